@@ -1,4 +1,4 @@
-"""`millrace advise` and `millrace plan`: where a model should run, before anybody fetches it."""
+"""`millrace advise` and `millrace plan`: where a model should run, before it is downloaded."""
 
 import socket
 from dataclasses import replace
@@ -14,24 +14,29 @@ from gateway.data_folder import DataFolder
 from gateway.settings import Settings
 
 _ADVICE_S = 120.0
-# The machine that is asked where no gateway runs.
+# The id of this machine if no gateway runs.
 _HERE = "0" * 32
 
-Context = Annotated[int | None, typer.Option(help="Longest prompt with its answer, in tokens.", min=64)]
-PrecisionName = Annotated[str | None, typer.Option(help="fp32, bf16, fp16, int8 or int4; the widest without.")]
+Context = Annotated[int | None, typer.Option(help="Longest prompt plus answer, in tokens.", min=64)]
+PrecisionName = Annotated[
+    str | None, typer.Option(help="fp32, bf16, fp16, int8 or int4; default: the highest that fits.")
+]
 
 
 def advise(
-    model: Annotated[str, Model("A folder, a GGUF file or a Hugging Face id.")],
+    model: Annotated[str, Model("Folder, GGUF file or Hugging Face ID.")],
     compare: Annotated[
-        str | None, typer.Option(help="The cloud model to compare with, by its name in cloud.models.")
+        str | None, typer.Option(help="Cloud model to compare with, by its name in cloud.models.")
     ] = None,
     context_tokens: Context = None,
     precision: PrecisionName = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a model should run, and from when own machines pay. Example: millrace advise Qwen/Qwen3-8B"""
+    """Recommend where to run a model, with the break-even of your machines.
+
+    Example: millrace advise Qwen/Qwen3-8B
+    """
     found = _asked(settings_from(data_dir), model, compare, context_tokens, precision)
     if as_json:
         output.data(found)
@@ -47,14 +52,14 @@ def advise(
 
 def plan(
     model: Annotated[
-        str | None, Model("A folder, a GGUF file or a Hugging Face id; the cluster's own model without.")
+        str | None, Model("Folder, GGUF file or Hugging Face ID; default: the cluster's model.")
     ] = None,
     context_tokens: Context = None,
     precision: PrecisionName = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a model would be cut over the machines; nothing changes. Example: millrace plan Qwen/Qwen3-8B"""
+    """Show how a model would be split across machines; changes nothing. Example: millrace plan Qwen/Qwen3-8B"""
     settings = settings_from(data_dir)
     if model is None:
         from gateway.cli.machines import show_draft
@@ -108,9 +113,9 @@ def _row(way: dict[str, Any]) -> tuple[object, ...]:
 def _asked(
     settings: Settings, model: str, compare: str | None, context_tokens: int | None, precision: str | None
 ) -> dict[str, Any]:
-    """By the running gateway, which knows all machines; else by this command, for this machine alone."""
+    """Ask the running gateway, which knows all machines; without one, compute for this machine only."""
     if DataFolder(settings.data_dir).read_running() is None:
-        output.say("no gateway runs: this is about this machine alone, as its CPU would do it")
+        output.say("no gateway is running; this estimate is for this machine's CPU only")
         return _alone(settings, model, context_tokens, precision)
     question: dict[str, Any] = {"model": model, "compare": compare}
     question |= {"context_tokens": context_tokens, "precision": precision}
@@ -130,7 +135,7 @@ def _alone(settings: Settings, model: str, context_tokens: int | None, precision
 
     wanted = next((each for each in PRECISIONS if each == precision), None)
     if precision is not None and wanted is None:
-        output.fail(f"--precision {precision}: one of {', '.join(PRECISIONS)}", output.WRONG_USAGE)
+        output.fail(f"--precision {precision}: must be one of {', '.join(PRECISIONS)}", output.WRONG_USAGE)
     try:
         question = base_question(settings, model)
     except ModelError as error:

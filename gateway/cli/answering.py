@@ -1,4 +1,4 @@
-"""One question to an OpenAI-compatible address, and how its answer came: lane, tokens, seconds."""
+"""Sends one message to an OpenAI-compatible address and measures the answer: lane, tokens, seconds."""
 
 import sys
 import time
@@ -25,27 +25,27 @@ _KEY_VARIABLE = "OPENAI_API_KEY"
 
 Url = Annotated[
     str | None,
-    typer.Option(help="An OpenAI base URL elsewhere, with its /v1; the gateway of the data folder without."),
+    typer.Option(help="Another OpenAI base URL, including /v1; default: this gateway."),
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option(help=f"A file with the API key for --url; {_KEY_VARIABLE} or a prompt without."),
+    typer.Option(help=f"File with the API key for --url; default: {_KEY_VARIABLE}, or a prompt."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the API is, and the key for it."""
+    """The address of the API, and its key."""
 
     base_url: str
     key: str
     is_own: bool = False
-    """No proxy of the environment is in the way to the own gateway: it would get the key."""
+    """True for this machine's own gateway: requests bypass environment proxies, which would see the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Times begin with the question; `completion_tokens` is the server's count, else that of the pieces."""
+    """Times start with the request; `completion_tokens` is the server's count, else the number of pieces."""
 
     text: str
     lane: str
@@ -57,7 +57,7 @@ class Answered:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of the answer after its first token; of all of it where it came at once."""
+        """Rate after the first token, or over the whole answer if it arrived at once."""
         after_s = self.whole_s - self.first_s
         if self.completion_tokens > 1 and after_s >= _AT_ONCE_S:
             return (self.completion_tokens - 1) / after_s
@@ -65,12 +65,12 @@ class Answered:
 
 
 class AnswerBroken(Exception):
-    """The answer did not come to its end; the message says why."""
+    """The answer is incomplete; the message has the reason."""
 
 
 @contextmanager
 def endpoint(settings: Settings, purpose: str, url: str | None, key_file: Path | None) -> Iterator[Endpoint]:
-    """Somebody else's, or the running gateway with a key that lasts as long as the command."""
+    """Yield another server's endpoint, or the running gateway with a key valid for this command."""
     if url is not None:
         yield Endpoint(url.rstrip("/"), _key(key_file))
         return
@@ -87,17 +87,17 @@ def client(where: Endpoint) -> "httpx.AsyncClient":
 
 
 async def answer(
-    asker: "httpx.AsyncClient", where: Endpoint, body: dict[str, Any], hear: Callable[[str], None]
+    asker: "httpx.AsyncClient", where: Endpoint, body: dict[str, Any], on_piece: Callable[[str], None]
 ) -> Answered:
-    """Ask for a streamed chat completion; `hear` gets every piece of it. Raises AnswerBroken.
+    """Request a streamed chat completion and pass every piece to `on_piece`. Raises AnswerBroken.
 
-    Ends the command where the question is refused.
+    Ends the command if the request is rejected.
     """
     import httpx
 
     from gateway.sse import EventSplitter
 
-    began_s, heard, events = time.perf_counter(), _Heard(), EventSplitter()
+    began_s, stream, events = time.perf_counter(), _Stream(), EventSplitter()
     question = body | {"stream": True, "stream_options": {"include_usage": True}}
     headers = {"authorization": f"Bearer {where.key}"}
     try:
@@ -110,26 +110,26 @@ async def answer(
             lane = response.headers.get("x-millrace-lane", "")
             async for chunk in response.aiter_bytes():
                 for event in events.feed(chunk):
-                    if piece := heard.take(event, time.perf_counter()):
-                        hear(piece)
+                    if piece := stream.take(event, time.perf_counter()):
+                        on_piece(piece)
     except httpx.ConnectError as error:
         output.fail(f"{where.base_url} does not answer: {error}", output.UNREACHABLE)
     except httpx.HTTPError as error:
-        raise AnswerBroken(f"the answer broke off: {type(error).__name__} {error}") from None
+        raise AnswerBroken(f"the answer was interrupted: {type(error).__name__} {error}") from None
     ended_s = time.perf_counter()
     return Answered(
-        "".join(heard.pieces),
+        "".join(stream.pieces),
         lane,
-        heard.model,
-        heard.prompt_tokens,
-        heard.completion_tokens or len(heard.pieces),
-        (heard.first_s or ended_s) - began_s,
+        stream.model,
+        stream.prompt_tokens,
+        stream.completion_tokens or len(stream.pieces),
+        (stream.first_s or ended_s) - began_s,
         ended_s - began_s,
     )
 
 
-class _Heard:
-    """What the events of one stream have said."""
+class _Stream:
+    """The content of one stream's events so far."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
@@ -138,7 +138,7 @@ class _Heard:
         self.prompt_tokens = self.completion_tokens = 0
 
     def take(self, event: bytes, now_s: float) -> str:
-        """The piece of text in it. Raises AnswerBroken for an error event."""
+        """Return the event's text. Raises AnswerBroken for an error event."""
         import orjson
 
         if event == b"[DONE]":
@@ -146,7 +146,7 @@ class _Heard:
         try:
             facts: dict[str, Any] = orjson.loads(event)
         except orjson.JSONDecodeError:
-            raise AnswerBroken("the stream has an event that is no JSON") from None
+            raise AnswerBroken("the stream has an event that is not JSON") from None
         if "error" in facts:
             raise AnswerBroken(str(facts["error"].get("message", facts["error"])))
         self.model = facts.get("model") or self.model
@@ -162,20 +162,24 @@ class _Heard:
 
 
 def pick_model(where: Endpoint, model: str | None) -> str:
-    """The model that was named, or the only one there is; ends the command where that is unclear."""
+    """Return the named model, or the only one; end the command if there are none or several."""
     if model is not None:
         return model
     loaded, others = _models(where)
     names = [*loaded, *others]
     if not names:
-        output.fail("this gateway has no model; `millrace run MODEL` or `millrace pool add NAME URL` gives it one")
+        output.fail(
+            "this gateway has no models. Add one with `millrace run MODEL` or `millrace pool add NAME URL`"
+        )
     if len(names) > 1:
-        output.fail(f"name the model: {', '.join(names[:_NAMED_MAX])}", output.WRONG_USAGE)
+        output.fail(
+            f"several models are available; name one of {', '.join(names[:_NAMED_MAX])}", output.WRONG_USAGE
+        )
     return names[0]
 
 
 def _models(where: Endpoint) -> tuple[list[str], list[str]]:
-    """Those that chat: loaded ones, and others."""
+    """Return the chat models: loaded ones, and others."""
     import httpx
 
     try:
@@ -190,8 +194,8 @@ def _models(where: Endpoint) -> tuple[list[str], list[str]]:
     if response.status_code != 200:
         refuse(response)
     listed: list[dict[str, Any]] = response.json()["data"]
-    ours = [(entry["id"], entry.get("millrace") or {}) for entry in listed]
-    chats = [(name, extras) for name, extras in ours if "chat" in extras.get("can", ["chat"])]
+    models = [(entry["id"], entry.get("millrace") or {}) for entry in listed]
+    chats = [(name, extras) for name, extras in models if "chat" in extras.get("can", ["chat"])]
     is_loaded = {name: bool(extras.get("is_loaded", True)) for name, extras in chats}
     return [name for name in is_loaded if is_loaded[name]], [name for name in is_loaded if not is_loaded[name]]
 
@@ -203,9 +207,11 @@ def _key(file: Path | None) -> str:
         try:
             return file.read_text()[:_KEY_BYTES_MAX].strip()
         except (OSError, UnicodeDecodeError) as error:
-            output.fail(f"--key-file {file}: {getattr(error, 'strerror', None) or 'no text'}", output.WRONG_USAGE)
+            output.fail(
+                f"--key-file {file}: {getattr(error, 'strerror', None) or 'not a text file'}", output.WRONG_USAGE
+            )
     if key := os.environ.get(_KEY_VARIABLE):
         return key
     if not sys.stdin.isatty():
-        output.fail(f"--url needs a key: set {_KEY_VARIABLE} or give --key-file", output.WRONG_USAGE)
+        output.fail(f"--url needs an API key: set {_KEY_VARIABLE} or use --key-file", output.WRONG_USAGE)
     return str(typer.prompt("API key", hide_input=True, err=True))

@@ -1,4 +1,4 @@
-"""`millrace batch`: what is being worked off, and how to stop it."""
+"""`millrace batch`: list and cancel batches."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -11,18 +11,18 @@ from gateway.cli.serving import AsJson, DataDir, settings_from
 if TYPE_CHECKING:
     from gateway.batches.batch import Batch
 
-app = typer.Typer(help="Batches: requests by the file, answered on idle capacity.", no_args_is_help=True)
+app = typer.Typer(help="Batches: files of requests, answered on idle capacity.", no_args_is_help=True)
 
 _ROWS_MAX = 1000
 
 
 @app.command("list")
 def list_batches(
-    limit: Annotated[int, typer.Option(help="How many, newest first.", min=1, max=_ROWS_MAX)] = 20,
+    limit: Annotated[int, typer.Option(help="Number of batches, newest first.", min=1, max=_ROWS_MAX)] = 20,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show everybody's batches. Example: millrace batch list --limit 5"""
+    """List all batches. Example: millrace batch list --limit 5"""
     from gateway.batches.store import BatchStore
     from gateway.cli.store import open_store
 
@@ -32,17 +32,17 @@ def list_batches(
     if as_json:
         output.data([batch.as_api() | {"owner": batch.owner} for batch in found])
         return
-    columns = ("batch", "owner", "status", "done", "failed", "of", "begun", "model")
+    columns = ("batch", "owner", "status", "done", "failed", "total", "started", "model")
     output.table(columns, [_row(batch) for batch in found], as_json=False)
 
 
 @app.command()
 def cancel(
-    batch: Annotated[str, typer.Argument(help="The batch's id.")],
+    batch: Annotated[str, typer.Argument(help="Batch ID.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a batch; what it has is kept. Example: millrace batch cancel batch_0192ab"""
+    """Cancel a batch; finished answers are kept. Example: millrace batch cancel batch_0192ab"""
     from gateway.batches.store import BatchStore
     from gateway.cli.directory import BY
     from gateway.cli.store import open_store
@@ -57,7 +57,7 @@ def cancel(
     if as_json:
         output.data(stopped.as_api())
     else:
-        output.say(f"{batch} is {stopped.status}; the running gateway follows within seconds")
+        output.say(f"{batch} is {stopped.status}; the running gateway applies this within seconds")
 
 
 def _row(batch: "Batch") -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""`millrace bench`: how fast a model answers, for one reader and for many at once."""
+"""`millrace bench`: the speed of a model, with one and with many concurrent requests."""
 
 import asyncio
 import random
@@ -33,20 +33,20 @@ _CONCURRENCY_MAX = 256
 _STEPS_MAX = 12
 _WORDS = ("river", "stone", "wheel", "grain", "water", "miller", "bread", "field", "autumn", "lantern", "rope")
 _COLUMNS = (
-    "at once",
+    "concurrency",
     "answers",
     "failed",
-    "first token p50 s",
-    "first token p95 s",
-    "tok/s each p50",
-    "tok/s in all",
+    "TTFT p50 s",
+    "TTFT p95 s",
+    "tok/s per request p50",
+    "tok/s total",
     "lanes",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What so many questions at once came to; times in seconds."""
+    """The results of one concurrency step; times in seconds."""
 
     concurrency: int
     answers: int
@@ -60,27 +60,29 @@ class Step:
 
 
 def bench(
-    model: Annotated[str | None, Model("The model; the only one there is without.")] = None,
-    concurrency: Annotated[str, typer.Option(help="Questions at once, step by step, as in 1,4,16.")] = "1,2,4,8",
-    requests: Annotated[int, typer.Option(help="Questions of each step, for each at once.", min=1, max=1000)] = 3,
+    model: Annotated[str | None, Model("Model; default: the only one available.")] = None,
+    concurrency: Annotated[str, typer.Option(help="Concurrent requests per step, e.g. 1,4,16.")] = "1,2,4,8",
+    requests: Annotated[int, typer.Option(help="Requests per step and concurrent client.", min=1, max=1000)] = 3,
     prompt_words: Annotated[
-        int, typer.Option(help="About how long a prompt is, in words.", min=1, max=100_000)
+        int, typer.Option(help="Approximate prompt length in words.", min=1, max=100_000)
     ] = 128,
-    max_tokens: Annotated[int, typer.Option(help="The longest answer.", min=2, max=100_000)] = 128,
-    lane: Annotated[LaneName | None, typer.Option(help="The lane that is to answer; the best without.")] = None,
+    max_tokens: Annotated[
+        int, typer.Option(help="Maximum length of an answer, in tokens.", min=2, max=100_000)
+    ] = 128,
+    lane: Annotated[LaneName | None, typer.Option(help="Lane to use; default: chosen by the router.")] = None,
     url: Url = None,
     key_file: KeyFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure first tokens and tokens a second. Example: millrace bench demo --concurrency 1,8"""
+    """Measure time to first token and tokens per second. Example: millrace bench demo --concurrency 1,8"""
     steps = _steps(concurrency)
     body: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0.0, "millrace": {"cache": False}}
     if lane:
         body["millrace"]["lane"] = lane
     with endpoint(settings_from(data_dir), "bench", url, key_file) as where:
         if url is not None:
-            del body["millrace"]  # Other servers may refuse a field that they do not know.
+            del body["millrace"]  # other servers may reject an unknown field
         named = pick_model(where, model)
         done: list[Step] = []
         live = Live(_table(named, done), console=output.talk, refresh_per_second=4, transient=True)
@@ -96,17 +98,17 @@ def bench(
     else:
         output.table(_COLUMNS, [_row(step) for step in done], as_json=False)
     if why := next((step.why for step in done if step.why), ""):
-        output.fail(f"{sum(step.failed for step in done)} questions had no whole answer: {why}")
+        output.fail(f"{sum(step.failed for step in done)} requests failed or were incomplete: {why}")
 
 
 async def _all(
     where: Endpoint, body: dict[str, Any], load: tuple[list[int], int, int], show: Callable[[Step], None]
 ) -> None:
-    """`load`: the steps, how many questions of each for each at once, and words in a prompt."""
+    """Run all steps. `load` has the steps, the requests per step and client, and the words per prompt."""
     steps, requests, words = load
     async with client(where) as asker:
-        # What is loaded, connected or compiled first belongs to no step.
-        await answer(asker, where, body | {"messages": _question(8), "max_tokens": 2}, _unheard)
+        # Warm up first: loading, connecting and compiling belong to no step.
+        await answer(asker, where, body | {"messages": _question(8), "max_tokens": 2}, _ignore)
         for concurrency in steps:
             left = iter([_question(words) for _ in range(concurrency * requests)])
             answered: list[Answered] = []
@@ -117,7 +119,7 @@ async def _all(
             ) -> None:
                 for messages in left:
                     try:
-                        answered.append(await answer(asker, where, body | {"messages": messages}, _unheard))
+                        answered.append(await answer(asker, where, body | {"messages": messages}, _ignore))
                     except AnswerBroken as error:
                         failures.append(str(error))
 
@@ -127,7 +129,7 @@ async def _all(
 
 
 def step_of(concurrency: int, answered: Sequence[Answered], failures: Sequence[str], took_s: float) -> Step:
-    """The figures of one step. Where nothing was answered they are 0."""
+    """Return the figures of one step; they are 0 if there were no answers."""
     firsts_s = sorted(each.first_s for each in answered)
     each = [one.tokens_per_s for one in answered if one.tokens_per_s]
     tokens = sum(one.completion_tokens for one in answered)
@@ -145,21 +147,21 @@ def step_of(concurrency: int, answered: Sequence[Answered], failures: Sequence[s
 
 
 def _question(words: int) -> list[dict[str, str]]:
-    """One that nobody has asked: it begins with a number of its own, so that no cache has its beginning."""
+    """Return a prompt that starts with a random number, so that no cache has its beginning."""
     text = " ".join(random.choices(_WORDS, k=words))  # noqa: S311 - not for secrecy
     return [{"role": "user", "content": f"{random.getrandbits(64)}: go on with this story. {text}"}]
 
 
-def _unheard(_: str) -> None:
-    """Only its times count."""
+def _ignore(_: str) -> None:
+    """Ignore a piece; only its time counts."""
 
 
 def _steps(text: str) -> list[int]:
-    """Ends the command for anything but a few numbers between commas."""
+    """Return the steps; end the command unless the text is a short comma-separated list of numbers."""
     words = text.split(",")
     if not all(word.strip().isdecimal() and 1 <= int(word) <= _CONCURRENCY_MAX for word in words):
         output.fail(
-            f"--concurrency {text}: numbers from 1 to {_CONCURRENCY_MAX}, as in 1,4,16", output.WRONG_USAGE
+            f"--concurrency {text}: must be numbers from 1 to {_CONCURRENCY_MAX}, e.g. 1,4,16", output.WRONG_USAGE
         )
     if len(words) > _STEPS_MAX:
         output.fail(f"--concurrency: at most {_STEPS_MAX} steps", output.WRONG_USAGE)

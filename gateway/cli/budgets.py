@@ -1,4 +1,4 @@
-"""`millrace budget`: what keys, people, teams and organizations may spend in a day or a month."""
+"""`millrace budget`: spending limits of keys, users, teams and organizations per day or month."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,25 +11,25 @@ from gateway.paging import PAGE_MAX, cut
 if TYPE_CHECKING:
     from gateway.identity.directory import Directory
 
-app = typer.Typer(help="Budgets: limits on money.", no_args_is_help=True)
+app = typer.Typer(help="Spending limits.", no_args_is_help=True)
 
 BudgetSpan = Literal["day", "month"]
-Scope = Annotated[str, typer.Argument(help="A key, or person:ID, team:ORG/NAME, organization:ID.")]
-Per = Annotated[BudgetSpan, typer.Option(help="A day or a month of the UTC calendar.")]
-Model = Annotated[str | None, typer.Option(help="For this model alone.")]
+Scope = Annotated[str, typer.Argument(help="Key, person:ID, team:ORG/NAME or organization:ID.")]
+Per = Annotated[BudgetSpan, typer.Option(help="Calendar day or month (UTC).")]
+Model = Annotated[str | None, typer.Option(help="Only for this model.")]
 
 _COLUMNS = ("scope", "span", "model", "amount", "spent", "left", "resets_at")
 
 
 @app.command("list")
 def show(
-    scope: Annotated[str | None, typer.Argument(help="Only of this scope.")] = None,
+    scope: Annotated[str | None, typer.Argument(help="Only this scope.")] = None,
     limit: PageLimit = PAGE_MAX,
-    offset: Annotated[int, typer.Option(help="The next page: what the page before says.", min=0)] = 0,
+    offset: Annotated[int, typer.Option(help="Start of the next page, as shown by the previous page.", min=0)] = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show budgets with what is spent and left. Example: millrace budget list"""
+    """List budgets with the amounts spent and left. Example: millrace budget list"""
     from gateway.cli.directory import open_directory
     from gateway.limits.budgets import budget_facts
 
@@ -49,20 +49,23 @@ def show(
 @app.command("set")
 def put(
     scope: Scope,
-    amount: Annotated[str, typer.Argument(help="USD as a decimal number, such as 5.00.")],
+    amount: Annotated[str, typer.Argument(help="Amount in USD, e.g. 5.00.")],
     per: Per = "month",
     model: Model = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a scope spend so much and no more. Example: millrace budget set team:lab/vision 50 --per month"""
+    """Set a budget for a key, user, team or organization.
+
+    Example: millrace budget set team:lab/vision 50 --per month
+    """
     from gateway.cli.directory import BY, open_directory
     from gateway.identity.quotas import parse_quota
 
     with open_directory(settings_from(data_dir)) as directory:
         directory.quotas.set(parse_quota(_named(directory, scope), "spend", amount, per, model), BY)
     facts = {"scope": scope, "amount": amount, "span": per, "model": model}
-    output.tell(facts, f"{scope} may spend ${amount} a {per}", as_json=as_json)
+    output.tell(facts, f"budget of {scope} set to ${amount} per {per}", as_json=as_json)
 
 
 @app.command()
@@ -73,18 +76,18 @@ def remove(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take a budget away. Example: millrace budget remove person:ann --per day"""
+    """Remove a budget. Example: millrace budget remove person:ann --per day"""
     from gateway.cli.directory import BY, open_directory
     from gateway.identity.quotas import parse_quota
 
     with open_directory(settings_from(data_dir)) as directory:
         directory.quotas.remove(parse_quota(_named(directory, scope), "spend", "0", per, model), BY)
     facts = {"scope": scope, "span": per, "model": model}
-    output.tell({"removed": facts}, f"{scope} has no such budget any more", as_json=as_json)
+    output.tell({"removed": facts}, f"budget of {scope} removed", as_json=as_json)
 
 
 def _named(directory: "Directory", scope: str) -> str:
-    """A scope that there is; a key may be called by its id or prefix. Raises NotFound, RequestInvalid."""
+    """Return an existing scope; a key may be given by its id or prefix. Raises NotFound, RequestInvalid."""
     name = scope if ":" in scope else f"key:{directory.keys.row(scope).key_id}"
     directory.quotas.organization_of(name)
     return name

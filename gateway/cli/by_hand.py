@@ -1,4 +1,4 @@
-"""What an operator books by hand, each once for its id: a correction, goodwill, a lost debt, a provider's bill."""
+"""Manual entries by operators, each posted once per id: adjustment, goodwill, write-off, provider invoice."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,21 +12,19 @@ from gateway.settings import Settings
 if TYPE_CHECKING:
     from accounting.ledger.postings import Posted, Posting
 
-Amount = Annotated[str, typer.Option(help="USD as a decimal number, such as 5.00.")]
+Amount = Annotated[str, typer.Option(help="Amount in USD, e.g. 5.00.")]
 
 
 def correct(
-    incident: Annotated[
-        str, typer.Argument(help="What the mistake is called: with it, each account is debited once.")
-    ],
-    debit: Annotated[str, typer.Option("--from", help="The account that is debited, such as user:ann:paid.")],
-    credit: Annotated[str, typer.Option("--to", help="The account that is credited.")],
+    incident: Annotated[str, typer.Argument(help="Incident ID; each incident debits an account only once.")],
+    debit: Annotated[str, typer.Option("--from", help="Debit account, e.g. user:ann:paid.")],
+    credit: Annotated[str, typer.Option("--to", help="Credit account.")],
     amount: Amount,
     reason: Reason,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a mistake right by an event of its own.
+    """Post an adjustment as a separate journal entry.
 
     Example: millrace ledger correct incident-7 --from user:ann:paid --to asset:bank --amount 5 --reason "twice"
     """
@@ -40,38 +38,40 @@ def correct(
 
 
 def goodwill(
-    amount: Annotated[str, typer.Argument(help="USD as a decimal number, such as 5.00.")],
-    user: Annotated[str, typer.Option(help="Who gets them.")],
-    goodwill_id: Annotated[str, typer.Option("--id", help="What it is for: under one name it is given once.")],
+    amount: Annotated[str, typer.Argument(help="Amount in USD, e.g. 5.00.")],
+    user: Annotated[str, typer.Option(help="User who receives the credits.")],
+    goodwill_id: Annotated[str, typer.Option("--id", help="Idempotency ID: credits with one ID are given once.")],
     reason: Reason,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make good for something with credits that do not end, at the house's expense.
+    """Give goodwill credits that do not expire, paid by this gateway.
 
-    Example: millrace credit goodwill 2.00 --user ann --id outage-3 --reason "an evening without answers"
+    Example: millrace credit goodwill 2.00 --user ann --id outage-3 --reason "outage of 3 May"
     """
     from accounting.money import parse_usd
     from accounting.rules import grants
-    from gateway.cli.credit import refuse_nobody
+    from gateway.cli.credit import refuse_unknown
     from gateway.cli.store import saying_what_is_wrong
 
     settings = settings_from(data_dir)
     with saying_what_is_wrong():
         posting = grants.goodwill(goodwill_id, user, parse_usd(amount), reason)
-        refuse_nobody(settings, user)
+        refuse_unknown(settings, user)
         _book(settings, posting, ("credit.goodwill", f"person:{user}", reason), as_json=as_json, debtor=user)
 
 
 def forgive(
-    incident: Annotated[str, typer.Argument(help="Its name: under one name it is written off once.")],
-    account: Annotated[str, typer.Argument(help="Who owes it: asset:user_recv:ann or asset:seller_recv:sue.")],
+    incident: Annotated[str, typer.Argument(help="Incident ID; each incident is written off once.")],
+    account: Annotated[
+        str, typer.Argument(help="Debtor's account: asset:user_recv:ann or asset:seller_recv:sue.")
+    ],
     amount: Amount,
     reason: Reason,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give up what somebody owes, at most all of it.
+    """Write off a debt, in full or in part.
 
     Example: millrace ledger forgive case-9 asset:user_recv:ann --amount 3.20 --reason "moved away"
     """
@@ -81,7 +81,7 @@ def forgive(
     from gateway.cli.store import saying_what_is_wrong
 
     if not chart.is_receivable(account):
-        text = f"ACCOUNT: {account} is nobody's debt; debts are at asset:user_recv:... and asset:seller_recv:..."
+        text = f"ACCOUNT: {account} is not a debt account; use asset:user_recv:... or asset:seller_recv:..."
         output.fail(text, output.WRONG_USAGE)
     with saying_what_is_wrong():
         posting = written_off(incident, account, parse_usd(amount), reason)
@@ -89,14 +89,14 @@ def forgive(
 
 
 def invoice(
-    provider: Annotated[str, typer.Argument(help="Who sent it, as in provider:<name>:accrued.")],
-    invoice_id: Annotated[str, typer.Argument(help="Its number: under one number it is paid once.")],
+    provider: Annotated[str, typer.Argument(help="Provider name, as in provider:<name>:accrued.")],
+    invoice_id: Annotated[str, typer.Argument(help="Invoice number; each number is paid once.")],
     amount: Amount,
-    accrued: Annotated[str, typer.Option(help="USD that the books reckoned for the time that the bill is for.")],
+    accrued: Annotated[str, typer.Option(help="Amount in USD that the ledger accrued for the invoice period.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Book that a provider's bill was paid; what had been reckoned otherwise becomes the house's variance.
+    """Record a paid provider invoice; the difference to the accrued amount becomes a variance.
 
     Example: millrace ledger invoice openai 2026-11 --amount 41.80 --accrued 41.75
     """
@@ -107,16 +107,16 @@ def invoice(
     with saying_what_is_wrong():
         accrued_nano, billed_nano = parse_usd(accrued), parse_usd(amount)
         posting = invoice_paid(provider, invoice_id, accrued_nano, billed_nano)
-        why = f"billed {amount}, reckoned {accrued}"
+        why = f"billed {amount}, accrued {accrued}"
         _book(settings_from(data_dir), posting, ("ledger.invoice", f"provider:{provider}", why), as_json=as_json)
     if is_alarming(accrued_nano, billed_nano):
-        output.say("The bill differs by more than one per cent: look at counts and at `millrace prices list`.")
+        output.say("The invoice differs by more than 1 %. Check token counts and `millrace prices list`.")
 
 
 def _book(
     settings: Settings, posting: "Posting", why: tuple[str, str, str], *, as_json: bool, debtor: str = ""
 ) -> None:
-    """Book it and tell the audit log: action, target, reason. A debtor's new credits settle what is owed first."""
+    """Post the entry and log it: action, target, reason. A debtor's new credits settle their debt first."""
     from accounting.money import format_usd
     from gateway.cli.directory import BY, open_directory
     from gateway.cli.store import with_books
@@ -138,5 +138,5 @@ def _book(
         amount_usd = format_usd(posting.legs[0].amount_nano)
         output.data({"event": posted.event_seq, "was_there": posted.replayed, "amount_usd": amount_usd})
         return
-    what = "was booked before" if posted.replayed else "is booked"
-    output.say(f"${', $'.join(moves)} {what} (event {posted.event_seq})")
+    what = "was posted before" if posted.replayed else "posted"
+    output.say(f"${', $'.join(moves)} {what} (entry {posted.event_seq})")

@@ -1,4 +1,4 @@
-"""`millrace chat`: a conversation in the terminal, with who answered and how fast."""
+"""`millrace chat`: a conversation in the terminal, with lane and speed of each answer."""
 
 import asyncio
 import sys
@@ -24,64 +24,64 @@ from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings.base import LaneName
 
 _LINE_CHARS_MAX = 2**20
-# What is kept of a long conversation, in messages; the system's is not counted.
+# Limit of messages kept of a long conversation; the system message does not count.
 _HISTORY_MAX = 200
 
 Message = dict[str, str]
 
 
 def chat(
-    model: Annotated[str | None, Model("The model; the only one there is without.")] = None,
-    system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
-    lane: Annotated[LaneName | None, typer.Option(help="The lane that is to answer; the best without.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="The longest answer.", min=1)] = None,
+    model: Annotated[str | None, Model("Model; default: the only one available.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    lane: Annotated[LaneName | None, typer.Option(help="Lane to use; default: chosen by the router.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = None,
     url: Url = None,
     key_file: KeyFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Talk to a model; lines from a pipe are asked one by one. Example: millrace chat demo"""
+    """Chat with a model; lines from a pipe are sent one by one. Example: millrace chat demo"""
     extras: dict[str, Any] = {"max_tokens": max_tokens} if max_tokens else {}
     if lane:
         extras["millrace"] = {"lane": lane}
     with endpoint(settings_from(data_dir), "chat", url, key_file) as where:
         named = pick_model(where, model)
         if sys.stdin.isatty():
-            output.say((named, "bold"), "; an empty line or Ctrl-D ends the conversation")
+            output.say((named, "bold"), "; empty line or Ctrl-D to quit")
         _converse(where, {"model": named} | extras, system, as_json=as_json)
 
 
 def _converse(where: Endpoint, body: dict[str, Any], system: str | None, *, as_json: bool) -> None:
-    """Question by question. Ctrl-C stops an answer, and at a question the conversation."""
+    """Run the conversation. Ctrl-C stops an answer; at the prompt it ends the conversation."""
     before: list[Message] = [{"role": "system", "content": system}] if system else []
     said: list[Message] = []
-    hear = _unheard if as_json else _show
+    on_piece = _ignore if as_json else _show
     with asyncio.Runner() as runner:
         while question := _next_line():
             messages = [*before, *said, {"role": "user", "content": question}]
             try:
-                answered = runner.run(_one(where, body | {"messages": messages}, hear))
+                answered = runner.run(_one(where, body | {"messages": messages}, on_piece))
             except AnswerBroken as error:
-                output.say(("error:", "bold red"), f" {error}; ask again")
+                output.say(("error:", "bold red"), f" {error}; try again")
                 continue
             except KeyboardInterrupt:
-                output.say("\n", ("stopped; Ctrl-C again ends the conversation", "dim"))
+                output.say("\n", ("stopped; press Ctrl-C again to quit", "dim"))
                 continue
             said = [*messages[len(before) :], {"role": "assistant", "content": answered.text}][-_HISTORY_MAX:]
             _tell(question, answered, as_json=as_json)
 
 
-async def _one(where: Endpoint, body: dict[str, Any], hear: Callable[[str], None]) -> Answered:
+async def _one(where: Endpoint, body: dict[str, Any], on_piece: Callable[[str], None]) -> Answered:
     async with client(where) as asker:
-        return await answer(asker, where, body, hear)
+        return await answer(asker, where, body, on_piece)
 
 
-def _unheard(_: str) -> None:
-    """Programs get the whole of it at its end."""
+def _ignore(_: str) -> None:
+    """Ignore a piece: programs get the complete answer at the end."""
 
 
 def _show(piece: str) -> None:
-    """At once, as it comes; a model's words are shown and not obeyed."""
+    """Print a piece at once, without control characters."""
     sys.stdout.write("".join(c if c in "\n\t" else output.plain(c) for c in piece))
     sys.stdout.flush()
 
@@ -106,12 +106,12 @@ def _tell(question: str, answered: Answered, *, as_json: bool) -> None:
     facts = [answered.lane or answered.model, f"{answered.completion_tokens} tokens"]
     if answered.tokens_per_s:
         facts.append(f"{answered.tokens_per_s:.1f} tok/s")
-    facts.append(f"first after {answered.first_s:.2f} s")
+    facts.append(f"TTFT {answered.first_s:.2f} s")
     output.say((" · ".join(facts), "dim"))
 
 
 def _next_line() -> str:
-    """The next question; "" at the end."""
+    """Return the next message; "" at the end."""
     if sys.stdin.isatty():
         try:
             if sys.stdout.isatty():

@@ -1,4 +1,4 @@
-"""Completion in shells: models, keys and machines of the gateway that runs; silently nothing where none does."""
+"""Shell completion: models, keys and machines of the running gateway; silently empty without one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,28 +12,28 @@ from gateway.settings import SettingsInvalid, read_settings
 _SHOWN_MAX = 200
 
 
-def Model(text: str) -> Any:  # noqa: N802 - it stands where typer's Argument would
-    """An argument that is a model's name."""
+def Model(text: str) -> Any:  # noqa: N802 - used like typer's Argument
+    """An argument with a model's name."""
     return typer.Argument(help=text, autocompletion=_completed(_models))
 
 
 def Key(text: str) -> Any:  # noqa: N802
-    """An argument that is a key's id or prefix."""
+    """An argument with a key's id or prefix."""
     return typer.Argument(help=text, autocompletion=_completed(_keys))
 
 
 def Machine(text: str) -> Any:  # noqa: N802
-    """An argument that is a machine's name."""
+    """An argument with a machine's name."""
     return typer.Argument(help=text, autocompletion=_completed(_machines))
 
 
 def Backend(text: str) -> Any:  # noqa: N802
-    """An argument that is a pool backend's name."""
+    """An argument with a pool backend's name."""
     return typer.Argument(help=text, autocompletion=_completed(_backends))
 
 
 def model_names(text: str) -> Any:
-    """An option that is a model's name."""
+    """An option with a model's name."""
     return typer.Option(help=text, autocompletion=_completed(_models))
 
 

@@ -1,4 +1,4 @@
-"""`millrace config`: the settings that hold, where each came from, and the file that they may stand in."""
+"""`millrace config`: the settings in force, where each came from, and the path of the settings file."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings import ENV_PREFIX, FILE_NAME, Settings
 
-app = typer.Typer(help="Settings: what holds, and where it came from.", no_args_is_help=True)
+app = typer.Typer(help="Settings in force, and where they came from.", no_args_is_help=True)
 
 _IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _MASK = "**********"
@@ -21,8 +21,10 @@ _MASK = "**********"
 
 @app.command("show")
 def show(
-    section: Annotated[str | None, typer.Argument(help="Only of this section, such as cluster.")] = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Only what is not as it is by default.")] = False,
+    section: Annotated[str | None, typer.Argument(help="Only this section, e.g. cluster.")] = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only settings that differ from their defaults.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -34,7 +36,9 @@ def show(
         if (section is None or name.partition(".")[0] == section) and not (changed and source == "default")
     ]
     if section is not None and section not in Settings.model_fields:
-        output.fail(f"{section} is no section; they are {', '.join(Settings.model_fields)}", output.WRONG_USAGE)
+        output.fail(
+            f"unknown section {section}; sections are {', '.join(Settings.model_fields)}", output.WRONG_USAGE
+        )
     if as_json:
         output.data({name: {"value": value, "from": source} for name, value, source in rows})
         return
@@ -47,7 +51,7 @@ def show(
 
 @app.command("path")
 def path(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Print where settings are read from. Example: millrace config path"""
+    """Print the path of the settings file. Example: millrace config path"""
     settings = settings_from(data_dir)
     file = settings.data_dir / FILE_NAME
     if as_json:
@@ -55,11 +59,11 @@ def path(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         return
     typer.echo(str(file))
     if not file.is_file():
-        output.say(f"it is not there: settings are from {ENV_PREFIX}* variables and defaults")
+        output.say(f"the file does not exist; settings come from {ENV_PREFIX}* variables and defaults")
 
 
 def _rows(settings: Settings, data_dir: Path | None) -> Iterator[tuple[str, Any, str]]:
-    """Name, value as JSON has it, and source of every setting, in the order of the sections."""
+    """Yield name, JSON value and source of every setting, in the order of the sections."""
     file = _file(settings.data_dir / FILE_NAME)
     variables = {name.upper() for name in os.environ}
     for name, value in settings.model_dump(mode="json").items():
@@ -80,7 +84,7 @@ def _rows(settings: Settings, data_dir: Path | None) -> Iterator[tuple[str, Any,
 
 
 def _file(file: Path) -> dict[str, Any]:
-    """What stands in it; the settings have been read, so it can be."""
+    """Return the file's content; the settings were read from it, so it is readable."""
     try:
         return tomllib.loads(file.read_text())
     except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +92,7 @@ def _file(file: Path) -> dict[str, Any]:
 
 
 def _masked(value: Any) -> Any:
-    """Passwords inside of addresses; what is a secret as a whole is masked already."""
+    """Mask passwords inside URLs; values that are secrets themselves are already masked."""
     if isinstance(value, str):
         return _IN_URL.sub(_MASK, value)
     if isinstance(value, dict):

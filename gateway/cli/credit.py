@@ -1,4 +1,4 @@
-"""`millrace credit`: credits for paid lanes, given by whoever runs the machine."""
+"""`millrace credit`: credits for paid lanes, given by the operator of the machine."""
 
 import time
 import uuid
@@ -21,30 +21,26 @@ _DAY_NS = 86_400 * 10**9
 app = typer.Typer(help="Credits for paid lanes.", no_args_is_help=True)
 
 
-CreditId = Annotated[
-    str | None, typer.Option("--id", help="A name of this payment: under one name it is added once.")
-]
-Amount = Annotated[str, typer.Argument(help="USD as a decimal number, such as 5.00.")]
+CreditId = Annotated[str | None, typer.Option("--id", help="Idempotency ID: credits with one ID are given once.")]
+Amount = Annotated[str, typer.Argument(help="Amount in USD, e.g. 5.00.")]
 
 
 @app.command("add")
 def add(
     amount: Amount,
-    note: Annotated[str, typer.Option(help="Why, for the statement.")] = "added by the operator",
-    user: Annotated[str | None, typer.Option(help="Whose credits; the owner's where nobody is named.")] = None,
-    pool: Annotated[str | None, typer.Option(help="The organization whose members may all spend them.")] = None,
+    note: Annotated[str, typer.Option(help="Reason on the statement.")] = "added by the operator",
+    user: Annotated[str | None, typer.Option(help="User; default: the owner.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Organization whose members share the credits.")] = None,
     credit_id: CreditId = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Allow somebody to spend so much on cloud lanes. Example: millrace credit add 5.00"""
+    """Add credits to a user's balance. Example: millrace credit add 5.00"""
     from accounting.money import parse_usd
     from gateway.cli.store import saying_what_is_wrong, with_books
 
     if user is not None and pool is not None:
-        output.fail(
-            "--pool: credits are a person's or a pool's, so leave one of --user, --pool out", output.WRONG_USAGE
-        )
+        output.fail("--pool: use either --user or --pool, not both", output.WRONG_USAGE)
     settings, name = settings_from(data_dir), credit_id or uuid.uuid4().hex
     with saying_what_is_wrong():
         amount_nano = parse_usd(amount)
@@ -56,7 +52,7 @@ def add(
             _tell(settings, Given(f"organization:{pool_id}", amount_nano, name, note), posted, as_json=as_json)
             return
         user_id = user or OWNER
-        refuse_nobody(settings, user_id)
+        refuse_unknown(settings, user_id)
         posted = with_books(settings, lambda books: books.credit(name, user_id, amount_nano, note), make=True)
     _tell(settings, Given(f"person:{user_id}", amount_nano, name, note), posted, as_json=as_json)
 
@@ -64,14 +60,14 @@ def add(
 @app.command("grant")
 def grant(
     amount: Amount,
-    user: Annotated[str, typer.Option(help="Who gets them.")],
-    days: Annotated[int, typer.Option(help="For how long, in days; what is left then is gone.", min=1, max=3650)],
-    note: Annotated[str, typer.Option(help="Why, for the statement.")] = "granted by the operator",
+    user: Annotated[str, typer.Option(help="User who receives the credits.")],
+    days: Annotated[int, typer.Option(help="Days until the credits expire.", min=1, max=3650)],
+    note: Annotated[str, typer.Option(help="Reason on the statement.")] = "granted by the operator",
     credit_id: CreditId = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give somebody credits that end one day. Example: millrace credit grant 2.00 --user ann --days 90"""
+    """Give promotional credits that expire. Example: millrace credit grant 2.00 --user ann --days 90"""
     from accounting.money import parse_usd
     from accounting.spending.lots import Lot
     from gateway.cli.store import open_store, saying_what_is_wrong, with_books
@@ -79,7 +75,7 @@ def grant(
     settings, name = settings_from(data_dir), credit_id or uuid.uuid4().hex
     with saying_what_is_wrong():
         amount_nano = parse_usd(amount)
-        refuse_nobody(settings, user)
+        refuse_unknown(settings, user)
         with open_store(settings, make=True) as (read, _):
             expires_ns = _end_ns(read, name, days)
         lot = Lot(name, user, amount_nano, expires_ns, reason=note)
@@ -89,11 +85,11 @@ def grant(
 
 @app.command("list")
 def list_credits(
-    user: Annotated[str, typer.Option(help="Whose requests they pay for.")] = OWNER,
+    user: Annotated[str, typer.Option(help="User.")] = OWNER,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """What pays for somebody's requests, in this order. Example: millrace credit list --user ann"""
+    """Show a user's credits in charge order. Example: millrace credit list --user ann"""
     from accounting.money import format_usd
     from accounting.rules.held import Payer
     from accounting.spending.purses import credits_of
@@ -114,7 +110,7 @@ def list_credits(
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a command gave to whom, as the audit log has it."""
+    """The parameters of a command that gave credits, for the audit log."""
 
     target: str
     amount_nano: int
@@ -139,12 +135,12 @@ def _tell(settings: Settings, given: Given, posted: "Posted", *, as_json: bool) 
             {"event": posted.event_seq, "amount_usd": amount_usd} | whose | {"was_there": posted.replayed} | ends
         )
         return
-    what = "was given this before" if posted.replayed else f"has ${amount_usd} more"
-    output.say(f"{name} {what} (event {posted.event_seq})")
+    what = "received this before" if posted.replayed else f"received ${amount_usd}"
+    output.say(f"{name} {what} (entry {posted.event_seq})")
 
 
 def _end_ns(read: "Sessions", lot_id: str, days: int) -> int:
-    """When a lot ends; one that was given before ends when it was to, whenever it is given again."""
+    """Return when a grant expires; a repeated grant keeps its first expiry."""
     from accounting.spending.lots import lot_named
 
     with read() as session:
@@ -168,8 +164,8 @@ def _organization(settings: Settings, id_or_name: str) -> str:
             output.fail(f"--pool: {error.message}", output.WRONG_USAGE)
 
 
-def refuse_nobody(settings: Settings, user: str) -> None:
-    """Credits of nobody would be spent by whoever is called so first."""
+def refuse_unknown(settings: Settings, user: str) -> None:
+    """End the command for an unknown user: the first user added under this name could spend the credits."""
     from gateway.cli.store import open_store
     from gateway.errors import NotFound
     from gateway.identity.people import People
@@ -178,4 +174,6 @@ def refuse_nobody(settings: Settings, user: str) -> None:
         try:
             People(read, write).person(user)
         except NotFound as error:
-            output.fail(f"--user: {error.message}; `millrace people add {user}` adds them", output.WRONG_USAGE)
+            output.fail(
+                f"--user: {error.message}. Add the user with `millrace people add {user}`", output.WRONG_USAGE
+            )

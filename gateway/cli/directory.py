@@ -1,4 +1,4 @@
-"""What commands need that work on keys, people and limits, whether or not a gateway runs."""
+"""Helpers for commands on keys, users and limits, with or without a running gateway."""
 
 import re
 from collections.abc import Generator
@@ -21,13 +21,13 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @contextmanager
 def open_directory(settings: Settings, *, make: bool = False, with_secret: bool = False) -> Generator[Directory]:
-    """Keys, people and limits; ends the command with one line when they refuse.
+    """Open keys, users and limits; end the command with one line on an error.
 
-    Only with `make` where there were none. Keys can be given a text only with the secret that it is hashed with.
+    With `make`, missing tables are created. Issuing a key needs the secret that keys are hashed with.
     """
     with open_store(settings, make=make) as (read, write):
         if with_secret and not make and not has_secret(settings.identity, settings.data_dir):
-            output.fail(f"there is no key in {settings.data_dir}: is it the --data-dir of a gateway?")
+            output.fail(f"no keys in {settings.data_dir}. Is --data-dir correct?")
         secret = _secret(settings, write) if make or with_secret else b""
         keys = Keys(secret, read, write)
         try:
@@ -46,18 +46,20 @@ def _secret(settings: Settings, write: Sessions) -> bytes:
 
 
 def duration_s(text: str, option: str) -> int:
-    """30d, 12h, 90m or 45s, in seconds; ends the command for anything else."""
+    """Return the seconds of 30d, 12h, 90m or 45s; end the command for anything else."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        output.fail(f"{option} {text}: a number with its unit, as 30d, 12h, 90m or 45s", output.WRONG_USAGE)
+        output.fail(
+            f"{option} {text}: must be a number with a unit, e.g. 30d, 12h, 90m or 45s", output.WRONG_USAGE
+        )
     return int(match[1]) * _SECONDS[match[2]]
 
 
 def listed(text: str | None, option: str) -> tuple[str, ...] | None:
-    """Comma-separated words; None for an option that was not given. Ends the command for empty ones."""
+    """Return comma-separated words, None if the option was not given. End the command for empty words."""
     if text is None:
         return None
     words = tuple(word.strip() for word in text.split(","))
     if not all(word and word.isprintable() and len(word) <= 200 for word in words):
-        output.fail(f"{option} {text}: words between commas, none of them empty", output.WRONG_USAGE)
+        output.fail(f"{option} {text}: must be comma-separated words without empty ones", output.WRONG_USAGE)
     return words

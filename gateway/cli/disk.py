@@ -1,4 +1,4 @@
-"""Pulled models on this machine's disk: how large they are, and their end."""
+"""Downloaded models on this machine's disk: their size, and removal."""
 
 import shutil
 from pathlib import Path
@@ -11,9 +11,9 @@ _SHA256_BYTES = 32
 
 
 def freed_by_removing(data_dir: Path, model: str) -> int | None:
-    """Remove a Hugging Face id's files, and what local nodes have copied of it; bytes that came free.
+    """Remove a Hugging Face model's files and local nodes' copies; return the bytes freed.
 
-    None where it was not pulled. With `@revision` only that one goes. Raises OSError.
+    Return None if it was not downloaded. With `@revision` only that revision is removed. Raises OSError.
     """
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
@@ -41,7 +41,7 @@ def freed_by_removing(data_dir: Path, model: str) -> int | None:
 
 
 def _remove_copies(data_dir: Path, name: str) -> int:
-    """What nodes of this machine hold of it, and what was noted of its files."""
+    """Remove the copies of this machine's nodes, and the manifests of the files; return the bytes freed."""
     freed_bytes = 0
     for file in (data_dir / "cluster" / "manifests").glob("*.manifest"):
         manifest = _manifest(file)
@@ -58,7 +58,7 @@ def _remove_copies(data_dir: Path, name: str) -> int:
 
 
 def _manifest(file: Path) -> Manifest | None:
-    """None for one that is damaged: nothing can be told by it."""
+    """Return the manifest; None if it is damaged and therefore unusable."""
     try:
         return msgspec.msgpack.decode(file.read_bytes()[_SHA256_BYTES:], type=Manifest)
     except (OSError, msgspec.DecodeError):

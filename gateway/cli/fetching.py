@@ -1,6 +1,6 @@
-"""One file of a model from Hugging Face into its library's cache, gone on with where an earlier pull stopped.
+"""Downloads one file of a model from Hugging Face into the library's cache, resuming an interrupted download.
 
-The library itself begins a file anew in each process; a blob that lies whole in its cache it only links.
+The library itself restarts an interrupted file in a new process; it only links a complete blob in its cache.
 """
 
 import fcntl
@@ -23,13 +23,13 @@ _SHA256_DIGITS, _SHA1_DIGITS = 64, 40
 _ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 Tell = Callable[[int], None]
-"""Called with each piece's size; may raise to stop."""
+"""Called with the size of each piece; may raise to stop the download."""
 
 
 def fetch_blob(url: str, headers: dict[str, str], blob: Path, size_bytes: int, tell: Tell) -> bool:
-    """Have the file at `url` lie at `blob`, whose name is its digest; False where that is none.
+    """Download the file at `url` to `blob`, whose name is its digest; return False if the name is not a digest.
 
-    Raises ModelNotFound where it cannot be fetched, WeightsMismatch for another file, and what `tell` does.
+    Raises ModelNotFound if the download fails, WeightsMismatch for wrong content, and what `tell` raises.
     """
     if not _ETAG.fullmatch(blob.name):
         return False
@@ -41,7 +41,7 @@ def fetch_blob(url: str, headers: dict[str, str], blob: Path, size_bytes: int, t
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ModelNotFound("another process fetches it just now; wait until it has ended") from None
+            raise ModelNotFound("another process is downloading this model; wait until it has finished") from None
         tell(file.tell())
         _fill(url, headers, file, size_bytes, tell)
         file.flush()
@@ -49,44 +49,44 @@ def fetch_blob(url: str, headers: dict[str, str], blob: Path, size_bytes: int, t
         found = _digest(part, blob.name)
         if found != blob.name:
             part.unlink()
-            raise WeightsMismatch("what was pulled", blob.name, found)
+            raise WeightsMismatch("the download", blob.name, found)
         part.replace(blob)
     return True
 
 
 def _fill(url: str, headers: dict[str, str], file: IO[bytes], size_bytes: int, tell: Tell) -> None:
-    """Until it has all its bytes; a connection that breaks is made anew a few times. Raises ModelNotFound."""
+    """Append until the file is complete, reconnecting a few times after errors. Raises ModelNotFound."""
     pauses = iter(_PAUSES_S)
     while (begin := file.tell()) < size_bytes:
         try:
             _go_on(url, headers, file, tell)
-            why = "it ended too early"
+            why = "the connection ended too early"
         except httpx.HTTPError as error:
             why = f"{type(error).__name__} {error}"
         if file.tell() > begin:
-            pauses = iter(_PAUSES_S)  # It goes on, however often it breaks.
+            pauses = iter(_PAUSES_S)  # progress was made: start the retries again
         if file.tell() < size_bytes:
             pause_s = next(pauses, None)
             if pause_s is None:
-                raise ModelNotFound(f"{url} cannot be fetched: {why}")
+                raise ModelNotFound(f"cannot download {url}: {why}")
             time.sleep(pause_s)
 
 
 def _go_on(url: str, headers: dict[str, str], file: IO[bytes], tell: Tell) -> None:
-    """Append what the server sends from here on. Raises httpx.HTTPError."""
+    """Append the rest of the file from the server. Raises httpx.HTTPError."""
     begin = file.tell()
     plain = headers | {"accept-encoding": "identity"} | ({"range": f"bytes={begin}-"} if begin else {})
     with httpx.stream("GET", url, headers=plain, follow_redirects=True, timeout=_PATIENCE_S) as answer:
         answer.raise_for_status()
         if begin and answer.status_code != httpx.codes.PARTIAL_CONTENT:
-            file.truncate(0)  # It gives the whole only.
+            file.truncate(0)  # the server sends only the whole file
         for piece in answer.iter_bytes(_PIECE_BYTES):
             tell(len(piece))
             file.write(piece)
 
 
 def _digest(path: Path, expected: str) -> str:
-    """Of large files the hub says the SHA-256, of small ones what git calls a blob."""
+    """Return the digest: the hub names large files by SHA-256, small ones by their git blob hash."""
     with path.open("rb") as file:
         if len(expected) == _SHA256_DIGITS:
             return hashlib.file_digest(file, "sha256").hexdigest()

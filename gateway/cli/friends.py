@@ -1,6 +1,6 @@
-"""`millrace friend`: credit lines with gateways that one knows, without a house in between.
+"""`millrace friend`: bilateral credit lines with known gateways, without a marketplace.
 
-What one side knows goes to the other as one line of text, by whatever means people have. Each command prints it.
+Each command prints its state as one line of text for the partner; users send it by any means.
 """
 
 import sqlite3
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from gateway.friends.balance import Balance
     from gateway.friends.credit_line_service import CreditLineService
 
-app = typer.Typer(help="Trade with gateways that you know, without a house.", no_args_is_help=True)
+app = typer.Typer(help="Credit lines with trading partners, without a marketplace.", no_args_is_help=True)
 
 _DAY_MS = 86_400_000
 _TEXT_BYTES_MAX = 2**18
 
-Friend = Annotated[str, typer.Argument(help="Beginning of the friend's identity, or a line's id.")]
-Url = Annotated[str, typer.Option(help="Where this gateway sells, for the friend to ask for listings.")]
-To = Annotated[Path | None, typer.Option(help="A file for the text to send; else it is printed.")]
+Friend = Annotated[str, typer.Argument(help="Start of the partner's identity, or a line ID.")]
+Url = Annotated[str, typer.Option(help="Address where this gateway sells, sent to the partner.")]
+To = Annotated[Path | None, typer.Option(help="File for the text to send; default: print it.")]
 
 
 @app.command("invite")
 def invite(
-    friend: Annotated[str, typer.Argument(help="The friend's identity, from its `identity show`.")],
-    they_owe: Annotated[str, typer.Option(help="USD that the friend may owe this gateway at most.")],
-    we_owe: Annotated[str, typer.Option(help="USD that this gateway may owe the friend at most.")],
-    days: Annotated[int, typer.Option(help="How long the line lasts.", min=1, max=366)] = 365,
+    friend: Annotated[str, typer.Argument(help="The partner's identity, from its `identity show`.")],
+    they_owe: Annotated[str, typer.Option(help="Maximum in USD that the partner may owe this gateway.")],
+    we_owe: Annotated[str, typer.Option(help="Maximum in USD that this gateway may owe the partner.")],
+    days: Annotated[int, typer.Option(help="Days until the line expires.", min=1, max=366)] = 365,
     url: Url = "",
     to: To = None,
     data_dir: DataDir = None,
@@ -48,37 +48,37 @@ def invite(
     with _desk(data_dir) as desk:
         wanted = LineOffer(friend, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
         friendship = desk.invite(wanted, _now_ms())
-        text = f"line {friendship.line.id} opens when {friend[:16]} has accepted: send them the text,"
+        text = f"line {friendship.line.id} opens when {friend[:16]} accepts it. Send the text to the partner,"
         _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
         if not as_json:
             output.say(text)
-            output.say("and `millrace friend accept TEXT` what they send back")
+            output.say("then run `millrace friend accept TEXT` with the reply")
 
 
 @app.command("accept")
 def accept(
-    text: Annotated[str, typer.Argument(help="What the friend has sent: text, file, or - for stdin.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Sign a new line without being asked.")] = False,
+    text: Annotated[str, typer.Argument(help="The partner's message: text, file, or - for stdin.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Sign a new line without confirmation.")] = False,
     url: Url = "",
     to: To = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take in a friend's invitation, answer or receipt of payment. Example: millrace friend accept their.txt"""
+    """Accept a partner's invitation, reply or payment receipt. Example: millrace friend accept their.txt"""
     with _desk(data_dir) as desk:
         told = desk.heard(_text(text))
         if told.own_signature is None and desk.known(told) is None:
             position = desk.position(told)
             output.say(f"{told.friend} offers a credit line until {_date(told.ends_ms)}:")
-            theirs, ours = _usd(position.may_sell_nano), _usd(position.may_buy_nano)
-            output.say(f"they may owe us ${theirs} at most, we may owe them ${ours}")
+            they_owe, we_owe = _usd(position.may_sell_nano), _usd(position.may_buy_nano)
+            output.say(f"they may owe us at most ${they_owe}, we may owe them at most ${we_owe}")
             if not yes and not typer.confirm("Sign it?", err=True):
-                output.fail("nothing was signed", output.REFUSED)
+                output.fail("not signed", output.REFUSED)
         friendship, has_signed = desk.accept(told, _now_ms())
         if has_signed:
             _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
             if not as_json:
-                output.say("the line is open here: send them the text, so that it is there too")
+                output.say("the line is open here. Send the text to the partner to open it there")
             return
         position = desk.position(friendship)
         text = f"line {friendship.line.id[:16]} is {_state(position)}; {_owing(position)}"
@@ -87,7 +87,7 @@ def accept(
 
 @app.command("list")
 def list_friends(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show every line: bought, sold, paid, owed, in USD. Example: millrace friend list"""
+    """List credit lines: bought, sold, paid, owed, in USD. Example: millrace friend list"""
     with _desk(data_dir) as desk:
         positions = desk.positions()
         if as_json:
@@ -101,20 +101,20 @@ def list_friends(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 @app.command("paid")
 def paid(
     friend: Friend,
-    in_all: Annotated[str, typer.Option(help="USD that the friend has paid since the line was opened.")],
+    in_all: Annotated[str, typer.Option(help="Total in USD that the partner has paid since the line was opened.")],
     url: Url = "",
     to: To = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sign that a friend has paid us so much in all. Example: millrace friend paid 5f0c21aa --in-all 12.50"""
+    """Confirm the total amount that a partner has paid. Example: millrace friend paid 5f0c21aa --in-all 12.50"""
     from accounting.money import parse_usd
 
     with _desk(data_dir) as desk:
         friendship = desk.acknowledge(desk.friends.named(friend), parse_usd(in_all), _now_ms())
         _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
         if not as_json:
-            output.say(f"{_owing(desk.position(friendship))}; send them the text")
+            output.say(f"{_owing(desk.position(friendship))}. Send the text to the partner")
 
 
 @app.command("tell")
@@ -125,7 +125,7 @@ def tell(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the text for a friend again, as when it was lost. Example: millrace friend tell 5f0c21aa"""
+    """Print the text for a partner again. Example: millrace friend tell 5f0c21aa"""
     with _desk(data_dir) as desk:
         friendship = desk.friends.named(friend)
         _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
@@ -133,7 +133,7 @@ def tell(
 
 @app.command("end")
 def end(friend: Friend, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Sell and buy no more on a line; debts stay. Example: millrace friend end 5f0c21aa"""
+    """Close a credit line; debts remain. Example: millrace friend end 5f0c21aa"""
     with _desk(data_dir) as desk:
         position = desk.position(desk.end(desk.friends.named(friend)))
         text = f"line {position.friendship.line.id[:16]} has ended; {_owing(position)}"
@@ -142,7 +142,7 @@ def end(friend: Friend, data_dir: DataDir = None, as_json: AsJson = False) -> No
 
 @contextmanager
 def _desk(data_dir: Path | None) -> Generator["CreditLineService"]:
-    """The lines of the data folder; ends the command with one line when something is refused."""
+    """Yield the lines of the data folder; end the command with one line on an error."""
     from accounting.errors import AmountInvalid
     from accounting.proofs.signing_key import SigningKeyUnusable
     from gateway.data_folder import DataFolder
@@ -154,14 +154,14 @@ def _desk(data_dir: Path | None) -> Generator["CreditLineService"]:
     folder = DataFolder(settings_from(data_dir).data_dir)
     try:
         if not OwnIdentity(folder.market).exists:
-            output.fail(f"there is no identity in {folder.path}; `millrace identity create` makes one")
+            output.fail(f"no identity in {folder.path}. Create one with `millrace identity create`")
         yield CreditLineService(folder.market, OwnIdentity.open(folder.market))
     except AmountInvalid as error:
         output.fail(str(error), output.WRONG_USAGE)
     except (MarketError, SigningKeyUnusable, SettingsInvalid) as error:
         output.fail(str(error))
     except sqlite3.Error as error:
-        output.fail(f"what was bought and sold cannot be read: {error}")
+        output.fail(f"cannot read the trade records: {error}")
     except OSError as error:
         output.fail(f"{error.filename or folder.path}: {error.strerror}")
 
@@ -210,7 +210,7 @@ def _date(at_ms: int) -> str:
 
 
 def _give(text: str, to: Path | None, position: "Balance", *, as_json: bool) -> None:
-    """The text for the friend, where it was wanted; programs get the line's state with it."""
+    """Output the text for the partner; with JSON it includes the line's state."""
     if to is not None:
         to.write_text(text + "\n")
     if as_json:
@@ -218,7 +218,7 @@ def _give(text: str, to: Path | None, position: "Balance", *, as_json: bool) -> 
     elif to is None:
         typer.echo(text)
     else:
-        output.say(f"the text is in {to}")
+        output.say(f"text written to {to}")
 
 
 def _text(given: str) -> str:

@@ -1,4 +1,4 @@
-"""`millrace identity`: who this gateway is on the market, and what to do when its key gets old, lost or stolen."""
+"""`millrace identity`: this gateway's identity on the market; rotating, revoking and recovering its key."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ from gateway.cli.serving import AsJson, DataDir, settings_from
 if TYPE_CHECKING:
     from gateway.market.identity import OwnIdentity
 
-app = typer.Typer(help="Who this gateway is on the market.", no_args_is_help=True)
+app = typer.Typer(help="This gateway's identity on the market.", no_args_is_help=True)
 
 _KEY_FILE_BYTES_MAX = 4096
 
@@ -23,19 +23,22 @@ _KEY_FILE_BYTES_MAX = 4096
 @app.command("create")
 def create(
     recovery_to: Annotated[
-        Path | None, typer.Option(help="A new file for the recovery key, on a stick; else it is printed.")
+        Path | None, typer.Option(help="New file for the recovery key, e.g. on a USB drive; default: print it.")
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Begin an identity with a recovery key, shown once and kept nowhere. Example: millrace identity create"""
+    """Create an identity with a recovery key, which is shown once and not stored.
+
+    Example: millrace identity create
+    """
     from market.identity.recovery_key import new_recovery_key, read_recovery_key
 
     with _identity(data_dir, make=True) as own:
         if own.exists:
-            output.fail("there is an identity already, and its id allows for no other recovery key")
+            output.fail("an identity already exists, and its recovery key cannot be changed")
         text = new_recovery_key()
-        # First where it is safe, then in use: the other way round a crash would leave an identity without it.
+        # Store the recovery key before using it: in the other order a crash would leave an identity without it.
         if recovery_to is not None:
             _write_new(recovery_to, text)
         elif as_json:
@@ -47,8 +50,8 @@ def create(
             output.data({"identity": own.id})
             return
         where = "printed above" if recovery_to is None else f"in {recovery_to}"
-        output.say(f"this gateway is {own.id} on the market")
-        output.say(f"its recovery key is {where} and nowhere else: keep it apart from this machine")
+        output.say(f"identity {own.id} created")
+        output.say(f"the recovery key is {where} and stored nowhere else: keep it off this machine")
 
 
 @app.command("show")
@@ -66,60 +69,63 @@ def show(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         output.say(f"identity {own.id}")
         if not known.recovery_key:
             output.say(
-                "It has no recovery key: who steals its key can end it. `millrace identity create` makes one."
+                "No recovery key: a thief of the key can end this identity; `millrace identity create` makes one."
             )
 
 
 @app.command("rotate")
 def rotate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Speak with a new key from now on; what the old one promised counts. Example: millrace identity rotate"""
+    """Switch to a new key; promises signed with the old key stay valid. Example: millrace identity rotate"""
     with _identity(data_dir) as own:
         own.rotate()
-        _tell_key(own, "from now on", as_json=as_json)
+        _tell_key(own, "now", as_json=as_json)
 
 
 @app.command("revoke")
 def revoke(
-    key: Annotated[str, typer.Argument(help="The public key, as `identity show` writes it.")],
-    reason: Annotated[str, typer.Option(help="Told to everybody.")] = "",
+    key: Annotated[str, typer.Argument(help="Public key, as shown by `identity show`.")],
+    reason: Annotated[str, typer.Option(help="Reason, which is published.")] = "",
     ends: Annotated[
-        bool, typer.Option("--ends-identity", help="Yes, the current key; only the recovery key helps then.")
+        bool,
+        typer.Option(
+            "--ends-identity", help="Confirm revoking the current key; then only the recovery key can restore it."
+        ),
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key worthless, with all that it has signed. Example: millrace identity revoke 5f0c...e1"""
+    """Revoke a key and everything it has signed. Example: millrace identity revoke 5f0c...e1"""
     with _identity(data_dir) as own:
         if key == own.lineage.keys[-1] and not ends:
-            output.fail("this is the key that speaks: rotate first, or say --ends-identity", output.WRONG_USAGE)
+            output.fail("this is the current key: rotate first, or use --ends-identity", output.WRONG_USAGE)
         own.revoke(_public(key), reason)
-        output.tell({"revoked": key}, f"{key[:16]} is worth nothing from now on", as_json=as_json)
+        output.tell({"revoked": key}, f"{key[:16]} is revoked", as_json=as_json)
 
 
 @app.command("recover")
 def recover(
     recovery_from: Annotated[
-        Path | None, typer.Option(help="The file with the recovery key; else it is asked for.")
+        Path | None, typer.Option(help="File with the recovery key; default: prompt.")
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a new key in the place of one that was lost or stolen. Example: millrace identity recover"""
+    """Replace a lost or stolen key. Example: millrace identity recover"""
     from market.identity.recovery_key import read_recovery_key
 
     with _identity(data_dir) as own:
         own.recover(read_recovery_key(_text(recovery_from)))
-        _tell_key(own, "from now on; the key before is revoked", as_json=as_json)
+        _tell_key(own, "now; the previous key is revoked", as_json=as_json)
 
 
 def _tell_key(own: "OwnIdentity", since: str, *, as_json: bool) -> None:
     key = own.signer.public_key.hex()
-    output.tell({"identity": own.id, "key": key}, f"{own.id[:16]} speaks with {key} {since}", as_json=as_json)
+    output.tell({"identity": own.id, "key": key}, f"{own.id[:16]} uses key {key} {since}", as_json=as_json)
 
 
 @contextmanager
 def _identity(data_dir: Path | None, *, make: bool = False) -> Generator["OwnIdentity"]:
-    """The identity of the data folder; ends the command with one line when it refuses."""
+    """Yield the identity of the data folder; end the command with one line on an error."""
     from accounting.proofs.signing_key import SigningKeyUnusable
     from gateway.data_folder import DataFolder
     from gateway.market.identity import OwnIdentity
@@ -132,7 +138,7 @@ def _identity(data_dir: Path | None, *, make: bool = False) -> Generator["OwnIde
         if make:
             folder.prepare()
         elif not own.exists:
-            output.fail(f"there is no identity in {folder.path}; `millrace identity create` makes one")
+            output.fail(f"no identity in {folder.path}. Create one with `millrace identity create`")
         yield own
     except (MarketError, SigningKeyUnusable, SettingsInvalid) as error:
         output.fail(str(error))
@@ -141,7 +147,7 @@ def _identity(data_dir: Path | None, *, make: bool = False) -> Generator["OwnIde
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Never over something that is there. Raises OSError."""
+    """Write a new file; never overwrite an existing one. Raises OSError."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text + "\n")
         file.flush()
@@ -161,4 +167,4 @@ def _public(key: str) -> bytes:
     try:
         return bytes.fromhex(key)
     except ValueError:
-        output.fail("a public key has 64 hex digits, as `millrace identity show` writes it", output.WRONG_USAGE)
+        output.fail("a public key has 64 hex digits; see `millrace identity show`", output.WRONG_USAGE)

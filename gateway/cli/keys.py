@@ -17,35 +17,37 @@ from gateway.settings.base import Privacy
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 
-KeyName = Annotated[str, Key("The key's id or prefix, as `millrace key list` shows them.")]
+KeyName = Annotated[str, Key("Key ID or prefix, as shown by `millrace key list`.")]
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    name: Annotated[str, typer.Argument(help="Name of the key.")],
     lanes: Annotated[
         str | None,
-        typer.Option(help="Lanes it may use, as in cluster,pool,cloud,market.", show_default="the setting"),
+        typer.Option(help="Allowed lanes, e.g. cluster,pool,cloud,market.", show_default="the setting"),
     ] = None,
-    user: Annotated[str, typer.Option(help="Whose credits its paid requests use.")] = "owner",
-    department: Annotated[str, typer.Option(help="Who its compute units are booked to.")] = "home",
-    models: Annotated[str | None, typer.Option(help="The only models it may use, as in a,b.")] = None,
-    regions: Annotated[str | None, typer.Option(help="The only regions it may use, as in eu,us.")] = None,
-    privacy: Annotated[Privacy, typer.Option(help="Least label of its requests.")] = "public",
-    priority: Annotated[int, typer.Option(help="Lower goes first; 0 is interactive.", min=0, max=100)] = 0,
-    expires: Annotated[str | None, typer.Option(help="How long it is valid, as in 30d or 12h.")] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="It may administer, if its person is an admin.")] = False,
+    user: Annotated[str, typer.Option(help="Owner, who is billed for usage.")] = "owner",
+    department: Annotated[str, typer.Option(help="Department to which compute units are charged.")] = "home",
+    models: Annotated[str | None, typer.Option(help="Allowed models, e.g. a,b; default: all.")] = None,
+    regions: Annotated[str | None, typer.Option(help="Allowed regions, e.g. eu,us; default: all.")] = None,
+    privacy: Annotated[Privacy, typer.Option(help="Minimum privacy of its requests.")] = "public",
+    priority: Annotated[
+        int, typer.Option(help="Lower numbers are served first; 0 is interactive.", min=0, max=100)
+    ] = 0,
+    expires: Annotated[str | None, typer.Option(help="Validity, e.g. 30d or 12h; default: no expiry.")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Admin access, if the owner is an admin.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key; it is shown this once. Example: millrace key create editor --lanes cluster,pool"""
+    """Create a key; it is shown only once. Example: millrace key create editor --lanes cluster,pool"""
     from gateway.cli.directory import BY, duration_s, listed, open_directory
     from gateway.identity.key_rows import KeyTerms
 
     settings = settings_from(data_dir)
     allowed = _lanes(lanes) if lanes is not None else settings.policy.lanes
     if not name.isprintable():
-        output.fail("the name has characters that cannot be shown", output.WRONG_USAGE)
+        output.fail("the name contains unprintable characters", output.WRONG_USAGE)
     _refuse_unknown_accounts(user, department)
     expires_ns = time.time_ns() + duration_s(expires, "--expires") * 10**9 if expires else None
     terms = KeyTerms(
@@ -59,14 +61,16 @@ def create(
 @app.command("list")
 def list_keys(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also those that were made for one command, and have ended with it.")
+        bool, typer.Option("--all", help="Include keys that were created for a single command.")
     ] = False,
     limit: PageLimit = PAGE_MAX,
-    before: Annotated[str | None, typer.Option(help="The next page: what the page before says.")] = None,
+    before: Annotated[
+        str | None, typer.Option(help="Start of the next page, as shown by the previous page.")
+    ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show keys, newest first, never their secret part. Example: millrace key list --limit 50"""
+    """List keys without their secrets, newest first. Example: millrace key list --limit 50"""
     from gateway.cli.directory import open_directory
     from gateway.identity.key_queries import KeyFilter
 
@@ -101,13 +105,13 @@ def list_keys(
 
 @app.command()
 def revoke(key: KeyName, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Revoke a key; running gateways follow within seconds. Example: millrace key revoke mr-Ab3dE6g"""
+    """Revoke a key; running gateways apply this within seconds. Example: millrace key revoke mr-Ab3dE6g"""
     from gateway.cli.directory import BY, open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
         revoked = directory.keys.revoke(key, BY)
     if not revoked:
-        output.fail(f"no valid key has the id or prefix {key}")
+        output.fail(f"no active key with ID or prefix {key}")
     if as_json:
         output.data({"revoked": revoked})
     else:
@@ -117,11 +121,13 @@ def revoke(key: KeyName, data_dir: DataDir = None, as_json: AsJson = False) -> N
 @app.command()
 def rotate(
     key: KeyName,
-    grace: Annotated[str, typer.Option(help="How long the old text is valid, as in 1h; 0 for not at all.")] = "1h",
+    grace: Annotated[
+        str, typer.Option(help="How long the old secret stays valid, e.g. 1h; 0: not at all.")
+    ] = "1h",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a key a new text; id and limits stay. Example: millrace key rotate mr-Ab3dE6g --grace 1d"""
+    """Rotate a key's secret; ID and limits stay. Example: millrace key rotate mr-Ab3dE6g --grace 1d"""
     from gateway.cli.directory import BY, duration_s, open_directory
 
     grace_s = 0 if grace == "0" else duration_s(grace, "--grace")
@@ -132,19 +138,17 @@ def rotate(
 
 @app.command()
 def limit(
-    target: Annotated[str, typer.Argument(help="A key, or person:ID, team:ORG/NAME, organization:ID.")],
+    target: Annotated[str, typer.Argument(help="Key, person:ID, team:ORG/NAME or organization:ID.")],
     measure: Annotated[
-        Measure | None, typer.Argument(help="What is limited; without it, limits are shown.")
+        Measure | None, typer.Argument(help="Metric to limit; without it, limits are shown.")
     ] = None,
-    amount: Annotated[
-        str, typer.Argument(help="A number, or USD for spend; `none` takes the limit away.")
-    ] = "none",
-    per: Annotated[Span | None, typer.Option(help="In which span; concurrency has none.")] = None,
-    model: Annotated[str | None, typer.Option(help="For this model alone.")] = None,
+    amount: Annotated[str, typer.Argument(help="Number, or USD for spend; `none` removes the limit.")] = "none",
+    per: Annotated[Span | None, typer.Option(help="Time span; concurrency has none.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only for this model.")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Limit a key, person, team, organization. Example: millrace key limit mr-Ab3dE6g requests 60 --per minute"""
+    """Limit a key, user, team or organization. Example: millrace key limit mr-Ab3dE6g requests 60 --per minute"""
     from gateway.cli.directory import BY, open_directory
     from gateway.identity.quotas import facts, parse_quota
 
@@ -161,7 +165,7 @@ def limit(
 
 
 def _refuse_unknown_accounts(user: str, department: str) -> None:
-    """The books would refuse every request of a key whose accounts cannot be."""
+    """End the command for invalid accounts: the ledger would reject every request of such a key."""
     from accounting.chart import department as department_account
     from accounting.chart import terms_of, user_paid
     from gateway.cli.store import saying_what_is_wrong
@@ -175,12 +179,12 @@ def _show_once(token: str, facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         output.data({"api_key": token} | facts)
     else:
-        output.say("Keep it now, it is not shown again:")
+        output.say("Copy your key now. You won't see it again.")
         typer.echo(token)
 
 
 def _for_scripts(facts: dict[str, Any]) -> dict[str, Any]:
-    """With the short names that earlier versions had."""
+    """Add the short names that earlier versions had."""
     return facts | {
         "id": facts["key_id"],
         "lanes": ",".join(facts["lanes"]),

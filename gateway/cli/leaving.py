@@ -1,4 +1,4 @@
-"""`millrace leave`: this machine is a node no more."""
+"""`millrace leave`: remove this machine from its cluster."""
 
 import fcntl
 import os
@@ -21,45 +21,45 @@ _COPIES = "models"
 
 def leave(
     keep_models: Annotated[
-        bool, typer.Option("--keep-models", help="Keep the weights that were fetched, for another cluster.")
+        bool, typer.Option("--keep-models", help="Keep downloaded weights for another cluster.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget the cluster that this machine has joined. Example: millrace leave"""
+    """Leave the cluster that this machine joined. Example: millrace leave"""
     folder = DataFolder(settings_from(data_dir).data_dir).node
     if not (folder / "identity").is_dir():
-        output.fail(f"this machine has joined no cluster: there is no certificate in {folder}")
+        output.fail(f"this machine has not joined a cluster: no certificate in {folder}")
     try:
         with only_node(folder):
             freed_bytes = _forget(folder, (*_FORGOTTEN, *(() if keep_models else (_COPIES,))))
     except SettingsInvalid as error:
-        output.fail(f"{error}; end it first with Ctrl-C", output.REFUSED)
+        output.fail(f"{error}; stop it first with Ctrl-C", output.REFUSED)
     except OSError as error:
         output.fail(f"{error.filename or folder}: {error.strerror}")
     if as_json:
         output.data({"left": True, "freed_bytes": freed_bytes})
         return
-    output.say(f"this machine has left; {freed_bytes / 2**30:.2f} GiB came free")
-    output.say("its certificate is gone; the gateway lists it as away until `millrace machines remove NAME` there")
+    output.say(f"this machine left the cluster; {freed_bytes / 2**30:.2f} GiB freed")
+    output.say("its certificate was deleted; `millrace machines remove NAME` removes it from the gateway's list")
 
 
 @contextmanager
 def only_node(folder: Path) -> Generator[None]:
-    """Claim this machine's part in a cluster for as long as it lasts. Raises SettingsInvalid, OSError."""
+    """Lock this machine's node folder for one process. Raises SettingsInvalid, OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise SettingsInvalid(f"`millrace join` runs on {folder.parent}") from None
+        raise SettingsInvalid(f"`millrace join` is running on {folder.parent}") from None
     finally:
         os.close(descriptor)
 
 
 def _forget(folder: Path, names: tuple[str, ...]) -> int:
-    """Bytes that came free. Raises OSError."""
+    """Delete the files; return the bytes freed. Raises OSError."""
     freed_bytes = 0
     for name in names:
         path = folder / name

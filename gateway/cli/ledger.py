@@ -1,4 +1,4 @@
-"""`millrace ledger`: is the ledger what it was when it was signed, and does it add up?"""
+"""`millrace ledger`: verify the ledger's signatures and sums."""
 
 import re
 import time
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from accounting.proofs.blocks import Head
     from accounting.proofs.verdict import Verdict
 
-app = typer.Typer(help="Proofs of the ledger.", no_args_is_help=True)
+app = typer.Typer(help="Ledger proofs and checks.", no_args_is_help=True)
 app.command("accept")(mending.accept)
 app.command("correct")(by_hand.correct)
 app.command("forgive")(by_hand.forgive)
@@ -22,22 +22,24 @@ app.command("invoice")(by_hand.invoice)
 
 @app.command("verify")
 def verify(
-    from_block: Annotated[int, typer.Option(help="Begin here; accounts are then not added up.", min=1)] = 1,
+    from_block: Annotated[
+        int, typer.Option(help="First block to verify; account balances are then not checked.", min=1)
+    ] = 1,
     known: Annotated[
-        str | None, typer.Option(help="A head that was kept elsewhere, as N:HASH: it must still be there.")
+        str | None, typer.Option(help="Saved ledger checkpoint N:HASH, which the ledger must still contain.")
     ] = None,
     signed_by: Annotated[
-        list[str] | None, typer.Option(help="The fingerprint of a key that may have signed; all others are flaws.")
+        list[str] | None, typer.Option(help="Fingerprint of an accepted signing key; all other keys are errors.")
     ] = None,
     unproven_max_s: Annotated[
-        int, typer.Option(help="How old an event may be that is in no block, in seconds.", min=0)
+        int, typer.Option(help="Maximum age of unsigned entries, in seconds.", min=0)
     ] = 3600,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the whole ledger and its proofs; status 1 when they differ.
+    """Verify the whole ledger and its proofs; status 1 on errors.
 
-    The newest block that the gateway of this data folder has seen must be there.
+    The ledger must contain the newest block known to the gateway of this data folder.
 
     Example: millrace ledger verify
     """
@@ -65,7 +67,7 @@ def verify(
         except BlockUnknown as error:
             output.fail(f"--from-block: {error}", output.WRONG_USAGE)
         except SQLAlchemyError as error:
-            output.fail(f"the books cannot be read: {type(error).__name__}")
+            output.fail(f"cannot read the ledger: {type(error).__name__}")
     if as_json:
         output.data(facts_of(verdict))
     else:
@@ -86,19 +88,19 @@ def _head(text: str) -> "Head":
 def _fingerprints(texts: list[str]) -> list[str]:
     for text in texts:
         if not re.fullmatch("[0-9a-f]{64}", text):
-            output.fail(f"--signed-by: {text!r} is no fingerprint, which has 64 hex digits", output.WRONG_USAGE)
+            output.fail(f"--signed-by: {text!r} is not a fingerprint of 64 hex digits", output.WRONG_USAGE)
     return texts
 
 
 def _tell(verdict: "Verdict", took_s: float) -> None:
     for flaw in verdict.flaws:
         output.say((flaw.where, "bold red"), f": {flaw.what}")
-    how = "sound" if verdict.is_sound else f"NOT what was proven: {len(verdict.flaws)} flaws"
-    output.say(f"{verdict.blocks} blocks with {verdict.events} events in {took_s:.1f} s: {how}")
+    how = "verified" if verdict.is_sound else f"VERIFICATION FAILED: {len(verdict.flaws)} errors"
+    output.say(f"{verdict.blocks} blocks with {verdict.events} entries in {took_s:.1f} s: {how}")
     if not verdict.is_complete:
-        output.say(f"It ended before block {verdict.next_block}; accounts were not added up.")
-    age = "" if verdict.tail_age_s is None else f", the oldest for {verdict.tail_age_s:.0f} s"
-    output.say(f"{verdict.tail_events} events are in no block yet{age}.")
+        output.say(f"Stopped before block {verdict.next_block}; account balances were not checked.")
+    age = "" if verdict.tail_age_s is None else f", the oldest {verdict.tail_age_s:.0f} s old"
+    output.say(f"Unsigned entries: {verdict.tail_events}{age}.")
     for fingerprint, count in verdict.signed_by.items():
         output.say(f"{count} blocks signed by {fingerprint}")
     if verdict.head:
@@ -107,7 +109,7 @@ def _tell(verdict: "Verdict", took_s: float) -> None:
 
 @app.command("health")
 def health(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Check every rule of the ledger; status 1 where one is broken and open. Example: millrace ledger health"""
+    """Check every rule of the ledger; status 1 on an open violation. Example: millrace ledger health"""
     from sqlalchemy.exc import SQLAlchemyError
 
     from accounting.ledger.health import findings
@@ -118,23 +120,23 @@ def health(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         try:
             found = findings(session, time.time_ns(), witness=mending.witness(settings, session))
         except SQLAlchemyError as error:
-            output.fail(f"the books cannot be read: {type(error).__name__}")
+            output.fail(f"cannot read the ledger: {type(error).__name__}")
     rows = [(each.rule, each.meaning, "; ".join(each.where), each.is_accepted) for each in found]
     if rows or as_json:
         output.table(("rule", "meaning", "where", "accepted"), rows, as_json=as_json)
     if any(not each.is_accepted for each in found):
         raise typer.Exit(output.FAILED)
-    output.say("every rule holds" if not found else "every rule holds, but for what was accepted")
+    output.say("all rules hold" if not found else "all rules hold, except accepted violations")
 
 
 @app.command("blocks")
 def show_blocks(
-    after: Annotated[int, typer.Option(help="Show those that follow this one.", min=0)] = 0,
-    limit: Annotated[int, typer.Option(help="How many.", min=1, max=1000)] = 20,
+    after: Annotated[int, typer.Option(help="Show blocks after this one.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="Number of blocks.", min=1, max=1000)] = 20,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List blocks of events with their hashes, in their order. Example: millrace ledger blocks"""
+    """List ledger blocks with their hashes, in order. Example: millrace ledger blocks"""
     from accounting.proofs.blocks import blocks_after
     from gateway.cli.store import open_store
 
@@ -146,7 +148,7 @@ def show_blocks(
 
 @app.command("rotate")
 def rotate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Sign with a new key from now on; old blocks stay valid. Example: millrace ledger rotate"""
+    """Switch to a new signing key; old blocks stay valid. Example: millrace ledger rotate"""
     from accounting.proofs.signing_key import KeyFile, SigningKeyUnusable, make_key
     from gateway.cli.directory import BY, open_directory
     from gateway.data_folder import DataFolder
@@ -154,7 +156,7 @@ def rotate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     settings = settings_from(data_dir)
     path = DataFolder(settings.data_dir).ledger_key
     if not path.exists():
-        output.fail(f"there is no key in {path.parent}: is it the --data-dir of a gateway?")
+        output.fail(f"no signing key in {path.parent}. Is --data-dir correct?")
     try:
         make_key(path)
         fingerprint = KeyFile(path).signer().fingerprint
@@ -162,4 +164,4 @@ def rotate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         output.fail(str(error))
     with open_directory(settings) as directory:
         directory.audit.add(BY, "ledger.rotate", f"key:{fingerprint}", {})
-    output.tell({"fingerprint": fingerprint}, f"blocks are signed by {fingerprint} from now on", as_json=as_json)
+    output.tell({"fingerprint": fingerprint}, f"new blocks are signed by {fingerprint}", as_json=as_json)

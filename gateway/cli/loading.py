@@ -1,4 +1,4 @@
-"""A model on its way: pulled, read by the gateway, loaded by the cluster's machines; each with its progress."""
+"""Progress of loading a model: download, reading by the gateway, loading by the cluster's machines."""
 
 import time
 from pathlib import Path
@@ -11,21 +11,22 @@ from gateway.cli.running import ask, lines
 from gateway.data_folder import DataFolder
 from gateway.settings import Settings, SettingsInvalid
 
-# Loading from a slow disk takes minutes.
+# Loading from a slow disk can take minutes.
 LOAD_S = 3600.0
 _LOOK_S = 0.3
 _JOINING_S = 60.0
 
 
 def pulled(settings: Settings, model: str) -> dict[str, Any]:
-    """A Hugging Face model on this machine's disk, fetched as far as it is not there; may end the command."""
+    """Download the missing files of a Hugging Face model; may end the command."""
     from cluster.errors import ModelError
     from gateway.advice.service import models_folder
     from gateway.cli.pulling import PullStopped, pull_model
 
     if model.partition("@")[0].count("/") != 1 or model.startswith((".", "/", "~")):
         output.fail(
-            f"{model} is no Hugging Face id like owner/name; a folder need not be pulled", output.WRONG_USAGE
+            f"{model} is not a Hugging Face ID such as owner/name; local folders need no download",
+            output.WRONG_USAGE,
         )
     try:
         DataFolder(settings.data_dir).prepare()
@@ -33,7 +34,7 @@ def pulled(settings: Settings, model: str) -> dict[str, Any]:
     except (ModelError, SettingsInvalid) as error:
         output.fail(str(error))
     except PullStopped:
-        output.fail(f"stopped; `millrace pull {model}` goes on where it was")
+        output.fail(f"stopped; `millrace pull {model}` resumes the download")
     return {
         "model": model,
         "folder": str(found.folder),
@@ -44,7 +45,7 @@ def pulled(settings: Settings, model: str) -> dict[str, Any]:
 
 
 def _check(folder: Path) -> None:
-    """A model that the cluster generates with, or one that it embeds with. Raises ModelError."""
+    """Check that the cluster can generate or embed with the model. Raises ModelError."""
     from cluster.errors import ModelError
     from cluster.models.embedding_model import check_family
     from cluster.models.manifest import read_config
@@ -58,11 +59,11 @@ def _check(folder: Path) -> None:
 
 
 def load(settings: Settings, model: str) -> str:
-    """Have the cluster read it, pulled before where it has to be; the name that callers use."""
+    """Load a model into the cluster, downloading it if needed; return its public name."""
     here = Path(model).expanduser()
     if not here.exists():
         pulled(settings, model)
-    # A folder as seen from here, not from where the gateway was started.
+    # Resolve the folder here: the gateway may run in another directory.
     reference = str(here.absolute()) if here.exists() else model
     told: dict[str, Any] = {}
     columns = (SpinnerColumn(), TextColumn("reading the model"), BarColumn(), DownloadColumn())
@@ -72,29 +73,29 @@ def load(settings: Settings, model: str) -> str:
             if "done_bytes" in told:
                 bar.update(task, completed=told["done_bytes"], total=told["total_bytes"])
     if "model" not in told:
-        output.fail(told.get("error", "the gateway ended before the model was read"))
+        output.fail(told.get("error", "the gateway stopped before the model was read"))
     return str(told["model"])
 
 
 def until_ready(settings: Settings) -> dict[str, Any]:
-    """The cluster when it serves; a line for each machine meanwhile. Ends the command where it cannot."""
+    """Wait until the cluster serves, showing each machine; end the command if it cannot."""
     began_s = time.monotonic()
     cluster: dict[str, Any] = ask(settings, "GET", "/admin/cluster")
     with _Machines() as shown:
         while cluster["status"] in ("planning", "waiting") and (took_s := time.monotonic() - began_s) < LOAD_S:
-            # Those that start with the gateway take a moment.
+            # Nodes that start with the gateway take a moment.
             if cluster["status"] == "waiting" and not cluster["nodes"] and took_s > _JOINING_S:
-                output.fail(f"{cluster['reason']}: `millrace token create` lets one in")
+                output.fail(f"{cluster['reason']}: add a machine with `millrace token create`")
             shown.show(cluster)
             time.sleep(_LOOK_S)
             cluster = ask(settings, "GET", "/admin/cluster")
     if cluster["status"] != "ready":
-        output.fail(f"{cluster['reason']}; `millrace nodes` shows how far it is")
+        output.fail(f"{cluster['reason']}; `millrace nodes` shows the progress")
     return cluster
 
 
 class _Machines:
-    """A line of what the cluster does, and one for each machine, where somebody sees them."""
+    """Progress lines of the cluster and each machine, on a terminal."""
 
     def __init__(self) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"))
@@ -123,4 +124,4 @@ class _Machines:
 def _doing(node: dict[str, Any]) -> str:
     if node["layers"]:
         return "layers {}-{}".format(*node["layers"])
-    return f"here, {node['memory_usable_bytes'] / 2**30:.1f} GiB to give"
+    return f"connected, {node['memory_usable_bytes'] / 2**30:.1f} GiB available"

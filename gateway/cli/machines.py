@@ -1,4 +1,4 @@
-"""`millrace join`, `nodes`, `machines` and `token`: more machines for the cluster, and fewer."""
+"""`millrace join`, `nodes`, `machines` and `token`: add and remove machines of the cluster."""
 
 import asyncio
 import contextlib
@@ -24,33 +24,33 @@ from gateway.settings import SettingsInvalid
 if TYPE_CHECKING:
     from cluster.nodes.node_options import NodeOptions
 
-token = typer.Typer(help="Join tokens, one for each new machine.", no_args_is_help=True)
-app = typer.Typer(help="Machines that were let in. Example: millrace machines list", invoke_without_command=True)
+token = typer.Typer(help="Join tokens, one per new machine.", no_args_is_help=True)
+app = typer.Typer(help="Machines of the cluster. Example: millrace machines list", invoke_without_command=True)
 
 DEFAULT_PORT = 8401
 _NAME_FILE = "name"
 _STDIN = "-"
-_TOKEN_MARK = "mrj."  # noqa: S105 - what join tokens begin with
+_TOKEN_MARK = "mrj."  # noqa: S105 - prefix of join tokens
 _BARE_V6 = re.compile(r"(?P<host>[^:\[\]]*:[^\[\]]*:[^\[\]]*)")
 _WITH_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
 @token.command("create")
 def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Make a join token; it works once, for 15 minutes. Example: millrace token create"""
+    """Create a single-use join token that expires after 15 minutes. Example: millrace token create"""
     made = ask(settings_from(data_dir), "POST", "/admin/tokens")
     if as_json:
         output.data(made)
         return
-    output.say("The new machine is trusted with every answer that it takes part in. Run this on it:")
+    output.say("Only add machines that you trust: they can read the answers they help compute. Run there:")
     from cluster.trust.addresses import Target, is_reachable
     from gateway.api.joining import join_command
 
     typer.echo(join_command(Target(made["host"], made["port"]), made["token"]))
     if not is_reachable(made["host"]):
         output.say(
-            "This gateway only listens on this machine. For others start it with --host 0.0.0.0 "
-            "(the nodes' port speaks mutual TLS only)."
+            "This gateway listens on this machine only. For other machines, start it with --host 0.0.0.0 "
+            "(the cluster port accepts mutual TLS only)."
         )
 
 
@@ -59,18 +59,19 @@ def join(
         str | None,
         typer.Argument(
             metavar="[TOKEN|HOST[:PORT]]",
-            help="A join token, or the gateway's machine with the nodes' port; neither once it has joined.",
+            help="Join token, or the gateway's host and cluster port; not needed after the first join.",
         ),
     ] = None,
     controller: Annotated[
         str | None,
-        typer.Option(help="The gateway's machine: HOST[:PORT], [V6]:PORT; looked for by mDNS without."),
+        typer.Option(help="The gateway's machine: HOST[:PORT], [V6]:PORT; default: found by mDNS."),
     ] = None,
     token: Annotated[
-        str, typer.Option(help="Join token, needed the first time; - reads it from stdin.", envvar="JOIN_TOKEN")
+        str,
+        typer.Option(help="Join token, needed for the first join; - reads it from stdin.", envvar="JOIN_TOKEN"),
     ] = "",
-    name: Annotated[str | None, typer.Option(help="What the cluster calls this machine, from now on.")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads to compute with.", min=1)] = None,
+    name: Annotated[str | None, typer.Option(help="Name of this machine in the cluster.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Number of CPU threads.", min=1)] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -113,7 +114,7 @@ def join(
 
 
 def _kept_name(folder: Path) -> str:
-    """What `--name` said before; empty if it never did."""
+    """Return the name given by an earlier `--name`; empty if there was none."""
     kept = folder / _NAME_FILE
     return kept.read_text().strip() if kept.is_file() else ""
 
@@ -130,31 +131,31 @@ async def _serve_node(options: "NodeOptions") -> None:
 
 
 def where_and_token(where: str | None, controller: str | None, token: str) -> tuple[str | None, str]:
-    """What the first argument is: a join token says so itself, all else is an address."""
+    """Interpret the first argument: join tokens have a prefix, anything else is an address."""
     if where and (where == _STDIN or where.startswith(_TOKEN_MARK)):
         if token:
-            output.fail("two join tokens are given; one is enough", output.WRONG_USAGE)
+            output.fail("two join tokens given; use only one", output.WRONG_USAGE)
         return controller, where
     if where and controller:
-        output.fail(f"two addresses are given, {where} and {controller}; one is enough", output.WRONG_USAGE)
+        output.fail(f"two addresses given, {where} and {controller}; use only one", output.WRONG_USAGE)
     return where or controller, token
 
 
 @app.callback()
 def machines(context: typer.Context, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Machines that were let in. Example: millrace machines"""
+    """List machines of the cluster. Example: millrace machines"""
     if context.invoked_subcommand is None:
         list_machines(data_dir, as_json)
 
 
 @app.command("list")
 def list_machines(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show machines: which are here, drained, removed. Example: millrace machines list"""
+    """List machines: connected, drained, removed. Example: millrace machines list"""
     rows = ask(settings_from(data_dir), "GET", "/admin/machines")
     if as_json:
         output.data(rows)
         return
-    columns = ("machine", "id", "state", "certificate until")
+    columns = ("machine", "id", "state", "certificate expires")
     table = [(row["node"], row["node_id"], _state(row), _day(row["certified_until_s"])) for row in rows]
     output.table(columns, table, as_json=False)
 
@@ -166,48 +167,48 @@ def _day(time_s: float) -> str:
 def _state(row: dict[str, Any]) -> str:
     if row["removed_s"]:
         return f"removed on {_day(row['removed_s'])}"
-    return ("here" if row["present"] else "away") + (", drained" if row["draining"] else "")
+    return ("connected" if row["present"] else "away") + (", drained" if row["draining"] else "")
 
 
 @app.command("remove")
 def remove(
-    name: Annotated[str, Machine("The machine's name, or its id.")],
+    name: Annotated[str, Machine("Machine name or ID.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a machine out, at once and for good. Example: millrace machines remove laptop"""
+    """Remove a machine permanently. Example: millrace machines remove laptop"""
     done = ask(settings_from(data_dir), "POST", f"/admin/machines/{quote(name, safe='')}/remove")
     if as_json:
         output.data(done)
     else:
-        output.say(f"{name} ({done['removed']}) is out; its work goes on elsewhere.")
+        output.say(f"{name} ({done['removed']}) was removed; its work continues on other machines.")
 
 
 @app.command("rename")
 def rename(
-    name: Annotated[str, Machine("The machine's name, or its id.")],
-    new_name: Annotated[str, typer.Argument(help="What it is to be called.")],
+    name: Annotated[str, Machine("Machine name or ID.")],
+    new_name: Annotated[str, typer.Argument(help="New name.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Call a machine otherwise than it does itself. Example: millrace machines rename laptop anns-laptop"""
+    """Rename a machine. Example: millrace machines rename laptop anns-laptop"""
     path = f"/admin/machines/{quote(name, safe='')}/rename"
     done = ask(settings_from(data_dir), "POST", path, {"name": new_name})
-    output.tell(done, f"{done['from']} is called {done['to']} from now on.", as_json=as_json)
+    output.tell(done, f"{done['from']} renamed to {done['to']}.", as_json=as_json)
 
 
 @app.command("drain")
 def drain(
-    name: Annotated[str, Machine("The machine's name, or its id.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take part again.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what the plan would be.")] = False,
+    name: Annotated[str, Machine("Machine name or ID.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Enable the machine again.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only preview the new plan.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move work off a machine before it is switched off. Example: millrace machines drain laptop"""
+    """Move work off a machine before you switch it off. Example: millrace machines drain laptop"""
     if dry_run:
         if undo:
-            output.fail("--dry-run shows what draining does; it does not go with --undo", output.WRONG_USAGE)
+            output.fail("--dry-run cannot be combined with --undo", output.WRONG_USAGE)
         show_draft(ask(settings_from(data_dir), "POST", "/admin/plan", {"without": [name]}), as_json=as_json)
         return
     query = "?undo=true" if undo else ""
@@ -215,13 +216,13 @@ def drain(
     if as_json:
         output.data(done)
     elif undo:
-        output.say(f"{name} takes part again.")
+        output.say(f"{name} is enabled.")
     else:
-        output.say(f"{name} is in no new plan; `millrace nodes` shows when its layers have moved.")
+        output.say(f"{name} is draining; `millrace nodes` shows when its layers have moved.")
 
 
 def show_draft(draft: dict[str, Any], *, as_json: bool) -> None:
-    """Plan now, plan then, and what that changes."""
+    """Print the current plan, the new plan, and the changes."""
     if as_json:
         output.data(draft)
         return
@@ -237,23 +238,23 @@ def show_draft(draft: dict[str, Any], *, as_json: bool) -> None:
 
 
 def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show machines, their layers and why they have them. Example: millrace nodes"""
+    """List machines with their layers and the reasons. Example: millrace nodes"""
     cluster = ask(settings_from(data_dir), "GET", "/admin/cluster")
     if as_json:
         output.data(cluster)
         return
-    output.say(f"{cluster['status']}: {cluster['reason']} (epoch {cluster['epoch']})")
+    output.say(f"{cluster['status']}: {cluster['reason']} (plan {cluster['epoch']})")
     for reason in cluster["plan"]:
         output.say(f"  {reason}")
     if cluster["embedding_model"]:
         output.say("embeddings: {}: {}".format(*cluster["embedder_status"]))
-    columns = ("node", "device", "layers", "head", "reason")
+    columns = ("node", "device", "layers", "role", "reason")
     rows = [
         (
             node["node"],
             node["device"],
             "-".join(map(str, node["layers"])) if node["layers"] else "",
-            "head" if node["head"] else "",
+            "coordinator" if node["head"] else "",
             node["reason"],
         )
         for node in cluster["nodes"]
@@ -271,11 +272,11 @@ def _from_stdin() -> str:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """HOST, HOST:PORT, V6, [V6] or [V6]:PORT; ends the command for anything else."""
+    """Parse HOST, HOST:PORT, V6, [V6] or [V6]:PORT; end the command for anything else."""
     found = _BARE_V6.fullmatch(text) or _WITH_PORT.fullmatch(text)
     if found is None:
-        output.fail(f"{text} is no HOST[:PORT] or [V6]:PORT", output.WRONG_USAGE)
+        output.fail(f"{text} is not HOST[:PORT] or [V6]:PORT", output.WRONG_USAGE)
     port = int(found.groupdict().get("port") or DEFAULT_PORT)
     if not 0 < port < 65536:
-        output.fail(f"{text}: {port} is no port", output.WRONG_USAGE)
+        output.fail(f"{text}: {port} is not a valid port", output.WRONG_USAGE)
     return found["host"].strip("[]"), port

@@ -1,4 +1,4 @@
-"""The `millrace` command: every subcommand by its file."""
+"""The `millrace` command with all subcommands."""
 
 import os
 
@@ -48,7 +48,7 @@ app = typer.Typer(
 @app.callback()
 def prepare(context: typer.Context) -> None:
     """One OpenAI base URL in front of everything you can compute on."""
-    # Books, keys, models and identities are made by several libraries and processes: this holds for all of them.
+    # Several libraries and processes create the ledger, keys, models and identities: the umask covers all of them.
     before = os.umask(0o077)
     context.call_on_close(lambda: os.umask(before))
 

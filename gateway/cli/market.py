@@ -1,4 +1,4 @@
-"""`millrace market`: who sells to this gateway, what was found about them, and what they are asked to find out."""
+"""`millrace market`: sellers, audit results about them, and the prompts used for audits."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.auditing.probes import Probe
     from market.auditing.verdicts import Decision
 
-app = typer.Typer(help="Sellers on the market, and audits of them.", no_args_is_help=True)
+app = typer.Typer(help="Marketplace sellers, and their audits.", no_args_is_help=True)
 
 _FILE_BYTES_MAX = 16 * 2**20
 _PROMPT_BYTES_MAX = 2**20
@@ -32,42 +32,45 @@ _ID_CHARS_MIN = 12
 
 @app.command("sellers")
 def sellers(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show sellers, what was looked at, and from whom nothing is bought. Example: millrace market sellers"""
+    """List sellers with audit results and suspensions. Example: millrace market sellers"""
     found = ask(settings_from(data_dir), "GET", "/admin/market/sellers")
     if as_json:
         output.data(found)
         return
-    columns = ("seller", "model", "quantization", "looked at", "answers good/bad", "audits good/bad", "standing")
+    columns = ("seller", "model", "quantization", "audit", "answers good/bad", "audits good/bad", "status")
     output.table(columns, [_columns(row) for row in found["sellers"]], as_json=False)
     for row in found["sellers"]:
         if row["suspended_why"]:
             output.say(f"{row['seller'][:_ID_CHARS_MIN]} is suspended: {row['suspended_why']}")
     for row in found["not_bought"]:
-        output.say(f"{row['seller'][:_ID_CHARS_MIN]} {row['model']} is not bought: {row['reason']}")
+        output.say(f"{row['seller'][:_ID_CHARS_MIN]} {row['model']} is excluded: {row['reason']}")
 
 
 @app.command("lift")
 def lift(
-    seller: Annotated[str, typer.Argument(help="Its identity, or the first 12 digits of it.")],
+    seller: Annotated[str, typer.Argument(help="The seller's identity, or its first 12 digits.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Buy from a suspended seller again, and forget what it did. Example: millrace market lift 5f0c9a41e2b7"""
+    """Reinstate a seller and clear its record. Example: millrace market lift 5f0c9a41e2b7"""
     probe_store = _shelf(settings_from(data_dir))
     found = _suspended(probe_store, seller)
     probe_store.lift(found)
-    text = f"{found[:_ID_CHARS_MIN]} may be bought from again, within seconds; it is audited like a newcomer"
+    text = f"{found[:_ID_CHARS_MIN]} is reinstated within seconds; it is audited like a new seller"
     output.tell({"lifted": found}, text, as_json=as_json)
 
 
 @app.command("confirm")
 def confirm(
-    seller: Annotated[str, typer.Argument(help="A suspended one: its identity, or the first 12 digits of it.")],
-    model: Annotated[str, typer.Option(help="What own machines call the model that it says it sells.")],
+    seller: Annotated[str, typer.Argument(help="A suspended seller's identity, or its first 12 digits.")],
+    model: Annotated[str, typer.Option(help="Your machines' name for the model that the seller claims to sell.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask own machines what a seller failed. Example: millrace market confirm 5f0c9a41e2b7 --model mill-1b"""
+    """Repeat a seller's failed audits on your machines.
+
+    Example: millrace market confirm 5f0c9a41e2b7 --model mill-1b
+    """
     settings = settings_from(data_dir)
     found = _suspended(_shelf(settings), seller)
     decided = asyncio.run(_confirmed(settings, found, model))
@@ -80,32 +83,34 @@ def confirm(
     for target, decision in decided:
         is_proof = decision.action == "forfeit"
         output.say(f"{target.model}: {'; '.join(dict.fromkeys(decision.reasons))}")
-        output.say("own machines pass what it failed: that is proof" if is_proof else "that is no proof yet")
+        output.say(
+            "your machines pass the audits that it failed: this is proof" if is_proof else "this is not proof yet"
+        )
 
 
 @app.command("freeze")
 def freeze(
-    model: Annotated[str, Model("A model of this gateway's own machines.")],
+    model: Annotated[str, Model("A model on this gateway's machines.")],
     prompts: Annotated[
-        Path | None, typer.Option(help="A file with one prompt a line; else some are made up.")
+        Path | None, typer.Option(help="File with one prompt per line; default: generated prompts.")
     ] = None,
-    count: Annotated[int, typer.Option(help="How many prompts are tried.", min=1, max=1000)] = 40,
+    count: Annotated[int, typer.Option(help="Number of prompts to try.", min=1, max=1000)] = 40,
     weights: Annotated[
-        str | None, typer.Option(help="SHA-256 of the weights, where the backend does not say.")
+        str | None, typer.Option(help="SHA-256 of the weights, if the backend does not report it.")
     ] = None,
-    quantization: Annotated[str | None, typer.Option(help="As listings name it, such as bf16.")] = None,
+    quantization: Annotated[str | None, typer.Option(help="Quantization as in listings, e.g. bf16.")] = None,
     texts: Annotated[
         bool,
         typer.Option(
             "--texts",
-            help="Whole texts, where the backend tells no log probabilities: a near tie "
-            "may go otherwise on another honest engine, so only for sellers with the same one.",
+            help="Compare whole texts if the backend reports no log probabilities: near ties may differ "
+            "between honest engines, so use this only for sellers with the same engine.",
         ),
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Freeze what own machines answer, to compare sellers with. Example: millrace market freeze mill-1b"""
+    """Record your machines' answers to audit sellers with. Example: millrace market freeze mill-1b"""
     settings = settings_from(data_dir)
     sold_as = _sold_as(settings, model, weights, quantization)
     asked = _prompts(prompts, count)
@@ -113,17 +118,17 @@ def freeze(
     probe_store = _shelf(settings)
     for probe in probes:
         probe_store.add_probe(probe)
-    text = f"{len(probes)} of {len(asked)} prompts are canaries for {sold_as} from now on"
+    text = f"{len(probes)} of {len(asked)} prompts are now canaries for {sold_as}"
     output.tell({"frozen": len(probes), "tried": len(asked), "sold_as": sold_as}, text, as_json=as_json)
 
 
 @app.command("export")
 def export(
-    file: Annotated[Path, typer.Argument(help="A new file; whoever sees it can pass these audits.")],
+    file: Annotated[Path, typer.Argument(help="New file; anyone who reads it can pass these audits.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write all canaries to a file, for gateways of friends. Example: millrace market export canaries.bin"""
+    """Write all canaries to a file for trading partners' gateways. Example: millrace market export canaries.bin"""
     import msgspec
 
     probes = list(_shelf(settings_from(data_dir)).all_probes())
@@ -132,17 +137,17 @@ def export(
             opened.write(msgspec.msgpack.encode(probes))
     except OSError as error:
         output.fail(f"{file}: {error.strerror}")
-    text = f"{len(probes)} canaries are in {file}"
+    text = f"{len(probes)} canaries written to {file}"
     output.tell({"file": str(file), "canaries": len(probes)}, text, as_json=as_json)
 
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="From `millrace market export FILE` of somebody you trust.")],
+    file: Annotated[Path, typer.Argument(help="File from `millrace market export FILE` of someone you trust.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take in canaries that somebody else has frozen. Example: millrace market import canaries.bin"""
+    """Import another gateway's canaries. Example: millrace market import canaries.bin"""
     import msgspec
 
     from gateway.auditing.probes import Probe
@@ -153,12 +158,12 @@ def import_(
     except OSError as error:
         output.fail(f"{file}: {error.strerror}")
     except msgspec.MsgspecError as error:
-        output.fail(f"{file} has no canaries: {error}")
+        output.fail(f"{file} is not a canary file: {error}")
     probe_store = _shelf(settings_from(data_dir))
     for probe in probes:
         if probe.canary or probe.needle:
             probe_store.add_probe(probe)
-    text = f"{len(probes)} canaries are known now, those from before included"
+    text = f"{len(probes)} canaries imported"
     output.tell({"canaries": len(probes)}, text, as_json=as_json)
 
 
@@ -167,12 +172,12 @@ def _suspended(probe_store: "ProbeStore", seller: str) -> str:
         each for each in probe_store.suspensions() if len(seller) >= _ID_CHARS_MIN and each.startswith(seller)
     ]
     if len(found) != 1:
-        output.fail("no suspended seller, or several, begin so; `millrace market sellers` shows them")
+        output.fail("not exactly one suspended seller starts with this; see `millrace market sellers`")
     return found[0]
 
 
 def _columns(row: dict[str, Any]) -> tuple[object, ...]:
-    standing = "suspended" if row["suspended_why"] else "newcomer" if row["is_newcomer"] else "known"
+    standing = "suspended" if row["suspended_why"] else "new" if row["is_newcomer"] else "established"
     answers = f"{row['answered']:.0f}/{row['failed']:.0f}"
     audits = f"{row['audits_passed']:.0f}/{row['audits_failed']:.0f}"
     seller = row["seller"][:_ID_CHARS_MIN]
@@ -193,11 +198,11 @@ def _sold_as(settings: Settings, model: str, weights: str | None, quantization: 
 
     models = {each["id"]: each for each in ask(settings, "GET", "/admin/idle")["models"]}
     if model not in models:
-        output.fail(f"own machines have no {model} that is free now: they have {', '.join(models) or 'none'}")
+        output.fail(f"{model} is not available on your machines now; available: {', '.join(models) or 'none'}")
     weights = weights or models[model]["weights_sha256"]
     quantization = quantization or models[model]["quantization"]
     if not weights or not quantization:
-        output.fail("the backend does not say what it runs: say it by --weights and --quantization")
+        output.fail("the backend does not report its weights; set --weights and --quantization")
     return sold_as(weights.lower(), quantization)
 
 
@@ -210,7 +215,7 @@ def _prompts(file: Path | None, count: int) -> list[str]:
         with file.open() as opened:
             lines = [line.strip() for line in opened.read(_PROMPT_BYTES_MAX).splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        output.fail(f"{file}: {getattr(error, 'strerror', None) or 'no text'}")
+        output.fail(f"{file}: {getattr(error, 'strerror', None) or 'not a text file'}")
     return [line for line in lines if line][:count]
 
 
@@ -218,7 +223,7 @@ async def _frozen(settings: Settings, model: str, sold_as: str, asked: list[str]
     from gateway.auditing.canary_factory import freeze_canaries
 
     async with _own_engine(settings, needs_told=not texts, needs_end=texts) as engine:
-        # Twice, for an engine that says two things to the same is no reference.
+        # Twice: an engine that gives two answers to the same prompt is no reference.
         return await freeze_canaries(sold_as, model, asked, [engine.answer] * 2, is_one_engine=True)
 
 

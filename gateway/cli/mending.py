@@ -1,6 +1,6 @@
-"""`millrace ledger accept`: an event that broke a rule may stand, for a reason that is written down.
+"""`millrace ledger accept`: accept an entry that broke a rule, for a recorded reason.
 
-So may books from a backup, which have fewer blocks than were made.
+It also accepts a ledger restored from a backup, which has fewer blocks than were made.
 """
 
 import time
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from accounting.proofs.kept import KeptHead
     from gateway.settings import Settings
 
-Reason = Annotated[str, typer.Option(help="Why, for whoever reads the books later.")]
+Reason = Annotated[str, typer.Option(help="Reason, recorded for later readers of the ledger.")]
 
 
 def accept(
-    rule: Annotated[str, typer.Argument(help="The rule, as `millrace ledger health` names it.")],
-    where: Annotated[str, typer.Argument(help="The event or block: the first word under `where`.")],
+    rule: Annotated[str, typer.Argument(help="Rule, as shown by `millrace ledger health`.")],
+    where: Annotated[str, typer.Argument(help="Entry or block: the first word under `where`.")],
     reason: Reason,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let an event stand that broke a rule, so that spending goes on.
+    """Accept a rule violation and resume spending.
 
-    With the rule blocks_kept: let a database stand that was restored from a backup, on each gateway that uses it.
+    With the rule blocks_kept it accepts a database restored from a backup; run it on each gateway that uses it.
 
     Example: millrace ledger accept usage_is_charged r-17 --reason "incident 7, corrected"
     """
@@ -43,10 +43,10 @@ def accept(
 
     settings = settings_from(data_dir)
     if rule not in RULES:
-        output.fail(f"RULE: there is no rule {rule!r}; they are {', '.join(RULES)}", output.WRONG_USAGE)
+        output.fail(f"RULE: unknown rule {rule!r}; rules are {', '.join(RULES)}", output.WRONG_USAGE)
     if not RULES[rule].is_of_events and rule != BLOCKS_KEPT:
         output.fail(
-            f"RULE: {rule} is about totals, which a correction or a backup puts right; nothing can be accepted",
+            f"RULE: {rule} is about totals and cannot be accepted; use an adjustment or a backup",
             output.WRONG_USAGE,
         )
     with open_store(settings) as (read, write):
@@ -54,7 +54,7 @@ def accept(
             broken = breaches(session, rule, time.time_ns(), witness(settings, session))
             head = newest(session).head
         if where not in broken:
-            known = f"it is at {', '.join(broken[:5])}" if broken else "it is nowhere"
+            known = f"it is at {', '.join(broken[:5])}" if broken else "there is no violation"
             output.fail(f"WHERE: {rule} is not broken at {where!r}: {known}", output.WRONG_USAGE)
         if rule == BLOCKS_KEPT:
             is_new = _keep(settings, head)
@@ -69,7 +69,7 @@ def accept(
 
 
 def kept_head(settings: "Settings") -> "KeptHead":
-    """The newest block that the gateway of this data folder has seen."""
+    """Return the newest block that the gateway of this data folder has seen."""
     from accounting.proofs.kept import HeadUnusable, KeptHead
     from gateway.data_folder import DataFolder
 
@@ -80,7 +80,7 @@ def kept_head(settings: "Settings") -> "KeptHead":
 
 
 def witness(settings: "Settings", session: "Session") -> "Witness":
-    """What the gateway of this data folder knows of the books, whether or not it runs."""
+    """Return what the gateway of this data folder knows of the ledger, running or not."""
     from accounting.ledger.scope import Witness
     from accounting.proofs.suspects import unproven_suspects
 

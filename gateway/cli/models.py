@@ -1,4 +1,4 @@
-"""`millrace pull`, `run`, `ps`, `stop` and `rm`: models on this machine's disk, and in memory."""
+"""`millrace pull`, `run`, `ps`, `stop` and `rm`: models on this machine's disk and in memory."""
 
 from typing import Annotated, Any
 
@@ -16,33 +16,33 @@ _COLUMNS = ("model", "where", "state", "precision", "context", "note")
 
 
 def pull(
-    model: Annotated[str, typer.Argument(help="A Hugging Face id: owner/name, perhaps @revision.")],
+    model: Annotated[str, typer.Argument(help="Hugging Face ID: owner/name, optionally @revision.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a model to this machine's disk; one that was stopped goes on. Example: millrace pull Qwen/Qwen3-8B"""
+    """Download a model. Resumes if interrupted. Example: millrace pull Qwen/Qwen3-8B"""
     facts = pulled(settings_from(data_dir), model)
     if as_json:
         output.data(facts)
         return
-    had = "" if facts["fetched_bytes"] else ", all of it here before"
-    output.say(f"{model} is here: {facts['files']} files, {_gib(facts['bytes'])}{had}")
+    had = "" if facts["fetched_bytes"] else ", already downloaded"
+    output.say(f"{model} downloaded: {facts['files']} files, {_gib(facts['bytes'])}{had}")
 
 
 def run(
-    model: Annotated[str, Model("A model of the pool, a folder, a GGUF file or a Hugging Face id.")],
+    model: Annotated[str, Model("Pool model, folder, GGUF file or Hugging Face ID.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a model loaded: by its pool backend, else by the cluster. Example: millrace run Qwen/Qwen3-8B"""
+    """Load a model: on its pool server, else into the cluster. Example: millrace run Qwen/Qwen3-8B"""
     settings = settings_from(data_dir)
-    # First, for nothing is pulled in vain where no gateway runs.
+    # Check first that a gateway is running, so that nothing is downloaded in vain.
     cluster, backends = ask(settings, "GET", "/admin/cluster"), _with_model(settings, model)
     if backends:
         _upkeep(settings, {"model": model})
         facts = {"model": model, "lane": "pool", "backends": [each["name"] for each in backends]}
         output.tell(
-            facts, f"{model} is loaded where {', '.join(facts['backends'])} loads when told to", as_json=as_json
+            facts, f"{model} loaded on {', '.join(facts['backends'])}, if the server supports it", as_json=as_json
         )
         return
     if cluster["model"] is None or cluster["status"] == "failed":
@@ -51,8 +51,8 @@ def run(
         name = cluster["model"]
         if _name(model) not in (name, cluster["model_source"]):
             output.fail(
-                f"the cluster serves {cluster['model']}, and one model for its life: stop the gateway and "
-                f"start it with `millrace up --model {model}`, or have a pool backend serve it",
+                f'The cluster already serves "{cluster["model"]}" and cannot switch while running. Stop the '
+                f"gateway and start it with `millrace up --model {model}`, or use a pool server",
                 output.REFUSED,
             )
     cluster = until_ready(settings)
@@ -61,7 +61,7 @@ def run(
 
 
 def ps(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show which models are in memory, where, and what they are like. Example: millrace ps"""
+    """List loaded models. Example: millrace ps"""
     settings = settings_from(data_dir)
     cluster = ask(settings, "GET", "/admin/cluster")
     rows = [*_of_cluster(cluster)]
@@ -72,51 +72,47 @@ def ps(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         rows += [(name, where, state, None, None, backend["note"]) for name in names]
     output.table(_COLUMNS, rows, as_json=as_json)
     if not rows and not as_json:
-        output.say("no model is in memory; `millrace run MODEL` loads one")
+        output.say("no models loaded; load one with `millrace run MODEL`")
 
 
-def stop(
-    model: Annotated[str, Model("A model of the pool.")], data_dir: DataDir = None, as_json: AsJson = False
-) -> None:
-    """Have pool backends put a model out of memory. Example: millrace stop qwen3:8b"""
+def stop(model: Annotated[str, Model("Pool model.")], data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Unload a model from pool servers. Example: millrace stop qwen3:8b"""
     settings = settings_from(data_dir)
     backends = _with_model(settings, model)
     if not backends:
         if ask(settings, "GET", "/admin/cluster")["model"] == model:
             output.fail(
-                f"{model} is the cluster's own model, which stays for the gateway's life; Ctrl-C ends the gateway",
+                f"{model} is the cluster's model and stays loaded until the gateway stops; press Ctrl-C there",
                 output.REFUSED,
             )
-        output.fail(f"no backend of the pool has {model}; `millrace ps` shows what is loaded")
+        output.fail(f"no pool server has {model}; `millrace ps` lists loaded models")
     told = [each["name"] for each in backends if each["kind"] == "ollama"]
     if not told:
         names = ", ".join(each["name"] for each in backends)
-        output.fail(f"{names} cannot be told to put a model away: only Ollama can", output.REFUSED)
+        output.fail(f"{names} cannot unload models: only Ollama supports this", output.REFUSED)
     _upkeep(settings, {"model": model, "keep_alive": 0})
-    output.tell(
-        {"model": model, "stopped_at": told}, f"{model} is out of memory at {', '.join(told)}", as_json=as_json
-    )
+    output.tell({"model": model, "stopped_at": told}, f"{model} unloaded from {', '.join(told)}", as_json=as_json)
 
 
 def rm(
-    model: Annotated[str, typer.Argument(help="A Hugging Face id that was pulled.")],
+    model: Annotated[str, typer.Argument(help="Hugging Face ID of a downloaded model.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a pulled model from this machine's disk. Example: millrace rm Qwen/Qwen3-8B"""
+    """Delete a downloaded model from this machine's disk. Example: millrace rm Qwen/Qwen3-8B"""
     from gateway.cli.disk import freed_by_removing
 
     settings = settings_from(data_dir)
     if DataFolder(settings.data_dir).read_running() is not None:
         cluster = ask(settings, "GET", "/admin/cluster")
         if model.partition("@")[0] in (cluster["model_source"], cluster["embedding_model"]):
-            output.fail(f"{model} is being served; stop the gateway first", output.REFUSED)
+            output.fail(f"{model} is in use; stop the gateway first", output.REFUSED)
     freed_bytes = freed_by_removing(settings.data_dir, model)
     if freed_bytes is None:
-        output.fail(f"{model} was not pulled to {settings.data_dir}; a folder of your own is yours to remove")
+        output.fail(f"{model} was not downloaded to {settings.data_dir}; delete your own folders yourself")
     output.tell(
         {"removed": model, "freed_bytes": freed_bytes},
-        f"{model} is removed: {_gib(freed_bytes)} free",
+        f"{model} deleted: {_gib(freed_bytes)} freed",
         as_json=as_json,
     )
 
@@ -147,7 +143,7 @@ def _with_model(settings: Settings, model: str) -> list[dict[str, Any]]:
 
 
 def _upkeep(settings: Settings, wish: dict[str, Any]) -> None:
-    """As Ollama's clients ask to have a model loaded, or put away."""
+    """Request loading or unloading as Ollama's clients do."""
     with borrowed_key(settings, "run", "owner", lasts_s=int(LOAD_S)) as key:
         ask(settings, "POST", "/api/generate", wish, headers=as_person(key), timeout_s=LOAD_S)
 

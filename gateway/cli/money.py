@@ -1,4 +1,4 @@
-"""`millrace balance`: what there is to spend on the cloud."""
+"""`millrace balance`: a user's credits for paid lanes."""
 
 from typing import Annotated
 
@@ -9,11 +9,11 @@ from gateway.cli.serving import AsJson, DataDir, settings_from
 
 
 def balance(
-    user: Annotated[str, typer.Option(help="Whose credits.")] = "owner",
+    user: Annotated[str, typer.Option(help="User.")] = "owner",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show credits: there, held by running requests, free. Example: millrace balance"""
+    """Show credits: total, held by running requests, available. Example: millrace balance"""
     from accounting.money import format_usd
     from gateway.cli.store import saying_what_is_wrong, with_books
 

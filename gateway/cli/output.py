@@ -1,4 +1,4 @@
-"""How commands speak: data on stdout, talk on stderr, one exit code for each kind of end."""
+"""Output of commands: data on stdout, messages on stderr, one exit code for each kind of end."""
 
 import contextlib
 import re
@@ -23,7 +23,7 @@ _CONTROLS = re.compile("[\x7f-\x9f]")
 
 class _Talk(Console):
     def on_broken_pipe(self) -> None:
-        """Nobody listens any more: no reason to end what the command is there for."""
+        """Stop writing: a closed stderr is no reason to abort the command."""
         self.quiet = True
 
 
@@ -31,23 +31,23 @@ talk = _Talk(stderr=True, soft_wrap=True)
 
 
 def say(*parts: str | tuple[str, str]) -> None:
-    """One line on stderr; a part with a style is (text, style). Nothing in the text itself is markup."""
+    """Print one line on stderr; a part with a style is (text, style). The text itself is not markup."""
     shown = [(plain(part), "") if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts]
-    # Nor is a full disk behind stderr a reason to end.
+    # A full disk behind stderr is no reason to abort, either.
     with contextlib.suppress(OSError):
         talk.print(Text.assemble(*shown))
 
 
 def data(value: Any) -> None:
-    """One line of JSON on stdout, at once."""
-    # JSON leaves these as they are; a terminal takes them for orders.
+    """Print one line of JSON on stdout and flush it."""
+    # JSON allows these characters; a terminal would interpret them as commands.
     line = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", orjson.dumps(value).decode())
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def tell(facts: Any, text: str, *, as_json: bool) -> None:
-    """What was done: as data for programs, in words for people."""
+    """Report what was done: as JSON or in words."""
     if as_json:
         data(facts)
     else:
@@ -55,7 +55,7 @@ def tell(facts: Any, text: str, *, as_json: bool) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
-    """Rows for people, or as a JSON list of objects. A cell with a style is (text, style)."""
+    """Print rows as a table, or as a JSON list of objects. A cell with a style is (text, style)."""
     if as_json:
         data([dict(zip(columns, row, strict=True)) for row in rows])
         return
@@ -76,9 +76,9 @@ def _cell(cell: object) -> Text:
 
 
 def more_follow(limit: int, option: str, place: object) -> None:
-    """Say that only a part is shown, if there is a place where the rest begins."""
+    """Note that only a part is shown, if there is a next page."""
     if place:
-        say(("note:", "bold"), f" only {limit} are shown; more follow with {option} {place}")
+        say(("note:", "bold"), f" only {limit} shown; see more with {option} {place}")
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
@@ -87,5 +87,5 @@ def fail(message: str, code: int = FAILED) -> NoReturn:
 
 
 def plain(text: str) -> str:
-    """What others wrote, without what a terminal would obey or cannot show."""
+    """Remove characters from untrusted text that a terminal would interpret or cannot show."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)

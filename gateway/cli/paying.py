@@ -1,4 +1,4 @@
-"""`millrace topup` and `millrace statement`: credits for money, and what became of them."""
+"""`millrace topup` and `millrace statement`: buying credits, and the transfers of an account."""
 
 import sys
 import time
@@ -27,25 +27,25 @@ _COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpa
 
 
 def topup(
-    amount: Annotated[str, typer.Argument(help="USD of credits as a decimal number, such as 25.00.")],
-    user: Annotated[str, typer.Option(help="Whose credits.")] = "owner",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether the fee is all right.")] = False,
+    amount: Annotated[str, typer.Argument(help="Credits in USD, e.g. 25.00.")],
+    user: Annotated[str, typer.Option(help="User.")] = "owner",
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation of the fee.")] = False,
     topup_id: Annotated[
-        str | None, typer.Option("--id", help="A name of this top-up: under one name it is bought once.")
+        str | None, typer.Option("--id", help="Idempotency ID: a top-up with one ID is bought once.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is paid, half an hour at most.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is paid, at most half an hour.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Buy credits: prints the page of Stripe's where they are paid. Example: millrace topup 25.00"""
+    """Buy credits; prints a link to Stripe's payment page. Example: millrace topup 25.00"""
     settings = settings_from(data_dir)
     with borrowed_key(settings, "topup", user) as key:
         me = as_person(key)
         price = ask(settings, "GET", f"/accounting/v1/topups/quote?amount={quote(amount)}", headers=me)
-        total = f"${price['credits']} of credits and a fee of ${price['fee']}: ${price['total']} ({price['mode']})"
+        total = f"${price['credits']} of credits plus ${price['fee']} fee: ${price['total']} ({price['mode']})"
         output.say(total)
-        if not yes and not as_json and not typer.confirm("Go on?", err=True):
-            output.fail("nothing was bought", output.REFUSED)
+        if not yes and not as_json and not typer.confirm("Continue?", err=True):
+            output.fail("cancelled; nothing was bought", output.REFUSED)
         once = as_person(key, topup_id or uuid.uuid4().hex)
         opened = ask(settings, "POST", "/accounting/v1/topups", {"amount": amount}, headers=once)
         if not as_json:
@@ -63,14 +63,14 @@ def topup(
 
 
 def statement(
-    user: Annotated[str, typer.Option(help="Whose accounts.")] = "owner",
-    pool: Annotated[str | None, typer.Option(help="An organization's pool instead, by its id.")] = None,
-    limit: Annotated[int, typer.Option(help="How many lines, newest first.", min=1, max=_LINES_MAX)] = 50,
-    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, for spreadsheets.")] = False,
+    user: Annotated[str, typer.Option(help="User.")] = "owner",
+    pool: Annotated[str | None, typer.Option(help="Show an organization's balance instead, by its ID.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of lines, newest first.", min=1, max=_LINES_MAX)] = 50,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Output CSV.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what came onto accounts and left them, both sides of it. Example: millrace statement --csv"""
+    """Show transfers of accounts with debit and credit. Example: millrace statement --csv"""
     from accounting.money import format_usd
     from gateway.cli.store import open_store, saying_what_is_wrong
     from gateway.records.sheets import as_csv as written
@@ -99,7 +99,7 @@ def statement(
 
 
 def _lines(session: "Session", user: str, pool: str | None, limit: int) -> list[tuple[str, "StatementLine"]]:
-    """The newest of all these accounts together; a transfer between two of them is a line of the first."""
+    """Return the newest lines of all accounts combined; a transfer between two of them is a line of the first."""
     from accounting.ledger.balances import statement as read_lines
 
     found: dict[int, tuple[str, StatementLine]] = {}
@@ -126,5 +126,5 @@ def _accounts(session: "Session", user: str, pool: str | None) -> list[str]:
 
 
 def _tell(opened: dict[str, Any]) -> None:
-    output.say(f"top-up {opened['id']}: pay it on this page; credits are there when Stripe says so")
+    output.say(f"top-up {opened['id']}: pay on this page; credits are added when Stripe confirms the payment")
     typer.echo(output.plain(opened["url"] or ""))

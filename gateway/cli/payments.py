@@ -1,4 +1,4 @@
-"""`millrace payments`: how payments through Stripe are."""
+"""`millrace payments`: the state of payments through Stripe."""
 
 import time
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ def payments() -> None:
 
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show the mode, what waits or failed, the last reconciliation. Example: millrace payments status"""
+    """Show mode, queued and failed webhooks, and the last reconciliation. Example: millrace payments status"""
     from accounting.payments.status_report import status_report
     from gateway.cli.store import open_store
 
@@ -50,11 +50,11 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def retry(
-    message: Annotated[str, typer.Argument(help="Its id, as `millrace payments status` lists it: evt_...")],
+    message: Annotated[str, typer.Argument(help="Webhook ID, as shown by `millrace payments status`: evt_...")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Work a message of Stripe's off again that failed too often. Example: millrace payments retry evt_1"""
+    """Retry a failed Stripe webhook. Example: millrace payments retry evt_1"""
     from accounting.payments.errors import PaymentError
     from accounting.payments.worker import retry as retried
     from gateway.cli.store import open_store
@@ -64,7 +64,7 @@ def retry(
             retried(write, message, time.time_ns())
         except PaymentError as error:
             output.fail(str(error), output.WRONG_USAGE)
-    text = f"{message} is worked off again within seconds by the gateway that runs."
+    text = f"The running gateway retries {message} within seconds."
     output.tell({"retried": message}, text, as_json=as_json)
 
 

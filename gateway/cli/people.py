@@ -1,4 +1,4 @@
-"""`millrace people`, `org` and `audit`: who is there, what each may do, and who changed it."""
+"""`millrace people`, `org` and `audit`: users, their roles, and the audit log."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,24 +13,26 @@ from gateway.paging import PAGE_MAX, Cursor, cut
 from gateway.settings import Settings
 from gateway.settings.base import Role
 
-app = typer.Typer(help="People: whose keys there are, and who may administer.", no_args_is_help=True)
-organizations = typer.Typer(help="Organizations: people who share limits.", no_args_is_help=True)
+app = typer.Typer(help="Users, and their roles.", no_args_is_help=True)
+organizations = typer.Typer(help="Organizations: users who share limits.", no_args_is_help=True)
 
-User = Annotated[str, typer.Argument(help="The person's id, which is also their account in the books.")]
+User = Annotated[str, typer.Argument(help="User ID, which is also the ledger account; permanent.")]
 
 _PERSON = ("user_id", "organization_id", "role", "name", "email", "removed_ns")
 
 
 @app.command("list")
 def list_people(
-    organization: Annotated[str | None, typer.Option(help="Only of this organization.")] = None,
-    removed: Annotated[bool, typer.Option("--removed", help="Also who was removed.")] = False,
+    organization: Annotated[str | None, typer.Option(help="Only this organization.")] = None,
+    removed: Annotated[bool, typer.Option("--removed", help="Include removed users.")] = False,
     limit: PageLimit = PAGE_MAX,
-    after: Annotated[str | None, typer.Option(help="The next page: what the page before says.")] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Start of the next page, as shown by the previous page.")
+    ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show people with their roles, oldest first. Example: millrace people list"""
+    """List users with their roles, oldest first. Example: millrace people list"""
     from gateway.cli.directory import open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
@@ -49,14 +51,14 @@ def list_people(
 @app.command()
 def add(
     user: User,
-    organization: Annotated[str, typer.Option(help="Which organization; its id or name.")] = "home",
-    name: Annotated[str | None, typer.Option(help="As people call them.")] = None,
-    email: Annotated[str | None, typer.Option(help="How an identity provider knows them.")] = None,
-    role: Annotated[Role, typer.Option(help="What they may do.")] = "member",
+    organization: Annotated[str, typer.Option(help="Organization ID or name.")] = "home",
+    name: Annotated[str | None, typer.Option(help="Display name.")] = None,
+    email: Annotated[str | None, typer.Option(help="E-mail address for single sign-on.")] = None,
+    role: Annotated[Role, typer.Option(help="Role.")] = "member",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a person. Example: millrace people add ann --email ann@example.org --role admin"""
+    """Add a user. Example: millrace people add ann --email ann@example.org --role admin"""
     from gateway.cli.directory import BY, open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
@@ -67,11 +69,11 @@ def add(
 @app.command("role")
 def set_role(
     user: User,
-    role: Annotated[Role, typer.Argument(help="What they may do.")],
+    role: Annotated[Role, typer.Argument(help="Role.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a person another role. Example: millrace people role ann seller"""
+    """Change a user's role. Example: millrace people role ann seller"""
     from gateway.cli.directory import BY, open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
@@ -81,17 +83,17 @@ def set_role(
 
 @app.command()
 def remove(user: User, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Keep a person and their keys out; what they used stays on record. Example: millrace people remove ann"""
+    """Remove a user and revoke their keys; usage records stay. Example: millrace people remove ann"""
     from gateway.cli.directory import BY, open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
         directory.people.remove(user, BY)
-    _done({"removed": user}, f"{user} is out; running gateways follow within seconds", as_json)
+    _done({"removed": user}, f"{user} was removed; running gateways apply this within seconds", as_json)
 
 
 @app.command()
 def password(user: User, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Print a link where somebody chooses a password, once. Example: millrace people password ann"""
+    """Print a single-use link for setting a password. Example: millrace people password ann"""
     from gateway.cli.directory import BY, open_directory
     from gateway.identity.passwords import LINK_LASTS_S, address_of
 
@@ -103,7 +105,7 @@ def password(user: User, data_dir: DataDir = None, as_json: AsJson = False) -> N
         output.data({"user": user, "link": address, "lasts_s": LINK_LASTS_S})
         return
     typer.echo(address)
-    output.say(f"{user} opens it within an hour and chooses a password; links made before it are void")
+    output.say(f"send it to {user}: it sets a password and expires in one hour; earlier links stop working")
 
 
 @organizations.command("list")
@@ -118,8 +120,8 @@ def list_organizations(data_dir: DataDir = None, as_json: AsJson = False) -> Non
 
 @organizations.command("add")
 def add_organization(
-    organization: Annotated[str, typer.Argument(help="Its id.")],
-    name: Annotated[str | None, typer.Option(help="As people call it.")] = None,
+    organization: Annotated[str, typer.Argument(help="Organization ID.")],
+    name: Annotated[str | None, typer.Option(help="Display name.")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -128,19 +130,19 @@ def add_organization(
 
     with open_directory(settings_from(data_dir)) as directory:
         made = directory.people.add_organization(organization, name, BY)
-    _done(asdict(made), f"there is an organization {made.organization_id}", as_json)
+    _done(asdict(made), f"organization {made.organization_id} created", as_json)
 
 
 def audit(
-    limit: Annotated[int, typer.Option(help="How many, newest first.", min=1, max=500)] = 50,
-    action: Annotated[str | None, typer.Option(help="Only this action, as in key.create.")] = None,
-    actor: Annotated[str | None, typer.Option(help="Only by this one, as in person:ann or machine.")] = None,
-    target: Annotated[str | None, typer.Option(help="Only on this one, as in key:ID or person:ID.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of entries, newest first.", min=1, max=500)] = 50,
+    action: Annotated[str | None, typer.Option(help="Only this action, e.g. key.create.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Only by this actor, e.g. person:ann or machine.")] = None,
+    target: Annotated[str | None, typer.Option(help="Only on this target, e.g. key:ID or person:ID.")] = None,
     before: Annotated[int | None, typer.Option(help="Only entries before this number.", min=1)] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who administered what, newest first. Example: millrace audit --action key.create"""
+    """Show the audit log, newest first. Example: millrace audit --action key.create"""
     from gateway.cli.directory import open_directory
     from gateway.identity.audit import Filter
 
@@ -166,18 +168,18 @@ def audit(
 
 
 def _console_of(settings: Settings) -> str:
-    """Where browsers find the gateway; ends the command where nobody can know."""
+    """Return the gateway's address for browsers; end the command if it is unknown."""
     from gateway.data_folder import DataFolder
 
     running = DataFolder(settings.data_dir).read_running()
     found = settings.identity.public_url or (running and str(running["base_url"]).removesuffix("/v1"))
     if not found:
-        output.fail(f"no gateway runs on {settings.data_dir}: start it, or set identity.public_url")
+        output.fail(f"no gateway is running on {settings.data_dir}: start it, or set identity.public_url")
     return found
 
 
 def _changes(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    """What is other than it was, in one line."""
+    """Return the changed fields in one line."""
     if before is None or after is None:
         return ""
     changed = {name: [before.get(name), value] for name, value in after.items() if before.get(name) != value}

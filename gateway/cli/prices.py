@@ -1,4 +1,4 @@
-"""`millrace prices`: what is charged, what was at any time, and whether old charges are what they should be."""
+"""`millrace prices`: current prices, their history, and a check of past charges."""
 
 import time
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from gateway.cli.serving import AsJson, DataDir, settings_from
 if TYPE_CHECKING:
     from accounting.metering.versions import PriceVersion
 
-app = typer.Typer(help="Prices, and their versions over time.", no_args_is_help=True)
+app = typer.Typer(help="Prices and their history.", no_args_is_help=True)
 
 _COLUMNS = (
     "lane",
@@ -33,7 +33,7 @@ _NS_PER_S = 10**9
 
 @app.command("list")
 def list_prices(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show what everything costs now. Example: millrace prices list"""
+    """List current prices. Example: millrace prices list"""
     from accounting.metering.versions import versions_now
     from gateway.cli.store import open_store
 
@@ -43,17 +43,18 @@ def list_prices(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(
-    model: Annotated[str, typer.Argument(help="As callers name it; * for own machines.")],
+    model: Annotated[str, typer.Argument(help="Public model name; * for your machines.")],
     at: Annotated[
         datetime | None,
         typer.Option(
-            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"], help="The versions at that time (UTC)."
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"],
+            help="Show the versions at that time (UTC).",
         ),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every version of a model's price, newest first. Example: millrace prices show fast --at 2026-11-01"""
+    """Show a model's price history, newest first. Example: millrace prices show fast --at 2026-11-01"""
     from accounting.metering.versions import versions_now, versions_of
     from gateway.cli.store import open_store
 
@@ -65,50 +66,53 @@ def show(
             found = [version for version in versions_now(session, at_ns) if version.name == model]
     if not found:
         then = f" at {at:%Y-%m-%d %H:%M} UTC" if at else ""
-        output.fail(f"no price of {model!r} is known{then}; `millrace prices list` names what has one")
+        output.fail(f"no price for {model!r}{then}; `millrace prices list` shows models with prices")
     _table(found, as_json=as_json)
 
 
 @app.command("set")
 def set_price(
-    model: Annotated[str, typer.Argument(help="A cloud model, as callers name it.")],
-    prompt: Annotated[str, typer.Option(help="Dollars for a million prompt tokens.")],
-    completion: Annotated[str, typer.Option(help="Dollars for a million completion tokens.")],
+    model: Annotated[str, typer.Argument(help="Public name of a cloud model.")],
+    prompt: Annotated[str, typer.Option(help="USD per million input tokens.")],
+    completion: Annotated[str, typer.Option(help="USD per million output tokens.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Charge this from the next request on. Example: millrace prices set fast --prompt 0.15 --completion 0.60"""
+    """Set a price that applies from the next request on.
+
+    Example: millrace prices set fast --prompt 0.15 --completion 0.60
+    """
     from gateway.cli.running import ask
 
     wanted = {"model": model, "prompt_usd_per_mtok": prompt, "completion_usd_per_mtok": completion}
     done = ask(settings_from(data_dir), "PUT", "/admin/prices", wanted)
     prices = done["prompt_usd_per_mtok"], done["completion_usd_per_mtok"]
-    text = f"A million tokens of {model} cost ${prices[0]} in and ${prices[1]} out."
+    text = f"{model}: ${prices[0]} per 1M input tokens, ${prices[1]} per 1M output tokens."
     output.tell(done, text, as_json=as_json)
 
 
 @app.command("unset")
 def unset_price(
-    model: Annotated[str, typer.Argument(help="A cloud model, as callers name it.")],
+    model: Annotated[str, typer.Argument(help="Public name of a cloud model.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Charge what the settings or the providers' list say again. Example: millrace prices unset fast"""
+    """Use the price of the settings or the price list again. Example: millrace prices unset fast"""
     from gateway.cli.running import ask
 
     done = ask(settings_from(data_dir), "DELETE", f"/admin/prices?model={quote(model, safe='')}")
-    output.tell(done, f"{model} costs what the settings or the providers' list say.", as_json=as_json)
+    output.tell(done, f"{model} uses the price of the settings or the price list.", as_json=as_json)
 
 
 @app.command("check")
 def check(
     since: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Only requests from that day (UTC) on.")
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Only requests since that day (UTC).")
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reckon every charge again, by its price and its counts. Example: millrace prices check"""
+    """Recompute every charge from its price and counts. Example: millrace prices check"""
     from accounting.metering.recharge import mischarges
     from accounting.money import format_usd
     from gateway.cli.store import open_store
@@ -135,7 +139,7 @@ def _table(found: "list[PriceVersion]", *, as_json: bool) -> None:
 
 
 def _rows(version: "PriceVersion") -> list[tuple[Any, ...]]:
-    """One for each tier of the price."""
+    """Return one row per tier of the price."""
     priced = version.priced
     from_text = datetime.fromtimestamp(version.from_ns // _NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     first = (priced.lane, version.name, from_text, priced.id, priced.source)

@@ -1,4 +1,4 @@
-"""A pull from Hugging Face that is watched: a line for each file, and one for all of them."""
+"""Downloads a model from Hugging Face with progress bars: one per file, and one for all files."""
 
 import threading
 from collections.abc import Callable
@@ -22,17 +22,17 @@ from cluster.errors import ModelNotFound
 from gateway.cli import output
 from gateway.cli.fetching import Tell, fetch_blob
 
-# As many connections as a hub gives one address its full rate over.
+# A hub gives one address its full rate over this many connections.
 _AT_ONCE = 4
 
 
 class PullStopped(Exception):
-    """Somebody pressed Ctrl-C; what is on disk is gone on with next time."""
+    """The user pressed Ctrl-C; the next download resumes from the files on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Where a model lies, and what of it had to come over the network."""
+    """The folder of a model, and the bytes that had to be downloaded."""
 
     folder: Path
     files: int
@@ -41,7 +41,7 @@ class Pulled:
 
 
 class Watch:
-    """Bars on stderr where somebody sees them. Every thread tells it of its own file."""
+    """Progress bars on stderr if it is a terminal. Every thread reports its own file."""
 
     def __init__(self) -> None:
         self._progress = Progress(
@@ -68,11 +68,11 @@ class Watch:
         self._all = self._progress.add_task("all files", total=total_bytes)
 
     def stop(self) -> None:
-        """Whoever tells of more bytes is stopped by PullStopped."""
+        """Make all reporting threads raise PullStopped."""
         self._stop.set()
 
     def teller(self, name: str, size_bytes: int) -> Tell:
-        """Whom to tell of every piece of this file. Raises PullStopped once somebody wants the end."""
+        """Return a callback for the pieces of this file. It raises PullStopped after `stop`."""
         task = self._progress.add_task(output.plain(name), total=size_bytes)
 
         def tell(piece_bytes: int) -> None:
@@ -89,19 +89,19 @@ class Watch:
 
 
 def pull_model(reference: str, cache: Path, check: Callable[[Path], object]) -> Pulled:
-    """Have a Hugging Face model (`owner/name`, perhaps `@revision`) in `cache`, as find_model finds it there.
+    """Download a Hugging Face model (`owner/name`, optionally `@revision`) to `cache`, where find_model looks.
 
-    `check` looks at the folder with its config.json before any weights come. Raises ModelNotFound, PullStopped and
-    what `check` raises. An interrupted pull goes on where it stopped.
+    `check` gets the folder with config.json before weights are downloaded. Raises ModelNotFound, PullStopped and
+    what `check` raises. An interrupted download is resumed.
     """
-    # The library takes long to import and most commands need none of it.
+    # The library is slow to import, and most commands do not need it.
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
     from huggingface_hub.utils import build_hf_headers, disable_progress_bars
 
     from cluster.models.store import WANTED_FILES, is_hub_reachable
 
-    disable_progress_bars()  # Ours are others.
+    disable_progress_bars()  # we show our own bars
     repository, _, revision = reference.partition("@")
     place: dict[str, Any] = {"revision": revision or "main", "cache_dir": cache}
     place["local_files_only"] = not is_hub_reachable()
@@ -125,15 +125,15 @@ def pull_model(reference: str, cache: Path, check: Callable[[Path], object]) -> 
 
             _all(fetch, missing, watch)
     except LocalEntryNotFoundError:
-        raise ModelNotFound(f"{repository} is not on this machine and Hugging Face cannot be reached") from None
+        raise ModelNotFound(f"{repository} is not on this machine, and Hugging Face cannot be reached") from None
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ModelNotFound(f"{reference} cannot be pulled: {error}") from None
+        raise ModelNotFound(f"cannot download {reference}: {error}") from None
     whole, fetched = (sum(file.file_size or 0 for file in some) for some in (files, missing))
     return Pulled(config.parent, len(files), whole, fetched)
 
 
 def _all(fetch: Callable[[Any], None], files: list[Any], watch: Watch) -> None:
-    """Some at once; the first failure, or Ctrl-C, ends all of them. Raises what `fetch` does, and PullStopped."""
+    """Fetch several files at once; a failure or Ctrl-C stops all. Raises what `fetch` raises, PullStopped."""
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pull") as threads:
         running = [threads.submit(fetch, file) for file in files]
         try:

@@ -8,22 +8,22 @@ import typer
 
 _HEAD = """# Commands
 
-Every command, as `millrace COMMAND --help` has it. This page is made by `python -m gateway.cli.reference`,
+Every command, as shown by `millrace COMMAND --help`. `python -m gateway.cli.reference` generates this page,
 and a test compares it.
 
-Data goes to stdout, talk and progress to stderr. Every command takes `--json`: then stdout has one line of JSON,
-or one for each thing that happens. Colour is left out where stdout is no terminal, and where `NO_COLOR` is set.
-Secrets are asked for, or read from a file, stdin or the environment; the one exception is a join token, which
-works once within 15 minutes. Every command but `millrace version` takes `--data-dir`, the
-folder of everything kept. `millrace --install-completion` has the shell complete models, keys and machines, too.
+Data goes to stdout, messages and progress to stderr. With `--json`, stdout has one line of JSON, or one line per
+event. Commands print no color if stdout is not a terminal, or if `NO_COLOR` is set. Secrets are read from a
+prompt, a file, stdin or the environment. The only exception is a join token, which is single-use and expires
+after 15 minutes. Every command except `millrace version` takes `--data-dir`, the data directory.
+`millrace --install-completion` also completes models, keys and machines.
 
-| exit status | means |
+| exit status | meaning |
 |---|---|
 | 0 | done |
-| 1 | failed: the last line says what, why and what next |
-| 2 | wrong usage, or a setting that cannot be used |
-| 3 | no gateway, or no house, was reached |
-| 4 | refused: by a rule, a role, a balance, or because somebody said no |
+| 1 | failed: the last line has the error, its reason and the remedy |
+| 2 | wrong usage, or an invalid setting |
+| 3 | no gateway or marketplace was reached |
+| 4 | rejected by a rule, a role, a balance or the user |
 """
 
 _EVERYWHERE = ("help", "data_dir", "as_json")
@@ -31,7 +31,7 @@ _EXAMPLE = re.compile(r"\s*Example: (?P<example>millrace .+)\Z")
 
 
 def commands(command: Any, path: tuple[str, ...] = ("millrace",)) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command that can be given, with its words, in the order of the tree."""
+    """Yield every command with its words, in the order of the tree."""
     inner = getattr(command, "commands", None)
     if inner is None:
         yield path, command
@@ -59,7 +59,7 @@ def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:
     if found:
         yield f"    {found['example']}\n"
     if shown:
-        yield "| given | means | default |\n|---|---|---|"
+        yield "| parameter | meaning | default |\n|---|---|---|"
         for each in (*arguments, *options):
             yield f"| {_name(each)} | {_cell(getattr(each, 'help', '') or '')} | {_default(each)} |"
         yield ""

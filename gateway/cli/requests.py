@@ -1,4 +1,4 @@
-"""`millrace requests`: what was asked lately, where it went and why."""
+"""`millrace requests`: recent requests with their routing decisions."""
 
 import signal
 import threading
@@ -20,9 +20,13 @@ _SEEN_MAX = 500
 
 
 def requests(
-    limit: Annotated[int, typer.Option(help="How many, newest first.", min=1, max=1000)] = 20,
-    request_id: Annotated[str | None, typer.Option("--id", help="One request, with its whole decision.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones as they end.")] = False,
+    limit: Annotated[int, typer.Option(help="Number of requests, newest first.", min=1, max=1000)] = 20,
+    request_id: Annotated[
+        str | None, typer.Option("--id", help="Show one request with its full decision.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new requests as they end.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -35,7 +39,7 @@ def requests(
         if request_id:
             found = log.find(request_id)
             if found is None:
-                output.fail(f"no request {request_id} is in the log")
+                output.fail(f"request {request_id} not found in the log")
             output.data(asdict(found))
             return
         if follow:
@@ -49,19 +53,19 @@ def requests(
 
 
 def _follow(log: "RequestLog", limit: int, *, as_json: bool) -> None:
-    """A line for each request, the oldest first, then each new one, until Ctrl-C."""
+    """Print a line per request, oldest first, then each new one, until Ctrl-C."""
     found = log.newest(_SEEN_MAX)
     known = {entry.request_id for entry in found}
     if not as_json:
         output.say(("  ".join(_COLUMNS), "bold"))
-    # Python drops a KeyboardInterrupt that is raised while an object is collected; a flag is not lost.
+    # Python drops a KeyboardInterrupt raised while an object is collected; a flag is not lost.
     is_stopped = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: is_stopped.set())
     _tell(found[:limit], as_json=as_json)
     while not is_stopped.wait(_LOOK_S):
         found = log.newest(_SEEN_MAX)
         _tell([entry for entry in found if entry.request_id not in known], as_json=as_json)
-        # What is no longer among the newest will not be again.
+        # A request that left the newest ones does not return.
         known = {entry.request_id for entry in found}
 
 

@@ -1,4 +1,4 @@
-"""`millrace route`: where a request would go just now, and why."""
+"""`millrace route`: simulate where a request would go now, and why."""
 
 import sys
 from typing import Annotated, Any
@@ -11,30 +11,28 @@ from gateway.cli.running import ask
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings.base import LaneName, Privacy
 
-app = typer.Typer(help="Where requests go, and why.", no_args_is_help=True)
+app = typer.Typer(help="Routing decisions.", no_args_is_help=True)
 
 _STDIN = "-"
 
 
 @app.callback()
 def route() -> None:
-    """Where requests go, and why."""
+    """Routing decisions."""
 
 
 @app.command("explain")
 def explain(
-    prompt: Annotated[str, typer.Argument(help="What would be asked; - reads it from stdin.")],
-    model: Annotated[str, model_names("The model that would be asked.")],
-    key: Annotated[
-        str | None, typer.Option(help="Whose request: a key's id or prefix; any new key's without.")
-    ] = None,
-    privacy: Annotated[Privacy | None, typer.Option(help="The request's privacy label.")] = None,
-    lane: Annotated[LaneName | None, typer.Option(help="The lane that the request asks for.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="The answer's limit.", min=1)] = None,
+    prompt: Annotated[str, typer.Argument(help="Prompt; - reads it from stdin.")],
+    model: Annotated[str, model_names("Model.")],
+    key: Annotated[str | None, typer.Option(help="Key ID or prefix; default: a new key.")] = None,
+    privacy: Annotated[Privacy | None, typer.Option(help="Privacy label of the request.")] = None,
+    lane: Annotated[LaneName | None, typer.Option(help="Lane that the request asks for.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Maximum length of the answer, in tokens.", min=1)] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a request would go, and why. Example: millrace route explain "Hi" --model demo"""
+    """Simulate routing of a request. Example: millrace route explain "Hi" --model demo"""
     text = sys.stdin.read() if prompt == _STDIN else prompt
     request: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}], "stream": True}
     if max_tokens:
@@ -47,10 +45,10 @@ def explain(
         output.data(found)
         return
     output.say(found["reason"])
-    columns = ("candidate", "first token s", "wait s", "load s", "s/token", "tokens", "USD", "fails", "cost nano")
+    columns = ("candidate", "TTFT s", "queue s", "load s", "TPOT s", "tokens", "USD", "error rate", "cost nano")
     output.table(columns, [_candidate(row) for row in found["candidates"]], as_json=False)
     for row in found["rejected"]:
-        output.say(f"{row['lane']} is out by '{row['rule']}': {row['reason']} ({row['remedy']})")
+        output.say(f"{row['lane']} excluded by '{row['rule']}': {row['reason']} ({row['remedy']})")
 
 
 def _candidate(row: dict[str, Any]) -> tuple[object, ...]:

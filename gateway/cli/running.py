@@ -1,4 +1,4 @@
-"""The way from a command to the gateway that runs on the same data folder."""
+"""Requests of commands to the gateway that runs on the same data folder."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0
 BORROWED = "for one command: "
-"""What the names of keys begin with that are made for a command and revoked at its end."""
-# Somebody waits for it at the tabulator key.
+"""Name prefix of keys that are created for one command and revoked at its end."""
+# The user waits for completion at the Tab key.
 _PEEK_S = 3.0
 
-# What a rule, a role, a balance or another's claim stands against.
+# Statuses of rejections by a rule, a role, a balance or another owner's claim.
 _REFUSED = (401, 402, 403, 409)
 _WRONG = (400, 422)
 
@@ -31,13 +31,13 @@ def ask(
     headers: dict[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Any:
-    """The running gateway's answer; ends the command when there is none. `headers` replace the machine's token."""
-    import httpx  # Commands that ask no gateway start twice as fast without.
+    """Return the running gateway's answer; end the command without one. `headers` replace the machine's token."""
+    import httpx  # commands without requests start twice as fast without it
 
     root, token = _found(settings)
     url = root + path
     try:
-        # Not by a proxy of the environment: it would get the token, and finds no way to this machine's loopback.
+        # Bypass environment proxies: one would see the token, and cannot reach this machine's loopback.
         response = httpx.request(
             method, url, headers=headers or {ADMIN_HEADER: token}, json=body, timeout=timeout_s, trust_env=False
         )
@@ -49,7 +49,7 @@ def ask(
 
 
 def peek(running: dict[str, Any] | None, path: str, statuses: tuple[int, ...] = (200,)) -> Any:
-    """What the gateway of this notice says; None where there is none or it does not answer as it should."""
+    """Return the answer of a gateway's notice; None if there is no gateway or its status is unexpected."""
     import httpx
 
     if running is None:
@@ -64,7 +64,7 @@ def peek(running: dict[str, Any] | None, path: str, statuses: tuple[int, ...] = 
 
 
 def lines(settings: Settings, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Objects of an answer that comes line by line, as long as it takes; ends the command when there is none."""
+    """Yield the objects of an answer sent line by line, without time limit; end the command if there is none."""
     import httpx
     import orjson
 
@@ -84,13 +84,13 @@ def lines(settings: Settings, path: str, body: dict[str, Any]) -> Iterator[dict[
 
 
 def base_url(settings: Settings) -> str:
-    """Where the running gateway's OpenAI API is; ends the command when none runs."""
+    """Return the URL of the running gateway's OpenAI API; end the command if none is running."""
     return f"{_found(settings)[0]}/v1"
 
 
 @contextmanager
 def borrowed_key(settings: Settings, purpose: str, user: str, *, lasts_s: int = 3600) -> Iterator[str]:
-    """A key of this person's for one command, revoked at its end; it ends by itself where that is killed."""
+    """Yield a key of this user for one command, revoked at its end; if the command is killed, the key expires."""
     made = ask(
         settings, "POST", "/admin/keys", {"name": BORROWED + purpose, "user": user, "expires_in_s": lasts_s}
     )
@@ -101,12 +101,12 @@ def borrowed_key(settings: Settings, purpose: str, user: str, *, lasts_s: int = 
 
 
 def as_person(key: str, once: str | None = None) -> dict[str, str]:
-    """Headers of a question in somebody's name; `once` is what a write is called, so that it is done once."""
+    """Return the headers of a user's request; `once` is the idempotency key of a write."""
     return {"authorization": f"Bearer {key}"} | ({"idempotency-key": once} if once else {})
 
 
 def refuse(response: "httpx.Response") -> NoReturn:
-    """End the command with what the gateway said, and the status that goes with it."""
+    """End the command with the gateway's message and the matching exit status."""
     status = response.status_code
     try:
         said = str(response.json()["error"]["message"])
@@ -117,15 +117,17 @@ def refuse(response: "httpx.Response") -> NoReturn:
 
 
 def _found(settings: Settings) -> tuple[str, str]:
-    """Root of its addresses, and the machine's token."""
+    """Return the root URL and the machine's token."""
     running = DataFolder(settings.data_dir).read_running()
     if running is None:
-        output.fail(f"no gateway runs on {settings.data_dir}; start one with `millrace up`", output.UNREACHABLE)
+        output.fail(
+            f"no gateway is running on {settings.data_dir}; start one with `millrace up`", output.UNREACHABLE
+        )
     return running["base_url"].removesuffix("/v1"), running["admin_token"]
 
 
 def _unreachable(url: str, error: "httpx.HTTPError") -> NoReturn:
     output.fail(
-        f"the gateway at {url} does not answer: {error}; `millrace doctor` looks for the reason",
+        f"the gateway at {url} does not answer: {error}; run `millrace doctor` to find the reason",
         output.UNREACHABLE,
     )

@@ -1,4 +1,4 @@
-"""`millrace sell`: offer what this machine does not need, beside the gateway that runs on the same data folder."""
+"""`millrace sell`: sell idle capacity, beside the gateway that runs on the same data folder."""
 
 import fcntl
 import os
@@ -12,23 +12,26 @@ from gateway.cli.serving import AsJson, DataDir, settings_from, warn_of_open_fol
 from gateway.data_folder import DataFolder
 from gateway.settings import SettingsInvalid
 
-UsdText = Annotated[str | None, typer.Option(help="Dollars for a million tokens, such as 0.20.")]
+UsdText = Annotated[str | None, typer.Option(help="USD per million tokens, e.g. 0.20.")]
 
 
 def sell(
-    model: Annotated[str | None, typer.Option(help="The one model to sell, by the gateway's name.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to sell, by its name in the gateway.")] = None,
     prompt_usd_per_mtok: UsdText = None,
     completion_usd_per_mtok: UsdText = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sell idle time. Example: millrace sell --model m --prompt-usd-per-mtok 0.05 --completion-usd-per-mtok 0.2"""
+    """Sell idle capacity.
+
+    Example: millrace sell --model m --prompt-usd-per-mtok 0.05 --completion-usd-per-mtok 0.2
+    """
     settings = settings_from(
         data_dir, selling={"models": _models(model, prompt_usd_per_mtok, completion_usd_per_mtok)}
     )
     if not settings.selling.models:
-        output.fail("nothing is sold: give --model with its prices, or set selling.models", output.WRONG_USAGE)
-    # Importing all of it takes most of a second; `millrace --help` should not.
+        output.fail("nothing to sell: use --model with its prices, or set selling.models", output.WRONG_USAGE)
+    # Imports take most of a second; `millrace --help` should not wait for them.
     import asyncio
 
     from accounting.proofs.signing_key import SigningKeyUnusable
@@ -42,7 +45,7 @@ def sell(
             output.data({"endpoint": selling.endpoint, "identity": selling.identity, "pid": os.getpid()})
             return
         output.say((f"{'selling as':<14}", "bold"), selling.identity)
-        output.say((f"{'reached at':<14}", "bold"), selling.endpoint or "no address of its own")
+        output.say((f"{'address':<14}", "bold"), selling.endpoint or "none; jobs are fetched")
 
     configure_logs(settings.log.level, settings.log.format)
     folder = DataFolder(settings.data_dir)
@@ -50,7 +53,9 @@ def sell(
         folder.prepare()
         warn_of_open_folder(folder)
         if folder.read_running() is None:
-            output.fail(f"no gateway runs on {folder.path}; start one with `millrace up`", output.UNREACHABLE)
+            output.fail(
+                f"no gateway is running on {folder.path}; start one with `millrace up`", output.UNREACHABLE
+            )
         market = folder.path / "market"
         own = OwnIdentity.open(market)
         lock = _only_seller(market)
@@ -63,23 +68,24 @@ def sell(
 
 
 def _models(model: str | None, prompt_usd: str | None, completion_usd: str | None) -> list[dict[str, Any]] | None:
-    """What the command line says instead of the settings; ends the command where it says half of it."""
+    """Return the models given on the command line; end the command if an option is missing."""
     given = (model, prompt_usd, completion_usd)
     if given == (None, None, None):
         return None
     if None in given:
         output.fail(
-            "--model, --prompt-usd-per-mtok and --completion-usd-per-mtok belong together", output.WRONG_USAGE
+            "--model, --prompt-usd-per-mtok and --completion-usd-per-mtok must be used together",
+            output.WRONG_USAGE,
         )
     return [{"model": model, "prompt_usd_per_mtok": prompt_usd, "completion_usd_per_mtok": completion_usd}]
 
 
 def _only_seller(market: Path) -> int:
-    """Claim the folder's selling for this process; the descriptor is to be kept. Raises SettingsInvalid."""
+    """Lock the folder for selling; the caller keeps the descriptor. Raises SettingsInvalid."""
     descriptor = os.open(market / "selling.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise SettingsInvalid(f"another `millrace sell` runs on {market.parent}") from None
+        raise SettingsInvalid(f"another `millrace sell` is running on {market.parent}") from None
     return descriptor

@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from gateway.services import Services
     from gateway.serving import Running
 
-DataDir = Annotated[Path | None, typer.Option(help="Folder of everything kept.", show_default=False)]
-PageLimit = Annotated[int, typer.Option(help="How many at most.", min=1, max=PAGE_MAX)]
-AsJson = Annotated[bool, typer.Option("--json", help="Data as JSON on stdout.")]
+DataDir = Annotated[Path | None, typer.Option(help="Data directory.", show_default=False)]
+PageLimit = Annotated[int, typer.Option(help="Maximum number of rows.", min=1, max=PAGE_MAX)]
+AsJson = Annotated[bool, typer.Option("--json", help="Output JSON on stdout.")]
 
 SCRIPTS_KEY = "up --json"
 
 
-def version(as_json: AsJson = False) -> None:  # noqa: ARG001 - it is data for people, too
+def version(as_json: AsJson = False) -> None:  # noqa: ARG001 - the output is JSON in any case
     """Print the version. Example: millrace version"""
     output.data({"millrace": package_version("millrace")})
 
 
 def up(
-    model: Annotated[str | None, typer.Option(help="Model to serve: a folder or a Hugging Face id.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to serve: folder or Hugging Face ID.")] = None,
     name: Annotated[str | None, typer.Option(help="Name by which callers ask for the model.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Nodes to start on this machine.", min=0)] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes to start on this machine.", min=0)] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="HTTP port, 0 for a free one.", min=0, max=65535)] = None,
     house: Annotated[
-        bool | None, typer.Option("--house", help="Be the house of a market.", show_default=False)
+        bool | None, typer.Option("--house", help="Run as a marketplace.", show_default=False)
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -53,10 +53,10 @@ def up(
         cluster={"model": model, "nodes": nodes, "served_name": name},
         house={"enabled": house},
     )
-    # Nothing that a start makes is garbage; looking for it over and over would be a tenth of the start.
+    # A start produces no garbage; collecting would take a tenth of the start.
     gc.disable()
     share_one_arena()
-    # Importing the gateway takes most of a second; `millrace --help` should not.
+    # Importing the gateway takes most of a second; `millrace --help` should not wait for it.
     from cluster.errors import ModelError
     from gateway.database import DatabaseUnusable
     from gateway.observability.logs import configure_logs
@@ -77,7 +77,7 @@ def up(
 
 
 def settings_from(data_dir: Path | None, **sections: dict[str, Any]) -> Settings:
-    """Settings with what the command line gave before all else; ends the command when one is wrong."""
+    """Return the settings, with command-line values taking precedence; end the command if one is invalid."""
     given: dict[str, Any] = {
         name: values
         for name, section in sections.items()
@@ -90,16 +90,16 @@ def settings_from(data_dir: Path | None, **sections: dict[str, Any]) -> Settings
 
 
 def warn_of_open_folder(folder: DataFolder) -> None:
-    """What is made in it is closed all the same; what its owner puts there may not be."""
+    """Warn about an open data folder: the gateway's own files are protected, other files may not be."""
     if folder.open_to_others:
         import structlog
 
         warning = structlog.get_logger(__name__).warning
-        warning("data folder is open to other users", path=str(folder.path), mend=f"chmod 700 {folder.path}")
+        warning("data folder is open to other users", path=str(folder.path), fix=f"chmod 700 {folder.path}")
 
 
 def _announce(running: "Running", as_json: bool) -> None:
-    """Say where the gateway is, with a key that works: the first one, or one made for whoever scripts this."""
+    """Print the gateway's address with a valid key: the first key, or one made for scripts."""
     token = _announced_key(running.services, as_json)
     if as_json:
         output.data(
@@ -115,11 +115,11 @@ def _announce(running: "Running", as_json: bool) -> None:
     status, reason = running.services.controller.status
     for label, fact in (
         ("base URL", running.base_url),
-        ("API key", token or "made earlier; `millrace key create NAME` makes another"),
+        ("API key", token or "created earlier; create another with `millrace key create NAME`"),
         ("console", f"{running.console_url} (read-only with this key)" if token else running.console_url),
         ("password", _first_password(running)),
         ("cluster", f"{status}: {reason}"),
-        ("more machines", "`millrace token create` prints the command for each"),
+        ("more machines", "add each with `millrace token create`"),
     ):
         output.say((f"{label:<14}", "bold"), fact)
 
@@ -127,12 +127,12 @@ def _announce(running: "Running", as_json: bool) -> None:
 def _first_password(running: "Running") -> str:
     link = _first_link(running)
     if link is None:
-        return "chosen earlier; `millrace people password NAME` makes a link for another"
-    return f"choose one within an hour, to administer in the console: {link}"
+        return "set earlier; reset with `millrace people password NAME`"
+    return f"set one within an hour for admin access to the console: {link}"
 
 
 def _first_link(running: "Running") -> str | None:
-    """While nobody has a password, the link where the house's first admin chooses one."""
+    """Return the first admin's password link while there is no password, else None."""
     from gateway.identity.passwords import address_of
 
     passwords, settings = running.services.directory.passwords, running.services.settings.identity
@@ -142,7 +142,7 @@ def _first_link(running: "Running") -> str | None:
 
 
 def _announced_key(services: "Services", as_json: bool) -> str | None:
-    """The first start's key, and with --json each later start's, which takes the place of the one before."""
+    """Return the first start's key; with --json a key per start, which replaces the previous one."""
     from gateway.identity.key_queries import KeyFilter
 
     keys, lanes = services.keys, services.settings.policy.lanes
@@ -159,7 +159,7 @@ def _announced_key(services: "Services", as_json: bool) -> str | None:
 
 
 def _scripts_key(settings: Settings) -> str:
-    """Gateways that share a database have one each, and leave the others' alone."""
+    """Return the key's name. Gateways that share a database have one each, and do not touch the others'."""
     if settings.database.dsn is None:
         return SCRIPTS_KEY
     return f"{SCRIPTS_KEY}, {socket.gethostname()}:{settings.data_dir}"
@@ -168,14 +168,14 @@ def _scripts_key(settings: Settings) -> str:
 def _event_loop(main: Any) -> None:
     try:
         import uvloop
-    except ImportError:  # Not made for Windows.
+    except ImportError:  # not available on Windows
         asyncio.run(main)
     else:
         uvloop.run(main)
 
 
 class _Hashing:
-    """A progress bar while a model's files are read, where somebody is watching."""
+    """A progress bar while a model's files are read, on a terminal."""
 
     def __init__(self) -> None:
         columns = (TextColumn("reading the model"), BarColumn(), DownloadColumn())
@@ -188,7 +188,7 @@ class _Hashing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # It would write a line even where it was never shown.
+        # Stopping writes a line even if the bar was never shown.
         if output.talk.is_terminal:
             self._bar.stop()
 

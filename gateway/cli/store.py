@@ -1,4 +1,4 @@
-"""What commands need that work on the database, whether or not a gateway runs."""
+"""Helpers for commands on the database, with or without a running gateway."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @contextmanager
 def open_store(settings: Settings, *, make: bool = False) -> Generator[tuple[Sessions, Sessions]]:
-    """(reading, writing) session factories, the tables up to date; only with `make` where there were none."""
+    """Yield (reading, writing) session factories with migrated tables; without `make` they must exist."""
     folder = DataFolder(settings.data_dir)
     dsn = settings.database.dsn
     if make:
@@ -30,7 +30,7 @@ def open_store(settings: Settings, *, make: bool = False) -> Generator[tuple[Ses
         except SettingsInvalid as error:
             output.fail(str(error))
     elif dsn is None and not folder.database.exists():
-        output.fail(f"there are no books in {folder.path}: is it the --data-dir of a gateway?")
+        output.fail(f"No ledger in {folder.path}. Is --data-dir correct?")
     try:
         engine = open_upgraded(dsn.get_secret_value() if dsn else folder.dsn)
     except DatabaseUnusable as error:
@@ -43,7 +43,7 @@ def open_store(settings: Settings, *, make: bool = False) -> Generator[tuple[Ses
 
 @contextmanager
 def saying_what_is_wrong() -> Generator[None]:
-    """End the command with one line when the books refuse, or when it asks for what no books have."""
+    """End the command with one line if the ledger rejects the request, or the request is invalid."""
     try:
         yield
     except (AccountUnknown, AmountInvalid, PostingInvalid) as error:
@@ -53,7 +53,7 @@ def saying_what_is_wrong() -> Generator[None]:
 
 
 def with_books(settings: Settings, act: Callable[[Books], Awaitable[T]], *, make: bool = False) -> T:
-    """Act on the books; the database's own rules hold whoever else writes to them."""
+    """Run `act` on the ledger; database rules protect it from concurrent writers."""
 
     async def run(read: Sessions, write: Sessions) -> T:
         books = Books(read, write, open_shared(settings, write, is_command=True))

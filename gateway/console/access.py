@@ -1,4 +1,4 @@
-"""Who looks at a page, and the dependencies that let them in or send them to the sign-in."""
+"""The visitor of a page, and the dependencies that admit visitors or send them to the sign-in page."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -20,16 +20,16 @@ _READING = ("GET", "HEAD")
 
 
 class SignInNeeded(KeyInvalid):
-    """Nobody is signed in, or the session has ended; `sign_in_path` leads back to where they were."""
+    """No session, or an expired one; `sign_in_path` leads back to the page that was requested."""
 
     def __init__(self, request: Request) -> None:
-        super().__init__("Sign in first: your session has ended, or there was none.")
+        super().__init__("You are not signed in, or your session has expired. Sign in.")
         self.sign_in_path = f"{SIGN_IN_PATH}?next={quote(_place(request), safe='/')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody with a session. `csrf` is what their own forms carry."""
+    """A user with a session. `csrf` is the token that the visitor's own forms carry."""
 
     request: Request
     services: Services
@@ -42,17 +42,17 @@ class Visitor:
 
     @property
     def is_manager(self) -> bool:
-        """An admin of their organization."""
+        """Whether the visitor is an admin of their organization."""
         return self.caller.role == "admin"
 
     @property
     def is_operator(self) -> bool:
-        """An admin of the house."""
+        """Whether the visitor is an instance admin: an admin of this gateway's own organization."""
         return self.is_manager and self.caller.organization_id == HOME
 
     @property
     def may_administer(self) -> bool:
-        """Whether what admins may see they may change, too: not with a key that was not made for that."""
+        """Whether an admin may also make changes: not with a key that has no admin access."""
         return self.is_manager and self.caller.may_administer
 
     @property
@@ -72,7 +72,7 @@ class Visitor:
 
     @property
     def actor(self) -> Actor:
-        """As whom the audit log knows them."""
+        """The name that the audit log has for the visitor."""
         return Actor(f"person:{self.caller.user_id}", self.address)
 
     @property
@@ -81,7 +81,7 @@ class Visitor:
 
     @property
     def authority(self) -> Authority:
-        """The same for what the admin API's functions ask."""
+        """The visitor's authority in the form that the admin API's functions take."""
         over = None if self.is_operator else self.caller.organization_id
         return Authority(self.services, self.actor, self.caller, over)
 
@@ -92,10 +92,10 @@ async def find_visitor(request: Request) -> Visitor | None:
         return None
     caller = who.caller
     if not caller.key_id and caller.role == "admin":
-        # A key can be an application's, and have leaked. Whoever signs in without one is the person.
+        # A key may belong to an application or have leaked. A sign-in without a key proves the user.
         caller = replace(caller, may_administer=True)
     visitor = Visitor(request, request.app.state.services, who, caller)
-    request.state.visitor = visitor  # for the page that says what went wrong
+    request.state.visitor = visitor  # for the error page
     return visitor
 
 
@@ -109,7 +109,7 @@ async def _viewer(request: Request) -> Visitor:
 async def _manager(request: Request) -> Visitor:
     visitor = await _viewer(request)
     if not visitor.is_manager:
-        raise RoleForbids(f"This is for admins of your organization; you are a {visitor.caller.role}.")
+        raise RoleForbids(f"Only admins of your organization can do this; your role is {visitor.caller.role}.")
     _refuse_weak_key(visitor)
     return visitor
 
@@ -117,7 +117,7 @@ async def _manager(request: Request) -> Visitor:
 async def _operator(request: Request) -> Visitor:
     visitor = await _viewer(request)
     if not visitor.is_operator:
-        raise RoleForbids("This is for admins of the house, and you are none.")
+        raise RoleForbids("Only instance admins can do this.")
     _refuse_weak_key(visitor)
     return visitor
 
@@ -125,21 +125,21 @@ async def _operator(request: Request) -> Visitor:
 def _refuse_weak_key(visitor: Visitor) -> None:
     if visitor.request.method not in _READING and not visitor.may_administer:
         raise RoleForbids(
-            "You signed in with a key that may not administer. Sign in with a password, "
+            "This key has no admin access. Sign in with a password, "
             "or with a key that `millrace key create NAME --admin` made."
         )
 
 
 Viewer = Annotated[Visitor, Depends(_viewer)]
-"""Whoever is signed in. Raises SignInNeeded, which becomes a way to the sign-in and back."""
+"""Any signed-in user. Raises SignInNeeded, which becomes a redirect to the sign-in page and back."""
 Manager = Annotated[Visitor, Depends(_manager)]
-"""An admin of any organization, over that one alone, or an operator. Raises RoleForbids, too."""
+"""An admin of any organization, limited to that one, or an operator. Also raises RoleForbids."""
 Operator = Annotated[Visitor, Depends(_operator)]
-"""An admin of the house. Raises RoleForbids, too."""
+"""An instance admin. Also raises RoleForbids."""
 
 
 def _place(request: Request) -> str:
-    """Where somebody was: this page, or the one that sent a form or asked for a part of itself."""
+    """Return the path the visitor was on: this page, or the page that sent a form or requested a part."""
     if request.method in _READING and not is_htmx(request):
         query = request.url.query
         return own_path(request.url.path + (f"?{query}" if query else ""))

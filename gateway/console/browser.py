@@ -1,4 +1,4 @@
-"""What a browser brings along: the session in its cookie, the fields of its forms, and where they come from."""
+"""What a browser sends: the session cookie, form fields, and their origin."""
 
 import asyncio
 from typing import Any
@@ -15,10 +15,10 @@ COOKIE = "millrace_session"
 PATH = "/console"
 SIGN_IN_PATH = f"{PATH}/login"
 FORM_BYTES_MAX = 4096
-"""Of the forms that anybody may send."""
+"""Size limit of forms that are open to unauthenticated clients."""
 FORM_TIMEOUT_S = 30.0
 _FIELDS_MAX = 500
-# A sign-in never leads back to what ends it or begins another one.
+# A sign-in never redirects back to a page that ends the session or starts another sign-in.
 _NO_WAY_BACK = (SIGN_IN_PATH, f"{PATH}/logout", f"{PATH}/oidc")
 
 
@@ -28,59 +28,59 @@ def directory_of(request: Request) -> Directory:
 
 
 async def signed_in(request: Request) -> SignedIn | None:
-    """Who signed in with this browser, while that is valid."""
+    """Return the user who signed in with this browser while the session is valid, else None."""
     return await asyncio.to_thread(directory_of(request).sessions.find, request.cookies.get(COOKIE, ""))
 
 
 async def read_fields(request: Request, bytes_max: int = FORM_BYTES_MAX) -> dict[str, list[str]]:
-    """Every value of each field of a form of ours.
+    """Return every value of each field of a form of this console.
 
-    Raises RoleForbids for other sites' forms, BodyTooLarge, and RequestInvalid for what is no form.
+    Raises RoleForbids for other sites' forms, BodyTooLarge, and RequestInvalid for a malformed form.
     """
     refuse_foreign(request)
     body = await _read(request, bytes_max)
     try:
         return parse_qs(body.decode("ascii", "replace"), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
     except ValueError:
-        raise RequestInvalid(f"The form has more than {_FIELDS_MAX} fields, its limit.") from None
+        raise RequestInvalid(f"The form has too many fields. The limit is {_FIELDS_MAX}.") from None
 
 
 async def read_texts(request: Request) -> dict[str, str]:
-    """The first value of each field, for forms whose fields have one. Raises as `read_fields` does."""
+    """Return the first value of each field, for forms with one value per field. Raises as `read_fields` does."""
     return {name: values[0].strip() for name, values in (await read_fields(request)).items()}
 
 
 async def _read(request: Request, bytes_max: int) -> bytes:
-    body = bytearray()  # the bytes of large forms may come one by one
+    body = bytearray()  # large forms may arrive in many small chunks
     try:
         async with asyncio.timeout(FORM_TIMEOUT_S):
             async for part in request.stream():
                 body += part
                 if len(body) > bytes_max:
-                    raise BodyTooLarge(f"The form is larger than {bytes_max} bytes, its limit.")
+                    raise BodyTooLarge(f"The form is too large. The limit is {bytes_max} bytes.")
     except (TimeoutError, ClientDisconnect):
-        raise RequestInvalid("The form did not arrive whole.") from None
+        raise RequestInvalid("The form arrived incomplete. Send it again.") from None
     return bytes(body)
 
 
 def refuse_foreign(request: Request) -> None:
-    """Browsers say where a form came from; one of an unencrypted page may say nothing. Raises RoleForbids."""
+    """Raise RoleForbids for another site's form. Browsers name a form's origin; unencrypted pages may omit it."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin", "null")
     if site is not None:
         is_own = site in ("same-origin", "none")
     else:
         is_own = origin == "null" or urlsplit(origin).netloc in _own_hosts(request)
     if not is_own:
-        raise RoleForbids("This form was sent by another site. Sign in on the console's own page.")
+        raise RoleForbids("This form came from another site. Sign in on the console's own page.")
 
 
 def is_htmx(request: Request) -> bool:
-    """Whether a script of ours asks, and puts what it gets into a page that is there."""
+    """Whether one of our scripts sent the request and inserts the response into an open page."""
     return request.headers.get("hx-request") == "true"
 
 
 def own_path(text: str) -> str:
-    """A path of the console with its query to go to, or the console's first page for anything else."""
+    """Return a console path with its query for a redirect, or the console's first page for any other text."""
     is_plain = text.isascii() and text.isprintable() and "\\" not in text and len(text) <= 2000
     parts = urlsplit(text) if is_plain else None
     if parts is None or parts.scheme or parts.netloc or ".." in unquote(parts.path):
@@ -91,14 +91,14 @@ def own_path(text: str) -> str:
 
 
 def root_of(request: Request) -> str:
-    """The gateway's address as this browser sees it, without a slash at its end."""
+    """Return the gateway's address as this browser sees it, without a trailing slash."""
     return (directory_of(request).settings.public_url or str(request.base_url)).rstrip("/")
 
 
 def keep(response: Response, request: Request, name: str, value: str, max_age_s: int, path: str = PATH) -> None:
-    """A cookie that no script reads and that other sites' forms do not carry.
+    """Set a cookie that scripts cannot read and that other sites' forms do not carry.
 
-    Lax, not strict: a browser that comes back from the identity provider comes from another site.
+    SameSite is lax, not strict: a browser returning from the identity provider comes from another site.
     """
     response.set_cookie(name, value, max_age=max_age_s, path=path, **_terms(request))
 

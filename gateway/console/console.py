@@ -1,4 +1,4 @@
-"""The console put together: its pages, its live streams, and its own answer to what is not there."""
+"""Assembles the console: its pages, its live streams, and its own page for unknown addresses."""
 
 from dataclasses import dataclass
 
@@ -24,8 +24,9 @@ _last = APIRouter()
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """What lives as long as the gateway: the pages that somebody has built, who looks at which live, and what they
-    share: what was used, as the books said it a moment ago, and what was first sold.
+    """Objects that live as long as the gateway: the built pages, the live feeds, and what pages share.
+
+    Pages share usage figures, which lag the ledger slightly, and the notices of first sales.
     """
 
     pages: tuple[Page, ...]
@@ -36,7 +37,7 @@ class Console:
 
 
 def add_console(app: FastAPI, services: Services) -> None:
-    """Its routes, behind all others of the app; `app.state.console` for them."""
+    """Add the console's routes behind all other routes of the app, and set `app.state.console` for them."""
     built = tuple(page for page in PAGES if _is_built(page))
     app.state.console = Console(
         built,
@@ -50,7 +51,7 @@ def add_console(app: FastAPI, services: Services) -> None:
 
 
 def _is_built(page: Page) -> bool:
-    """Whether some router answers at its path."""
+    """Whether a router answers at the page's path."""
     asked = {"type": "http", "method": "GET", "path": page.path, "headers": []}
     routes = (route for router in ROUTERS for route in router.routes)
     return any(route.matches(asked)[0] is Match.FULL for route in routes)
@@ -58,12 +59,12 @@ def _is_built(page: Page) -> bool:
 
 @_last.get(f"{PATH}/")
 async def with_slash() -> Response:
-    """As people type it."""
+    """Redirect from the path with a trailing slash, which people may type."""
     return RedirectResponse(PATH, status_code=308)
 
 
 @_last.get(f"{PATH}/{{path:path}}")
 async def nothing(request: Request) -> Response:
-    """Raises NotFound, which is said in the visitor's own frame where somebody is signed in."""
+    """Raise NotFound, which is shown inside the visitor's frame if the visitor is signed in."""
     await find_visitor(request)
-    raise NotFound("There is no such page. It may have moved, or the address has a slip of the pen.")
+    raise NotFound("Page not found. Check the address.")

@@ -1,4 +1,4 @@
-"""What goes wrong in the console: a page in its frame, a word at the window's edge, or the way to the sign-in."""
+"""Errors of the console: a page in its frame, a toast, or a redirect to the sign-in page."""
 
 import structlog
 from fastapi import Request, Response
@@ -14,26 +14,26 @@ from gateway.errors import ApiError, GatewayError, to_api_error
 log = structlog.get_logger(__name__)
 
 _TITLES = {
-    400: "That was not understood",
-    403: "Not for you",
+    400: "Invalid request",
+    403: "Access denied",
     404: "Not found",
-    405: "Not possible here",
-    409: "Something stands against it",
+    405: "Not allowed here",
+    409: "Conflict",
     413: "Too large",
-    429: "Too much at once",
-    500: "Our mistake",
+    429: "Too many requests",
+    500: "Internal error",
     502: "A backend failed",
-    503: "Not available just now",
+    503: "Temporarily unavailable",
 }
 
 
 def is_console(request: Request) -> bool:
-    """Whether a path is one of the console's pages."""
+    """Whether the request is for one of the console's pages."""
     return request.url.path == PATH or request.url.path.startswith(f"{PATH}/")
 
 
 def answer_error(request: Request, error: Exception) -> Response:
-    """In the words and the shape that whoever asks can use; programs get OpenAI's."""
+    """Answer in the form that the client can use: a page, a toast, or OpenAI's error format for programs."""
     if isinstance(error, SignInNeeded):
         return _to_sign_in(request, error)
     if "text/html" not in request.headers.get("accept", ""):
@@ -47,21 +47,21 @@ def answer_error(request: Request, error: Exception) -> Response:
 
 
 def _to_sign_in(request: Request, error: SignInNeeded) -> Response:
-    """A script cannot follow: it is told where its page has to go."""
+    """Redirect to the sign-in page. A script cannot follow a redirect, so a header tells it the address."""
     if is_htmx(request):
         return Response(status_code=401, headers={"hx-redirect": error.sign_in_path})
     return RedirectResponse(error.sign_in_path, status_code=303)
 
 
 def _word(answer: ApiError) -> HTMLResponse:
-    """The page stays as it is."""
+    """Return a toast; the page stays as it is."""
     text = render("toast.html", toast=answer.message, is_bad=True)
     return HTMLResponse(text, answer.status, HEADERS | {"hx-reswap": "none"})
 
 
 def _page(request: Request, answer: ApiError) -> HTMLResponse:
     visitor: Visitor | None = getattr(request.state, "visitor", None)
-    title = _TITLES.get(answer.status, "That did not work")
+    title = _TITLES.get(answer.status, "Request failed")
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
     values = {"title": title, "code": answer.status, "message": answer.message, "request_id": request_id}
     return page("error.html", visitor, answer.status, **values)

@@ -1,4 +1,4 @@
-"""Live pages: what changes is drawn once for all who look at the same, and nothing is drawn for nobody."""
+"""Live pages: each change is rendered once for all viewers of the same page, and not at all without viewers."""
 
 import asyncio
 import time
@@ -21,16 +21,16 @@ _RENDER_S = 10.0
 _LOOK_S = 1.0
 _KEEP_ALIVE_S = 15.0
 _BACK_OFF_S = 30.0
-# However much there is to draw, a page rests no longer than so.
+# However much there is to render, a page waits no longer than this between two renderings.
 _REST_MAX_S = 15.0
 _KEEP_ALIVE = b": here\n\n"
 
 
 @dataclass(frozen=True)
 class Region:
-    """What an element of the page has in it now. The template knows no visitor: many may look at it.
+    """The current content of one element of a page. The template has no visitor: many viewers share it.
 
-    One that several pages are given is drawn once.
+    A region given to several pages is rendered once.
     """
 
     target_id: str
@@ -45,9 +45,9 @@ class Region:
 
 @dataclass(frozen=True)
 class Points:
-    """The newest rows of a chart: time in seconds, then a number or None for each series.
+    """The newest rows of a chart: time in seconds, then a number or None per series.
 
-    The chart keeps one row for each time, so that the last few may be told again and again.
+    The chart keeps one row per time, so the last rows may be sent repeatedly.
     """
 
     chart_id: str
@@ -70,10 +70,10 @@ class _Drawn:
 
 @dataclass(frozen=True, slots=True)
 class LivePage:
-    """`key` names what is shown: whoever may see the same, and looks at one key, is shown the same.
+    """`key` names what is shown: viewers with the same permissions and the same key share one feed.
 
-    Operators share, admins of one organization do, other people do not. `render` is asked each `every_s`, or less
-    often where pages together would take too much of the time.
+    Operators share a feed, admins of one organization share one, other users do not. `render` is called every
+    `every_s` seconds, or less often if all pages together would take too much time.
     """
 
     key: str
@@ -92,7 +92,7 @@ class _Piece:
 
 
 class Feed:
-    """One live page's pieces, and the task that draws them while somebody looks."""
+    """The pieces of one live page, and the task that renders them while the page has viewers."""
 
     def __init__(self, key: str, live_page: LivePage, pacing: Pacing, is_closing: Callable[[], bool]) -> None:
         self.key = key
@@ -105,7 +105,7 @@ class Feed:
         self._points: dict[str, _Piece] = {}
         self._news = asyncio.Event()
         self._is_closed = False
-        # Nearly everybody has seen all but the last change: they get the same bytes.
+        # Nearly all viewers have seen everything but the last change, so they get the same bytes.
         self._last: tuple[int, bytes] = (-1, b"")
         self.viewers = 0
         self._task: asyncio.Task[None] | None = None
@@ -119,9 +119,9 @@ class Feed:
         self._pacing.forget(self.key)
 
     async def pieces(self, seen_id: str) -> AsyncGenerator[bytes]:
-        """Whatever changes, beginning with all that the viewer has not seen; ends with the gateway.
+        """Yield every change, starting with all that the viewer has not seen; ends with the gateway.
 
-        A viewer that reads slowly misses what was in between, never what is now.
+        A slow reader misses intermediate states, never the current one.
         """
         epoch, _, number = seen_id.partition("-")
         seen = int(number) if epoch == str(self._epoch) and number.isdecimal() else 0
@@ -171,7 +171,7 @@ class Feed:
         return min(wanted_s * self._pacing.stretch, max(wanted_s, _REST_MAX_S))
 
     async def _draw(self) -> bool:
-        """Whether it could be drawn. What cannot be drawn now stays as it is, and is tried again."""
+        """Render the page and return whether it worked. On failure the last content stays; a retry follows."""
         try:
             async with asyncio.timeout(_RENDER_S):
                 drawn = await self._page.render()
@@ -187,7 +187,7 @@ class Feed:
         return True
 
     def _take(self, piece: Region | Points) -> bool:
-        """Whether it is another one than before."""
+        """Store the piece and return whether it differs from the last one."""
         if isinstance(piece, Region):
             pieces, name = self._regions, piece.target_id
         else:

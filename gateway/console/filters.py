@@ -1,4 +1,4 @@
-"""How figures are written in pages: money, sizes, times, counts, ids."""
+"""Formats figures for pages: money, sizes, times, counts, ids."""
 
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
@@ -11,7 +11,7 @@ _ID_SHOWN = 12
 
 
 def usd(amount_nano: int | None) -> str:
-    """Nano-USD as dollars and cents; below a cent with four decimals, so that a small price is no zero."""
+    """Format nano-USD as dollars and cents; below a cent with four decimals, so that a small price is not zero."""
     if amount_nano is None:
         return _NOTHING
     sign, amount = ("-" if amount_nano < 0 else ""), abs(amount_nano)
@@ -22,7 +22,7 @@ def usd(amount_nano: int | None) -> str:
 
 
 def size(size_bytes: float | None) -> str:
-    """Bytes in the largest unit of which there is one."""
+    """Format bytes in the largest unit that gives at least 1."""
     if size_bytes is None:
         return _NOTHING
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
@@ -33,18 +33,18 @@ def size(size_bytes: float | None) -> str:
 
 
 def when(time_ns: int | None) -> Markup:
-    """A moment; console.js writes how long ago it is, and the exact time where the pointer rests."""
+    """Format a moment; console.js shows it as a relative time, with the exact time as a tooltip."""
     if not time_ns:
         return _NOTHING
     moment = datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(" ", "milliseconds")
     text = f"{moment[:19]} UTC"
     stamp = f"{moment[:10]}T{moment[11:23]}Z"
-    # Live tables have hundreds of them: this takes a fifth of `Markup.format`.
+    # Live tables have hundreds of these: this takes a fifth of the time of `Markup.format`.
     return Markup(f'<time class="mr-when" datetime="{stamp}" title="{text}">{text}</time>')  # noqa: S704 - digits
 
 
 def ms(duration_ms: float | None) -> str:
-    """Milliseconds, as seconds and minutes where that reads better."""
+    """Format milliseconds, as seconds or minutes if that is easier to read."""
     if duration_ms is None:
         return _NOTHING
     if duration_ms < 10:
@@ -59,14 +59,14 @@ def ms(duration_ms: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """A number with its thousands apart."""
+    """Format a number with thousands separators."""
     if number is None:
         return _NOTHING
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.1f}"
 
 
 def short_id(text: str | None) -> Markup:
-    """The beginning of an id; the whole of it where the pointer rests."""
+    """Shorten an id; the full id is a tooltip."""
     if not text:
         return _NOTHING
     shown = text if len(text) <= _ID_SHOWN + 2 else f"{text[:_ID_SHOWN]}…"

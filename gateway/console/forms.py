@@ -1,4 +1,4 @@
-"""Forms: read within bounds, known to be ours, checked by a model; what is wrong goes back beside its field."""
+"""Forms: size-limited, checked for their origin, validated by a model; errors appear beside their fields."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar, get_origin
@@ -11,27 +11,27 @@ from gateway.console.browser import COOKIE, read_fields
 from gateway.errors import RequestInvalid, RoleForbids
 
 FORM_BYTES_MAX = 64 * 1024
-"""Of forms of whoever is signed in."""
+"""Size limit of forms of signed-in users."""
 CSRF_FIELD = "csrf"
 CSRF_HEADER = "x-csrf"
 WHOLE = ""
-"""The field of problems that are no single field's."""
+"""The name under which errors of the whole form are stored."""
 
 _URLENCODED = "application/x-www-form-urlencoded"
 
-# What pydantic says by kind of problem, in words for people who fill in forms.
+# Sentences for users by pydantic's kind of error.
 _SENTENCES = {
-    "missing": "Fill this in.",
-    "int_parsing": "Give a whole number.",
-    "int_from_float": "Give a whole number.",
-    "float_parsing": "Give a number.",
-    "decimal_parsing": "Give a number.",
-    "bool_parsing": "Say yes or no.",
-    "date_from_datetime_parsing": "Give a date as YYYY-MM-DD.",
-    "datetime_from_date_parsing": "Give a date and time.",
-    "url_parsing": "Give a whole address, as https://example.org/path.",
-    "extra_forbidden": "This field is not known here.",
-    "string_pattern_mismatch": "This has characters or a form that cannot be used here.",
+    "missing": "Enter a value.",
+    "int_parsing": "Enter a whole number.",
+    "int_from_float": "Enter a whole number.",
+    "float_parsing": "Enter a number.",
+    "decimal_parsing": "Enter a number.",
+    "bool_parsing": "Choose yes or no.",
+    "date_from_datetime_parsing": "Enter a date as YYYY-MM-DD.",
+    "datetime_from_date_parsing": "Enter a date and time.",
+    "url_parsing": "Enter a full address, e.g. https://example.org/path.",
+    "extra_forbidden": "Unknown field.",
+    "string_pattern_mismatch": "This value has unsupported characters or a wrong format.",
 }
 
 M = TypeVar("M", bound=BaseModel)
@@ -39,7 +39,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Form(Generic[M]):
-    """A form as it came. `value` is None where `errors` has a sentence for a field; `given` is what was typed."""
+    """A submitted form. `value` is None if `errors` has a message for a field; `given` is the submitted input."""
 
     value: M | None = None
     errors: dict[str, str] = field(default_factory=dict)
@@ -47,30 +47,30 @@ class Form(Generic[M]):
 
     @classmethod
     def showing(cls, **values: Any) -> "Form[M]":
-        """A form to begin with, filled in with these."""
+        """Return an initial form filled in with these values."""
         given = {name: _texts(value) for name, value in values.items() if value is not None}
         return cls(given=given)
 
     def refused(self, sentence: str, name: str = WHOLE) -> "Form[M]":
-        """The same with what the service says against it."""
+        """Return the same form with an error message of the service."""
         return replace(self, value=None, errors=self.errors | {name: sentence})
 
     def text(self, name: str, otherwise: object = "") -> str:
-        """What to show in a field."""
+        """Return the text to show in a field."""
         values = self.given.get(name)
         return values[0] if values else "" if otherwise is None else str(otherwise)
 
     def has(self, name: str, value: object) -> bool:
-        """Whether a choice is among those that were made."""
+        """Whether a choice is among the submitted ones."""
         return str(value) in self.given.get(name, ())
 
 
 async def read_form(
     request: Request, visitor: Visitor, model: type[M], bytes_max: int = FORM_BYTES_MAX
 ) -> Form[M]:
-    """The form of this request, checked by `model`, as it comes in so many bytes at most.
+    """Return the request's form, checked by `model`, of at most `bytes_max` bytes.
 
-    Raises RoleForbids for a form that is not of this session, BodyTooLarge, RequestInvalid for what is no form.
+    Raises RoleForbids for a form of another session, BodyTooLarge, and RequestInvalid for a malformed form.
     """
     kind = request.headers.get("content-type", _URLENCODED).partition(";")[0].strip().lower()
     if kind != _URLENCODED:
@@ -79,12 +79,12 @@ async def read_form(
     said = request.headers.get(CSRF_HEADER) or given.pop(CSRF_FIELD, [""])[0]
     given.pop(CSRF_FIELD, None)
     if not visitor.directory.sessions.is_own_form(request.cookies.get(COOKIE, ""), said):
-        raise RoleForbids("This form is not of your session. Load the page again and repeat it.", param=CSRF_FIELD)
+        raise RoleForbids("This form belongs to another session. Reload the page and try again.", param=CSRF_FIELD)
     return check(model, given)
 
 
 def check(model: type[M], given: dict[str, list[str]]) -> Form[M]:
-    """Fields as they were typed, checked. What was left empty is as if it had not been there."""
+    """Return the checked fields. Empty fields count as missing."""
     values: dict[str, Any] = {}
     for name, texts in given.items():
         filled = [text.strip() for text in texts if text.strip()]
@@ -97,7 +97,7 @@ def check(model: type[M], given: dict[str, list[str]]) -> Form[M]:
 
 
 def _is_many(model: type[BaseModel], name: str) -> bool:
-    """Whether a field takes several values; its alias is what forms call it."""
+    """Whether a field takes several values; forms use the field's alias."""
     for known, info in model.model_fields.items():
         if name in (known, info.alias):
             kinds = (info.annotation, *getattr(info.annotation, "__args__", ()))
@@ -106,7 +106,7 @@ def _is_many(model: type[BaseModel], name: str) -> bool:
 
 
 def _sentences(error: ValidationError) -> dict[str, str]:
-    """The first problem of each field."""
+    """Return the first error of each field."""
     found: dict[str, str] = {}
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         name = str(problem["loc"][0]) if problem["loc"] else WHOLE

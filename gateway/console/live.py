@@ -1,4 +1,4 @@
-"""One stream of server-sent events for each page that is looked at: how many there may be, and when they end."""
+"""One stream of server-sent events per open page: the limits on streams, and when they end."""
 
 import asyncio
 import contextlib
@@ -21,10 +21,10 @@ __all__ = ["Feeds", "LivePage", "Points", "Region", "live_response"]
 STREAMS_MAX = 200
 STREAMS_PER_PERSON = 8
 LASTS_S = 600.0
-"""Streams end then, and browsers open another one: what nobody reads any more does not pile up."""
+"""Lifetime of a stream. Browsers then open a new one, so that unread data does not pile up."""
 SHARE_OF_CORE = 0.03
-"""What all pages together may take of one to be drawn; beyond it they are drawn less often."""
-# Looked at with each piece, of which there is one every 15 s.
+"""The share of one core that rendering all pages may take; beyond it, pages are rendered less often."""
+# Checked with each piece, of which one comes at least every 15 s.
 _CHECK_S = 10.0
 _STALLED_S = 60.0
 _RETRY_S = 30
@@ -33,7 +33,7 @@ _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no", "x-content-t
 
 
 class Feeds:
-    """Every feed that somebody looks at, and how many do. `is_closing` is whether the gateway ends."""
+    """Every feed with viewers, and the number of viewers. `is_closing` tells whether the gateway is stopping."""
 
     def __init__(self, is_closing: Callable[[], bool]) -> None:
         self._is_closing = is_closing
@@ -46,20 +46,18 @@ class Feeds:
         return len(self._feeds)
 
     def refuse_too_many(self, user_id: str) -> None:
-        """Raises RateLimited."""
+        """Raise RateLimited if the user, or all users together, have too many streams."""
         if self._people[user_id] >= STREAMS_PER_PERSON:
             raise RateLimited(
-                f"You have {STREAMS_PER_PERSON} live pages open, the most there may be. Close one of them.",
+                f"You have {STREAMS_PER_PERSON} live pages open, which is the limit. Close one of them.",
                 _RETRY_S,
             )
         if self._people.total() >= STREAMS_MAX:
-            raise RateLimited(
-                f"{STREAMS_MAX} live pages are open, the most there may be. Try again later.", _RETRY_S
-            )
+            raise RateLimited(f"{STREAMS_MAX} live pages are open, which is the limit. Try again later.", _RETRY_S)
 
     def enter(self, live_page: LivePage, visitor: Visitor) -> Feed:
         if not self._has_threads:
-            # From the first live page on; threads that there were end once they are idle.
+            # Installed with the first live page; earlier threads end once they are idle.
             asyncio.get_running_loop().set_default_executor(MeteredThreads(thread_name_prefix="asyncio"))
             self._has_threads = True
         self._people[visitor.caller.user_id] += 1
@@ -83,7 +81,7 @@ class Feeds:
 
 
 def _scope_of(visitor: Visitor) -> str:
-    """Who may look at the same: all of the house, all admins of an organization, else one key or person alone."""
+    """Return who shares a feed: all operators, all admins of an organization, or one key or user."""
     caller = visitor.caller
     if visitor.is_operator:
         return "house"
@@ -93,7 +91,7 @@ def _scope_of(visitor: Visitor) -> str:
 
 
 async def live_response(request: Request, visitor: Visitor, live_page: LivePage) -> "LiveResponse":
-    """The stream of a page's changes, and of what every page tells. Raises RateLimited where too many are open."""
+    """Return the stream of a page's changes and of general notices. Raises RateLimited if too many are open."""
     console = request.app.state.console
     feeds: Feeds = console.feeds
     feeds.refuse_too_many(visitor.caller.user_id)
@@ -102,7 +100,7 @@ async def live_response(request: Request, visitor: Visitor, live_page: LivePage)
 
 
 class LiveResponse(StreamingResponse):
-    """Ends after `LASTS_S`, with the session, with the gateway, and for whoever does not read."""
+    """Ends after `LASTS_S`, with the session, with the gateway, or if the client stops reading."""
 
     def __init__(self, feeds: Feeds, visitor: Visitor, live_page: LivePage, seen_id: str) -> None:
         self._feeds = feeds
@@ -119,7 +117,7 @@ class LiveResponse(StreamingResponse):
             async with asyncio.timeout(LASTS_S + _STALLED_S):
                 await super().__call__(scope, receive, send)
         except TimeoutError:
-            return  # cut off: nobody has read for long
+            return  # the client has not read for long
         finally:
             self._feeds.leave(feed, user_id)
 
@@ -138,7 +136,7 @@ class LiveResponse(StreamingResponse):
                         return
 
     async def _is_signed_in(self) -> bool:
-        """Still, and as the same: who may see less now gets another page."""
+        """Whether the session still exists with the same role: a user with fewer permissions gets another page."""
         cookie = self._visitor.request.cookies.get(COOKIE, "")
         who = await asyncio.to_thread(self._visitor.directory.sessions.find, cookie)
         before = self._visitor.caller

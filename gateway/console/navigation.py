@@ -1,16 +1,16 @@
-"""The console's pages: where they are, how the sidebar groups them, and who may see each."""
+"""The console's pages: their paths, their sidebar groups, and who may see each."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
 Standing = Literal["anybody", "seller", "manager", "operator"]
-"""What a visitor is to a page: an operator is an admin of the house, a manager one of any organization."""
+"""A visitor's access level: an operator is an instance admin, a manager is an admin of any organization."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`roles` are the standings that may see it; one of them is enough."""
+    """`roles` are the access levels that may see it; one of them is enough."""
 
     path: str
     title: str
@@ -30,7 +30,7 @@ PAGES: tuple[Page, ...] = (
     Page("/console/requests", "Requests", "Run", "list-tree", _ANYBODY),
     Page("/console/cluster", "Cluster", "Machines", "server", _OPERATORS),
     Page("/console/models", "Models", "Machines", "boxes", _ANYBODY),
-    Page("/console/keys", "Keys & people", "Access", "key-round", _ANYBODY),
+    Page("/console/keys", "Keys & users", "Access", "key-round", _ANYBODY),
     Page("/console/policy", "Policy", "Access", "shield-check", _MANAGERS),
     Page("/console/balance", "Balance", "Money", "wallet", _ANYBODY),
     Page("/console/selling", "Selling", "Money", "store", _SELLERS),
@@ -38,7 +38,7 @@ PAGES: tuple[Page, ...] = (
 
 
 def visible(pages: Collection[Page], standings: frozenset[Standing]) -> dict[str, list[Page]]:
-    """The pages that somebody may see, by group, in their order."""
+    """Return the pages that the visitor may see, by group, in order."""
     groups: dict[str, list[Page]] = {}
     for page in pages:
         if page.roles & standings:
@@ -47,6 +47,6 @@ def visible(pages: Collection[Page], standings: frozenset[Standing]) -> dict[str
 
 
 def current(path: str) -> str:
-    """The path of the page that a path belongs to: the longest that it is, or lies under."""
+    """Return the path of the page that `path` belongs to: the longest that equals it or is its parent."""
     under = (page.path for page in PAGES if path == page.path or path.startswith(f"{page.path}/"))
     return max(under, key=len, default="")

@@ -1,4 +1,4 @@
-"""How often things are made again that take time, so that all of them together take no more than a share of it."""
+"""Limits how often expensive figures are recomputed, so that together they take at most a share of the time."""
 
 import time
 from collections.abc import Awaitable, Callable, Generator
@@ -11,17 +11,17 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# What was made once and never again stops counting after so many of its intervals, and no sooner than this.
+# A figure computed once and never again stops counting after this many intervals, and at least this long.
 _INTERVALS = 3
 _KEPT_S = 60.0
 _REMEMBERED = 5
 
 
 class Spent:
-    """Seconds of CPU that something took: in the event loop, and in threads that it had work for it."""
+    """CPU seconds of a task: in the event loop, and in threads that worked for it."""
 
     def __init__(self) -> None:
-        # Appended to by threads, which a sum would lose parts of.
+        # A list, because threads append to it; concurrent additions to a sum could be lost.
         self._parts: list[float] = []
 
     @property
@@ -36,7 +36,7 @@ _spent: ContextVar[Spent | None] = ContextVar("console_spent", default=None)
 
 
 class MeteredThreads(ThreadPoolExecutor):
-    """Threads for `asyncio.to_thread` whose time is told to whoever is `measured`; others notice nothing."""
+    """Threads for `asyncio.to_thread` that report their CPU time to a `measured` caller; others see no change."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         spent = _spent.get()
@@ -54,7 +54,7 @@ class MeteredThreads(ThreadPoolExecutor):
 
 
 class _Stepped(Awaitable[T]):
-    """Runs until it waits, again and again; only the running counts."""
+    """Drives an awaitable step by step; only the running time counts."""
 
     def __init__(self, what: Awaitable[T], spent: Spent) -> None:
         self._what = what
@@ -76,12 +76,12 @@ class _Stepped(Awaitable[T]):
             try:
                 given = yield wanted
                 step = steps.send
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the one who waits
+            except BaseException as error:  # noqa: BLE001 - any error is passed on to the awaiting code
                 given, step = error, steps.throw
 
 
 async def measured(what: Awaitable[T], spent: Spent) -> T:
-    """What it gives, with its CPU time added to `spent`. Raises as it does."""
+    """Return the awaitable's result, with its CPU time added to `spent`. Raises what it raises."""
     before = _spent.set(spent)
     try:
         return await _Stepped(what, spent)
@@ -91,7 +91,7 @@ async def measured(what: Awaitable[T], spent: Spent) -> T:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """What making it took the last times, and how often that is wanted."""
+    """The last durations of a computation, and how often it is wanted."""
 
     times_s: tuple[float, ...]
     every_s: float
@@ -99,12 +99,12 @@ class _Cost:
 
     @property
     def share(self) -> float:
-        """Of the time. The very first takes longest, and one in many is slow: neither is how it is."""
+        """Share of the time. Uses the median: the slow first run and rare slow runs are not typical."""
         return median_low(self.times_s) / self.every_s if len(self.times_s) > 1 else 0.0
 
 
 class Pacing:
-    """Stretches all intervals alike where what is wanted would take more than `share` of the time."""
+    """Stretches all intervals equally if the computations would take more than `share` of the time."""
 
     def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._share = share
@@ -112,18 +112,18 @@ class Pacing:
         self._costs: dict[str, _Cost] = {}
 
     def note(self, what: str, took_s: float, every_s: float) -> None:
-        """It was made, which took so long, and is wanted again each `every_s`."""
+        """Record one computation: it took `took_s` seconds and is wanted every `every_s` seconds."""
         before = self._costs.get(what)
         earlier_s = before.times_s[1 - _REMEMBERED :] if before else ()
         self._costs[what] = _Cost((*earlier_s, took_s), every_s, self._clock())
 
     def forget(self, what: str) -> None:
-        """It is not made any more."""
+        """Drop a computation that is no longer made."""
         self._costs.pop(what, None)
 
     @property
     def stretch(self) -> float:
-        """How many times as long as wanted intervals are to be now, at least 1."""
+        """The factor, at least 1, by which intervals must be lengthened now."""
         now_s, stretch = self._clock(), self._needed()
         for what, cost in list(self._costs.items()):
             if now_s - cost.at_s > max(_KEPT_S, _INTERVALS * stretch * cost.every_s):

@@ -1,4 +1,4 @@
-"""Sign-in with a user name and a password, and the one-time link by which a password is chosen."""
+"""Sign-in with a user name and a password, and the one-time link for setting a password."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ _USER_MAX = 80
 
 @router.post("/login/password")
 async def login(request: Request) -> Response:
-    """What was wrong is said without saying whether there is anybody called so."""
+    """Sign in. An error does not reveal whether the user exists."""
     form = await read_texts(request)
     way_back, user = own_path(form.get("next", PATH)), form.get("user", "")[:_USER_MAX]
     try:
@@ -41,7 +41,7 @@ async def login(request: Request) -> Response:
 
 @router.get("/welcome")
 async def welcome(request: Request, token: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """Looking uses nothing up: programs that preview links look, too."""
+    """Show the form. Viewing does not use up the link: programs that preview links fetch it, too."""
     try:
         link = await directory_of(request).password_gate.link(token, address_of(request))
     except (NotFound, TooManyWrongKeys) as error:
@@ -51,12 +51,12 @@ async def welcome(request: Request, token: Annotated[str, Query(max_length=200)]
 
 @router.post("/welcome")
 async def choose(request: Request) -> Response:
-    """The password holds from now on, and whoever chose it is signed in."""
+    """Set the password and sign the user in."""
     form = await read_texts(request)
     token, gate, address = form.get("token", ""), directory_of(request).password_gate, address_of(request)
     try:
         link = await gate.link(token, address)
-        problem = "The two are not the same." if form.get("password") != form.get("again") else ""
+        problem = "The passwords do not match." if form.get("password") != form.get("again") else ""
         if problem:
             return _page(link, token, problem, 400)
         person = await gate.choose(token, form.get("password", ""), address)
@@ -69,7 +69,7 @@ async def choose(request: Request) -> Response:
 
 
 def _page(link: Link | None, token: str, problem: str = "", status: int = 200) -> Response:
-    """Without a link only the reason why it opens nothing."""
+    """Return the form, or without a link only the reason why it does not work."""
     return page(
         "welcome.html",
         None,

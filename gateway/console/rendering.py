@@ -1,4 +1,4 @@
-"""Templates filled in: whole pages in the console's frame, parts of them, and what is said on the way."""
+"""Renders templates: whole pages in the console's frame, parts of pages, and toasts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,12 +39,12 @@ _templates.globals |= {"static": url_of, "icon": icon, "blank": Form()}
 
 
 def render(template: str, **values: Any) -> str:
-    """A template that is nobody's in particular."""
+    """Render a template that needs no visitor."""
     return _templates.get_template(template).render(values)
 
 
 def page(template: str, visitor: Visitor | None, status: int = 200, **values: Any) -> HTMLResponse:
-    """A whole page; without a visitor one that has no frame of its own, as the sign-in."""
+    """Return a whole page; without a visitor a page that has no frame, such as the sign-in page."""
     if visitor is None:
         return HTMLResponse(render(template, visitor=None, toast="", **values), status, HEADERS)
     toast = unquote(visitor.request.cookies.get(_TOAST_COOKIE, ""))[:_TOAST_MAX]
@@ -58,7 +58,7 @@ def page(template: str, visitor: Visitor | None, status: int = 200, **values: An
 def partial(
     template: str, visitor: Visitor, status: int = 200, *, toast: str = "", is_bad: bool = False, **values: Any
 ) -> HTMLResponse:
-    """A part of a page, for htmx to put where it was asked for; `toast` is said at the window's edge besides."""
+    """Return a part of a page for htmx to insert; `toast` is also shown at the window's edge."""
     text = render(template, visitor=visitor, csrf=visitor.csrf, **values)
     if toast:
         text += render("toast.html", toast=toast, is_bad=is_bad)
@@ -66,7 +66,7 @@ def partial(
 
 
 def go(visitor: Visitor, path: str, toast: str = "") -> Response:
-    """On to another page once a form is done, where `toast` is said."""
+    """Redirect to another page after a form succeeded; `toast` is shown there."""
     if is_htmx(visitor.request):
         response = Response(status_code=204, headers={"hx-redirect": path})
     else:
@@ -77,7 +77,7 @@ def go(visitor: Visitor, path: str, toast: str = "") -> Response:
 
 
 def _frame(visitor: Visitor) -> Mapping[str, Any]:
-    """What the frame around every page shows."""
+    """Return the values of the frame around every page."""
     services, request = visitor.services, visitor.request
     return {
         "visitor": visitor,
@@ -90,6 +90,6 @@ def _frame(visitor: Visitor) -> Mapping[str, Any]:
 
 
 def pages_of(request: Request) -> tuple[navigation.Page, ...]:
-    """The pages that somebody has built."""
+    """Return the pages that have a router."""
     pages: tuple[navigation.Page, ...] = request.app.state.console.pages
     return pages

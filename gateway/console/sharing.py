@@ -1,4 +1,4 @@
-"""What several live pages have in common, made once for all of them."""
+"""Values that several live pages share, computed once for all of them."""
 
 import asyncio
 import time
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """`until_s` is on the monotonic clock."""
+    """A computed value; `until_s` is on the monotonic clock."""
 
     value: Any
     until_s: float
 
 
 class Shared:
-    """Made by the first who asks, and taken for true for a moment. One event loop owns it."""
+    """Values computed on first request and reused for a moment. Belongs to one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -26,16 +26,16 @@ class Shared:
         self._making: dict[str, asyncio.Lock] = {}
 
     async def get(self, key: str, lasts_s: float, make: Callable[[], Awaitable[T]]) -> T:
-        """What `make` gives, or gave less than `lasts_s` ago; who asks meanwhile waits for it. Raises as it does.
+        """Return what `make` returns or returned less than `lasts_s` ago; other callers wait. Raises as it does.
 
-        `key` says all that it depends on: who may see it, too.
+        `key` must cover everything the value depends on, including who may see it.
         """
         lock = self._making.setdefault(key, asyncio.Lock())
         try:
             async with lock:
                 known = self._made.get(key)
                 if known is None or self._clock() >= known.until_s:
-                    # What it is as of is when making it began.
+                    # The value's age counts from the moment when computing it began.
                     until_s = self._clock() + lasts_s
                     known = _Made(await make(), until_s)
                     self._forget()

@@ -41,7 +41,7 @@ router = APIRouter(prefix=PATH)
 async def login_page(
     request: Request, status: int = 200, problem: str = "", way_back: str = PATH, user: str | None = None
 ) -> Response:
-    """Every way in; `way_back` is where it leads. The problem is of the password where there is a `user`."""
+    """Return the sign-in page; `way_back` is the target after it. With `user`, `problem` concerns the password."""
     directory = directory_of(request)
     return page(
         "login.html",
@@ -72,7 +72,7 @@ async def login(request: Request) -> Response:
     try:
         caller = await directory.gate.admit(form.get("key", ""), address)
     except KeyInvalid:
-        return await login_page(request, 401, "This key is not valid here.", way_back)
+        return await login_page(request, 401, "Invalid API key.", way_back)
     except TooManyWrongKeys as error:
         answer = await login_page(request, 429, error.message, way_back)
         answer.headers["retry-after"] = str(error.retry_after_s)
@@ -82,14 +82,14 @@ async def login(request: Request) -> Response:
 
 @router.post("/logout")
 async def logout(request: Request) -> Response:
-    """The session ends here, not only in this browser. Raises RoleForbids for a form that is not the session's."""
+    """End the session itself, not only in this browser. Raises RoleForbids for another session's form."""
     form = await read_texts(request)
     text = request.cookies.get(COOKIE, "")
     sessions = directory_of(request).sessions
     if await signed_in(request):
         if not sessions.is_own_form(text, form.get("csrf", "")):
             raise RoleForbids(
-                "This form is not of your session. Go to the console and sign out there.", param="csrf"
+                "This form belongs to another session. Open the console and sign out there.", param="csrf"
             )
         await asyncio.to_thread(sessions.close, text, address_of(request))
     response = RedirectResponse(SIGN_IN_PATH, status_code=303)
@@ -99,7 +99,7 @@ async def logout(request: Request) -> Response:
 
 @router.get("/oidc/start")
 async def start(request: Request, next: str = PATH) -> Response:  # noqa: A002 - as the address has it
-    """Off to the identity provider."""
+    """Redirect to the identity provider."""
     try:
         address, attempt = await _provider(request).begin(root_of(request) + f"{ATTEMPT_PATH}/callback")
     except LoginRefused as error:
@@ -114,7 +114,7 @@ async def start(request: Request, next: str = PATH) -> Response:  # noqa: A002 -
 async def come_back(
     request: Request, code: str = "", state: str = "", error: str = "", iss: str | None = None
 ) -> Response:
-    """Back from the identity provider, with its word for who this is."""
+    """Handle the return from the identity provider, with its answer about the user's identity."""
     directory = directory_of(request)
     try:
         attempt, way_back = _attempt(request, state)
@@ -122,7 +122,7 @@ async def come_back(
         person = await asyncio.to_thread(sign_in, directory.write, directory.settings, claims, address_of(request))
     except (LoginRefused, GatewayError) as refusal:
         return await _refused(request, refusal)
-    await asyncio.to_thread(directory.keys.catch_up)  # Their role may be another one now.
+    await asyncio.to_thread(directory.keys.catch_up)  # The user's role may have changed.
     response = await open_session(request, person.user_id, None, way_back)
     forget(response, request, ATTEMPT_COOKIE, ATTEMPT_PATH)
     return response
@@ -133,28 +133,28 @@ async def _claims(request: Request, attempt: Attempt, code: str, error: str, iss
     provider = _provider(request)
     if error:
         raise LoginRefused("The identity provider did not sign you in. Try again.")
-    # Where it says who answers, it must be the one that was asked (RFC 9207).
+    # If the answer names its issuer, it must be the provider that was asked (RFC 9207).
     if issuer not in (None, directory_of(request).settings.oidc_issuer):
-        raise LoginRefused("Another identity provider answered than the one that was asked. Try again.")
+        raise LoginRefused("The answer came from a different identity provider. Try again.")
     if not code:
         raise LoginRefused("The identity provider sent no code. Try again.")
     return await provider.finish(attempt, code)
 
 
 def _attempt(request: Request, state: str) -> tuple[Attempt, str]:
-    """What this browser began, and where it leads. Raises LoginRefused."""
+    """Return the attempt that this browser started, and its target path. Raises LoginRefused."""
     try:
         kept = _serializer(request).loads(request.cookies.get(ATTEMPT_COOKIE, ""), max_age=ATTEMPT_S)
         attempt, way_back = Attempt(**kept["attempt"]), own_path(kept["next"])
     except (BadSignature, TypeError, KeyError):
-        raise LoginRefused("This sign-in began in another browser, or too long ago. Try again.") from None
+        raise LoginRefused("This sign-in was started in another browser, or has expired. Try again.") from None
     if not hmac.compare_digest(attempt.state.encode(), state.encode("utf-8", "replace")):
-        raise LoginRefused("This is the answer to another sign-in. Try again.")
+        raise LoginRefused("This answer belongs to another sign-in. Try again.")
     return attempt, way_back
 
 
 async def open_session(request: Request, user_id: str, key_id: str | None, way_back: str) -> Response:
-    """On to `way_back`, signed in."""
+    """Open a session and redirect to `way_back`."""
     directory: Directory = directory_of(request)
     by = Actor(f"person:{user_id}", address_of(request))
     browser = request.headers.get("user-agent", "")
@@ -170,10 +170,10 @@ async def _refused(request: Request, error: LoginRefused | GatewayError) -> Resp
 
 
 def _provider(request: Request) -> Provider:
-    """Raises NotFound where there is none."""
+    """Return the identity provider. Raises NotFound if none is configured."""
     provider = directory_of(request).provider
     if provider is None:
-        raise NotFound("No identity provider is set (identity.oidc_issuer); sign in with a key.")
+        raise NotFound("No identity provider is configured (identity.oidc_issuer). Sign in with a key.")
     return provider
 
 

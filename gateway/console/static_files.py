@@ -1,4 +1,4 @@
-"""What pages load: read once, told apart by their contents, so that browsers may keep them for good."""
+"""Files that pages load: read once and versioned by content, so that browsers may cache them forever."""
 
 import gzip
 import mimetypes
@@ -28,22 +28,22 @@ router = APIRouter()
 class StaticFile:
     body: bytes
     zipped: bytes
-    """The same compressed; empty where that saves nothing."""
+    """The body compressed; empty if compression saves nothing."""
     version: str
     kind: str
 
 
 @cache
 def _names() -> frozenset[str]:
-    """What there is to ask for: no other path reaches the disk."""
+    """Return the names that can be requested; no other path reaches the disk."""
     return frozenset(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file())
 
 
 @cache
 def find(name: str) -> StaticFile:
-    """Raises LookupError."""
+    """Return a file. Raises LookupError."""
     if name not in _names():
-        raise LookupError(f"there is no {name} under {ROOT.name}/")
+        raise LookupError(f"no file {name} under {ROOT.name}/")
     path = ROOT / name
     body = path.read_bytes()
     if path.suffix == ".css":
@@ -54,13 +54,13 @@ def find(name: str) -> StaticFile:
 
 
 def url_of(name: str) -> str:
-    """Where a file is, with the version of what is in it now. Raises LookupError."""
+    """Return a file's address with the version of its content. Raises LookupError."""
     return f"{PATH}/{name}?v={find(name).version}"
 
 
 @cache
 def icon(name: str, title: str = "") -> Markup:
-    """One of the vendored drawings, within the page. It says nothing itself unless it has a title.
+    """Return a vendored drawing for use inside a page. Screen readers skip it unless it has a title.
 
     Raises LookupError.
     """
@@ -70,16 +70,16 @@ def icon(name: str, title: str = "") -> Markup:
     return Markup(
         '<svg class="mr-icon" viewBox="0 0 24 24" width="16" height="16" fill="none" stroke="currentColor" '
         'stroke-width="2" stroke-linecap="round" stroke-linejoin="round" {}>{}</svg>'
-    ).format(said, Markup(shape))  # noqa: S704 - a file of ours
+    ).format(said, Markup(shape))  # noqa: S704 - a bundled file
 
 
 @router.get(f"{PATH}/{{name:path}}")
 async def static_file(request: Request, name: str) -> Response:
-    """Raises NotFound."""
+    """Serve a file. Raises NotFound."""
     try:
         found = find(name)
     except LookupError:
-        raise NotFound("There is no such file of the console.") from None
+        raise NotFound("File not found.") from None
     is_named = request.query_params.get("v") == found.version
     headers = {
         "cache-control": _FOREVER if is_named else "no-cache",
@@ -95,7 +95,7 @@ async def static_file(request: Request, name: str) -> Response:
 
 
 def _with_versions(text: str, path: Path) -> str:
-    """What a style sheet refers to by a relative path, by the version of it."""
+    """Add versions to the relative addresses in a style sheet."""
 
     def versioned(match: re.Match[str]) -> str:
         name = (path.parent / match[1]).relative_to(ROOT).as_posix()

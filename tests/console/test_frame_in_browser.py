@@ -110,7 +110,7 @@ def test_a_page_says_when_it_is_not_live(desktop: Page, shown: Shown) -> None:
     desktop.route("**/console/models/live", lambda route: route.fulfill(status=503))
     desktop.reload()
     expect(desktop.locator("#live-state")).to_have_text(
-        re.compile(r"Connection lost. The figures are of \d\d:\d\d:\d\d")
+        re.compile(r"Connection lost. Figures are from \d\d:\d\d:\d\d")
     )
     figures = desktop.locator(".mr-main > :not(.mr-head, form)").first
     faded = "figure => getComputedStyle(figure).opacity"
@@ -144,7 +144,7 @@ def test_the_theme_that_was_chosen_stays(desktop: Page, shown: Shown) -> None:
     expect(html).to_have_class("dark")
     desktop.reload()
     expect(html).to_have_class("dark")
-    desktop.get_by_role("button", name="As the system").click()
+    desktop.get_by_role("button", name="System").click()
     expect(html).not_to_have_class("dark")
     desktop.emulate_media(color_scheme="dark")
     expect(html).to_have_class("dark")
@@ -192,13 +192,13 @@ def test_a_session_that_ends_leads_to_the_sign_in_and_back(desktop: Page, shown:
     desktop.get_by_role("button", name="Create").or_(desktop.get_by_role("button", name="Sign in")).click()
     desktop.get_by_label("API key").fill("mr-wrong")
     desktop.keyboard.press("Enter")
-    expect(desktop.get_by_role("alert")).to_have_text("This key is not valid here.")
+    expect(desktop.get_by_role("alert")).to_have_text("Invalid API key.")
     desktop.get_by_label("API key").fill(shown.key)
     desktop.keyboard.press("Enter")
     expect(desktop).to_have_url(f"{shown.root}{MODELS}?lane=cloud")
     expect(desktop.get_by_label("Name")).to_have_value("mill")
     expect(desktop.get_by_label("Price")).to_have_value("1.00")
-    expect(desktop.get_by_text("What you typed is here again; nothing was sent.")).to_be_visible()
+    expect(desktop.get_by_text("Your input was restored; nothing was sent.")).to_be_visible()
     desktop.reload()
     expect(desktop.get_by_label("Name")).to_have_value("llama")
     expect(desktop.get_by_label("Price")).to_have_value("")

@@ -91,12 +91,12 @@ def test_commands_say_where_the_next_page_begins(gateway: Gateway) -> None:
         for _ in range(3):
             shown = _millrace(gateway, *words, "--limit", "100", "--json", *place)
             found += [row[mark] for row in json.loads(shown.stdout)]
-            said = re.search(rf"only 100 are shown; more follow with {option} (\S+)", shown.stderr)
+            said = re.search(rf"only 100 shown; see more with {option} (\S+)", shown.stderr)
             assert said, shown.stderr
             place = [option, said[1]]
         assert len(set(found)) == 300
     everything = _millrace(gateway, "key", "list")
-    assert "only 1000 are shown" in everything.stderr
+    assert "only 1000 shown" in everything.stderr
     # The oldest key, on the last page, by the place that the one before it has.
     second = gateway.admin("/admin/keys?user=user-00001")["keys"][0]
     last = _millrace(gateway, "key", "list", "--json", "--before", f"{second['created_ns']}.{second['key_id']}")
@@ -123,7 +123,7 @@ def test_the_console_pages_through_every_key_and_person(gateway: Gateway) -> Non
             address = path
             for _ in range(3):
                 text = _text(client, address)
-                assert re.search(rf"{size} of 10 ?[\d,. ]*\d+ (keys|people)", text), "it says that it is a part"
+                assert re.search(rf"{size} of 10 ?[\d,. ]*\d+ (keys|users)", text), "it says that it is a part"
                 seen += re.findall(pattern, text)
                 found = re.search(rf'href="([^"]+)">{next_label} ', text)
                 assert found

@@ -138,7 +138,7 @@ def test_what_the_first_start_prints_says_what_the_key_may_do(tmp_path: Path) ->
     [console] = [line for line in text.splitlines() if line.startswith("console")]
     assert console.endswith("/console (read-only with this key)")
     assert re.search(
-        r"^password +choose one within an hour, to administer in the console: http", text, re.MULTILINE
+        r"^password +set one within an hour for admin access to the console: http", text, re.MULTILINE
     )
 
 

@@ -1,4 +1,4 @@
-"""`millrace doctor`: what is wrong on this machine and around it, each with its remedy."""
+"""`millrace doctor`: checks of this machine and its surroundings, with a remedy for each problem."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +13,15 @@ from gateway.settings import Settings, SettingsInvalid, default_data_dir, read_s
 
 _ORDER = {"fail": 0, "warn": 1, "unseen": 2, "ok": 3}
 _STYLES = {"fail": "bold red", "warn": "yellow", "unseen": "dim", "ok": "green"}
+_LEVELS = {"fail": "error", "warn": "warning", "unseen": "unknown", "ok": "ok"}
 
 
 def doctor(
-    fix: Annotated[bool, typer.Option("--fix", help="Put right what can be put right without asking.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Fix issues that need no confirmation.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what is wrong, with or without a running gateway; status 1 with a fail. Example: millrace doctor"""
+    """Check this machine and the gateway, running or not; status 1 on errors. Example: millrace doctor"""
     found = list(_findings(data_dir))
     mended: list[str] = []
     if fix:
@@ -30,10 +31,10 @@ def doctor(
     if as_json:
         output.data({"findings": [_facts(finding) for finding in found], "mended": mended})
     else:
-        rows = [((each.level, _STYLES[each.level]), each.area, each.what, each.remedy) for each in found]
+        rows = [((_LEVELS[each.level], _STYLES[each.level]), each.area, each.what, each.remedy) for each in found]
         output.table(("", "area", "finding", "remedy"), rows, as_json=False)
         for done in mended:
-            output.say(("mended:", "bold"), f" {done}")
+            output.say(("fixed:", "bold"), f" {done}")
     _end(found, fix=fix)
 
 
@@ -46,7 +47,7 @@ def _findings(data_dir: Path | None) -> Iterator[Finding]:
     settings, finding = _settings(data_dir)
     yield finding
     if settings is None:
-        # All the same: what does not depend on the settings is looked at.
+        # Check what does not depend on the settings.
         yield from look_at_machine(data_dir or default_data_dir())
         return
     yield from look_at_machine(settings.data_dir)
@@ -60,18 +61,18 @@ def _settings(data_dir: Path | None) -> tuple[Settings | None, Finding]:
     try:
         settings = read_settings(**({"data_dir": data_dir} if data_dir else {}))
     except SettingsInvalid as error:
-        return None, fail("settings", str(error), "correct it; `millrace config path` says where it is read")
-    return settings, ok("settings", "every setting is known and can be used")
+        return None, fail("settings", str(error), "correct it; `millrace config path` prints the file's path")
+    return settings, ok("settings", "all settings are valid")
 
 
 def _mended(finding: Finding) -> str:
-    """What was done about it, "" for nothing."""
+    """Apply the finding's fix; return what was done, or ""."""
     if finding.mend is None:
         return ""
     try:
         return finding.mend()
     except OSError as error:
-        output.say(("not mended:", "bold red"), f" {finding.what}: {error.strerror}")
+        output.say(("not fixed:", "bold red"), f" {finding.what}: {error.strerror}")
         return ""
 
 
@@ -80,10 +81,14 @@ def _end(found: list[Finding], *, fix: bool) -> None:
     warns = sum(finding.level == "warn" for finding in found)
     fixable = sum(finding.mend is not None for finding in found)
     if fixable and not fix:
-        output.say(f"`millrace doctor --fix` puts {fixable} of these right")
+        output.say(f"{fixable} {'issue' if fixable == 1 else 'issues'} can be fixed with --fix")
     if fails:
-        output.fail(f"{fails} to put right, {warns} to look at")
-    output.say(f"nothing is broken, {warns} to look at")
+        output.fail(f"{_counted(fails, 'error')}, {_counted(warns, 'warning')}")
+    output.say(f"0 errors, {_counted(warns, 'warning')}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _facts(finding: Finding) -> dict[str, Any]:

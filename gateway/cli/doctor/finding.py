@@ -1,4 +1,4 @@
-"""One thing that the doctor looked at: how it is, and what to do about it."""
+"""One finding of the doctor: the state, and its remedy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Level = Literal["ok", "warn", "fail", "unseen"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`remedy` is empty where all is well. `mend` puts it right and says what it did; it may raise OSError."""
+    """`remedy` is empty if all is well. `mend` fixes the problem and says what it did; it may raise OSError."""
 
     area: str
     level: Level
@@ -31,5 +31,5 @@ def fail(area: str, what: str, remedy: str, mend: Callable[[], str] | None = Non
 
 
 def unseen(area: str, what: str, remedy: str) -> Finding:
-    """What could not be looked at, and what it would take."""
+    """A finding for something that could not be checked, with what it would take."""
     return Finding(area, "unseen", what, remedy)

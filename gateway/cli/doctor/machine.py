@@ -1,4 +1,4 @@
-"""This machine: memory that is really free, its card and driver, disk, radio, power, heat, clock."""
+"""Checks of this machine: free memory, GPU and driver, disk, Wi-Fi, power, heat, clock."""
 
 import shutil
 import subprocess
@@ -33,36 +33,36 @@ def look_at_machine(data_dir: Path) -> Iterator[Finding]:
 
 def memory() -> Finding:
     usable, total, swap = usable_memory_bytes(), total_memory_bytes(), psutil.swap_memory()
-    what = f"{_gib(usable)} of {_gib(total)} are free for models, the system's share left out"
+    what = f"{_gib(usable)} of {_gib(total)} free for models, excluding the system's share"
     if usable < _MEMORY_SHARE_MIN * total:
-        return warn("memory", what, "close other programs, or run fewer nodes: what does not fit is not planned")
+        return warn("memory", what, "close other programs, or run fewer nodes; plans use only free memory")
     if swap.total and swap.used > _SWAP_SHARE_MAX * swap.total:
-        used = f"; {_gib(swap.used)} are swapped out"
-        return warn("memory", what + used, "find out who holds the memory: what is swapped out answers late")
+        used = f"; {_gib(swap.used)} swapped out"
+        return warn("memory", what + used, "free memory: swapped-out data slows down answers")
     return ok("memory", what)
 
 
 def cards() -> Iterator[Finding]:
-    """NVIDIA's by their own program; without it what the kernel says."""
+    """Check NVIDIA GPUs with nvidia-smi; without it with the kernel's files."""
     program = shutil.which("nvidia-smi")
     if program is None:
         if _DRIVER.exists():
-            yield warn("driver", "an NVIDIA driver is loaded, but nvidia-smi is not there", "install it")
+            yield warn("driver", "an NVIDIA driver is loaded, but nvidia-smi is missing", "install it")
         elif list(Path("/dev").glob("nvidia[0-9]*")):
-            yield fail("driver", "there is an NVIDIA card without a driver", "install the driver and start again")
+            yield fail("driver", "NVIDIA GPU without a driver", "install the driver and restart")
         else:
-            yield ok("driver", "no NVIDIA card: layers are computed by the CPU (or by Apple's GPU)")
+            yield ok("driver", "no NVIDIA GPU: layers run on the CPU (or an Apple GPU)")
         return
     try:
         done = subprocess.run(
             [program, *_SMI_QUERY], capture_output=True, timeout=_PATIENCE_S, check=False, text=True
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
-        yield fail("driver", f"nvidia-smi cannot be run: {type(error).__name__}", "install the driver anew")
+        yield fail("driver", f"nvidia-smi cannot be run: {type(error).__name__}", "reinstall the driver")
         return
     if done.returncode != 0:
         said = (done.stdout or done.stderr).strip().splitlines()
-        yield fail("driver", f"nvidia-smi: {said[0] if said else 'failed'}", "install the driver anew")
+        yield fail("driver", f"nvidia-smi: {said[0] if said else 'failed'}", "reinstall the driver")
         return
     yield from (_card(line) for line in done.stdout.splitlines()[:64] if line.strip())
 
@@ -74,52 +74,56 @@ def _card(line: str) -> Finding:
         return ok("driver", what)
     what += f": {_gib(int(free) * _MIB)} of {_gib(int(total) * _MIB)} free"
     if int(free) < _MEMORY_SHARE_MIN * int(total):
-        return warn("driver", what, "close what else computes there, such as another server of models")
+        return warn("driver", what, "close other programs that use the GPU, such as another inference server")
     return ok("driver", what)
 
 
 def disk(data_dir: Path) -> Finding:
     place = next(folder for folder in (data_dir, *data_dir.parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    what = f"{_gib(free)} are free at {data_dir}"
+    what = f"{_gib(free)} free at {data_dir}"
     if free < _DISK_FAIL_BYTES:
-        return fail("disk", what, "make room: books that cannot be written spend nothing, and no model is pulled")
+        return fail("disk", what, "free disk space: otherwise spending stops and no model can be downloaded")
     if free < _DISK_WARN_BYTES:
-        return warn("disk", what, "make room before a model is pulled: `millrace rm MODEL` removes one")
+        return warn("disk", what, "free disk space before downloading a model, e.g. with `millrace rm MODEL`")
     return ok("disk", what)
 
 
 def radio_power_heat() -> Iterator[Finding]:
     condition = read_condition(own_address() or "")
     if condition.on_wifi:
-        yield warn("wi-fi", "this machine reaches others over Wi-Fi, whose delays vary", "connect it by cable")
+        yield warn("wi-fi", "this machine uses Wi-Fi, whose delays vary", "connect it by cable")
     elif condition.on_wifi is None:
-        yield unseen("wi-fi", "this system does not say whether the way out is a radio", "prefer a cable")
+        yield unseen("wi-fi", "unknown whether this machine uses Wi-Fi", "prefer a cable")
     else:
-        yield ok("wi-fi", "this machine's way out is a cable")
+        yield ok("wi-fi", "this machine uses a cable")
     if condition.on_battery:
-        yield warn("power", "it runs on its battery and may slow down or leave", "connect it to power")
+        yield warn("power", "this machine runs on battery and may slow down or shut down", "connect it to power")
     if condition.is_throttled:
-        yield warn("heat", "a sensor is at its limit, so it computes slower", "let it cool: fans, dust, place")
+        yield warn(
+            "heat",
+            "a temperature sensor is at its limit, so the machine is throttled",
+            "improve cooling: fans, dust, location",
+        )
 
 
 def mtu() -> Finding:
-    """Of the interface that leads out; that of whole paths is measured between nodes."""
+    """Check the MTU of the default interface; the MTU of whole paths is measured between nodes."""
     address = own_address()
     held = psutil.net_if_addrs().items()
     interface = next((name for name, all_of in held if any(a.address == address for a in all_of)), None)
     if address is None or interface is None:
-        return unseen("mtu", "this machine has no way to a network", "connect it, where others are to join")
+        return unseen("mtu", "this machine has no network", "connect it if other machines are to join")
     size = psutil.net_if_stats()[interface].mtu
-    what = f"{interface} takes packets of {size} bytes"
+    what = f"MTU of {interface} is {size} bytes"
     if size < _MTU_MIN:
         usual = ASSUMED.mtu_bytes
-        return warn("mtu", what, f"look for a VPN or tunnel, or raise it: `ip link set {interface} mtu {usual}`")
+        return warn("mtu", what, f"check for a VPN or tunnel, or raise it: `ip link set {interface} mtu {usual}`")
     return ok("mtu", what)
 
 
 def clock() -> Finding:
-    """Whether somebody keeps it; how far it is off other machines' is seen by the gateway alone."""
+    """Check whether a time service runs; only the gateway sees the offset to other machines."""
     program = shutil.which("timedatectl")
     said = ""
     if program is not None:
@@ -134,10 +138,10 @@ def clock() -> Finding:
         except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
             said = ""
     if said == "yes":
-        return ok("clock", "the clock is kept by a time service")
+        return ok("clock", "a time service keeps the clock")
     if said == "no":
         return warn("clock", "no time service keeps the clock", "`timedatectl set-ntp true`")
-    return unseen("clock", "this system does not say whether a time service keeps its clock", "turn on NTP")
+    return unseen("clock", "unknown whether a time service keeps the clock", "turn on NTP")
 
 
 def _gib(size_bytes: int) -> str:

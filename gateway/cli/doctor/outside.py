@@ -1,4 +1,4 @@
-"""The ways in and out: ports, the cluster's machines and links, the pool, the house, the seller's tunnel."""
+"""Checks of connections: ports, the cluster's machines and links, the pool, the marketplace, the tunnel."""
 
 import asyncio
 import fcntl
@@ -27,29 +27,29 @@ def look_outside(settings: Settings) -> Iterator[Finding]:
     running = folder.read_running()
     asked = peek(running, "/admin/cluster")
     if asked is None and running is not None and psutil.pid_exists(int(running["pid"])):
-        what = f"it runs (pid {running['pid']}) and does not answer at {running['base_url']}"
-        yield fail("gateway", what, "look into its log; stop it and start it again")
+        what = f"running (pid {running['pid']}), but not answering at {running['base_url']}"
+        yield fail("gateway", what, "check its log, then restart it")
     elif asked is None:
         yield from ports(settings)
         yield unseen(
             "cluster",
-            "links, delays, rates, MTU and clocks of other machines are not seen: no gateway runs here",
-            "`millrace up`, then `millrace doctor` again",
+            "links and clocks of other machines are unknown: no gateway is running here",
+            "run `millrace up`, then `millrace doctor` again",
         )
     else:
-        yield ok("gateway", "it runs and answers")
+        yield ok("gateway", "running and answering")
         for trouble in (peek(running, "/readyz", (200, 503)) or {}).get("warnings", []):
-            yield fail("gateway", trouble, "mend it; the gateway looks again by itself")
+            yield fail("gateway", trouble, "fix the cause; the gateway retries automatically")
         yield from machines(asked)
         yield from backends(peek(running, "/admin/pool") or [])
     yield from controller(folder.node / "controller.json")
     if settings.market.house_url:
-        yield reach("house", settings.market.house_url, "is the address right, and is there a way out?")
+        yield reach("house", settings.market.house_url, "check the address and the network connection")
     yield from selling(settings, folder)
 
 
 def ports(settings: Settings) -> Iterator[Finding]:
-    """Those that a gateway would listen on, as long as none does."""
+    """Check the ports that a gateway would use, if none is running."""
     server, cluster = settings.server, settings.cluster
     yield port("server.port", server.host, server.port, must=True)
     if cluster.port or server.port:
@@ -60,26 +60,26 @@ def ports(settings: Settings) -> Iterator[Finding]:
 
 def port(setting: str, host: str, number: int, *, must: bool) -> Finding:
     if number == 0:
-        return ok("ports", f"{setting}: a free one is taken at each start")
+        return ok("ports", f"{setting}: a free port is chosen at each start")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, number), family=family).close()
     except OSError as error:
         what = f"{setting}: cannot listen on {host}:{number}: {error.strerror}"
         if must:
-            return fail("ports", what, f"end what listens there, or set {setting}")
-        return warn("ports", what, "any other port is taken then, which join commands say")
-    who = "for this machine alone" if _is_loopback(host) else "for whoever reaches this machine"
+            return fail("ports", what, f"stop the program that uses it, or set {setting}")
+        return warn("ports", what, "another port is chosen and shown in join commands")
+    who = "reachable from this machine only" if _is_loopback(host) else "reachable from the network"
     return ok("ports", f"{setting}: {host}:{number} is free, {who}")
 
 
 def machines(cluster: dict[str, Any]) -> Iterator[Finding]:
-    """What the controller knows of every machine, and the links between them as they were measured."""
+    """Report every machine that the controller knows, and the measured links between them."""
     nodes = cluster["nodes"]
     if cluster["model"] and cluster["status"] != "ready":
-        remedy = "`millrace nodes` says more; `millrace advise MODEL` whether it fits"
+        remedy = "see `millrace nodes`; `millrace advise MODEL` shows whether it fits"
         yield fail("cluster", f"{cluster['model']} is {cluster['status']}: {cluster['reason']}", remedy)
-    yield ok("cluster", f"{len(nodes)} machine(s) are here, in epoch {cluster['epoch']}")
+    yield ok("cluster", f"{len(nodes)} machine(s) connected, plan {cluster['epoch']}")
     for node in nodes:
         for found in node["warnings"]:
             yield warn("cluster", f"{node['node']}: {found['what']}", found["remedy"])
@@ -88,11 +88,11 @@ def machines(cluster: dict[str, Any]) -> Iterator[Finding]:
         way = f"{link['from']} to {link['to']}"
         what = f"{way}: {link['delay_ms']:.2f} ms, {link['mbit_per_s']:.0f} Mbit/s, MTU {link['mtu_bytes']}"
         if link["mtu_bytes"] < _MTU_MIN:
-            yield warn("links", what, "look for a VPN or tunnel in the path, or raise its MTU")
+            yield warn("links", what, "check for a VPN or tunnel in the path, or raise its MTU")
         else:
             yield ok("links", what)
     if len(nodes) > 1 and not links:
-        yield unseen("links", "no link between machines has been measured yet", "look again in a minute")
+        yield unseen("links", "no links measured yet", "check again in a minute")
 
 
 def backends(pool: list[dict[str, Any]]) -> Iterator[Finding]:
@@ -101,13 +101,15 @@ def backends(pool: list[dict[str, Any]]) -> Iterator[Finding]:
         if backend["state"] in ("ready", "draining"):
             yield ok("pool", f"{what}: {len(backend['models'])} models")
         else:
-            yield warn("pool", f"{what}: {backend['note']}", f"start it at {backend['base_url']}, or remove it")
+            yield warn(
+                "pool", f"{what}: {backend['note']}", f"start the server at {backend['base_url']}, or remove it"
+            )
         for text in backend["warnings"]:
             yield warn("pool", f"{backend['name']}: {text}", "see docs/operations.md, pool")
 
 
 def controller(file: Path) -> Iterator[Finding]:
-    """Where this machine is a node of somebody's cluster: whether the controller is reached, in which packets."""
+    """If this machine is a cluster node, check that it reaches the controller, and the packet size."""
     try:
         place = orjson.loads(file.read_bytes())
         host, number = str(place["host"]), int(place["port"])
@@ -118,12 +120,14 @@ def controller(file: Path) -> Iterator[Finding]:
             is_known = hasattr(socket, "IPPROTO_IP") and connection.family == socket.AF_INET and os.name == "posix"
             size = connection.getsockopt(socket.IPPROTO_IP, _LINUX_IP_MTU) if is_known else None
     except OSError as error:
-        what = f"the controller at {host}:{number} cannot be reached: {error.strerror or error}"
-        yield warn("controller", what, "is its gateway up, and is its nodes' port open in the firewall?")
+        what = f"cannot reach the controller at {host}:{number}: {error.strerror or error}"
+        yield warn(
+            "controller", what, "check that its gateway is running and the firewall allows its cluster port"
+        )
         return
-    what = f"the controller at {host}:{number} is reached" + (f", in packets of {size} bytes" if size else "")
+    what = f"controller at {host}:{number} reachable" + (f", MTU {size} bytes" if size else "")
     if size and size < _MTU_MIN:
-        yield warn("controller", what, "look for a VPN or tunnel in the path, or raise its MTU")
+        yield warn("controller", what, "check for a VPN or tunnel in the path, or raise its MTU")
     else:
         yield ok("controller", what)
 
@@ -140,17 +144,19 @@ def selling(settings: Settings, folder: DataFolder) -> Iterator[Finding]:
             yield fail("tunnel", str(error), "install cloudflared, or set selling.tunnel to none")
         else:
             version = asyncio.run(version_of(program))
-            yield ok("tunnel", f"cloudflared {version or 'of an unknown version'} is at {program}")
+            yield ok("tunnel", f"cloudflared {version or '(unknown version)'} at {program}")
     if not _is_locked(folder.market / "selling.lock"):
-        yield unseen("tunnel", "nothing is sold now, so there is no tunnel to look at", "`millrace sell` opens it")
+        yield unseen("tunnel", "selling is not running, so there is no tunnel to check", "start `millrace sell`")
     elif settings.selling.public_url:
-        yield reach("tunnel", settings.selling.public_url, "the log of `millrace sell` says why it is down")
+        yield reach("tunnel", settings.selling.public_url, "see the log of `millrace sell`")
     else:
-        yield unseen("tunnel", "`millrace sell` runs; the tunnel's state is in its log", "look for tunnel.* there")
+        yield unseen(
+            "tunnel", "`millrace sell` is running; its log has the tunnel's state", "look for tunnel.* in the log"
+        )
 
 
 def _is_locked(file: Path) -> bool:
-    """Whether a process holds it."""
+    """Whether a process holds the lock."""
     try:
         descriptor = os.open(file, os.O_RDWR)
     except OSError:

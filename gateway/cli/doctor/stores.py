@@ -1,4 +1,4 @@
-"""What is kept: the data folder and its permissions, secrets in files, the database, Redis, etcd."""
+"""Checks of stored data: the data folder and its permissions, secret files, the database, Redis, etcd."""
 
 import asyncio
 import os
@@ -34,20 +34,20 @@ def look_at_stores(settings: Settings) -> Iterator[Finding]:
 def data_folder(folder: DataFolder) -> Finding:
     path = folder.path
     if not path.exists():
-        return ok("data folder", f"{path} is made at the first start")
+        return ok("data folder", f"{path} is created at the first start")
     if (trouble := why_unwritable(path)) is not None and os.access(path, os.X_OK):
-        return fail("data folder", f"{path}: {trouble}", "make room, or have it mounted for writing")
+        return fail("data folder", f"{path}: {trouble}", "free disk space, or mount it writable")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         owner = path.stat().st_uid
-        return fail("data folder", f"{path} is user {owner}'s, and this user cannot write it", "change its owner")
+        return fail("data folder", f"{path} belongs to user {owner} and is not writable", "change its owner")
     if folder.open_to_others:
-        what = f"{path} is open to other users of this machine"
+        what = f"other users of this machine can read {path}"
         return warn("data folder", what, f"chmod 700 {path}", _closing(path, 0o700))
-    return ok("data folder", f"{path} is this user's alone")
+    return ok("data folder", f"only this user can read {path}")
 
 
 def secret_files(settings: Settings) -> Iterator[Finding]:
-    """Files with secrets that the settings name."""
+    """Check the permissions of secret files named in the settings."""
     named = (
         ("cloud.keys_file", settings.cloud.keys_file),
         ("selling.tunnel_token_file", settings.selling.tunnel_token_file),
@@ -56,16 +56,16 @@ def secret_files(settings: Settings) -> Iterator[Finding]:
         if path is None:
             continue
         if not path.is_file():
-            yield fail("secrets", f"{setting}: {path} is not there", "make it, or correct the setting")
+            yield fail("secrets", f"{setting}: {path} not found", "create it, or correct the setting")
         elif path.stat().st_mode & _OTHERS:
-            what = f"{setting}: {path} is open to other users"
+            what = f"{setting}: other users can read {path}"
             yield fail("secrets", what, f"chmod 600 {path}", _closing(path, 0o600))
         else:
-            yield ok("secrets", f"{setting}: {path} is closed to others")
+            yield ok("secrets", f"{setting}: only this user can read {path}")
 
 
 def database(settings: Settings, folder: DataFolder) -> Finding:
-    """Reached within seconds, of this version, and not too large."""
+    """Check that the database answers within seconds, has this version, and is not too large."""
     from sqlalchemy import text
     from sqlalchemy.exc import DBAPIError
 
@@ -73,7 +73,7 @@ def database(settings: Settings, folder: DataFolder) -> Finding:
 
     dsn = settings.database.dsn
     if dsn is None and not folder.database.exists():
-        return ok("database", "the books are made at the first start")
+        return ok("database", "the ledger is created at the first start")
     kind = "SQLite" if dsn is None else "PostgreSQL"
     size_sql = (
         "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
@@ -90,9 +90,9 @@ def database(settings: Settings, folder: DataFolder) -> Finding:
             size = int(connection.execute(text(size_sql)).scalar() or 0)
             at = str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar())
     except (DBAPIError, UnicodeDecodeError) as error:
-        # Not the driver's own words: they may repeat the DSN.
+        # Not the driver's own message: it may contain the DSN.
         why = type(getattr(error, "orig", error)).__name__
-        return fail("database", f"{kind} cannot be used ({why})", "is it there, and are we let in?")
+        return fail("database", f"{kind} cannot be used ({why})", "check that it is running and accepts the login")
     finally:
         engine.dispose()
     took_ms = (time.perf_counter() - began_s) * 1000
@@ -102,11 +102,11 @@ def database(settings: Settings, folder: DataFolder) -> Finding:
 def _judged(kind: str, at: str, size: int, took_ms: float, known: list[str]) -> Finding:
     what = f"{kind} at revision {at}, {size / 2**20:,.1f} MiB, answers in {took_ms:.0f} ms"
     if at not in known:
-        return fail("database", what, "a newer Millrace wrote it: run that one, or restore a backup")
+        return fail("database", what, "a newer Millrace version wrote it: run that version, or restore a backup")
     if at != known[-1]:
-        return warn("database", what, f"the next `millrace up` brings it to {known[-1]}; back it up before")
+        return warn("database", what, f"the next `millrace up` migrates it to {known[-1]}; back it up first")
     if size > _DATABASE_LARGE_BYTES:
-        return warn("database", what, "keep less, by request_log.days_max and request_log.rows_max")
+        return warn("database", what, "reduce request_log.days_max and request_log.rows_max")
     return ok("database", what)
 
 
@@ -123,19 +123,19 @@ async def redis(settings: Settings) -> Finding:
         await connection.ping()
         version = str((await connection.info("server")).get("redis_version", ""))
     except (RedisError, OSError) as error:
-        remedy = "start it, or correct redis.url; limits go on with the last known shares meanwhile"
+        remedy = "start it, or correct redis.url; until then limits use the last known shares"
         return fail("redis", f"Redis does not answer ({type(error).__name__})", remedy)
     finally:
         await connection.aclose()
     took_s = time.perf_counter() - began_s
     what = f"Redis {version} answers in {took_s * 1000:.0f} ms"
     if took_s / 2 > settings.redis.timeout_s:
-        return warn("redis", what, "that is beyond redis.timeout_s: move it nearer")
+        return warn("redis", what, "this exceeds redis.timeout_s: move Redis closer")
     return ok("redis", what)
 
 
 def reach(area: str, url: str, remedy: str) -> Finding:
-    """Whether somebody listens there."""
+    """Check whether a server listens at the address."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     began_s = time.perf_counter()
@@ -143,27 +143,27 @@ def reach(area: str, url: str, remedy: str) -> Finding:
         with socket.create_connection((parts.hostname or "", port), timeout=_PATIENCE_S):
             took_ms = (time.perf_counter() - began_s) * 1000
     except OSError as error:
-        return fail(area, f"{url} cannot be reached: {error.strerror or error}", remedy)
-    return ok(area, f"{url} is reached in {took_ms:.0f} ms")
+        return fail(area, f"cannot reach {url}: {error.strerror or error}", remedy)
+    return ok(area, f"{url} reachable in {took_ms:.0f} ms")
 
 
 def stale_notice(folder: DataFolder) -> Finding | None:
-    """A gateway that was killed leaves its notice behind: commands would look for it in vain."""
+    """Report a stale notice: a killed gateway leaves running.json behind, and commands would use it."""
     running = folder.read_running()
     if running is None or psutil.pid_exists(int(running["pid"])):
         return None
 
     def forget() -> str:
         folder.forget_running()
-        return "its notice is removed"
+        return "removed running.json"
 
-    what = f"a gateway (pid {running['pid']}) ended without a word and left running.json"
-    return warn("gateway", what, "start it again, or have the notice removed with --fix", forget)
+    what = f"a gateway (pid {running['pid']}) was killed and left running.json"
+    return warn("gateway", what, "restart it, or remove the file with --fix", forget)
 
 
 def _closing(path: Path, mode: int) -> Callable[[], str]:
     def close() -> str:
         path.chmod(mode)
-        return f"{path} is closed to others"
+        return f"removed other users' access to {path}"
 
     return close

@@ -1,1 +1,1 @@
-"""What pages draw, as pure functions of what is known."""
+"""Figures that pages show, as pure functions of known data."""

@@ -1,4 +1,4 @@
-"""What a person should look at, each with what helps: machines, lanes, books, credits. Pure."""
+"""Alerts for users, each with its remedy: machines, lanes, ledger, credits. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from gateway.routing.pauses import Pause
 
 Tone = Literal["bad", "warn", "info"]
 
-# A bookkeeper that keeps up has less than a batch or two before it.
+# A settlement worker that keeps up has at most a batch or two queued.
 BEHIND_MAX = 2_000
 LOW_DAYS = 3
 _PACE_DAYS = 7
 _RULES_TOLD = 3
-# What the agent says that no waiting helps against; whether it is idle enough is its owner's wish.
+# Agent states that do not resolve by waiting. Whether the machine is idle enough is the owner's choice.
 _STUCK = (
     "this cannot be listed",
     "this identity's key is revoked",
@@ -29,7 +29,7 @@ _STUCK = (
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """`href` is where the remedy is, where the console has it."""
+    """`href` leads to the page with the remedy, if the console has one."""
 
     tone: Tone
     what: str
@@ -38,14 +38,12 @@ class Alert:
 
 
 def of_cluster(status: str, reason: str, picture: Picture, absent: Mapping[str, str]) -> list[Alert]:
-    """A ring that failed; `absent` local nodes, with why; what machines and the links are warned of."""
+    """Return alerts for a failed pipeline, `absent` local nodes with the reason, machines and links."""
     found = []
     if status == "failed":
-        found.append(
-            Alert("bad", f"The cluster does not serve: {reason}", "Its page says why", "/console/cluster")
-        )
+        found.append(Alert("bad", f"The cluster is not serving: {reason}", "", "/console/cluster"))
     found += [
-        Alert("bad", f"{name} {why}", "The gateway's log has the node's last lines", "/console/cluster#events")
+        Alert("bad", f"{name} {why}", "See the node's last lines in the gateway's log", "/console/cluster#events")
         for name, why in absent.items()
     ]
     for tank in picture.tanks:
@@ -57,27 +55,25 @@ def of_cluster(status: str, reason: str, picture: Picture, absent: Mapping[str, 
     for wire in picture.wires:
         if wire.mark and not {wire.sender, wire.receiver} & told:
             what = f"The link from {wire.sender} to {wire.receiver} is {wire.mark}: {wire.delay}, {wire.rate}"
-            remedy = "Connect both by cable, or have another machine take the stage"
+            remedy = "Connect both by cable, or move the stage to another machine"
             found.append(Alert("warn", what.rstrip(", "), remedy, "/console/cluster#links"))
     return found
 
 
 def of_lanes(offers: Iterable[Offer]) -> list[Alert]:
-    """Backends that are down, each once; what is only starting or drained was somebody's wish."""
+    """Return one alert for each backend that is down; starting or drained backends are intended."""
     found: dict[str, Alert] = {}
     for offer in offers:
         if offer.state == "down" and offer.label not in found and offer.lane != "cluster":
             why, _, helps = offer.note.partition("; ")
-            remedy = (
-                helps or "its models come from elsewhere, or from nobody, until it is back; its own log says why"
-            )
+            remedy = helps or "Its models may be unavailable until it is back. Its own log has the reason"
             what = f"{offer.label} is down: {why or 'it does not answer'}"
             found[offer.label] = Alert("warn", what, _as_sentence(remedy), "/console/models")
     return list(found.values())
 
 
 def of_silent(backends: Iterable[tuple[str, str]]) -> list[Alert]:
-    """Backends of the pool, by name and why, silent since the start: no model of theirs is known."""
+    """Return alerts for pool backends, given as name and reason, that have not answered since the start."""
     remedy = "Start it, correct its address, or remove it with `millrace pool remove NAME`"
     return [
         Alert("warn", f"pool:{name} has not answered since the gateway started: {why}", remedy, "/console/models")
@@ -86,24 +82,24 @@ def of_silent(backends: Iterable[tuple[str, str]]) -> list[Alert]:
 
 
 def of_troubles(troubles: Iterable[str]) -> list[Alert]:
-    """What keeps the gateway from storing anything, or its clouds from answering."""
-    remedy = "Mend it; the gateway looks again by itself"
+    """Return alerts for whatever keeps the gateway from storing data, or its clouds from answering."""
+    remedy = "Fix the cause; the gateway retries automatically"
     return [Alert("bad", _as_sentence(trouble), remedy) for trouble in troubles]
 
 
 def of_selling(agent: AgentWord | None, now_s: float) -> list[Alert]:
-    """An agent that is gone, that nobody reaches, or that cannot sell although its owner's rules let it."""
+    """Return an alert if the agent is gone, unreachable, or cannot sell although its idle conditions allow it."""
     path = "/console/selling"
     if agent is None:
         return []
     if agent.is_silent(now_s):
-        remedy = "Start it again with `millrace sell`; its own log says why it ended"
-        return [Alert("warn", "The selling agent is not heard of any more", remedy, path)]
+        remedy = "Restart it with `millrace sell`; its own log says why it ended"
+        return [Alert("warn", "The selling agent has stopped responding", remedy, path)]
     if agent.state == UNREACHED:
-        remedy = "Look at the tunnel: the agent's log has cloudflared's last lines"
-        return [Alert("warn", "The tunnel is down: no buyer reaches this machine", remedy, path)]
+        remedy = "Check the tunnel: the agent's log has cloudflared's last lines"
+        return [Alert("warn", "The tunnel is down: buyers cannot reach this machine", remedy, path)]
     if agent.state.startswith(_STUCK):
-        return [Alert("warn", f"Nothing is sold: {agent.state}", "The agent's log has the details", path)]
+        return [Alert("warn", f"Nothing is sold: {agent.state}", "See the agent's log", path)]
     return []
 
 
@@ -114,52 +110,52 @@ def of_pauses(pauses: Iterable[Pause]) -> list[Alert]:
         if pause.name == "selling":
             what, rests = (
                 "Selling is paused",
-                "No guests come in, and nothing is listed, until somebody resumes it",
+                "No new jobs start and nothing is listed until you resume it",
             )
         else:
-            what, rests = f"The {pause.name} lane is paused", "Nothing is sent there until somebody resumes it"
-        found.append(Alert("info", f"{what}, by {who}", f"{rests}, with the button at the top"))
+            what, rests = f"The {pause.name} lane is paused", "No new requests use it until you resume it"
+        found.append(Alert("info", f"{what}, by {who}", f"{rests} with the button at the top"))
     return found
 
 
 def of_books(condition: Condition, waiting: int, *, is_behind: bool, trouble: str | None) -> list[Alert]:
-    """`waiting` ended requests are not booked yet; what waits although nothing does is on disk."""
+    """Return alerts of the ledger. `waiting` ended requests are not posted yet; further ones may be on disk."""
     if not condition.is_reachable:
-        remedy = "Is it running, is its disk full? Until it answers, nothing is spent and answers wait on disk"
+        remedy = "Check that it runs and its disk is not full. Until then nothing is spent; usage is kept on disk"
         return [Alert("bad", "The database does not answer", remedy)]
     found = []
     if condition.broken:
         rules = ", ".join(condition.broken[:_RULES_TOLD])
-        remedy = (
-            "Run `millrace ledger health`: it names the rows; while a rule about money is broken nothing is spent"
-        )
-        found.append(Alert("bad", f"The books break a rule: {rules}", remedy, "/console/balance"))
+        remedy = "Run `millrace ledger health` to see the rows. Spending stops while a rule about money is broken"
+        found.append(Alert("bad", f"The ledger breaks a rule: {rules}", remedy, "/console/balance"))
     if waiting > BEHIND_MAX:
-        remedy = "Look at the database's disk and load; requests are answered, their rows come later"
-        found.append(Alert("warn", f"The books are behind: {waiting:,} requests wait to be written", remedy))
+        remedy = "Check the database's disk and load. Requests are still answered; their entries are posted later"
+        found.append(Alert("warn", f"The ledger is behind: {waiting:,} requests are not posted yet", remedy))
     elif is_behind and not waiting:
-        remedy = "They are booked by themselves once the database takes them; the log says what held them up"
-        found.append(Alert("warn", "Ended requests wait on disk to be booked", remedy))
+        remedy = "They are posted automatically once the database accepts them. The log has the reason"
+        found.append(Alert("warn", "Ended requests on disk are not posted yet", remedy))
     if trouble:
-        remedy = "The log says what the signing of blocks met: mostly the key file or the disk"
-        found.append(Alert("warn", "No block of the ledger can be signed", remedy))
+        remedy = "See the log for the cause, usually the key file or the disk"
+        found.append(Alert("warn", "Ledger blocks cannot be signed", remedy))
     return found
 
 
 def of_credit(available_nano: int, charged_week_nano: int, frozen_why: str | None) -> list[Alert]:
-    """Credits that will not last `LOW_DAYS` at the last week's pace."""
+    """Return an alert if credits will not last `LOW_DAYS` days at last week's rate, or are frozen."""
     if frozen_why:
-        return [Alert("bad", f"Your credits are frozen: {frozen_why}", "See your balance", "/console/balance")]
+        return [
+            Alert("bad", f"Your credits are frozen: {frozen_why}", "Ask an instance admin", "/console/balance")
+        ]
     if not charged_week_nano or available_nano * _PACE_DAYS >= charged_week_nano * LOW_DAYS:
         return []
     left = available_nano * _PACE_DAYS / charged_week_nano
-    lasts = "none are left" if available_nano <= 0 else f"${format_usd(available_nano)} last about {left:.1f} days"
-    remedy = "Top up, or let requests wait for own machines"
-    return [Alert("warn", f"Credits are low: {lasts} at the last week's pace", remedy, "/console/balance")]
+    lasts = "none left" if available_nano <= 0 else f"${format_usd(available_nano)} last about {left:.1f} days"
+    remedy = "Top up, or let requests wait for your machines"
+    return [Alert("warn", f"Credits are low: {lasts} at last week's rate", remedy, "/console/balance")]
 
 
 def most_urgent(alerts: Sequence[Alert], shown: int) -> tuple[list[Alert], int]:
-    """The first of them, worst first, and how many more there are."""
+    """Return the most severe alerts, worst first, and the number of the remaining ones."""
     order = {"bad": 0, "warn": 1, "info": 2}
     ranked = sorted(alerts, key=lambda alert: order[alert.tone])
     return ranked[:shown], max(0, len(ranked) - shown)

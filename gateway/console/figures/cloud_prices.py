@@ -1,4 +1,4 @@
-"""What the cloud would charge for a model that own machines serve, as far as somebody named a price."""
+"""Cloud prices of models that local machines serve, as far as a price is known."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,9 +9,9 @@ from gateway.settings import LaneName
 
 
 class CloudEquals:
-    """Those of the cloud model of the same name, and of the one that the settings compare it with.
+    """Prices of the cloud model of the same name, and of the model that the settings compare it with.
 
-    That one is a configured cloud model's name, or a model of the providers' list as litellm calls it.
+    The latter is a configured cloud model's name, or litellm's name of a model in the providers' price list.
     """
 
     def __init__(self, lanes: Mapping[LaneName, Lane], compared_with: Mapping[str, str]) -> None:
@@ -20,7 +20,7 @@ class CloudEquals:
         self._listed: dict[str, Price | None] = {}
 
     def prices(self, models: Iterable[str]) -> dict[str, list[Price]]:
-        """Of each model what is known. Reads the providers' list, a file, when it is first needed."""
+        """Return the known prices of each model. Reads the providers' price list, a file, when first needed."""
         return {model: self._of(model) for model in models}
 
     def _of(self, model: str) -> list[Price]:

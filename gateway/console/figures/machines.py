@@ -1,4 +1,4 @@
-"""Machines one by one, and the links between them, as tables show them. Pure."""
+"""Machines, and the links between them, as tables show them. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ State = Literal["serving", "draining", "drained", "standby", "spare", "waiting",
 
 @dataclass(frozen=True, slots=True)
 class MachineRow:
-    """A machine of the book, with its tank and how it does while it is here. Times in nanoseconds."""
+    """A known machine, with its tank and its condition while it is connected. Times in nanoseconds."""
 
     node_id: NodeId
     name: str
@@ -36,7 +36,7 @@ class MachineRow:
 
 
 def machine_rows(states: Sequence[MachineState], topology: Topology, picture: Picture) -> list[MachineRow]:
-    """Those that serve first, in the order of their stages; those that are out last."""
+    """Return serving machines first, in stage order; removed machines come last."""
     tanks = {tank.node_id: tank for tank in picture.tanks}
     places = {tank.node_id: at for at, tank in enumerate(picture.tanks)}
     rows = [_row(state, tanks.get(state.node_id), topology) for state in states]
@@ -75,7 +75,7 @@ def _state(state: MachineState, tank: Tank | None) -> State:
 
 @dataclass(frozen=True, slots=True)
 class LinkCell:
-    """From a row's machine to a column's; None where nobody has measured it."""
+    """The link from a row's machine to a column's; None if it was not measured."""
 
     link: Link | None
     is_self: bool = False
@@ -99,7 +99,7 @@ class LinkCell:
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """From one machine to each that is here, in the same order as the rows."""
+    """Links from one machine to each connected machine, in the same order as the rows."""
 
     node_id: NodeId
     name: str
@@ -107,7 +107,7 @@ class LinkRow:
 
 
 def link_matrix(topology: Topology) -> list[LinkRow]:
-    """Every measured link between machines that are here, in both directions."""
+    """Return every measured link between connected machines, in both directions."""
     links = topology.network.links
     return [
         LinkRow(

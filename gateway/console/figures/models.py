@@ -1,4 +1,4 @@
-"""Models as the console lists them: what has each of them, in which state, at what price. Pure."""
+"""Models as the console lists them: endpoints, state and price. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from gateway.api.catalogue import Entry
 from gateway.lanes.base import Offer, State
 
-# The best first: a model is as well as its best place.
+# Best state first: a model has the state of its best endpoint.
 _ORDER: tuple[State, ...] = ("ready", "starting", "draining", "down")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """One model that callers may name, and every place that has it."""
+    """One model that callers may name, and every endpoint that serves it."""
 
     entry: Entry
     state: State
     cheapest: Offer | None
     is_loadable: bool
-    """Whether a backend can be told to load it, or to put it away."""
+    """Whether a backend can be told to load or unload it."""
 
     @property
     def name(self) -> str:
@@ -30,22 +30,22 @@ class ModelRow:
 
     @property
     def precisions(self) -> list[str]:
-        """As far as places say how narrow their weights are."""
+        """The weight precisions, as far as endpoints report them."""
         return sorted({precision for offer in self.offers if (precision := precision_of(offer))})
 
     @property
     def alias_of(self) -> list[str]:
-        """What it is called where it runs, where that is something else."""
+        """The names that endpoints serve it under, if different."""
         return sorted({offer.served_as for offer in self.offers if offer.served_as})
 
 
 def precision_of(offer: Offer) -> str:
-    """The cluster names its precision behind its weights; others say it themselves, or not."""
+    """Return the precision. The cluster puts it after its weights' name; others may report it themselves."""
     return offer.quantization or (offer.weights.rpartition("/")[2] if offer.lane == "cluster" else "")
 
 
 def model_rows(entries: Sequence[Entry], loadable: Iterable[str] = ()) -> list[ModelRow]:
-    """By name; `loadable` are names that some backend can be told about."""
+    """Return rows by name; `loadable` are names that a backend can load and unload."""
     told = frozenset(loadable)
     return [_row(entry, is_loadable=entry.name in told) for entry in entries]
 

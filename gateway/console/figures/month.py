@@ -1,4 +1,4 @@
-"""The last thirty days in rows for charts and tables: tokens, money, what was local, what was saved. Pure."""
+"""The last thirty days as rows for charts and tables: tokens, money, local share, savings. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,14 +13,14 @@ from gateway.console.figures.usage import Row, day_start_s
 from gateway.records.usage_report import DAY_NS
 
 OTHERS = "others"
-# As many as a chart has colors for, less the one of the others.
+# As many as a chart has colors, less one for the others.
 _MODELS_DRAWN = 5
 _NS_PER_S = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What was used under one name. Money is nano-USD: charged to callers, paid to others, own machines' work."""
+    """Usage under one name. Nano-USD: charged to callers, paid to third parties, cost of local machines' work."""
 
     name: str
     requests: int
@@ -34,9 +34,9 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """`lanes` are those that did anything, `models` the busiest ones and in the end the others together.
+    """`lanes` are those with traffic, `models` the busiest ones with all others combined at the end.
 
-    Charts have a row a day; `cached` are the requests that nobody had to work for.
+    Charts have one row per day; `cached` counts the requests that were served from cache.
     """
 
     total: Spent
@@ -54,7 +54,7 @@ class Month:
 
 
 def month(rows: Sequence[Row], prices: Mapping[str, Sequence[Price]], now_ns: int, days: int) -> Month:
-    """`rows` are of that many days, of which the last is today."""
+    """Return the figures of `rows`, which cover the last `days` days, today included."""
     worked = [row for row in rows if row.lane != FROM_CACHE]
     lanes = tuple(lane for lane in LANES if any(row.lane == lane and _tokens(row.used) for row in worked))
     named = _grouped(rows, lambda row: row.model)
@@ -93,7 +93,7 @@ def _money(rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def charged(rows: Iterable[Row], since_day: str) -> int:
-    """What callers were charged from that day on, in nano-USD."""
+    """Return what callers were charged since that day, in nano-USD."""
     return sum(row.used.charge_nano for row in rows if row.day >= since_day)
 
 
@@ -111,7 +111,7 @@ def _spent(name: str, rows: Sequence[Row], prices: Mapping[str, Sequence[Price]]
     return Spent(
         name,
         sum(row.used.requests for row in rows),
-        # What was found in the cache was paid for when it was made.
+        # Cached answers were paid for when they were first computed.
         sum(tokens for lane, tokens in by_lane.items() if lane != FROM_CACHE),
         local_share(by_lane),
         sum(row.used.charge_nano for row in rows),

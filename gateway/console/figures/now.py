@@ -1,4 +1,4 @@
-"""The last minutes as charts show them: tokens per second of each lane, and how long first tokens took. Pure."""
+"""The last minutes as chart rows: tokens per second of each lane, and time to first token. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from gateway.observability.history import FIRST_TOKEN
 from gateway.observability.slots import Slot, added, of_all_lanes, percentile
 
 LANES = ("cluster", "pool", "cloud", "market")
-# So many slots together make a percentile: in a few seconds of a small house there is a request or none.
+# A percentile needs this many slots: on a small gateway a few seconds have one request or none.
 TOGETHER = 12
 
 ChartRow = list[float | int | None]
@@ -15,9 +15,9 @@ ChartRow = list[float | int | None]
 def throughput(
     slots: Sequence[Slot], step_s: int, lanes: Sequence[str], *, is_under_way: bool = False
 ) -> list[ChartRow]:
-    """When each slot began, and the tokens per second of each lane in it.
+    """Return the start of each slot, and the tokens per second of each lane in it.
 
-    While answers are under way, an end without tokens is not known to be one: it is None until they have ended.
+    While requests are running, the newest slots without tokens may still get some, so they are None.
     """
     rows: list[ChartRow] = []
     has_tokens = not is_under_way
@@ -30,7 +30,7 @@ def throughput(
 
 
 def first_tokens(slots: Sequence[Slot], step_s: int, bounds: Sequence[float]) -> list[ChartRow]:
-    """When each slot began; over it and those before it the median and what one in twenty passes, in ms."""
+    """Return the start of each slot, and p50 and p95 in ms over it and the slots before it."""
     counted = [of_all_lanes(slot.spreads, FIRST_TOKEN) for slot in slots]
     rows: list[ChartRow] = []
     window: tuple[int, ...] = ()

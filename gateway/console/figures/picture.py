@@ -1,4 +1,4 @@
-"""The cluster as a picture shows it: machines as fill levels, links between stages, who sets the pace. Pure."""
+"""The cluster as a picture: machines as fill levels, links between stages, the bottleneck. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from cluster.plans.network import Link
 from cluster.plans.plan import Member, Plan, PlannedStage
 from cluster.trust.identity import NodeId
 
-# A tenth of gigabit Ethernet at home, which the planner takes a link for that nobody has measured.
+# A tenth of gigabit Ethernet at home, which the planner assumes for an unmeasured link.
 SLOW_DELAY_S = 0.0015
 SLOW_BYTES_PER_S = 11e6
 
-# No network at home or in a rack of ours is faster.
+# No network at home or in a single rack is faster.
 _MBIT_MAX = 100_000
 
-# Free memory changes with every heartbeat: what nobody can see in the picture is no news.
+# Free memory changes with every heartbeat: changes too small to see are ignored.
 _STEPS = 200
 
 PartKind = Literal["weights", "copies", "kv", "work", "free", "other"]
 PART_KINDS: tuple[PartKind, ...] = get_args(PartKind)
-"""From the bottom of a machine up."""
+"""From bottom to top of a machine."""
 LinkMark = Literal["", "Wi-Fi", "slow"]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a part of a machine's memory is used for; `other` is the system's and other programs'."""
+    """A part of a machine's memory by its use; `other` is the system and other programs."""
 
     kind: PartKind
     size_bytes: int
@@ -39,9 +39,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Tank:
-    """One machine. `stage` is None for those beside the ring; `standby_of` are stages that it holds copies of.
+    """One machine. `stage` is None outside the pipeline; `standby_of` lists the stages that it holds copies of.
 
-    `is_waiting` is for those that are here while there is no ring.
+    `is_waiting` marks a connected machine while no pipeline exists.
     """
 
     node_id: NodeId
@@ -64,7 +64,7 @@ class Tank:
 
     @property
     def held_bytes(self) -> int:
-        """What the cluster takes of it."""
+        """The bytes that the cluster uses."""
         return sum(part.size_bytes for part in self.parts if part.kind not in ("free", "other"))
 
     def bytes_of(self, kind: PartKind) -> int:
@@ -72,9 +72,9 @@ class Tank:
 
     @property
     def role(self) -> str:
-        """In words."""
+        """The role in words."""
         if self.stage is not None:
-            return f"stage {self.stage}" + (" · head" if self.is_head else "")
+            return f"stage {self.stage}" + (" · coordinator" if self.is_head else "")
         if self.is_draining:
             return "drained"
         if self.standby_of:
@@ -86,7 +86,7 @@ class Tank:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """From one stage to the next, or with `is_back` from the last one to the head: token ids only."""
+    """A link to the next stage; with `is_back` from the last stage to the coordinator, carrying token ids only."""
 
     sender: str
     receiver: str
@@ -106,7 +106,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`ring` in the order of stages, `beside` whoever holds none."""
+    """`ring` has the stages in order, `beside` the machines without a stage."""
 
     status: str
     reason: str
@@ -121,21 +121,21 @@ class Picture:
 
     @property
     def summary(self) -> str:
-        """One sentence for those who do not see it."""
+        """One sentence for screen readers."""
         if not self.tanks:
-            return "no machine has joined"
+            return "no machines yet"
         stages = f"{len(self.ring)} {'stage' if len(self.ring) == 1 else 'stages'}"
-        paced = next((f", paced by {tank.name}" for tank in self.ring if tank.is_pace), "")
-        beside = f"; {len(self.beside)} beside the ring" if self.beside else ""
+        paced = next((f", bottleneck {tank.name}" for tank in self.ring if tank.is_pace), "")
+        beside = f"; {len(self.beside)} not in use" if self.beside else ""
         return f"{self.model or 'no model'}, {stages}{paced}{beside}"
 
 
 def draw(topology: Topology, card: ModelCard | None) -> Picture:
-    """What is to be seen; without a `card` only weights are known of what a stage holds."""
+    """Return the picture; without a `card` only the weights of a stage are known."""
     plan = topology.plan
     stages = plan.stages if plan else ()
     held = {stage.member.node_id for stage in stages}
-    # As they are now, not as they were when the plan was made.
+    # Use the members' current state, not the state at planning time.
     present = {member.node_id: member for member in topology.members}
     pace = _pace(plan)
     ring = tuple(
@@ -149,7 +149,7 @@ def draw(topology: Topology, card: ModelCard | None) -> Picture:
 
 
 def _pace(plan: Plan | None) -> int | None:
-    """The stage that takes longest for a step, where more than one is known."""
+    """Return the slowest stage, if more than one is known."""
     if plan is None or plan.predicted is None or len(plan.predicted.stage_s) < 2:
         return None
     seconds = plan.predicted.stage_s
@@ -197,13 +197,13 @@ def _total_bytes(machine: Machine) -> int:
 
 
 def _usable_bytes(machine: Machine) -> int:
-    """In whole steps of the machine's memory."""
+    """Return usable memory rounded down to a step, in bytes."""
     step = max(1, _total_bytes(machine) // _STEPS)
     return machine.memory_usable_bytes // step * step
 
 
 def _stage_ms(plan: Plan | None, stage: PlannedStage | None) -> float | None:
-    """What a step of one row takes there, where that was predicted."""
+    """Return the predicted time of a one-row step in ms, or None."""
     if plan is None or plan.predicted is None or stage is None:
         return None
     seconds = plan.predicted.stage_s
@@ -216,7 +216,7 @@ def _layers(stage: PlannedStage) -> str:
 
 
 def _reason_beside(topology: Topology, member: Member, copies: Sequence[PlannedStage]) -> str:
-    """What the plan says of it, as far as it says anything."""
+    """Return the plan's reason for not using the machine, if it gives one."""
     if member.node_id in topology.draining:
         return "drained: no plan uses it"
     if copies:
@@ -233,7 +233,7 @@ def _parts(
     copies: Sequence[PlannedStage],
     card: ModelCard | None,
 ) -> tuple[Part, ...]:
-    """From the bottom up; they add up to the machine's memory where what it tells is true."""
+    """Return the parts from bottom to top; they add up to the machine's memory if its reports are correct."""
     machine = member.machine
     sizes: dict[PartKind, int] = {
         "weights": stage.weight_bytes if stage else 0,
@@ -250,7 +250,7 @@ def _parts(
 
 
 def _wires(topology: Topology, ring: Sequence[Tank]) -> tuple[Wire, ...]:
-    """Between neighbours, and the one back to the head; none for one machine."""
+    """Return the links between neighbours, and the one back to the coordinator; none for one machine."""
     if len(ring) < 2:
         return ()
     pairs = zip(ring, [*ring[1:], ring[0]], strict=True)
@@ -258,12 +258,12 @@ def _wires(topology: Topology, ring: Sequence[Tank]) -> tuple[Wire, ...]:
 
 
 def duration(seconds: float) -> str:
-    """What a link takes, in milliseconds."""
+    """Return a link's delay in milliseconds."""
     return "< 0.1 ms" if seconds < 0.0001 else f"{seconds * 1000:.1f} ms"
 
 
 def rate(bytes_per_s: float) -> str:
-    """Between processes of one machine it is memory that is measured: so fast that no figure says anything."""
+    """Return the rate. Between processes of one machine this measures memory speed, so it is capped."""
     mbit = bytes_per_s * 8 / 1e6
     if mbit > _MBIT_MAX:
         return f"> {_MBIT_MAX // 1000} Gbit/s"

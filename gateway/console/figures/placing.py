@@ -1,4 +1,4 @@
-"""Where the picture's machines and links are drawn: rows that turn round at their ends, or one column. Pure."""
+"""Layout of the picture's machines and links: rows that alternate direction, or one column. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from cluster.models.model_card import ModelCard
 from gateway.console.figures.picture import PART_KINDS, Part, PartKind, Picture, Tank, Wire, draw
 
 _EDGE = 12
-# Left of everything runs the way back to the head.
+# The link back to the coordinator runs left of everything.
 _BUS = 30
 _GAP_BESIDE = 20
 _TITLE = 34
 _INSET = 3
-# What is there is to be seen, however little it is.
+# Every part stays visible, however small it is.
 _PART_HEIGHT_MIN = 2.0
 _ARROW = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Measures of a drawing in its own pixels."""
+    """Dimensions of a drawing, in its own pixels."""
 
     columns: int
     box_width: int
@@ -64,7 +64,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A link: corners from the sender to the receiver, the arrow's three, and where its words stand."""
+    """A link: its corner points, the three points of its arrow, and the position of its text."""
 
     wire: Wire
     points: str
@@ -94,19 +94,19 @@ class Sketch:
 
     @property
     def kinds(self) -> tuple[PartKind, ...]:
-        """Of memory, as far as there is any: what a legend explains."""
+        """The kinds of memory present, which the legend explains."""
         found = {part.kind for tank in self.picture.tanks for part in tank.parts}
         return tuple(kind for kind in PART_KINDS if kind in found)
 
 
 def sketch(topology: Topology, card: ModelCard | None) -> Sketch:
-    """What `cluster/picture.html` shows."""
+    """Return the sketch that `cluster/picture.html` shows."""
     picture = draw(topology, card)
     return Sketch(picture, place(picture, WIDE), place(picture, TALL))
 
 
 def place(picture: Picture, form: Form) -> Drawing:
-    """Everything with its coordinates, the origin at the top left."""
+    """Return everything with its coordinates; the origin is at the top left."""
     left = _BUS if len(picture.ring) > 1 else _EDGE
     ring = [_box(tank, form, *_snake(at, form, left)) for at, tank in enumerate(picture.ring)]
     bottom = max((box.y + box.height for box in ring), default=0.0)
@@ -121,7 +121,7 @@ def place(picture: Picture, form: Form) -> Drawing:
 
 
 def _snake(at: int, form: Form, left: int) -> tuple[float, float]:
-    """Every second row runs back, so that neighbours are always next to each other."""
+    """Alternate the direction of rows, so that neighbours are always adjacent."""
     row, column = divmod(at, form.columns)
     if row % 2:
         column = form.columns - 1 - column
@@ -146,7 +146,7 @@ def _box(tank: Tank, form: Form, x: float, y: float) -> Box:
 
 
 def _levels(parts: Sequence[Part], top: float, height: float) -> tuple[Level, ...]:
-    """Bands from the bottom up, together as high as the box."""
+    """Return bands from bottom to top that together fill the box."""
     total_bytes = sum(part.size_bytes for part in parts) or 1
     heights = [max(_PART_HEIGHT_MIN, height * part.size_bytes / total_bytes) for part in parts]
     scale = height / (sum(heights) or 1)
@@ -171,18 +171,18 @@ def _line(wire: Wire, sender: Box, receiver: Box, form: Form) -> Line:
         y = sender.middle_y
         arrow = _points((end, y), (end - sign * _ARROW, y - _ARROW / 1.5), (end - sign * _ARROW, y + _ARROW / 1.5))
         return Line(wire, _points((begin, y), (end - sign * _ARROW, y)), arrow, (begin + end) / 2, y, "middle")
-    # In one column the words are longer than half a box.
+    # In one column the text is longer than half a box.
     x = sender.middle_x if form.columns > 1 else sender.x + sender.width / 6
     begin, end = sender.y + sender.height, receiver.y
     arrow = _points((x, end), (x - _ARROW / 1.5, end - _ARROW), (x + _ARROW / 1.5, end - _ARROW))
-    # Rows turn at the right or left edge: the words stand where there is room.
+    # Rows turn at the right or left edge: the text goes to the side with room.
     is_right = form.columns > 1 and x > (form.columns - 1) * (form.box_width + form.gap_x) / 2
     words_x, anchor = (x - 10, "end") if is_right else (x + 10, "start")
     return Line(wire, _points((x, begin), (x, end - _ARROW)), arrow, words_x, (begin + end) / 2, anchor)
 
 
 def _back(wire: Wire, sender: Box, receiver: Box) -> Line:
-    """Under the last machine, up at the left of all, into the head."""
+    """Route under the last machine, up the left edge, into the coordinator."""
     x, bottom, bus = sender.middle_x, sender.y + sender.height + _TITLE / 2, _BUS / 2 - 4
     y = receiver.middle_y
     corners = ((x, sender.y + sender.height), (x, bottom), (bus, bottom), (bus, y), (receiver.x - _ARROW, y))

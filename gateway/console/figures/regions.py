@@ -1,11 +1,11 @@
-"""The picture's parts that change while somebody looks."""
+"""The picture's parts that change while a page is viewed."""
 
 from gateway.console.figures.placing import Sketch
 from gateway.console.live import Region
 
 
 def picture_regions(cluster: Sketch) -> list[Region]:
-    """For pages that include `cluster/picture.html`; what lies around the parts keeps its state."""
+    """Return the regions for pages that include `cluster/picture.html`; surrounding elements keep their state."""
     values = {"cluster": cluster}
     return [
         Region("cluster-drawing", "cluster/drawing.html", values),

@@ -1,4 +1,4 @@
-"""What own machines' tokens would have cost in the cloud, less what they did; where a price is known. Pure."""
+"""What local machines' tokens would have cost in the cloud, less their own cost, for known prices. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ PAID_LANES = frozenset(("cloud", "market"))
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Tokens of one model on own machines, and what they cost their owner, in nano-USD."""
+    """Tokens of one model on local machines, and their cost to the owner in nano-USD."""
 
     model: str
     prompt_tokens: int
@@ -28,7 +28,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Of the work whose price is known; `unpriced` names the models that have none, in order."""
+    """Savings on work whose price is known; `unpriced` names the models without a price, in order."""
 
     cloud_nano: int
     own_nano: int
@@ -38,7 +38,7 @@ class Saving:
 
     @property
     def saved_nano(self) -> int:
-        """Below zero where the cloud would have been cheaper."""
+        """Negative if the cloud would have been cheaper."""
         return self.cloud_nano - self.own_nano
 
     @property
@@ -47,7 +47,7 @@ class Saving:
 
 
 def saving(work: Iterable[Work], prices: Mapping[str, Sequence[Price]]) -> Saving:
-    """Each at the cheapest of its model's prices; work of models without one counts on neither side."""
+    """Price each work item at the cheapest price of its model; skip models without a price on both sides."""
     cloud_nano = own_nano = priced = unpriced = 0
     nameless: set[str] = set()
     for each in work:
@@ -64,7 +64,7 @@ def saving(work: Iterable[Work], prices: Mapping[str, Sequence[Price]]) -> Savin
 
 
 def worth_nano(work: Work, price: Price) -> int:
-    """At the price of short prompts, rounded down: what was saved is not to be overstated."""
+    """Return nano-USD at the price of short prompts, rounded down so that savings are not overstated."""
     reasoning_nano = price.completion_nano if price.reasoning_nano is None else price.reasoning_nano
     total = (
         (work.prompt_tokens - work.cached_tokens) * price.prompt_nano
@@ -76,7 +76,7 @@ def worth_nano(work: Work, price: Price) -> int:
 
 
 def own_work(totals: Iterable[tuple[str, str, UsageTotal]]) -> list[Work]:
-    """The part of usage totals, each with its lane and model, that own machines did."""
+    """Return the part of usage totals, each with lane and model, that ran on local machines."""
     return [
         Work(
             model,
@@ -92,7 +92,7 @@ def own_work(totals: Iterable[tuple[str, str, UsageTotal]]) -> list[Work]:
 
 
 def local_share(tokens_by_lane: Mapping[str, int]) -> float | None:
-    """Of all tokens that were computed, those of own machines; None where there are none."""
+    """Return the share of computed tokens that ran locally; None without tokens."""
     own = sum(tokens for lane, tokens in tokens_by_lane.items() if lane in OWN_LANES)
     paid = sum(tokens for lane, tokens in tokens_by_lane.items() if lane in PAID_LANES)
     return own / (own + paid) if own + paid else None

@@ -1,4 +1,4 @@
-"""Tokens and money by day, lane and model, out of the books, remembered for a while: days that are over rest."""
+"""Tokens and money by day, lane and model from the ledger, cached for a while; past days longer."""
 
 import asyncio
 import time
@@ -16,11 +16,11 @@ from gateway.limits.restoring import used_by
 from gateway.records.usage_report import DAY_NS
 
 DAYS = 30
-# Of a day that is over little changes: a rate that was corrected, an answer that was booked late.
+# Past days change little: a corrected rate, or an answer that was posted late.
 _PAST_S = 900.0
 _TODAY_S = 10.0
 _KEYS_S = 60.0
-# All looks together take at most so much of the time.
+# All queries together take at most this share of the time.
 _SHARE_OF_TIME = 0.01
 _ANSWERS_MAX = 200
 _PAGES_MAX = 20
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 class Look(Protocol):
-    """Asks the books in a thread. Raises DatabaseFailing."""
+    """Query the ledger in a thread. Raises DatabaseFailing."""
 
     def __call__(self, query: Callable[[Session], T], /) -> Awaitable[T]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was used of one model in one lane on one UTC day, given as `2026-11-21`."""
+    """Usage of one model in one lane on one UTC day, such as `2026-11-21`."""
 
     day: str
     lane: str
@@ -47,14 +47,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Rows of the books, and as of when, on the monotonic clock."""
+    """Rows from the ledger, and their time on the monotonic clock."""
 
     totals: list[UsageTotal]
     at_s: float
 
 
 class UsageFigures:
-    """Asked again and again by pages that are looked at. One event loop owns it."""
+    """Usage for pages that query it repeatedly. Belongs to one event loop."""
 
     def __init__(self, look: Look, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._look = look
@@ -64,9 +64,9 @@ class UsageFigures:
         self._pacing = Pacing(_SHARE_OF_TIME)
 
     async def rows(self, scope: str | None = None, today_s: float = _TODAY_S) -> list[Row]:
-        """The last `DAYS` days, today last: of a scope as limits have them, or of all.
+        """Return the last `DAYS` days, today last: of a scope as limits name it, or of all.
 
-        Today is as of less than `today_s` ago, or longer where the books have much of it. Raises DatabaseFailing.
+        Today's rows are less than `today_s` seconds old, or older if the ledger has many. Raises DatabaseFailing.
         """
         day = self._clock_ns() // DAY_NS
         past = await self._totals(_Question(scope, _BY_MODEL, day - DAYS + 1, day), _PAST_S)
@@ -74,13 +74,13 @@ class UsageFigures:
         return [Row(*_three(total.group), total) for total in (*past, *today)]
 
     async def keys(self, scope: str | None = None) -> list[UsageTotal]:
-        """What each key used in these days, as of some minutes ago, most tokens first. Raises DatabaseFailing."""
+        """Return each key's usage in these days, some minutes old, most tokens first. Raises DatabaseFailing."""
         day = self._clock_ns() // DAY_NS
         totals = await self._totals(_Question(scope, ("key_id",), day - DAYS + 1, day + 1), _KEYS_S)
         return sorted(totals, key=lambda total: -(total.prompt_tokens + total.completion_tokens))
 
     async def key_days(self, scope: str | None = None) -> list[UsageTotal]:
-        """What each key used on each of these days, as of some minutes ago. Raises DatabaseFailing."""
+        """Return each key's usage on each of these days, some minutes old. Raises DatabaseFailing."""
         day = self._clock_ns() // DAY_NS
         return await self._totals(_Question(scope, ("day", "key_id"), day - DAYS + 1, day + 1), _KEYS_S)
 
@@ -109,7 +109,7 @@ class UsageFigures:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """From one UTC day to before another, counted from the epoch."""
+    """A range of UTC days since the epoch; `until_day` is excluded."""
 
     scope: str | None
     by: tuple[UsageGroup, ...]
@@ -141,5 +141,5 @@ def _three(group: tuple[str, ...]) -> tuple[str, str, str]:
 
 
 def day_start_s(day: str) -> int:
-    """When a UTC day begins, in seconds since the epoch."""
+    """Return the start of a UTC day, in seconds since the epoch."""
     return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp())

@@ -1,4 +1,4 @@
-"""Every page of the console, one module each; here they are only listed."""
+"""Lists every page of the console, one module or package each."""
 
 from gateway.console.pages import balance, cluster, keys, models, overview, playground, policy, requests, selling
 

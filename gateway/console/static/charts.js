@@ -1,4 +1,4 @@
-// Charts: drawn from what their element carries, kept up by the page's stream, and told as a table on request.
+// Charts: drawn from the data attribute, updated by the page's stream, and shown as a table on request.
 (() => {
   const COLORS = ["--mr-1", "--mr-2", "--mr-3", "--mr-4", "--mr-5", "--mr-6"];
   const TABLE_ROWS = 60;
@@ -26,7 +26,7 @@
     return kind === "bars" ? moment.toISOString().slice(0, 10) : moment.toLocaleTimeString("en-GB");
   };
   const theColor = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  // What is painted on a canvas has to be a color that it knows: the browser translates.
+  // A canvas needs a color in a format that it knows; the browser converts it.
   const faded = (color, share) => {
     const paint = document.createElement("canvas").getContext("2d");
     paint.fillStyle = color;
@@ -61,8 +61,8 @@
       }));
     }
 
-    // Columns as they are, and as they are drawn: stacked, each is the sum of itself and those below it.
-    // Bars cover each other, so that the highest are drawn first.
+    // Columns as plain values and as drawn: stacked, each is the sum of itself and those below it.
+    // Bars cover each other, so the highest ones are drawn first.
     columns() {
       const sorted = [...this.rowsBy.values()].sort((a, b) => a[0] - b[0]);
       const plain = Array.from({ length: this.series.length + 1 }, (_, i) => sorted.map((row) => row[i] ?? null));
@@ -85,7 +85,7 @@
         const color = theColor(COLORS[index % COLORS.length]);
         return {
           label: this.series[index],
-          // Stacked, what is nothing lies upon what is below it, and must not cover it.
+          // In a stack, a series without values lies on the one below it and must not cover it.
           stroke: () => (!isFilled || this.plain[index + 1].some(Boolean) ? color : "transparent"),
           width: this.kind === "bars" ? 0 : 1.5,
           fill: isFilled ? faded(color, this.kind === "bars" ? 1 : 0.22) : undefined,
@@ -111,7 +111,7 @@
       };
     }
 
-    // As wide as its longest mark, which nothing may cut.
+    // As wide as its longest mark, so that none is cut off.
     widthOf(marks, font) {
       const paint = document.createElement("canvas").getContext("2d");
       paint.font = font;
@@ -145,7 +145,7 @@
       this.tell(null);
     }
 
-    // The legend says the figures under the pointer, else the newest ones.
+    // The legend shows the values under the pointer, or the newest ones.
     tell(at) {
       const last = (this.plain?.[0].length ?? 0) - 1;
       const index = at ?? last;

@@ -36,7 +36,7 @@
     try {
       await navigator.clipboard.writeText(button.dataset.copy);
     } catch {
-      // Without https there is no clipboard: the text is selected for Ctrl-C instead.
+      // The clipboard needs https: without it, select the text for Ctrl-C.
       const text = button.parentElement.querySelector("code");
       if (text) getSelection().selectAllChildren(text);
       return;
@@ -47,12 +47,12 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button, a");
     if (!button) {
-      if (event.target.matches("dialog.mr-dialog[open]")) event.target.close(); // beside it
+      if (event.target.matches("dialog.mr-dialog[open]")) event.target.close(); // a click outside the dialog's content
       if (sidebar?.classList.contains("is-open") && !sidebar.contains(event.target)) showMenu(false);
       return;
     }
     if (button.matches(".mr-skip")) {
-      event.preventDefault(); // not into the address, where every later page would begin at it
+      event.preventDefault(); // keep the fragment out of the address; later pages would scroll to it
       document.getElementById("main").focus();
     }
     if (button.dataset.theme) window.mrTheme.choose(button.dataset.theme);
@@ -60,16 +60,16 @@
     if ("closes" in button.dataset) button.closest("dialog")?.close();
     if (button.dataset.copy !== undefined) copy(button);
   });
-  // A form that came back with something wrong in it is shown again where it was.
+  // A form that was rejected is shown again where it was.
   addEventListener("DOMContentLoaded", () => {
     all("dialog.mr-dialog").forEach((dialog) => {
       if (dialog.querySelector("[aria-invalid], .mr-error")) dialog.showModal();
     });
     document.querySelector(".mr-main [aria-invalid]")?.focus();
-    // Of a row of pages that is wider than a phone, the one that is shown.
+    // In a row of tabs wider than a phone, scroll to the current one.
     document.querySelector(".mr-subnav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
-  // ---- what was typed outlives the session: it is there again after the sign-in
+  // ---- input survives the end of the session: it is restored after the sign-in
   const TYPED = "mr-typed";
   const SECRET = "input[type=password], input[type=hidden], input[type=file], input[type=submit]";
   const here = () => location.pathname + location.search;
@@ -84,7 +84,7 @@
     try {
       sessionStorage.setItem(TYPED, JSON.stringify({ page: here(), fields: typed() }));
     } catch {
-      // Storage can be forbidden: then it is lost.
+      // Storage can be forbidden: then the input is lost.
     }
   };
   const signInAgain = () => {
@@ -120,11 +120,11 @@
     const said = document.createElement("p");
     said.className = "mr-quiet";
     said.setAttribute("role", "status");
-    said.textContent = "Your session had ended. What you typed is here again; nothing was sent.";
+    said.textContent = "Your session expired. Your input was restored; nothing was sent.";
     back.form.prepend(said);
   });
 
-  // ---- asked before it is done: data-confirm names the fields of the form, as in "Give {amount} to {to}?"
+  // ---- confirmation before submitting: data-confirm may name fields, as in "Give {amount} to {to}?"
   const wording = (form) =>
     form.dataset.confirm.replace(/\{(\w+)\}/g, (_, name) => {
       const field = form.elements[name];
@@ -147,13 +147,13 @@
     };
     dialog.showModal();
   });
-  // Twice sent is twice done.
+  // Prevent submitting a form twice.
   document.addEventListener("submit", (event) => {
     if (event.target.method === "post") keepTyped();
     if (event.target.hasAttribute("hx-post") || event.target.method !== "post") return;
     if (event.target.dataset.sent) event.preventDefault();
     event.target.dataset.sent = "yes";
-    setTimeout(() => delete event.target.dataset.sent, AGAIN_MS); // some forms end in a file, and the page stays
+    setTimeout(() => delete event.target.dataset.sent, AGAIN_MS); // some forms download a file, and the page stays
   });
   addEventListener("pageshow", () => all("form[data-sent]").forEach((form) => delete form.dataset.sent));
 
@@ -184,7 +184,7 @@
   setInterval(showTimes, 5000);
   document.addEventListener("htmx:after:swap", showTimes);
 
-  // ---- news: said once in this browser, however often and on however many pages it is told
+  // ---- news: shown once in this browser, however often and on however many pages it arrives
   const SAID = "mr-said";
   const SAID_MAX = 100;
   const sayNews = () => {
@@ -195,7 +195,7 @@
         if (said.includes(news.dataset.news)) continue;
         localStorage.setItem(SAID, JSON.stringify([...said, news.dataset.news].slice(-SAID_MAX)));
       } catch {
-        // Storage can be forbidden: once on this page, then.
+        // Storage can be forbidden: then show it once per page.
         if (news.dataset.said) continue;
         news.dataset.said = "yes";
       }
@@ -218,17 +218,17 @@
     if (state === "on") lastAt = Date.now();
     const at = new Date(lastAt).toLocaleTimeString("en-GB");
     document.getElementById("live-state").textContent =
-      state === "on" ? "" : `Connection lost. The figures are of ${at}. Reconnecting…`;
+      state === "on" ? "" : `Connection lost. Figures are from ${at}. Reconnecting…`;
   };
   let lastAt = Date.now();
   document.addEventListener("htmx:sse:before:message", (event) => {
     if (isLive(event.target)) lastAt = Date.now();
   });
-  // A network that goes away does not end the stream: the browser says so sooner.
+  // A lost network does not end the stream; the browser's offline event comes sooner.
   addEventListener("offline", () => document.querySelector(".mr-live") && mark("off"));
   addEventListener("online", () => {
     if (!document.querySelector(".mr-live")) return;
-    mark("on"); // a stream that has ended says so
+    mark("on"); // if the stream has ended, it reports that itself
     document.querySelector(".mr-live").dispatchEvent(new CustomEvent("mr:again"));
   });
   document.addEventListener("htmx:sse:after:connection", (event) => isLive(event.target) && mark("on"));
@@ -237,7 +237,7 @@
     mark("off");
     if (event.detail.status === 401) signInAgain();
   });
-  // The first try is not repeated by htmx.
+  // htmx does not repeat the first attempt.
   const again = (event) => {
     if (!isLive(event.target)) return;
     mark("off");

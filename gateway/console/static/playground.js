@@ -1,13 +1,13 @@
-// Playground: a conversation that lives in this window, with answers streamed from the gateway's own journey.
+// Playground: a conversation stored only in this window, with answers streamed through the normal request path.
 (() => {
   const PATH = "/console/playground";
   const NEAR_PX = 160;
   const SETTINGS = ["csrf", "system", "temperature", "max_tokens"];
   const CUT = {
-    credits_exhausted: ["Your credits are used up: the answer ends here.", "Buy credits, or choose a lane that costs nothing."],
-    budget_exceeded: ["A limit on money is reached: the answer ends here.", "Have it raised, or choose a lane that costs nothing."],
-    payments_frozen: ["Payments are frozen: the answer ends here.", "Ask an admin of the house what it is about."],
-    books_unavailable: ["The books do not answer: the answer ends here.", "Try again shortly."],
+    credits_exhausted: ["Your credits are used up. The answer ends here.", "Buy credits, or choose a free lane."],
+    budget_exceeded: ["A spending limit was reached. The answer ends here.", "Ask an admin to raise it, or choose a free lane."],
+    payments_frozen: ["Payments are frozen. The answer ends here.", "Ask an instance admin for the reason."],
+    books_unavailable: ["The ledger is unavailable. The answer ends here.", "Try again shortly."],
   };
   const form = document.getElementById("pg-form");
   const list = document.getElementById("pg-turns");
@@ -21,7 +21,7 @@
   const lanesOf = JSON.parse(form.dataset.lanes);
   const nothing = list.firstElementChild;
 
-  // Each turn: its question, its element, and its answers in the order in which they were asked for.
+  // Each turn: its question, its element, and its answers in the order of the requests.
   let turns = [];
   let running = null;
 
@@ -30,8 +30,8 @@
   const isNearEnd = () => innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_PX;
   const toEnd = () => scrollTo({ top: document.documentElement.scrollHeight });
 
-  // ---- what goes wrong
-  const trouble = ({ message, remedy = "", href = "", label = "Open the page" }) => {
+  // ---- errors
+  const trouble = ({ message, remedy = "", href = "", label = "Open page" }) => {
     const shown = copyOf("pg-trouble");
     slot(shown, "message").textContent = message;
     slot(shown, "remedy").textContent = remedy;
@@ -40,14 +40,14 @@
     }
     return shown;
   };
-  // What a backend says in mid-answer comes as it is: its words are shown, and no links but to the console.
-  const heard = (error) => {
+  // A backend's error in mid-answer is passed on unchanged: show its text, but only links to the console.
+  const safeError = (error) => {
     const { message, remedy, href } = typeof error === "string" ? { message: error } : error;
     const text = (value, otherwise) => (typeof value === "string" && value ? value : otherwise);
     const path = text(href, "");
     return {
-      message: text(message, "The backend broke off and did not say why."),
-      remedy: text(remedy, "Send it again."),
+      message: text(message, "The backend stopped without giving a reason."),
+      remedy: text(remedy, "Send the message again."),
       href: path.startsWith("/console/") ? path : "",
     };
   };
@@ -80,8 +80,8 @@
   const errorOf = async (response) => {
     if (response.status === 401) {
       return {
-        message: "Your session has ended.",
-        remedy: "Sign in again in another window and load this page anew; copy your text first.",
+        message: "Your session has expired.",
+        remedy: "Copy your text, sign in again in another window, then reload this page.",
         href: response.headers.get("hx-redirect") ?? "/console/login",
         label: "Sign in",
       };
@@ -89,22 +89,22 @@
     try {
       return (await response.json()).error;
     } catch {
-      return { message: `The gateway answered ${response.status}.`, remedy: "Send it again." };
+      return { message: `The gateway answered ${response.status}.`, remedy: "Send the message again." };
     }
   };
 
-  // ---- what is sent
+  // ---- sending
   const settings = () => {
     const fields = new URLSearchParams();
     for (const name of SETTINGS) fields.set(name, form.elements[name].value);
     return fields;
   };
-  // The newest answer of the same column goes on; where it has none, that of another one.
+  // Continue the newest answer of the same column; if there is none, that of another column.
   const answerOf = (turn, column) => {
     const said = turn.takes.filter((take) => take.text);
     return (said.findLast((take) => take.column === column) ?? said.at(-1))?.text;
   };
-  // What came before a turn, as much of its end as may be sent.
+  // Return the messages before a turn: as many of the newest as may be sent.
   const before = (turn, column) => {
     const messages = [];
     let chars = 0;
@@ -115,7 +115,7 @@
       if (chars > charsMax || messages.length + 2 > messagesMax) {
         return { messages, isCut: true };
       }
-      // Half a character, where an answer was cut, would be no JSON for the gateway.
+      // If an answer was cut inside a character, half a character would be invalid JSON.
       messages.unshift(
         { role: "user", content: earlier.question.toWellFormed() },
         { role: "assistant", content: answer.toWellFormed() },
@@ -144,7 +144,7 @@
     return take;
   };
   const say = (take, state) => (slot(take.node, "state").textContent = state);
-  // Once for each picture of the screen, however many tokens came: text, never markup.
+  // Once per frame, however many tokens arrived: text, never markup.
   const draw = (take) => {
     if (!take.isDrawn) return;
     take.isDrawn = false;
@@ -168,25 +168,25 @@
     try {
       return Object(JSON.parse(data));
     } catch {
-      throw { message: "The backend sent something that is no answer.", remedy: "Send it again, or choose another model." };
+      throw { message: "The backend sent an invalid answer.", remedy: "Send the message again, or choose another model." };
     }
   };
-  const hear = (take, data) => {
+  const receive = (take, data) => {
     if (data === "[DONE]") return;
     const said = parsed(data);
-    if (said.error) throw heard(said.error);
+    if (said.error) throw safeError(said.error);
     const choice = said.choices?.[0];
     const delta = choice?.delta ?? choice?.message;
     take.text += delta?.content ?? delta?.refusal ?? "";
     take.thoughts += delta?.reasoning_content ?? delta?.reasoning ?? "";
-    if (choice?.finish_reason === "length") take.end = "cut at its limit of tokens";
+    if (choice?.finish_reason === "length") take.end = "token limit reached";
     const ended = CUT[said.millrace?.ended];
     if (ended) slot(take.node, "problem").replaceChildren(trouble({ message: ended[0], remedy: ended[1] }));
     draw(take);
   };
   const listen = async (take, response) => {
     if (!response.headers.get("content-type")?.startsWith("text/event-stream")) {
-      hear(take, await response.text());
+      receive(take, await response.text());
       return;
     }
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -198,12 +198,12 @@
         held = done ? "" : events.pop();
         for (const event of events) {
           const lines = event.split(/\r?\n/).filter((line) => line.startsWith("data:"));
-          if (lines.length) hear(take, lines.map((line) => line.slice(5).trimStart()).join("\n"));
+          if (lines.length) receive(take, lines.map((line) => line.slice(5).trimStart()).join("\n"));
         }
         if (done) return;
       }
     } finally {
-      reader.cancel().catch(() => {}); // what is read no further must not go on being made, and paid for
+      reader.cancel().catch(() => {}); // stop generation of an answer that is no longer read; it costs money
     }
   };
   const showHead = (take, response) => {
@@ -221,7 +221,7 @@
     const response = await fetch(`${PATH}/answers/${take.id}`, { headers: { "HX-Request": "true" } }).catch(() => null);
     if (!response?.ok) return;
     const follows = isNearEnd();
-    slot(take.node, "facts").innerHTML = await response.text(); // made and escaped by the gateway
+    slot(take.node, "facts").innerHTML = await response.text(); // rendered and escaped by the gateway
     if (follows) toEnd();
   };
   const ask = async (take, signal) => {
@@ -243,21 +243,21 @@
       showHead(take, response);
       if (prompt.value.trim() === take.turn.question) prompt.value = "";
       await listen(take, response);
-      say(take, [take.end, isCut && "without the oldest turns"].filter(Boolean).join(", "));
+      say(take, [take.end, isCut && "oldest messages omitted"].filter(Boolean).join(", "));
     } catch (error) {
       const follows = isNearEnd();
       if (signal.aborted) {
         say(take, "stopped");
       } else {
-        const lost = { message: "The connection to the gateway broke off.", remedy: "Send it again." };
+        const lost = { message: "The connection to the gateway was lost.", remedy: "Send the message again." };
         slot(take.node, "problem").replaceChildren(trouble(error instanceof Error ? lost : error));
-        say(take, take.isRefused ? "refused" : "broke off");
+        say(take, take.isRefused ? "refused" : "Interrupted");
       }
       if (follows) toEnd();
     }
     draw(take);
     take.node.setAttribute("aria-busy", "false");
-    if (!take.fields) showFacts(take); // a moment later, when it is booked: nobody waits for that
+    if (!take.fields) showFacts(take); // a moment later, once the ledger has it; do not wait for that
   };
 
   // ---- turns
@@ -294,15 +294,15 @@
     take.node.remove();
     if (!take.turn.takes.length) drop(take.turn);
   };
-  // Whether something may be asked now. What a browser cannot read as a number it would leave out.
+  // Whether a request may be sent now. A browser would leave out input that is not a number.
   const mayAsk = () => {
     if (running) return false;
     unmark();
     const wrong = [...form.querySelectorAll("input[type=number]")].filter((input) => input.validity.badInput);
-    mark(Object.fromEntries(wrong.map((input) => [input.name, "Give a number."])));
+    mark(Object.fromEntries(wrong.map((input) => [input.name, "Enter a number."])));
     return !wrong.length;
   };
-  // Asks, and takes away what the form's fields keep from being asked at all: they say why.
+  // Send, and remove answers whose request the form's fields prevented; the fields show the reason.
   const runChecked = async (takes) => {
     await run(takes);
     const wrong = takes.filter((take) => take.fields);
@@ -313,7 +313,7 @@
   const submit = async () => {
     if (!mayAsk()) return;
     const question = prompt.value.trim();
-    if (!question) return mark({ prompt: "Fill this in." });
+    if (!question) return mark({ prompt: "Enter a message." });
     for (const failed of turns.filter(hasFailed)) drop(failed);
     for (const row of list.querySelectorAll(".pg-again")) row.remove();
     nothing.remove();
@@ -356,11 +356,11 @@
     fields.set("history", JSON.stringify(before(null, "a").messages));
     const response = await post("code", fields).catch(() => null);
     if (response?.ok) {
-      document.getElementById("pg-code-shown").innerHTML = await response.text(); // made and escaped by the gateway
+      document.getElementById("pg-code-shown").innerHTML = await response.text(); // rendered and escaped by the gateway
       dialog.showModal();
       return;
     }
-    const error = response ? await errorOf(response) : { message: "The gateway does not answer.", remedy: "Try again." };
+    const error = response ? await errorOf(response) : { message: "The gateway did not answer.", remedy: "Try again." };
     if (error.fields) mark(error.fields);
     else problem.replaceChildren(trouble(error));
   });

@@ -1,4 +1,4 @@
-// Requests: one request in the drawer, and new rows that wait while somebody reads further down.
+// Requests: one request in the drawer, and new rows that wait while the user reads further down.
 (() => {
   const TOP_PX = 160;
   const drawer = document.getElementById("request-drawer");
@@ -14,7 +14,7 @@
 
   const show = async (address) => {
     await htmx.ajax("GET", address, { target: "#request-shown", swap: "innerHTML" });
-    if (shown.childElementCount === 0) return false; // what went wrong was said at the window's edge
+    if (shown.childElementCount === 0) return false; // a toast showed the error
     if (!drawer.open) drawer.showModal();
     drawer.firstElementChild.scrollTop = 0;
     shown.focus();
@@ -35,7 +35,7 @@
   const look = () => {
     if (!waits()) goOn();
   };
-  // The stream is not read on: what comes meanwhile is shown at once, in its last state, later.
+  // Stop reading the stream: what arrives meanwhile is shown later, in its last state.
   document.addEventListener("htmx:sse:before:message", (event) => {
     if (waits()) event.detail.waitUntil(new Promise((resolve) => (goOn = resolve)));
   });

@@ -1,4 +1,4 @@
-// Light or dark before the first paint: what was chosen here, else what the system says.
+// Set light or dark before the first paint: the choice made here, or the system's.
 (() => {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const chosen = () => {
@@ -18,7 +18,7 @@
     try {
       localStorage.setItem("mr-theme", theme);
     } catch {
-      // It then lasts as long as the page.
+      // The choice then lasts as long as the page.
     }
     apply();
   };

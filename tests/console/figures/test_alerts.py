@@ -85,7 +85,7 @@ def test_credits_are_low_where_they_do_not_last_three_days(available: int, week:
         (AgentWord(SELLING, 900), ""),
         (AgentWord("own_requests", 900), ""),
         (AgentWord(UNREACHED, 900), "tunnel"),
-        (AgentWord(SELLING, 100), "not heard of"),
+        (AgentWord(SELLING, 100), "stopped responding"),
         (AgentWord("the gateway has none of the models that are sold", 900), "none of the models"),
     ],
 )

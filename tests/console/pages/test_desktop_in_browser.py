@@ -72,7 +72,7 @@ def test_no_mark_of_an_axis_is_cut(desktop: Page, gateway: Gateway) -> None:
 def test_what_nobody_can_price_is_not_drawn_as_nothing_saved(desktop: Page, gateway: Gateway) -> None:
     sign_in(desktop, gateway, "/console/balance/cost", key=admin_key(gateway))
     chart = desktop.locator("#against-cloud")
-    expect(chart.locator("[data-series]").nth(2)).to_have_text(re.compile("saved against the cloud –$"))
+    expect(chart.locator("[data-series]").nth(2)).to_have_text(re.compile("savings vs. cloud –$"))
     chart.get_by_role("button", name="Table").click()
     expect(chart.get_by_role("row").nth(1).get_by_role("cell").last).to_have_text("–")
 

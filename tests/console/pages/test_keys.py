@@ -1,4 +1,4 @@
-"""Keys & people: who sees and does what, in process; and the way to a new key in a real browser."""
+"""Keys & users: who sees and does what, in process; and the way to a new key in a real browser."""
 
 import re
 from collections.abc import AsyncIterator
@@ -164,7 +164,7 @@ async def test_a_key_that_may_not_administer_shows_and_changes_nothing(home: Ser
         token = home.services.keys.issue("weak", ("cluster",), user_id="owner").token
         await client.post("/console/login", data={"key": token})
         visit = Visit(client, "owner")
-        assert "may not administer" in (await visit.get(KEYS)).text
+        assert "no admin access" in (await visit.get(KEYS)).text
         assert (await visit.post(f"{KEYS}/people", user="x")).status_code == 403
 
 
@@ -212,7 +212,7 @@ async def test_keys_are_found_by_what_the_address_says(home: Served, owner: Visi
     assert "needle" not in (await owner.get(KEYS, privacy="private")).text
     shown = (await owner.get(KEYS, which="ended", lane="pool")).text
     assert ("old one" in shown, "needle" in shown) == (True, False)
-    assert "No key is like this" in (await owner.get(KEYS, text="haystack")).text
+    assert "No matching keys" in (await owner.get(KEYS, text="haystack")).text
 
 
 async def test_keys_of_who_was_removed_are_shown_as_what_they_are(home: Served, owner: Visit) -> None:
@@ -221,29 +221,29 @@ async def test_keys_of_who_was_removed_are_shown_as_what_they_are(home: Served, 
     key = keys.issue("dans", ("pool",), user_id="dan").row.key_id
     people.remove("dan")
     assert "dans" not in (await owner.get(KEYS)).text
-    assert "person removed" in (await owner.get(KEYS, which="ended")).text
-    assert "person removed" in (await owner.get(f"{KEYS}/key/{key}")).text
+    assert "user removed" in (await owner.get(KEYS, which="ended")).text
+    assert "user removed" in (await owner.get(f"{KEYS}/key/{key}")).text
     assert "dan" not in (await owner.get(f"{KEYS}/people", text="DAN")).text.partition("<tbody>")[2]
 
 
 @pytest.mark.browser
 def test_a_key_is_shown_once_however_often_the_page_is_loaded(page: Page, gateway: Gateway) -> None:
     sign_in(page, gateway, f"{KEYS}/new", key=admin_key(gateway))
-    page.get_by_label("What it is for").fill("from a browser")
-    page.get_by_label("Most it may spend").fill("a lot")
+    page.get_by_label("Name", exact=True).fill("from a browser")
+    page.get_by_label("Monthly budget (USD)").fill("a lot")
     assert_accessible(page)
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Create key").click()
     expect(page.get_by_text("An amount is a decimal string")).to_be_visible()
-    expect(page.get_by_label("What it is for")).to_have_value("from a browser")
-    page.get_by_label("Most it may spend").fill("2.50")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("from a browser")
+    page.get_by_label("Monthly budget (USD)").fill("2.50")
     before = len(gateway.admin("/admin/keys")["keys"])
-    page.get_by_role("button", name="Make the key").click()
-    expect(page.get_by_text("it is shown this once")).to_be_visible()
+    page.get_by_role("button", name="Create key").click()
+    expect(page.get_by_text("You won't see it again")).to_be_visible()
     assert_accessible(page)
     page.get_by_role("tab", name="Python").click()
     expect(page.get_by_text("from openai import OpenAI")).to_be_visible()
     page.reload()
-    expect(page.get_by_label("What it is for")).to_have_value("")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("")
     assert len(gateway.admin("/admin/keys")["keys"]) == before + 1
     page.goto(gateway.root + KEYS)
     row = page.get_by_role("row").filter(has_text="from a browser").first
@@ -251,30 +251,30 @@ def test_a_key_is_shown_once_however_often_the_page_is_loaded(page: Page, gatewa
     page.wait_for_selector("body[data-live=on]")
     assert_accessible(page)
     row.get_by_role("link", name="from a browser").click()
-    page.get_by_role("button", name="New text").click()
-    page.get_by_role("button", name="Give it a new text").click()
-    expect(page.get_by_text("The text before it opens until")).to_be_visible()
-    page.get_by_role("link", name="To the key").click()
+    page.get_by_role("button", name="Rotate").click()
+    page.get_by_role("button", name="Rotate key").click()
+    expect(page.get_by_text("The previous key works until")).to_be_visible()
+    page.get_by_role("link", name="Open key").click()
     page.get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     assert_accessible(page)
-    page.get_by_role("button", name="Revoke it").click()
-    expect(page.get_by_text("opens nothing any more")).to_be_visible()
+    page.get_by_role("button", name="Revoke key").click()
+    expect(page.get_by_text("Key revoked.")).to_be_visible()
 
 
 @pytest.mark.browser
 def test_a_person_is_added_and_sent_a_link(desktop: Page, gateway: Gateway) -> None:
     sign_in(desktop, gateway, f"{KEYS}/people", key=admin_key(gateway))
-    desktop.get_by_role("button", name="Add a person").click()
+    desktop.get_by_role("button", name="Add user").click()
     desktop.get_by_label("User name").fill("no name")
     assert_accessible(desktop)
-    desktop.get_by_role("button", name="Add", exact=True).click()
+    desktop.get_by_role("dialog").get_by_role("button", name="Add user").click()
     expect(desktop.get_by_text("1 to 80 letters, digits")).to_be_visible()
     desktop.get_by_label("User name").fill("zoe")
-    desktop.get_by_role("button", name="Add", exact=True).click()
+    desktop.get_by_role("dialog").get_by_role("button", name="Add user").click()
     expect(desktop.get_by_role("heading", name="zoe", level=1)).to_be_visible()
     desktop.get_by_role("button", name="Password link").click()
-    desktop.get_by_role("button", name="Make the link").click()
+    desktop.get_by_role("button", name="Create link").click()
     expect(desktop.get_by_text("/console/welcome?token=")).to_be_visible()
     assert_accessible(desktop)
 
@@ -287,8 +287,8 @@ def test_the_first_password_is_chosen_by_the_link_that_the_machine_printed(
     desktop.goto(link)
     assert_accessible(desktop)
     desktop.get_by_label("New password").fill("a password of mine")
-    desktop.get_by_label("The same again").fill("a password of mine")
-    desktop.get_by_role("button", name="Choose and sign in").click()
+    desktop.get_by_label("Confirm password").fill("a password of mine")
+    desktop.get_by_role("button", name="Set password").click()
     desktop.get_by_role("link", name="owner").click()
     expect(desktop.get_by_text("this browser")).to_be_visible()
     assert_accessible(desktop)

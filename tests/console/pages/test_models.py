@@ -59,7 +59,7 @@ async def test_a_server_comes_loads_puts_away_and_goes(served: Served) -> None:
         assert told == [{"model": MODEL}, {"model": MODEL, "keep_alive": 0}]
         answer = await owner.post(f"{MODELS}/servers/desk/drain", htmx=True)
         assert (answer.status_code, answer.headers["hx-redirect"]) == (204, f"{MODELS}#servers")
-        assert "Serve again" in (await owner.get(MODELS)).text
+        assert "Resume</button>" in (await owner.get(MODELS)).text
         await owner.post(f"{MODELS}/servers/desk/undrain")
         assert (await owner.post(f"{MODELS}/servers/desk/melt")).status_code == 404
         assert (await owner.post(f"{MODELS}/servers/nobody/drain")).status_code == 404
@@ -99,7 +99,7 @@ async def test_members_see_what_their_keys_may_name_and_nothing_of_servers(serve
 async def test_advice_and_then_the_model_is_loaded(served: Served) -> None:
     controller = served.services.controller
     async with visiting(served) as owner:
-        assert "Which model" in (await owner.get(f"{MODELS}/fit")).text
+        assert "Check hardware fit" in (await owner.get(f"{MODELS}/fit")).text
         unknown = await owner.get(f"{MODELS}/fit", model="nowhere", context_tokens="12")
         assert (unknown.status_code, unknown.text.count('aria-invalid="true"')) == (400, 1)
         unknown = await owner.get(f"{MODELS}/fit", model="nowhere")
@@ -107,13 +107,13 @@ async def test_advice_and_then_the_model_is_loaded(served: Served) -> None:
         advised = await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL))
         assert "the cluster has no machine" in advised.text
         refused = await owner.post(f"{MODELS}/cluster")
-        assert (refused.status_code, "Fill this in." in refused.text) == (400, True)
+        assert (refused.status_code, "Enter a value." in refused.text) == (400, True)
         await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))
         await until(lambda: controller.model is not None)
         shown = await owner.get(MODELS)
         assert controller.model
         assert controller.model.manifest.digest in shown.text
-        assert "Load a model" not in shown.text
+        assert "Load model" not in shown.text
         assert (await owner.post(f"{MODELS}/servers/scan", hosts="127.0.0.1", ports="70000")).status_code == 400
         again = await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))
         assert (again.status_code, "The cluster serves" in again.text) == (409, True)
@@ -139,7 +139,7 @@ async def test_a_price_is_set_on_the_models_page_and_taken_back(priced: Served) 
         shown = (await owner.get(f"{MODELS}/of", model="fast")).text
         assert "From the settings." in shown
         assert 'value="1.00"' in shown
-        assert "None is known" in (await owner.get(f"{MODELS}/of", model="odd")).text
+        assert "No price known" in (await owner.get(f"{MODELS}/of", model="odd")).text
         bad = await owner.post(
             f"{MODELS}/price", model="fast", prompt_usd_per_mtok="cheap", completion_usd_per_mtok="7"
         )
@@ -154,7 +154,7 @@ async def test_a_price_is_set_on_the_models_page_and_taken_back(priced: Served) 
         assert "$0.50 / $7.00" in shown
         assert "Set by owner" in shown
         theirs = (await ann.get(f"{MODELS}/of", model="fast")).text
-        assert ("$0.50 / $7.00" in theirs, "Set the price" in theirs) == (True, False)
+        assert ("$0.50 / $7.00" in theirs, "Set price" in theirs) == (True, False)
         for path in ("price", "price/remove", "alias", "alias/remove"):
             assert (await ann.post(f"{MODELS}/{path}", model="fast", alias="x")).status_code == 403
         assert (await owner.post(f"{MODELS}/price/remove", model="fast")).status_code == 303

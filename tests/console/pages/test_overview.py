@@ -73,7 +73,7 @@ async def test_operators_see_the_house_and_others_what_is_their_own(house: House
         assert "req_ann" in text
         assert ("req_owner" in text) is others
         assert ("Throughput" in text) is others
-        assert ("No machine has joined" in text) is others
+        assert ("No machines yet" in text) is others
         assert ("Pause cloud" in text) is others
         assert ("owner&#39;s key" in text) is others
     # Another key of hers is another application's.
@@ -160,16 +160,16 @@ async def test_a_key_that_may_not_administer_opens_no_view_of_others(house: Hous
         for text in (page, live.text):
             for others in ("req_ann", "req_owner", "ann&#39;s key", "owner&#39;s key", "$3.00", ">hers<"):
                 assert others not in text, others
-            assert "Saved against cloud" not in text
+            assert "Savings vs. cloud" not in text
             assert f"req_weak_{who}" in text
-            assert ("No machine has joined" in text) is has_machines
-        assert "a key that may not administer" in page
+            assert ("No machines yet" in text) is has_machines
+        assert "this key has no admin access" in page
         assert ("Throughput" in page) is has_machines
         assert "Pause cloud" not in page
     for who in ("owner", "eve"):
         async with visiting(house, who) as visit:
             page = (await visit.get("/console")).text
-        assert "a key that may not administer" not in page
+        assert "this key has no admin access" not in page
         assert (f"req_weak_{who}" in page) is True
 
 

@@ -204,8 +204,8 @@ async def test_a_key_s_session_may_what_the_key_may(house: Served, backend: Back
     # `key_of` gives the cluster lane alone.
     async with visiting(house, "ann") as bound:
         shown = await bound.get(PLAYGROUND, model="m", lane="pool")
-        assert "You may not name m here" in shown.text
-        assert "You may not use the lane pool" in shown.text
+        assert "Model m is not available" in shown.text
+        assert "Lane pool is not available" in shown.text
         assert '<option value="pool"' not in shown.text
         for fields in ({}, {"lane": "pool"}):
             refused = await asked(bound, **fields)
@@ -244,7 +244,7 @@ async def test_refusals_are_sentences_with_what_helps(house: Served, ann: Visit)
     unpaid = await asked(ann, model="dear")
     error = unpaid.json()["error"]
     assert (unpaid.status_code, error["code"]) == (402, "insufficient_credit")
-    assert "lane that costs nothing" in error["remedy"]
+    assert "free lane" in error["remedy"]
     elsewhere = await asked(ann, lane="cloud")
     assert (elsewhere.status_code, elsewhere.json()["error"]["field"]) == (400, "lane")
     backends = await asked(ann, max_tokens="13")
@@ -380,13 +380,13 @@ async def test_links_fill_in_and_send_nothing(house: Served, backend: Backend, a
     assert re.search(r'<option value="m" selected>', shown.text)
     assert re.search(r'<option value="pool" selected>', shown.text)
     unknown = await ann.get(PLAYGROUND, request="req_nobody")
-    assert "There is no such request" in unknown.text
+    assert "Request not found" in unknown.text
     assert len(backend.heard) == before
     answer = await asked(ann)
     request_id = answer.headers["x-request-id"]
     await ann.client.get(f"{PLAYGROUND}/answers/{request_id}")
     replayed = await ann.get(PLAYGROUND, request=request_id)
-    assert "keeps neither prompt nor answer" in replayed.text
+    assert "stores neither prompt nor answer" in replayed.text
     assert re.search(r'<option value="pool" selected>', replayed.text)
     items = json.dumps([{"role": "user", "content": text} for text in ("Before", "Why <that>?")])
     stored = StoredResponse(
@@ -397,7 +397,7 @@ async def test_links_fill_in_and_send_nothing(house: Served, backend: Backend, a
     assert "Why &lt;that&gt;?</textarea>" in replayed.text
     async with visiting(house) as owner:
         others = await owner.get(PLAYGROUND, request=request_id)
-        assert "keeps neither prompt nor answer" in others.text
+        assert "stores neither prompt nor answer" in others.text
     nul = await ann.get(PLAYGROUND, request="req_\x00")  # which a database may refuse to look for
     assert (nul.status_code, "request: " in nul.text) == (400, True)
     too_long = await ann.get(PLAYGROUND, prompt="x" * 20_001)

@@ -87,19 +87,19 @@ def opened(page: Page, gateway: Gateway, query: str = "", key: str | None = None
 
 def limit(page: Page, tokens: int) -> None:
     page.get_by_text("System prompt, temperature, length").click()
-    page.get_by_label("Answer at most, tokens").fill(str(tokens))
+    page.get_by_label("Max tokens").fill(str(tokens))
 
 
 def test_an_answer_streams_and_says_where_it_came_from(page: Page, gateway: Gateway) -> None:
     opened(page, gateway, f"?model={DEMO_MODEL.name}")
-    expect(page.get_by_text("Nothing said yet")).to_be_visible()
+    expect(page.get_by_text("No messages yet")).to_be_visible()
     assert_accessible(page)
     limit(page, 8)
     page.get_by_label("Message").fill("Hello <b>there</b>")
     page.get_by_label("Message").press("Enter")
     answer = page.get_by_role("group", name=f"Answer of {DEMO_MODEL.name}")
     expect(answer.locator(".pg-text")).not_to_be_empty()
-    expect(answer.get_by_role("link", name="The request")).to_be_visible()
+    expect(answer.get_by_role("link", name="Show request")).to_be_visible()
     expect(answer).to_contain_text("cluster")
     expect(answer).to_contain_text("tok/s")
     expect(answer).to_contain_text("$0.00")
@@ -121,13 +121,13 @@ def test_two_models_answer_at_once_and_one_is_asked_again(page: Page, gateway: G
     page.get_by_label("Message").fill("Hello")
     page.get_by_label("Message").press("Enter")
     answers = page.locator(".pg-answer")
-    links = answers.get_by_role("link", name="The request")
+    links = answers.get_by_role("link", name="Show request")
     expect(links).to_have_count(2)
     expect(answers.nth(0)).to_contain_text("cluster")
     expect(answers.nth(1)).to_contain_text("pool · desk")
     expect(answers.nth(1).locator(".pg-text")).to_have_text(TEXT)
-    answers.nth(1).get_by_label("Lane to ask again").select_option("pool")
-    answers.nth(1).get_by_role("button", name="Ask again there").click()
+    answers.nth(1).get_by_label("Lane for retry").select_option("pool")
+    answers.nth(1).get_by_role("button", name="Retry in this lane").click()
     expect(links).to_have_count(3)
     expect(answers.nth(2).locator(".pg-text")).to_have_text(TEXT)
     assert_accessible(page)
@@ -136,13 +136,13 @@ def test_two_models_answer_at_once_and_one_is_asked_again(page: Page, gateway: G
 def test_a_conversation_goes_on_until_a_new_one(desktop: Page, gateway: Gateway) -> None:
     page = desktop
     opened(page, gateway, "?model=fake&prompt=First")
-    links = page.locator(".pg-answer").get_by_role("link", name="The request")
+    links = page.locator(".pg-answer").get_by_role("link", name="Show request")
     page.get_by_role("button", name="Send").click()
     expect(links).to_have_count(1)
     page.get_by_label("Message").fill("Second")
     page.get_by_role("button", name="Send").click()
     expect(links).to_have_count(2)
-    expect(page.get_by_role("button", name="Ask again there")).to_have_count(1)
+    expect(page.get_by_role("button", name="Retry in this lane")).to_have_count(1)
     page.get_by_label("Message").fill("Third")
     page.get_by_role("button", name="View code").click()
     shown = page.get_by_role("dialog").get_by_role("tabpanel", name="curl")
@@ -150,7 +150,7 @@ def test_a_conversation_goes_on_until_a_new_one(desktop: Page, gateway: Gateway)
         expect(shown).to_contain_text(part)
     page.keyboard.press("Escape")
     page.get_by_role("button", name="New conversation").click()
-    expect(page.get_by_text("Nothing said yet")).to_be_visible()
+    expect(page.get_by_text("No messages yet")).to_be_visible()
     expect(page.get_by_label("Message")).to_have_value("Third")
 
 
@@ -162,7 +162,7 @@ def test_an_answer_stops_when_told_to(desktop: Page, gateway: Gateway) -> None:
     expect(answer.locator(".pg-text")).to_contain_text("tick tick")
     page.get_by_role("button", name="Stop").click()
     expect(answer).to_contain_text("stopped")
-    link = answer.get_by_role("link", name="The request")
+    link = answer.get_by_role("link", name="Show request")
     expect(link).to_be_visible()
     request_id = str(link.get_attribute("href")).rpartition("/")[2]
     assert gateway.record(request_id)["outcome"] == "interrupted"
@@ -174,9 +174,9 @@ def test_an_answer_that_breaks_off_says_so_and_keeps_what_came(desktop: Page, ga
     opened(page, gateway, "?model=fake.aborts&prompt=Go")
     page.get_by_role("button", name="Send").click()
     answer = page.get_by_role("group", name="Answer of fake.aborts")
-    expect(answer.get_by_role("alert")).to_contain_text("Its state is on the Models page.")
+    expect(answer.get_by_role("alert")).to_contain_text("check its state on the Models page.")
     expect(answer.locator(".pg-text")).to_have_text("The mill ")
-    expect(answer).to_contain_text("broke off")
+    expect(answer).to_contain_text("Interrupted")
 
 
 def test_what_is_refused_is_said_and_what_was_typed_stays(page: Page, gateway: Gateway) -> None:
@@ -200,7 +200,7 @@ def test_what_a_backend_puts_into_its_stream_leads_nowhere_and_goes_on_no_longer
 ) -> None:
     page = desktop
     opened(page, gateway)
-    for model, sentence in (("spoilt.links", "Sign in again."), ("spoilt.garbled", "that is no answer")):
+    for model, sentence in (("spoilt.links", "Sign in again."), ("spoilt.garbled", "an invalid answer")):
         page.goto(f"{gateway.root}{PLAYGROUND}?model={model}&prompt=Go")
         page.get_by_role("button", name="Send").click()
         answer = page.get_by_role("group", name=f"Answer of {model}")
@@ -231,10 +231,10 @@ def test_a_wrong_setting_keeps_an_answer_from_being_asked_again_and_nothing_else
     opened(page, gateway, "?model=fake&prompt=Go")
     page.get_by_role("button", name="Send").click()
     answers = page.locator(".pg-answer")
-    expect(answers.get_by_role("link", name="The request")).to_have_count(1)
+    expect(answers.get_by_role("link", name="Show request")).to_have_count(1)
     page.get_by_text("System prompt, temperature, length").click()
     page.get_by_label("Temperature").fill("3")
-    answers.get_by_role("button", name="Ask again there").click()
+    answers.get_by_role("button", name="Retry in this lane").click()
     expect(page.locator("#f-temperature-error")).to_contain_text("less than or equal to 2")
     expect(answers).to_have_count(1)
     expect(answers.locator(".pg-text")).to_have_text(TEXT)

@@ -170,7 +170,7 @@ async def test_the_live_page_can_be_drawn_while_there_is_nothing(
     async with visiting(house, "owner") as owner:
         await owner.get(f"{REQUESTS}/live", model="asked by nobody")
     (region,) = await pages[0].render()
-    assert "No request like that" in region.drawn.text
+    assert "No matching requests" in region.drawn.text
 
 
 @pytest.mark.anyio
@@ -182,7 +182,7 @@ async def test_everybody_sees_their_own_and_a_session_of_a_key_that_keys(house: 
         for other in ("req_ann2", "req_bob", "req_nowhere", "%00"):
             answer = await ann.get(f"{REQUESTS}/{other}")
             assert answer.status_code == (400 if other == "%00" else 404), other
-        assert "There is no such request" in (await ann.get(f"{REQUESTS}/req_bob")).text
+        assert "Request not found" in (await ann.get(f"{REQUESTS}/req_bob")).text
         for path in (REQUESTS, f"{REQUESTS}/csv", f"{REQUESTS}/live"):
             assert (await ann.get(path, key=house.ids["ann-2"])).status_code == 403, path
         assert "ann-2" not in (await ann.get(REQUESTS)).text
@@ -215,13 +215,15 @@ async def test_one_request_has_its_reasons_its_money_and_a_way_to_try_again(
     async with visiting(house, "owner") as owner:
         why = (await owner.get(f"{REQUESTS}/req_why")).text
         assert "pool:desk" in why
-        assert "What was ruled out" in why
-        assert "cloud" in why.partition("What was ruled out")[2]
+        assert "Excluded backends" in why
+        assert "cloud" in why.partition("Excluded backends")[2]
         money = (await owner.get(f"{REQUESTS}/req_bob")).text
-        assert re.search(r"event \d+ <span[^>]*>capture</span>, hold \d+", money)
+        assert re.search(r"Ledger entry</dt><dd>\d+ <span[^>]*>capture</span>, hold \d+", money)
         failed = (await owner.get(f"{REQUESTS}/req_old")).text
-        assert "Its state is on the Models page" in failed
-        assert re.search(r"event \d+ <span[^>]*>lease</span>, held in lease <code[^>]*>lease-7", failed)
+        assert "check its state on the Models page" in failed
+        assert re.search(
+            r"Ledger entry</dt><dd>\d+ <span[^>]*>lease</span>, reservation <code[^>]*>lease-7", failed
+        )
         for is_built in (True, False):
             pages = [each for each in PAGES if is_built or each.title != "Playground"]
             monkeypatch.setattr(one, "pages_of", lambda _, pages=pages: pages)
@@ -242,7 +244,7 @@ async def test_stored_text_is_shown_to_whose_it_is_alone(house: House) -> None:
     async with visiting(house, "owner") as owner:
         shown = (await owner.get(f"{REQUESTS}/req_said")).text
         assert "secret" not in shown
-        assert "Not kept." in shown
+        assert "Prompts are not stored." in shown
 
 
 def stored(owner: str, said: list[dict[str, Any]], answer: str) -> StoredResponse:
@@ -318,7 +320,7 @@ def test_the_log_is_live_and_one_request_opens_in_the_drawer(page: Page, gateway
 
     rows.first.get_by_role("link").click()
     drawer = page.get_by_role("dialog", name="Request")
-    for text in ("Timeline", "Why this lane", "Could answer", "event ", answer.id.removeprefix("resp_")):
+    for text in ("Timeline", "Why this lane", "Candidates", "Ledger entry", answer.id.removeprefix("resp_")):
         expect(drawer).to_contain_text(text)
     expect(drawer.locator("pre").first).to_have_text("A question that is kept")
     assert_accessible(page)
@@ -327,7 +329,7 @@ def test_the_log_is_live_and_one_request_opens_in_the_drawer(page: Page, gateway
     expect(rows.first.get_by_role("link")).to_be_focused()
 
     rows.first.get_by_role("link").click()
-    drawer.get_by_role("link", name="Open as a page").click()
+    drawer.get_by_role("link", name="Open as page").click()
     expect(page.get_by_role("heading", name="Timeline", level=2)).to_be_visible()
     assert_accessible(page)
     page.goto(f"{gateway.root}{REQUESTS}/req_nowhere")
@@ -343,7 +345,7 @@ def test_filters_stand_in_the_address_and_wrong_ones_beside_their_field(page: Pa
     page.get_by_text("Exact times").click()
     page.get_by_label("From").fill("2020-01-01T00:00:30")
     page.get_by_role("button", name="Show").click()
-    expect(page.get_by_text("Give a status as 429, or as 4xx.")).to_be_visible()
+    expect(page.get_by_text("Enter a status such as 429 or 4xx.")).to_be_visible()
     expect(page.get_by_label("Lane")).to_have_value("cluster")
     expect(page.get_by_label("From")).to_have_value("2020-01-01T00:00:30")
     assert_accessible(page)
@@ -357,5 +359,5 @@ def test_filters_stand_in_the_address_and_wrong_ones_beside_their_field(page: Pa
     assert download.value.path().read_text().startswith("time,request,key")
     page.get_by_label("Model").fill("nobody has this")
     page.get_by_role("button", name="Show").click()
-    expect(page.get_by_text("No request like that")).to_be_visible()
+    expect(page.get_by_text("No matching requests")).to_be_visible()
     assert_accessible(page)

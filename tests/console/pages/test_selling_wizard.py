@@ -50,9 +50,9 @@ async def test_the_wizard_writes_what_the_agent_reads_and_leaves_the_rest_alone(
             await owner.post("/console/models/servers", name="desk", base_url=server.base_url, kind="ollama")
             first = await owner.get(f"{SELLING}/list")
             assert "qwen3:8b" in first.text
-            assert "no tokenizer.json is known for it" in first.text
+            assert "its tokenizer.json is unknown" in first.text
             checked = await owner.get(f"{SELLING}/list/check", **GIVEN)
-            assert "It cannot be listed just now" in checked.text
+            assert "Not ready to list" in checked.text
             assert "mr-old" not in checked.text
             assert "$0.1900" not in checked.text
             assert "$0.19" in checked.text, "the seller's share of 0.20 with the usual fee"
@@ -106,14 +106,14 @@ async def test_a_model_that_is_in_the_settings_can_be_chosen_again(served: Serve
 async def test_a_wrong_answer_is_said_at_its_step_and_nothing_typed_is_lost(served: Served) -> None:
     async with visiting(served) as owner:
         for wrong, field, step in (
-            ({"model": ""}, "model", "What is sold"),
-            ({"minutes": "9999"}, "minutes", "When idle means idle"),
-            ({"begins": "25:00"}, "begins", "When idle means idle"),
-            ({"prompt": "0,05"}, "prompt", "What it costs"),
-            ({"completion": "-1"}, "completion", "What it costs"),
-            ({"country_code": "Germany"}, "country_code", "How buyers get here"),
-            ({"house_url": "house.example/path"}, "house_url", "How buyers get here"),
-            ({"tunnel": "named"}, "tunnel", "How buyers get here"),
+            ({"model": ""}, "model", "Model"),
+            ({"minutes": "9999"}, "minutes", "Idle conditions"),
+            ({"begins": "25:00"}, "begins", "Idle conditions"),
+            ({"prompt": "0,05"}, "prompt", "Price"),
+            ({"completion": "-1"}, "completion", "Price"),
+            ({"country_code": "Germany"}, "country_code", "Connection and marketplace"),
+            ({"house_url": "house.example/path"}, "house_url", "Connection and marketplace"),
+            ({"tunnel": "named"}, "tunnel", "Connection and marketplace"),
         ):
             for answer in (
                 await owner.get(f"{SELLING}/list/check", **GIVEN | wrong),
@@ -123,7 +123,7 @@ async def test_a_wrong_answer_is_said_at_its_step_and_nothing_typed_is_lost(serv
                 assert f"<h2>{step}" in answer.text, wrong
                 if field != "model":
                     assert re.search(f'name="{field}"[^>]* aria-invalid="true"', answer.text), wrong
-                if step != "What is sold":
+                if step != "Model":
                     assert 'name="model" value="qwen3:8b"' in answer.text
         assert (await owner.get(f"{SELLING}/list/nowhere")).status_code == 404
         assert (await owner.post(f"{SELLING}/list/write", csrf="no", **GIVEN)).status_code == 403
@@ -142,7 +142,7 @@ def test_a_section_that_cannot_be_told_from_the_rest_is_not_written() -> None:
     assert with_section(text, section) == text, "written again it is the same"
     assert "mr-" not in as_toml({"house_key": "mr-1", "house-key": "mr-2"}, is_masked=True), "nor one misspelt"
     for awkward in ("selling = { tunnel = 'quick' }\n", 'selling.tunnel = "quick"\n'):
-        with pytest.raises(Conflict, match="Put the section there yourself"):
+        with pytest.raises(Conflict, match="Copy the section shown here into the file yourself"):
             with_section(awkward, section)
 
 
@@ -160,7 +160,7 @@ def test_two_admins_do_not_write_over_one_another(tmp_path: Path) -> None:
     (tmp_path / "millrace.toml").symlink_to(owned)
     file = SettingsFile.of(tmp_path)
     file.put({"country_code": "DE", "region": "Köln"}, before={})
-    with pytest.raises(Conflict, match="has changed meanwhile"):
+    with pytest.raises(Conflict, match="was changed meanwhile"):
         file.put({"country_code": "FR"}, before={})
     assert file.section() == {"country_code": "DE", "region": "Köln"}
     assert file.path.is_symlink(), "the owner's link leads where it led"
@@ -179,7 +179,10 @@ async def test_a_file_that_is_odd_or_cannot_be_replaced_is_no_mistake_of_ours(se
                 for step in ("", "/when?model=m", "/price?model=m&minutes=1"):
                     assert (await owner.get(f"{SELLING}/list{step}")).status_code == 200, (odd, step)
                 refused = await owner.post(f"{SELLING}/list/write", **GIVEN)
-                assert (refused.status_code, "Put the section there yourself" in refused.text) == (409, True)
+                assert (
+                    refused.status_code,
+                    "Copy the section shown here into the file yourself" in refused.text,
+                ) == (409, True)
                 assert 'name="model" value="qwen3:8b"' in refused.text
                 assert file.read_text() == odd
         with settings_file(served, "[log]\nlevel = 'info'\n") as file:

@@ -98,7 +98,7 @@ async def test_a_changed_password_ends_the_other_sessions(serve: Serve) -> None:
         assert unproven.status_code == 403
         wrong = await here.post("/console/keys/account/password", data=form | {"old": "not the old one"})
         assert wrong.status_code == 403
-        assert "This is not your password." in wrong.text
+        assert "Wrong password." in wrong.text
         assert (await there.get("/console/keys/account")).status_code == 200
         done = await here.post("/console/keys/account/password", data=form)
         assert done.status_code == 303, done.text
@@ -139,7 +139,7 @@ async def test_the_machine_prints_the_first_link_and_one_for_anybody(
         running = Running(
             "http://10.0.0.1:8000/v1", "http://10.0.0.1:8000/console", Target("h", 1), served.services
         )
-        told = "choose one within an hour, to administer in the console:"
+        told = "set one within an hour for admin access to the console:"
         link = _first_password(running).removeprefix(f"{told} http://10.0.0.1:8000")
         assert (await browser.get(link)).status_code == 200
         served.services.directory.people.add("ann")

@@ -88,4 +88,4 @@ def test_a_machine_is_called_otherwise_wherever_it_is_shown(gateway: Gateway) ->
     for words, code in ((("toaster", "x"), output.FAILED), (("the mill", "a/b"), output.WRONG_USAGE)):
         assert millrace(gateway.folder, "machines", "rename", *words).exit_code == code
     said = millrace(gateway.folder, "machines", "rename", done["renamed"], "node-1")
-    assert (said.exit_code, "the mill is called node-1" in said.stdout + said.stderr) == (0, True)
+    assert (said.exit_code, "the mill renamed to node-1" in said.stdout + said.stderr) == (0, True)

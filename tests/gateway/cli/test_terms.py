@@ -50,7 +50,8 @@ def test_a_price_is_set_and_taken_back(gateway: Gateway) -> None:
     versions = data(millrace(gateway.folder, "prices", "show", "big", "--json"))
     assert [row["prompt_usd_per_mtok"] for row in versions] == ["0.15", "1.00"]
     said = millrace(gateway.folder, "prices", "set", "big", "--prompt", "0.2", "--completion", "0.8")
-    assert (said.exit_code, "cost $0.20 in and $0.80 out" in said.stdout + said.stderr) == (0, True)
+    told = "$0.20 per 1M input tokens, $0.80 per 1M output tokens"
+    assert (said.exit_code, told in said.stdout + said.stderr) == (0, True)
     back = millrace(gateway.folder, "prices", "unset", "big")
     assert (back.exit_code, "the settings" in back.stdout + back.stderr) == (0, True)
     assert priced(gateway) == ("1.00", "2.00")

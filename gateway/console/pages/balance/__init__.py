@@ -1,4 +1,4 @@
-"""Balance: what there is to spend, how it came and went, what bounds it; for the house its books."""
+"""Balance: credits to spend, how they came and went, their limits; for operators also the ledger."""
 
 from gateway.console.pages.balance import (
     accounts,

@@ -1,4 +1,4 @@
-"""What somebody may spend: what is free, put aside and on its way, in the order in which it pays; live."""
+"""A user's credits: available, held and pending, in charge order; live."""
 
 import asyncio
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class IntoPoolForm(IntoPool):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Credits that pay for requests, in nano-USD; `kind` is promo, pool or paid, `ends_ns` only promo's."""
+    """Credits that pay for requests, in nano-USD; `kind` is promo, pool or paid; only promo has `ends_ns`."""
 
     kind: str
     id: str
@@ -52,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """What a person has. `parts` are in the order in which they pay; `pending_nano` is bought, not confirmed."""
+    """A user's credits. `parts` are in charge order; `pending_nano` is bought but not confirmed."""
 
     available_nano: int
     held_nano: int
@@ -64,13 +64,13 @@ class Money:
     head: str | None
 
     def of(self, kind: str) -> int:
-        """What is free of one kind of credits."""
+        """Return the available credits of one kind, in nano-USD."""
         return sum(part.available_nano for part in self.parts if part.kind == kind)
 
 
 @router.get("")
 async def show(visitor: Viewer, user: Plain = "", organization: Plain = "") -> Response:
-    """One's own, or for admins a person's; an organization's pool is shown by its statement."""
+    """Show the visitor's own balance, or for admins a user's; an organization's balance is its statement."""
     whose = await whose_of(visitor, user, organization)
     if whose.pool_id:
         return go(visitor, f"{PATH}/statement{whose.query()}")
@@ -93,14 +93,14 @@ async def live(request: Request, visitor: Viewer, user: Plain = "") -> Response:
 
 @router.post("/pool")
 async def put_into_pool(request: Request, visitor: Viewer) -> Response:
-    """Own credits become the organization's."""
+    """Move the visitor's own credits to the organization."""
     form = await read_form(request, visitor, IntoPoolForm)
     given, form = await answered(
         form, lambda wanted: fund_pool(visitor.authority, visitor.caller, wanted.once, wanted)
     )
     if given is None:
         return await _page(visitor, await whose_of(visitor, "", ""), form, 400)
-    return go(visitor, PATH, f"${given['amount']} are your organization's now.")
+    return go(visitor, PATH, f"${given['amount']} moved to your organization.")
 
 
 async def _page(visitor: Visitor, whose: Whose, form: Form[Any], status: int = 200) -> Response:
@@ -125,13 +125,13 @@ async def _values(visitor: Visitor, whose: Whose) -> dict[str, Any]:
         "newest": newest.lines,
         "has_till": visitor.services.till is not None,
         "sees_pool": visitor.may_administer,
-        # Admins of other organizations see what their people have, not what those paid.
+        # Admins of other organizations see their users' credits, but not their payments.
         "sees_topups": whose.is_own or visitor.is_operator,
     }
 
 
 def money_of(facts: Facts, pending_nano: int, frozen_why: str | None) -> Money:
-    """The accounting API's facts as amounts; promo lots pay first, the pool next, own credits last."""
+    """Convert the accounting API's facts. Charge order: promotional credits, the organization's, then own."""
     parts = [
         _part("promo", lot, lot["id"], f"user:{facts['user']}:promo:{lot['id']}", lot["reason"], lot["expires"])
         for lot in facts["promo"]
@@ -158,11 +158,11 @@ def _part(kind: str, amounts: Facts, id: str, account: str, reason: str = "", en
 
 
 async def _pending_nano(visitor: Visitor, user_id: str) -> int:
-    """Top-ups that were begun and that Stripe has said nothing final of, of the newest."""
+    """Sum the newest top-ups that Stripe has neither confirmed nor rejected yet, in nano-USD."""
     till = visitor.services.till
     if till is None:
         return 0
-    # Not through the till: what there is is shown while payments stand still, too.
+    # Not through the payments facade: balances are shown even while payments are stopped.
     newest = await asyncio.to_thread(till.payments.topups.newest, user_id, None, _PENDING_MAX)
     return sum(topup.credit_nano for topup in newest if topup.status in ("new", "open"))
 

@@ -1,4 +1,4 @@
-"""A form's way through the functions of the accounting API: done once, what they refuse beside its field."""
+"""Passes a form to the accounting API's functions: once, with rejections shown beside their fields."""
 
 import uuid
 from collections.abc import Awaitable, Callable
@@ -32,24 +32,24 @@ M = TypeVar("M", bound=BaseModel)
 
 ONCE = "once"
 Once = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-"""A form's own key: sent twice, it is done once."""
+"""The form's idempotency key: submitting twice has one effect."""
 _SAID = (RequestInvalid, Conflict, NotFound, RoleForbids, Overloaded, FeatureUnsupported, LedgerError)
-_OTHER = "This form was sent before with something else in it. It is a new one now: look at it and send it again."
+_OTHER = "This form was already submitted with other values. It is a new form now: check it and submit it again."
 
 
 class Button(BaseModel):
-    """A form that is only a button, to be pressed once."""
+    """A form that is only a button with an idempotency key."""
 
     once: Once
 
 
 def fresh(**values: Any) -> Form[Any]:
-    """A form to begin with, under a key of its own."""
+    """Return an initial form with its own idempotency key."""
     return Form.showing(once=uuid.uuid4().hex, **values)
 
 
 async def answered(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | None, Form[M]]:
-    """What `work` makes of a form's value; nothing, and the form with the reason, where it is refused."""
+    """Return what `work` makes of the form's value, or None and the form with the reason for a rejection."""
     if form.value is None:
         return None, form
     try:
@@ -59,9 +59,9 @@ async def answered(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T 
 
 
 def against(form: Form[M], error: GatewayError | LedgerError) -> Form[M]:
-    """The form with what stands against it, as a sentence beside the field that the error names.
+    """Return the form with the error as a sentence beside the field that the error names.
 
-    It keeps its key only where nobody knows yet what became of it: sent again it is then the same, not more.
+    The form keeps its key only if the outcome is unknown: submitting it again then repeats the same request.
     """
     name, text = _said(error)
     refused = form.refused(text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else "."), name)
@@ -76,7 +76,7 @@ def _said(error: GatewayError | LedgerError) -> tuple[str, str]:
     ):
         return WHOLE, _OTHER
     if isinstance(error, Overloaded):
-        return WHOLE, error.message.replace("with the same Idempotency-Key", "by the same button")
+        return WHOLE, error.message.replace("with the same Idempotency-Key", "with the same button")
     answer = to_api_error(error)
     if isinstance(error, InsufficientCredit | AmountInvalid):
         return "amount", answer.message
@@ -85,9 +85,9 @@ def _said(error: GatewayError | LedgerError) -> tuple[str, str]:
 
 
 def refuse_weak_key(visitor: Visitor) -> None:
-    """Others' money is seen with a key that may administer, or without one. Raises RoleForbids."""
+    """Raise RoleForbids for an admin's key without admin access, which may not see other users' money."""
     if visitor.is_manager and not visitor.may_administer:
         raise RoleForbids(
-            "You signed in with a key that may not administer, so you see your own money alone. "
+            "This key has no admin access, so you see only your own balance. "
             "Sign in with a password, or with a key that `millrace key create NAME --admin` made."
         )

@@ -1,4 +1,4 @@
-"""What is behind the lines of a statement: the requests that an event ended, the top-up that a payment was for."""
+"""References of statement lines: the requests that an entry settled, the top-up that a payment was for."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Seer:
-    """Which requests somebody may look at: everybody's, or those of a person, or of one key alone."""
+    """The requests that a visitor may see: all, or those of one user, or of one key only."""
 
     user_id: str = ""
     key_id: str = ""
@@ -29,7 +29,7 @@ class Seer:
     @classmethod
     def of(cls, visitor: Visitor) -> "Seer":
         if visitor.is_manager:
-            # Of statements that they may see; the requests' own pages ask again.
+            # Only for statements that they may see; the requests' own pages check again.
             return cls()
         return cls(visitor.caller.user_id, visitor.caller.key_id)
 
@@ -39,7 +39,7 @@ class Seer:
 
 @dataclass(slots=True)
 class _Behind:
-    """What was found for the events of a page."""
+    """References found for the journal entries of a page."""
 
     places: dict[int, list[Place]] = field(default_factory=dict)
     more: dict[int, int] = field(default_factory=dict)
@@ -57,13 +57,13 @@ class _Behind:
 def lines_of(
     session: Session, visitor: Visitor, whose: Whose, wanted: LineFilter, before_seq: int | None, limit: int
 ) -> Lines:
-    """A page of a statement with what is behind its lines. Raises NotFound for an account that is not theirs."""
+    """Return a page of a statement with its lines' references. Raises NotFound for an account of another owner."""
     found = read_lines(session, codes_of(session, whose, wanted.account), wanted, before_seq, limit)
     return replace(found, lines=with_places(session, found.lines, Seer.of(visitor)))
 
 
 def with_places(session: Session, lines: Sequence[Line], seer: Seer) -> tuple[Line, ...]:
-    """The same, each with the requests and payments behind it."""
+    """Return the lines with the requests and payments that they refer to."""
     found = _Behind()
     _requests_behind(session, lines, seer, found)
     _payments_behind(session, lines, found)
@@ -78,7 +78,7 @@ def with_places(session: Session, lines: Sequence[Line], seer: Seer) -> tuple[Li
 
 
 def _requests_behind(session: Session, lines: Sequence[Line], seer: Seer, found: _Behind) -> None:
-    """Those that the event ended, and the one that it is about."""
+    """Add the requests that the entry settled, and the request that it concerns."""
     kinds = (*KINDS["requests"][1], "usage_refund", "variance")
     events = {one.line.event_seq: one.line.ref for one in lines if one.line.kind in kinds}
     used = usage_table.c

@@ -1,4 +1,4 @@
-"""Whether the books are sound: every rule they keep, the blocks that prove them, and a verification on request."""
+"""The state of the ledger: every rule it keeps, its signed blocks, and a verification on request."""
 
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from gateway.console.rendering import page, partial
 
 BLOCKS_SHOWN = 10
 VERIFY_S = 20
-"""For so long blocks are read at once; what is left goes on from there."""
+"""Seconds of reading per verification; the next one continues from there."""
 _HEAD = r"^[0-9]{1,18}:[0-9a-f]{64}$"
 
 router = APIRouter(prefix="/books")
@@ -28,7 +28,7 @@ class Button(BaseModel):
 
 
 class VerifyForm(BaseModel):
-    """`known` is a head that was kept elsewhere: it must still be there."""
+    """`known` is a checkpoint saved elsewhere: the ledger must still contain it."""
 
     from_block: Annotated[int, Field(ge=1, le=2**62)] = 1
     known: Annotated[str | None, Field(max_length=100, pattern=_HEAD)] = None
@@ -36,14 +36,14 @@ class VerifyForm(BaseModel):
 
 @router.get("")
 async def show(visitor: Operator, block: Block = None) -> Response:
-    """With the newest blocks, or those up to `block`."""
+    """Show the ledger with the newest blocks, or those up to `block`."""
     refuse_weak_key(visitor)
     return await _page(visitor, await show_health(visitor.authority, deep=False), block)
 
 
 @router.post("/check")
 async def check_rules(request: Request, visitor: Operator) -> Response:
-    """Every rule now, also those that add up all that was ever booked; at most once a minute."""
+    """Check every rule now, including those that sum all entries; at most once a minute."""
     await read_form(request, visitor, Button)
     return await _page(visitor, await show_health(visitor.authority, deep=True))
 
@@ -71,7 +71,7 @@ async def _page(visitor: Visitor, health: Facts, block: int | None = None) -> Re
     books = visitor.services.books
     newest = books.head.n if books.head else 0
     last = min(block or newest, newest)
-    # The oldest page has what is left, and nothing twice.
+    # The oldest page has the remaining blocks, without repeating any.
     rows = min(max(1, last), BLOCKS_SHOWN)
     proofs = await show_blocks(visitor.authority, after=last - rows if last else 0, limit=rows)
     form: Form[VerifyForm] = Form()
@@ -91,7 +91,7 @@ async def _page(visitor: Visitor, health: Facts, block: int | None = None) -> Re
 
 
 def _rules(visitor: Visitor, health: Facts) -> list[dict[str, Any]]:
-    """Each rule with how it is: `holds`, `broken`, or `accepted` where somebody looked into all that broke it."""
+    """Return each rule with its state: `holds`, `broken`, or `accepted` if all violations were accepted."""
     last = {name: bool(is_broken) for (name,), is_broken in visitor.services.books.inspection.by_rule().items()}
     found = {each["rule"]: (each, "broken") for each in health["broken"]}
     for each in health["accepted"]:
@@ -104,7 +104,7 @@ def _rules(visitor: Visitor, health: Facts) -> list[dict[str, Any]]:
             if name not in last and not health["deep"] and not rule.is_shallow:
                 state = "not checked yet"
         shown.append({"name": name, "meaning": rule.meaning, "state": state, "where": facts.get("where", [])})
-    # What is broken comes first.
+    # Broken rules come first.
     return sorted(shown, key=lambda one: {"broken": 0, "accepted": 1, "not checked yet": 2}.get(one["state"], 3))
 
 

@@ -1,4 +1,4 @@
-"""Budgets: every limit that holds for the visitor, and for admins those of all of theirs, with what is gone."""
+"""Budgets: every limit that applies to the visitor, and for admins all that they manage, with the usage."""
 
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ Start = Annotated[int, Query(ge=0, le=10**6)]
 
 @router.get("")
 async def show(visitor: Viewer, start: Start = 0) -> Response:
-    """A look into the usage rows for each limit: so many at a time."""
+    """Show a page of limits. Each limit needs a query of the usage rows, so the page size is bounded."""
     values = await visitor.services.books.look(lambda session: _look(session, visitor, start))
     return page(
         "balance/budgets.html",
@@ -33,7 +33,7 @@ async def show(visitor: Viewer, start: Start = 0) -> Response:
 
 
 def _places(visitor: Visitor, values: dict[str, Any]) -> dict[str, str]:
-    """Where each scope's limits are changed, or for members shown: others' pages are admins'."""
+    """Return the page that changes each scope's limits; members see only pages of keys."""
     scopes = {line.quota.scope for line in (*values["own"], *values["others"])}
     return {scope: place_of(scope) for scope in scopes if visitor.is_manager or scope.startswith("key:")}
 
@@ -52,7 +52,7 @@ def _look(session: Session, visitor: Visitor, start: int) -> dict[str, Any]:
 
 
 def _others(session: Session, visitor: Visitor, start: int) -> list[LimitLine]:
-    """Limits on money of everybody whom the visitor may administer, the fullest of the page first."""
+    """Return spending limits of all that the visitor may administer, the fullest of the page first."""
     scopes = _scopes(visitor, start, PAGE_ROWS)
     found = [line for line in limit_lines(session, scopes) if line.quota.measure == "spend"]
     return sorted(found, key=lambda line: -line.percent)

@@ -1,4 +1,4 @@
-"""What an operator books by hand, each once: goodwill at the house's expense, and a mistake put right."""
+"""Manual entries by operators, each posted once: goodwill paid by this gateway, and adjustments."""
 
 import asyncio
 from typing import Annotated
@@ -25,7 +25,7 @@ from gateway.errors import RequestInvalid
 router = APIRouter(prefix="/credits")
 
 Amount = Annotated[UsdAmount, Field(gt=0)]
-# A part of the event's key, which names an account besides.
+# Part of the entry's key, which also names an account.
 Incident = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._@-]+$")]
 
 
@@ -37,7 +37,7 @@ class GoodwillForm(BaseModel):
 
 
 class CorrectForm(BaseModel):
-    """`incident` names the mistake: with it each account is debited once, whoever sends it again."""
+    """`incident` identifies the mistake: each incident debits an account only once, for all users together."""
 
     incident: Incident
     debit: Text
@@ -49,7 +49,7 @@ class CorrectForm(BaseModel):
 
 @router.post("/goodwill")
 async def make_good(request: Request, visitor: Operator) -> Response:
-    """Credits that do not end, at the house's expense."""
+    """Give credits that do not expire, paid by this gateway."""
     form = await read_form(request, visitor, GoodwillForm)
 
     async def work(wanted: GoodwillForm) -> str:
@@ -63,12 +63,12 @@ async def make_good(request: Request, visitor: Operator) -> Response:
     user_id, form = await answered(form, work)
     if user_id is None:
         return await credits_page(visitor, good=form, status=400)
-    return go(visitor, f"{PATH}/people", f"{user_id} has ${form.text('amount')} more.")
+    return go(visitor, f"{PATH}/people", f"{user_id} received ${form.text('amount')}.")
 
 
 @router.post("/correct")
 async def put_right(request: Request, visitor: Operator) -> Response:
-    """An event of its own, for nothing that was booked is ever changed."""
+    """Post a separate entry; existing entries are never changed."""
     form = await read_form(request, visitor, CorrectForm)
 
     async def work(wanted: CorrectForm) -> Posted:
@@ -78,29 +78,28 @@ async def put_right(request: Request, visitor: Operator) -> Response:
             return await _book(visitor, posting, "ledger.correct", f"account:{wanted.debit}", wanted.reason)
         except IdempotencyConflict:
             raise RequestInvalid(
-                f"Under this name something else was booked for {wanted.debit}.", param="incident"
+                f"Incident already used for a different entry on {wanted.debit}. Enter another ID.",
+                param="incident",
             ) from None
 
     posted, form = await answered(form, work)
     if posted is None:
         return await credits_page(visitor, fix=form, status=400)
-    what = "was booked before" if posted.replayed else "is booked"
-    return go(visitor, f"{PATH}/credits", f"{form.text('incident')} {what} (event {posted.event_seq}).")
+    what = "was posted before" if posted.replayed else "posted"
+    return go(visitor, f"{PATH}/credits", f"{form.text('incident')} {what} (entry {posted.event_seq}).")
 
 
 def _check_accounts(wanted: CorrectForm) -> None:
-    """Raises RequestInvalid for what is no account, by its field."""
+    """Raise RequestInvalid, by field, for a code that is not an account."""
     for name, code in (("debit", wanted.debit), ("credit", wanted.credit)):
         try:
             terms_of(code)
         except AccountUnknown:
-            raise RequestInvalid(
-                "There is no such account; they are called as in user:ann:paid, asset:bank.", param=name
-            ) from None
+            raise RequestInvalid("Account not found. Examples: user:ann:paid, asset:bank.", param=name) from None
 
 
 async def _book(visitor: Visitor, posting: Posting, action: str, target: str, reason: str) -> Posted:
-    """As the command line has it: booked, and in the audit log, once."""
+    """Post the entry and log it in the audit log, once, as the command line does."""
     books = visitor.services.books
     posted = await books.book(posting)
     books.leases.purses.forget_all()

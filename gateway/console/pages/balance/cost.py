@@ -1,4 +1,4 @@
-"""What was used and what it cost: by day, model and key; for the house also against the cloud."""
+"""Usage and cost by day, model and key; for the instance also compared with the cloud."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ By = Literal["model", "key"]
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """What one key used in these days; `name` is what people call it."""
+    """Usage of one key in these days; `name` is its display name."""
 
     key_id: str
     name: str
@@ -43,7 +43,7 @@ class KeyUse:
 
 @router.get("")
 async def show(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response:
-    """The last thirty days, UTC: of all that the visitor sees, or of a part of it, as limits have them."""
+    """Show the last thirty days, UTC: all that the visitor may see, or one scope as limits name it."""
     scope = _scope(visitor)
     usage: UsageFigures = visitor.request.app.state.console.usage
     part = await _part(visitor, whose) if whose else scope.name
@@ -79,7 +79,7 @@ async def show(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response
 
 @router.get("/csv")
 async def download(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response:
-    """The same days as the accounting API's usage report. Raises NotFound, RoleForbids."""
+    """Download the same days in the form of the accounting API's usage report. Raises NotFound, RoleForbids."""
     return await usage_api.show_usage(
         visitor.authority,
         by=f"day,{by}",
@@ -93,7 +93,7 @@ async def download(visitor: Viewer, by: By = "model", whose: Plain = "") -> Resp
 
 
 def _scope(visitor: Visitor) -> Scope:
-    """Others' cost is shown to whoever may administer: signed in with another key, an admin sees their own."""
+    """Return the visitor's scope. An admin with a key without admin access sees only their own cost."""
     if visitor.is_manager and not visitor.may_administer:
         user_id = visitor.caller.user_id
         return Scope("person", f"person:{user_id}", RequestFilter(user_id=user_id))
@@ -118,7 +118,7 @@ def _key_cell(total: UsageTotal, names: dict[str, str]) -> Cell:
 
 
 def _key_uses(totals: list[UsageTotal], names: dict[str, str]) -> list[KeyUse]:
-    """Whoever cost most comes first."""
+    """Return the usage by key, most expensive first."""
     found: dict[str, KeyUse] = {}
     for total in totals:
         key_id = total.group[1]
@@ -134,7 +134,7 @@ def _key_uses(totals: list[UsageTotal], names: dict[str, str]) -> list[KeyUse]:
 
 
 def _name(key_id: str, names: dict[str, str]) -> str:
-    """Sessions of the console have no key."""
+    """Return the key's name. Sessions of the console have no key."""
     return names.get(key_id, key_id) or "console"
 
 

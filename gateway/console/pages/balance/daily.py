@@ -1,4 +1,4 @@
-"""Days in rows for the charts of cost: by model or key, and the house's cost against the cloud's. Pure."""
+"""Rows per day for the cost charts: by model or key, and local cost compared with the cloud. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,14 +11,14 @@ from gateway.console.figures.usage import Row, day_start_s
 from gateway.records.usage_report import DAY_NS
 
 OTHERS = "others"
-# As many as a chart has colors for, less the one of the others.
+# As many as a chart has colors, less one for the others.
 _DRAWN = 5
 _NS_PER_S = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one model or key used on one UTC day; `charged_nano` is in nano-USD."""
+    """Usage of one model or key on one UTC day; `charged_nano` is in nano-USD."""
 
     day: str
     name: str
@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Daily:
-    """Two charts with a row a day: the names that used most, and in the end the others together."""
+    """Two charts with one row per day: the names with most usage, then all others combined."""
 
     names: tuple[str, ...]
     tokens: list[ChartRow]
@@ -36,7 +36,7 @@ class Daily:
 
 
 def daily(cells: Sequence[Cell], now_ns: int, days: int) -> Daily:
-    """`cells` are of that many days, of which the last is today; whoever cost most comes first."""
+    """Return charts for `cells`, which cover the last `days` days, today included; most expensive first."""
     weight: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for cell in cells:
         charged_nano, tokens = weight[cell.name]
@@ -62,10 +62,10 @@ def daily(cells: Sequence[Cell], now_ns: int, days: int) -> Daily:
 def against_cloud(
     rows: Iterable[Row], prices: Mapping[str, Sequence[Price]], now_ns: int, days: int
 ) -> list[ChartRow]:
-    """For each day what was paid to others, what own machines cost, and what that saved, in nano-USD.
+    """Return for each day the nano-USD paid to third parties, spent on local machines, and saved by them.
 
-    The three together are what the cloud would have cost, for work whose cloud price is known; a day on which own
-    machines cost more than that has saved nothing. None: there was work, and no price is known for any of it.
+    The three add up to the estimated cloud cost of work whose cloud price is known. A day on which local machines
+    cost more than the cloud shows no saving. None means that there was work without any known price.
     """
     by_day: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
@@ -82,6 +82,6 @@ def against_cloud(
 
 
 def starts_of(now_ns: int, days: int) -> list[int]:
-    """When each day begins, in seconds since the epoch, today last."""
+    """Return the start of each day in seconds since the epoch, today last."""
     today = now_ns // DAY_NS
     return [day * DAY_NS // _NS_PER_S for day in range(today - days + 1, today + 1)]

@@ -1,4 +1,4 @@
-"""Credits by hand: given to a person or a pool, given for a time, and taken out of a pool; each form once."""
+"""Manual credits: given to a user or organization, promotional, or returned to a user; each form once."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -26,11 +26,11 @@ router = APIRouter(prefix="/credits")
 Amount = Annotated[UsdAmount, Field(gt=0)]
 _OFFERED_MAX = 500
 DAYS_MAX = 3650
-"""As `millrace credit grant` has it."""
+"""The same limit as in `millrace credit grant`."""
 
 
 class GiveForm(BaseModel):
-    """`to` is `person:ID` or `organization:ID`, as limits have it."""
+    """`to` is `person:ID` or `organization:ID`, as limits name them."""
 
     to: Annotated[str, Field(max_length=200, pattern=r"^(person|organization):[^\x00]+$")]
     amount: Amount
@@ -44,15 +44,15 @@ class GrantForm(BaseModel):
     days: Annotated[int, Field(ge=1, le=DAYS_MAX)]
     reason: Text
     began: AwareDatetime
-    """When the form was made: sent twice, the credits end at the same moment."""
+    """The time when the form was rendered: submitting twice gives the same expiry."""
     once: Once
 
     @field_validator("began")
     @classmethod
     def _is_not_ahead(cls, began: datetime) -> datetime:
-        # Another gateway, whose clock is ahead, may have made the form; nobody made it next year.
+        # Another gateway with a fast clock may have rendered the form, but never a year ahead.
         if began > datetime.now(UTC) + timedelta(days=1):
-            raise ValueError("This form is not whole.")
+            raise ValueError("This form is incomplete. Reload the page.")
         return began
 
 
@@ -85,7 +85,7 @@ async def give(request: Request, visitor: Operator) -> Response:
     given, form = await answered(form, work)
     if given is None:
         return await credits_page(visitor, give=form, status=400)
-    return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} has ${given['amount']} more.")
+    return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} received ${given['amount']}.")
 
 
 @router.post("/grant")
@@ -103,14 +103,14 @@ async def grant(request: Request, visitor: Operator) -> Response:
             if error.param != "expires":
                 raise
             raise RequestInvalid(
-                "So many days after this form was made are over, or too far ahead. Load the page again.",
+                "The expiry date is in the past or too far ahead. Reload the page.",
                 param="days",
             ) from None
 
     given, form = await answered(form, work)
     if given is None:
         return await credits_page(visitor, grant=form, status=400)
-    return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} was given ${given['amount']}.")
+    return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} received ${given['amount']}.")
 
 
 @router.post("/return")
@@ -127,11 +127,11 @@ async def give_back(request: Request, visitor: Operator) -> Response:
     given, form = await answered(form, work)
     if given is None:
         return await credits_page(visitor, back=form, status=400)
-    return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} has ${given['amount']} again.")
+    return go(visitor, place_of(given["to"]), f"${given['amount']} returned to {given['to'].partition(':')[2]}.")
 
 
 def place_of(target: str) -> str:
-    """The page that shows whose credits these are."""
+    """Return the page that shows the target's credits."""
     kind, _, name = target.partition(":")
     return f"{PATH}?user={quote(name)}" if kind == "person" else f"{PATH}/statement?organization={quote(name)}"
 
@@ -147,7 +147,7 @@ async def credits_page(
     fix: Form[Any] | None = None,
     status: int = 200,
 ) -> Response:
-    """The page with all of these forms, those that were refused as they came."""
+    """Return the page with all of these forms; rejected ones keep their input."""
     kind, _, name = (give.text("to") if give else to).partition(":")
     people, organizations = await asyncio.to_thread(_known, visitor, name if kind == "person" else "")
     user = name if kind == "person" else None
@@ -168,7 +168,7 @@ async def credits_page(
 
 
 def _known(visitor: Visitor, chosen: str) -> tuple[list[Person], list[Organization]]:
-    """Whom lists offer: of very many people some, and whoever is chosen already."""
+    """Return the targets offered in lists: of very many users a part, and the user already chosen."""
     people = visitor.directory.people
     known = people.people()
     offered = known[:_OFFERED_MAX] + [person for person in known[_OFFERED_MAX:] if person.user_id == chosen]

@@ -1,4 +1,4 @@
-"""Lines of a statement: both sides of each, and what stood on the account after it."""
+"""Lines of a statement: debit and credit of each, and the account's balance after it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,38 +18,38 @@ from gateway.records.usage_report import DAY_NS
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests": ("Requests", ("hold", "lease", "capture", "late", "owed", "release", "reap", "purchase", "draw")),
     "topups": ("Top-ups", ("topup",)),
-    "given": ("Given by the house", ("credit", "promo", "goodwill")),
-    "pool": ("Pool", ("pool",)),
+    "given": ("Given by this gateway", ("credit", "promo", "goodwill")),
+    "pool": ("Organization balance", ("pool",)),
     "refunds": ("Refunds", ("topup_refund", "usage_refund")),
     "debts": ("Debts and disputes", ("dispute", "settlement", "write_off", "variance")),
-    "ended": ("Credits that ended", ("expiry",)),
-    "corrections": ("Corrections", ("correction",)),
+    "ended": ("Expired credits", ("expiry",)),
+    "corrections": ("Adjustments", ("correction",)),
 }
-"""What a statement can be narrowed to: in words, and the kinds of events that it is."""
+"""The types to which a statement can be filtered: their label, and the kinds of journal entries."""
 WORDS = {
     "topup": "top-up",
     "topup_refund": "refund of a top-up",
     "usage_refund": "refund of a request",
-    "credit": "given by the house",
-    "promo": "given for a time",
-    "expiry": "ended",
+    "credit": "given by this gateway",
+    "promo": "promotional credit",
+    "expiry": "expired",
     "lease": "requests",
     "capture": "request",
-    "late": "request, booked late",
+    "late": "request, posted late",
     "owed": "request, owed",
-    "hold": "put aside",
-    "release": "given back",
-    "reap": "given back, nobody asked for it",
-    "purchase": "request on the market",
-    "draw": "requests on the market",
+    "hold": "held",
+    "release": "released",
+    "reap": "released automatically",
+    "purchase": "market request",
+    "draw": "market requests",
     "settlement": "debt settled",
     "write_off": "debt forgiven",
-    "variance": "billed afterwards",
+    "variance": "billed later",
 }
-"""What events are called where their own name says it badly."""
+"""Labels of kinds whose own name is unclear."""
 
 ALL = "all"
-"""Every account of somebody."""
+"""Every account of the owner."""
 _MOVES = ("single", "post")
 _AT_ONCE = 500
 _LOOKS_MAX = 20
@@ -58,14 +58,14 @@ _LOTS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class LineFilter:
-    """Which lines: of an account (`all`, `paid`, `owed`, a lot's id), of a kind, on days `since` to `until`."""
+    """Selects lines: by account (`all`, `paid`, `owed`, a grant's id), by kind, from day `since` to `until`."""
 
     account: str = ALL
     kind: str = ""
     since: date | None = None
     until: date | None = None
     moves_only: bool = False
-    """Without what was only put aside, or given back."""
+    """Without lines that only hold or release."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class LineFilter:
 
     @property
     def until_ns(self) -> int | None:
-        """The end of the last day."""
+        """The end of the last day, in nanoseconds."""
         return None if self.until is None else _begin_ns(self.until) + DAY_NS
 
     def passes(self, line: StatementLine) -> bool:
@@ -86,13 +86,13 @@ class LineFilter:
         return self.until_ns is None or line.created_ns < self.until_ns
 
     def ends_before(self, line: StatementLine) -> bool:
-        """Whether this line and all that are older are left out."""
+        """Whether this line and all older ones are left out."""
         return self.since_ns is not None and line.created_ns < self.since_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A page of the console that is behind a line."""
+    """A page of the console that a line refers to."""
 
     label: str
     path: str
@@ -100,10 +100,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A transfer in double entry; `balance_nano` is what stood on the account after it.
+    """A double-entry transfer; `balance_nano` is the account's balance after it.
 
-    `moved_nano` is nothing for what was only put aside or given back. `more` are the requests that `behind` leaves
-    out.
+    `moved_nano` is 0 for holds and releases. `more` counts the requests that `behind` leaves out.
     """
 
     line: StatementLine
@@ -129,7 +128,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What stands on an account now, on its normal side, and the last transfer that touched it."""
+    """An account's current balance on its normal side, and the last transfer that touched it."""
 
     posted_nano: int
     last_seq: int
@@ -137,16 +136,16 @@ class _Standing:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A page of them, newest first; the next one is `before` this transfer, None where there is none."""
+    """A page of lines, newest first; the next page is `before` this transfer, or None."""
 
     lines: tuple[Line, ...]
     before: int | None
 
 
 def accounts_of(session: Session, whose: Whose) -> dict[str, tuple[tuple[str, ...], str]]:
-    """The accounts of a statement: by what the address calls them, each with its codes and its name for people."""
+    """Return the statement's accounts by their name in addresses, each with its codes and display name."""
     if whose.pool_id:
-        return {ALL: ((chart.pool_paid(whose.pool_id),), "Credits of the pool")}
+        return {ALL: ((chart.pool_paid(whose.pool_id),), "Organization balance")}
     user_id = whose.user_id
     found = {
         "paid": ((chart.user_paid(user_id),), "Own credits"),
@@ -154,13 +153,13 @@ def accounts_of(session: Session, whose: Whose) -> dict[str, tuple[tuple[str, ..
     }
     for left in lots_of(session, user_id, limit=_LOTS_MAX):
         ends = datetime.fromtimestamp(left.lot.expires_ns / 1e9, UTC)
-        name = f"{left.lot.reason or 'Given'}, to {ends:%Y-%m-%d}"
+        name = f"{left.lot.reason or 'Promotional'}, expires {ends:%Y-%m-%d}"
         found[left.lot.id] = ((chart.user_promo(user_id, left.lot.id),), name)
     return {ALL: (tuple(code for codes, _ in found.values() for code in codes), "All accounts")} | found
 
 
 def codes_of(session: Session, whose: Whose, account: str) -> tuple[str, ...]:
-    """Raises NotFound for an account that is not theirs."""
+    """Return the account's codes. Raises NotFound for an account of another owner."""
     known = accounts_of(session, whose)
     if account not in known:
         raise NotFound(f"{whose.name} has no account {account}.")
@@ -170,15 +169,15 @@ def codes_of(session: Session, whose: Whose, account: str) -> tuple[str, ...]:
 def read_lines(
     session: Session, codes: Sequence[str], wanted: LineFilter, before_seq: int | None, limit: int
 ) -> Lines:
-    """The newest lines of these accounts together; a transfer between two of them is a line of the first.
+    """Return the newest lines of these accounts combined; a transfer between two of them is a line of the first.
 
-    Of long accounts with few lines that pass, the page ends early and goes on.
+    For long accounts with few matching lines, the page ends early and can be continued.
     """
     before_seq = _begin(session, wanted, before_seq)
     standings = _standings(session, codes)
     found: dict[int, Line] = {}
     read_to = 0
-    # Who moved last comes first: most of many accounts, lots that have ended, are on no page that is looked at.
+    # Accounts with the newest transfer first: most of many accounts, expired grants, appear on no page shown.
     for code in sorted(standings, key=lambda code: -standings[code].last_seq):
         end = max(read_to, sorted(found, reverse=True)[limit - 1] if len(found) >= limit else 0)
         if standings[code].last_seq < end:
@@ -189,7 +188,7 @@ def read_lines(
             known = found.get(line.line.transfer_seq)
             if known is None or codes.index(code) < codes.index(known.account):
                 found[line.line.transfer_seq] = line
-        # What is older than where one account ended is not known of it yet.
+        # Lines older than the end of one account's page are not complete yet.
         read_to = max(read_to, read.before or 0)
     lines = [found[seq] for seq in sorted(found, reverse=True) if seq >= read_to][:limit]
     if len(lines) == limit:
@@ -198,7 +197,7 @@ def read_lines(
 
 
 def _standings(session: Session, codes: Sequence[str]) -> dict[str, _Standing]:
-    """Of those accounts on which something was booked."""
+    """Return the accounts that have entries."""
     rows = session.execute(select(account_table).where(account_table.c.code.in_(codes)))
     return {
         row.code: _Standing(
@@ -218,12 +217,12 @@ def _begin(session: Session, wanted: LineFilter, before_seq: int | None) -> int 
 def _read_one(
     session: Session, code: str, standing: _Standing, wanted: LineFilter, before_seq: int | None, limit: int
 ) -> Lines:
-    """Those of one account, each with what stood there after it; `before` where there may be more."""
+    """Return one account's lines, each with the balance after it; `before` is set if there may be more."""
     standing_nano = standing.posted_nano
     if before_seq is not None and before_seq <= standing.last_seq:
         standing_nano -= _moved_since(session, code, before_seq)
     found: list[Line] = []
-    # Mostly the first look is enough, which is the one that pages make again and again.
+    # Usually the first query is enough; pages repeat it often.
     size = min(2 * limit + 2, _AT_ONCE)
     for _ in range(_LOOKS_MAX):
         read = statement(session, code, before_seq=before_seq, limit=size)
@@ -243,18 +242,18 @@ def _read_one(
 
 
 def entry(code: str, line: StatementLine, balance_nano: int) -> Line:
-    """A line of an account with both its sides. An account grows on its normal side. Pure."""
+    """Return an account's line with debit and credit. An account grows on its normal side. Pure."""
     grows = line.amount_nano >= 0
     is_debited = grows == (chart.terms_of(code).normal == "D")
     if line.amount_nano == 0:
-        # What resolves nothing goes the way of what it resolves: out of whoever's credits these are.
+        # A release of nothing takes the side of the hold that it releases: out of the owner's credits.
         is_debited = chart.terms_of(code).normal == "C"
     sides = (code, line.counterpart) if is_debited else (line.counterpart, code)
     return Line(line, code, *sides, balance_nano)
 
 
 def _moved_since(session: Session, code: str, seq: int) -> int:
-    """How much the account has grown by this transfer and all later ones; each side by its own index."""
+    """Return the account's growth by this transfer and all later ones; each side uses its own index."""
     account_id = session.scalar(select(account_table.c.id).where(account_table.c.code == code))
     if account_id is None:
         return 0
@@ -269,7 +268,7 @@ def _moved_since(session: Session, code: str, seq: int) -> int:
 
 
 def _transfer_at(session: Session, at_ns: int) -> int | None:
-    """The first transfer of this time or later, None where there is none: events are numbered as they came."""
+    """Return the first transfer at or after this time, or None. Entries are numbered in time order."""
     event = event_table.c
     low, high = 1, (session.scalar(select(func.max(event.seq))) or 0) + 1
     end = high

@@ -1,4 +1,4 @@
-"""How payments are, for the house: messages that wait or failed, Stripe against the books, and who is frozen."""
+"""State of payments for operators: queued or failed webhooks, Stripe against the ledger, frozen users."""
 
 import asyncio
 from typing import Annotated, Any
@@ -43,7 +43,7 @@ async def show(visitor: Operator) -> Response:
 
 @router.post("/reconcile")
 async def reconcile(request: Request, visitor: Operator) -> Response:
-    """Compare Stripe with the books now."""
+    """Compare Stripe with the ledger now."""
     from gateway.api.accounting import reconciliation
 
     till = till_of(visitor)
@@ -54,24 +54,24 @@ async def reconcile(request: Request, visitor: Operator) -> Response:
     if found is None:
         return await _page(visitor, form, 400)
     count = found["unmatched_count"]
-    said = "everything matches" if not count else f"{count} do not match"
-    return go(visitor, _PAYMENTS, f"{found['compared']} movements compared: {said}.")
+    said = "all match" if not count else f"{count} do not match"
+    return go(visitor, _PAYMENTS, f"{found['compared']} transactions compared: {said}.")
 
 
 @router.post("/messages/{message}/retry")
 async def retry(request: Request, visitor: Operator, message: Message) -> Response:
-    """Work a message of Stripe's off again that failed too often. Raises NotFound."""
+    """Retry a Stripe webhook that failed too often. Raises NotFound."""
     from gateway.api.accounting import reconciliation
 
     till = till_of(visitor)
     await read_form(request, visitor, Button)
     await reconciliation.retry(till, visitor.authority, "", message)
-    return go(visitor, _PAYMENTS, f"{message} is tried again.")
+    return go(visitor, _PAYMENTS, f"{message} will be retried.")
 
 
 @router.post("/freeze")
 async def freeze(request: Request, visitor: Operator) -> Response:
-    """Somebody spends and buys nothing until somebody looked into it."""
+    """Stop a user from spending and buying until an admin unfreezes them."""
     from gateway.api.accounting import reconciliation
 
     till = till_of(visitor)
@@ -89,7 +89,7 @@ async def freeze(request: Request, visitor: Operator) -> Response:
 
 @router.post("/thaw")
 async def thaw(request: Request, visitor: Operator) -> Response:
-    """Somebody spends again, unless a dispute is open."""
+    """Let a user spend again, unless a dispute is open."""
     from gateway.api.accounting import reconciliation
 
     till = till_of(visitor)
@@ -106,7 +106,7 @@ async def thaw(request: Request, visitor: Operator) -> Response:
     return go(
         visitor,
         f"{_PAYMENTS}#frozen",
-        f"{done['user']} stays frozen: {still}." if still else f"{done['user']} may spend again.",
+        f"{done['user']} stays frozen: {still}." if still else f"{done['user']} can spend again.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What everybody has whom the visitor administers, found by name; and the pools of their organizations."""
+"""Credits of all users whom the visitor administers, searchable by name; and their organizations' balances."""
 
 import asyncio
 import time
@@ -25,12 +25,12 @@ _POOLS_MAX = 200
 
 router = APIRouter(prefix="/people")
 
-After = Annotated[str, Query(max_length=CURSOR_MAX, description="The cursor that the page before gave.")]
+After = Annotated[str, Query(max_length=CURSOR_MAX, description="The cursor from the previous page.")]
 
 
 @dataclass(frozen=True, slots=True)
 class PersonMoney:
-    """What a person has, in nano-USD: own credits, those given for a time, and what they owe."""
+    """A user's credits in nano-USD: own, promotional, and owed."""
 
     person: Person
     paid_nano: int
@@ -48,7 +48,7 @@ class PoolMoney:
 
 @router.get("")
 async def show(visitor: Manager, text: Plain = "", after: After = "") -> Response:
-    """Raises RequestInvalid, RoleForbids for whoever may not see others' money."""
+    """Show the list. Raises RequestInvalid, and RoleForbids for visitors who may not see other users' money."""
     refuse_weak_key(visitor)
     text, cursor = text.strip(), Cursor.parse(after, "after") if after else None
     values = await asyncio.to_thread(_look, visitor, text, cursor)
@@ -70,7 +70,7 @@ def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
 
 
 def _money_of(session: Session, visitor: Visitor, people: Sequence[Person]) -> list[PersonMoney]:
-    """Three questions to the database, whatever their number."""
+    """Read the users' credits with three database queries, whatever the number of users."""
     payers = {person.user_id: Payer(person.user_id, person.organization_id) for person in people}
     purses = purses_of(session, list(payers.values()), time.time_ns())
     owed = {person.user_id: chart.user_receivable(person.user_id) for person in people}

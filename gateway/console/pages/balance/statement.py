@@ -1,4 +1,4 @@
-"""The statement: every transfer of an account, both sides, with what was left after it; in pages, and as CSV."""
+"""The statement: every transfer of an account, both sides, with the balance after it; in pages, and as CSV."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -33,12 +33,12 @@ from gateway.records.sheets import as_csv
 from gateway.times import at
 
 ROWS_MAX = 50_000
-"""Of a CSV file."""
+"""Row limit of a CSV file."""
 PAGE_ROWS = 50
 _ROWS_AT_ONCE = 1_000
 _LOOKS_MAX = 500
 _LASTS_S = 300.0
-# As `millrace statement` has them, then what only this page knows.
+# The columns of `millrace statement`, then those that only this page has.
 _COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
 _MORE_COLUMNS = ("debit", "credit", "balance")
 
@@ -49,7 +49,7 @@ router = APIRouter(prefix="/statement")
 
 
 class Wanted(BaseModel):
-    """The address's filters, as its form has them."""
+    """The filters in the address, as the form names them."""
 
     account: Text = ALL
     kind: Kind | None = None
@@ -62,14 +62,14 @@ class Wanted(BaseModel):
     def _comes_after(cls, until: date | None, others: ValidationInfo) -> date | None:
         since = others.data.get("since")
         if until is not None and since is not None and until < since:
-            raise ValueError("This is before the first day.")
+            raise ValueError("The end date is before the start date.")
         return until
 
     def filter(self) -> LineFilter:
         return LineFilter(self.account, self.kind or "", self.since, self.until, self.moved)
 
     def said(self) -> dict[str, object]:
-        """What is other than usual, for addresses."""
+        """Return the filters that differ from their defaults, for addresses."""
         return self.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
 
 
@@ -85,7 +85,7 @@ Asked = Annotated[Form[Wanted], Depends(_asked)]
 async def show(
     visitor: Viewer, form: Asked, user: Plain = "", organization: Plain = "", before: Before = None
 ) -> Response:
-    """Raises NotFound for an account that is not theirs."""
+    """Show the statement. Raises NotFound for an account of another owner."""
     whose = await whose_of(visitor, user, organization)
     books = visitor.services.books
     known = await books.look(lambda session: accounts_of(session, whose))
@@ -108,7 +108,7 @@ async def show(
 
 @router.get("/csv")
 async def download(visitor: Viewer, form: Asked, user: Plain = "", organization: Plain = "") -> Response:
-    """At most `ROWS_MAX` lines, the newest, sent while they are read. Raises RequestInvalid, NotFound."""
+    """Download the newest `ROWS_MAX` lines at most, sent while they are read. Raises RequestInvalid, NotFound."""
     if form.value is None:
         name, sentence = next(iter(form.errors.items()))
         raise RequestInvalid(f"{name}: {sentence}", param=name)

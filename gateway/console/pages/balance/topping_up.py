@@ -1,6 +1,6 @@
-"""Credits for money: chosen with the fee in sight, paid on Stripe's page, there when Stripe says so.
+"""Top-ups: chosen with the fee shown, paid on Stripe's page, credited when Stripe confirms the payment.
 
-What is about payments is imported where there are some: a gateway without them does without their code.
+Payment code is imported only where payments exist: a gateway without them does not load it.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class RefundForm(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An amount of credits and what it costs; `amount` is as forms send it."""
+    """An amount of credits and its cost; `amount` has the format of the form."""
 
     amount: str
     credit_nano: int
@@ -68,24 +68,24 @@ class Offer:
 
 
 def till_of(visitor: Visitor) -> "Till":
-    """Raises FeatureUnsupported."""
+    """Return the payments facade. Raises FeatureUnsupported."""
     till = visitor.services.till
     if till is None:
         raise FeatureUnsupported(
-            "This gateway takes no payments. Its owner turns them on with payments.secret_key and webhook_secrets."
+            "Payments are not set up. The owner enables them with payments.secret_key and webhook_secrets."
         )
     return till
 
 
 @router.get("/topups")
 async def show(visitor: Viewer, user: Plain = "", before: Plain = "") -> Response:
-    """One's own; for admins of the house also a person's, or with `all` everybody's."""
+    """Show the visitor's own top-ups; instance admins may also see a user's, or with `all` everyone's."""
     return await _page(visitor, user=user, before=before)
 
 
 @router.post("/topups")
 async def open_one(request: Request, visitor: Viewer) -> Response:
-    """Begin a top-up, and on to the page where it is paid."""
+    """Start a top-up and redirect to the page where it is paid."""
     from gateway.api.accounting.topups import NewTopup, open_topup
 
     till = till_of(visitor)
@@ -105,7 +105,7 @@ async def open_one(request: Request, visitor: Viewer) -> Response:
 
 @router.post("/auto")
 async def set_auto(request: Request, visitor: Viewer) -> Response:
-    """Buy by the saved method whenever less is left."""
+    """Turn on automatic purchases with the saved method when credits fall below the threshold."""
     from gateway.api.accounting import topups
 
     till = till_of(visitor)
@@ -120,7 +120,7 @@ async def set_auto(request: Request, visitor: Viewer) -> Response:
     done, form = await answered(form, work)
     if done is None:
         return await _page(visitor, auto_form=form, status=400)
-    return go(visitor, f"{_TOPUPS}#auto", "Credits are bought by themselves from now on.")
+    return go(visitor, f"{_TOPUPS}#auto", "Automatic top-up is on.")
 
 
 @router.post("/auto/off")
@@ -130,7 +130,7 @@ async def end_auto(request: Request, visitor: Viewer) -> Response:
     till = till_of(visitor)
     await read_form(request, visitor, Button)
     await topups.end_auto(till, visitor.caller)
-    return go(visitor, f"{_TOPUPS}#auto", "Nothing is bought unasked any more.")
+    return go(visitor, f"{_TOPUPS}#auto", "Automatic top-up is off.")
 
 
 @router.get("/topups/{topup_id}")
@@ -140,7 +140,7 @@ async def show_one(visitor: Viewer, topup_id: TopupId) -> Response:
 
 @router.post("/topups/{topup_id}/refund")
 async def refund(request: Request, visitor: Operator, topup_id: TopupId) -> Response:
-    """Bought credits go back to the card that they came from."""
+    """Refund bought credits to the card that paid for them."""
     from gateway.api.accounting.refunds import NewRefund, open_refund
 
     till = till_of(visitor)
@@ -158,7 +158,7 @@ async def refund(request: Request, visitor: Operator, topup_id: TopupId) -> Resp
 
 @router.get("/paid")
 async def came_back(visitor: Viewer, session: Plain = "") -> Response:
-    """Where Stripe's page leads after paying. Nothing is booked by it: only Stripe's own word counts."""
+    """Show the page that Stripe redirects to after payment. It posts nothing: only Stripe's webhook counts."""
     till_of(visitor)
     return page("balance/paid.html", visitor, **await _newest(visitor, session), session=session, tab="topups")
 
@@ -176,13 +176,13 @@ async def come_back_live(request: Request, visitor: Viewer, session: Plain = "")
 
 @router.get("/cancelled")
 async def gave_up(visitor: Viewer) -> Response:
-    """Where Stripe's page leads without paying."""
+    """Show the page that Stripe redirects to if the user does not pay."""
     till_of(visitor)
     return page("balance/cancelled.html", visitor, **await _newest(visitor, ""), tab="topups")
 
 
 async def _newest(visitor: Visitor, session: str) -> dict[str, Any]:
-    """The visitor's top-up that a page of Stripe's was for, or where it does not say so the newest."""
+    """Return the visitor's top-up of a Stripe session, or the newest if the session is unknown."""
     till = till_of(visitor)
     found = await asyncio.to_thread(till.payments.topups.newest, visitor.caller.user_id, None, _NEWEST)
     by_page = [topup for topup in found if not topup.is_auto]
@@ -232,7 +232,7 @@ async def _offers(till: "Till") -> list[Offer]:
 
 
 async def _auto(visitor: Visitor, till: "Till", offers: list[Offer]) -> Facts:
-    """The API's facts, with amounts as pages show them; `is_spent` where one more would be beyond the month."""
+    """Return the API's facts with amounts for pages; `is_spent` if one more purchase would exceed the month."""
     from gateway.api.accounting import topups
 
     facts = await topups.show_auto(till, visitor.caller)
@@ -250,7 +250,7 @@ def _auto_form(auto: Facts, offers: list[Offer]) -> Form[Any]:
 
 
 async def _listed(visitor: Visitor, user: str, before: str) -> tuple[Facts, dict[str, list[Facts]]]:
-    """A page of top-ups, and what was refunded of each of them."""
+    """Return a page of top-ups, and the refunds of each."""
     from gateway.api.accounting.refunds import refunds_of
     from gateway.api.accounting.topups import list_topups
 
@@ -264,7 +264,7 @@ async def _listed(visitor: Visitor, user: str, before: str) -> tuple[Facts, dict
 
 
 def _whose(visitor: Visitor, user: str) -> str | None:
-    """One's own unless another one is asked for; None is everybody."""
+    """Return the user to list: the visitor by default; None means everyone."""
     if not user or user == visitor.caller.user_id:
         return visitor.caller.user_id
     refuse_weak_key(visitor)
@@ -272,7 +272,7 @@ def _whose(visitor: Visitor, user: str) -> str | None:
 
 
 async def _one(visitor: Visitor, topup_id: str, form: Form[Any], status: int = 200) -> Response:
-    """Raises NotFound, also for what is others'."""
+    """Show one top-up. Raises NotFound, also for another user's."""
     from gateway.api.accounting.refunds import refunds_of
     from gateway.api.accounting.topups import show_topup
 
@@ -292,7 +292,7 @@ async def _one(visitor: Visitor, topup_id: str, form: Form[Any], status: int = 2
 
 
 def _in_nano(facts: Facts) -> Facts:
-    """The API's facts with amounts and times as pages show them."""
+    """Return the API's facts with amounts and times for pages."""
     amounts = {
         f"{name}_nano": parse_usd(facts[name]) for name in ("credits", "fee", "total", "amount") if name in facts
     }

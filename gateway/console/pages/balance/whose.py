@@ -1,4 +1,4 @@
-"""Whose money a page is about: one's own, or for admins a person's or a pool's of theirs."""
+"""The owner of the money on a page: the visitor, or for admins a user or organization they manage."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ PATH = "/console/balance"
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """A person, or the pool of an organization: one of the two is empty."""
+    """A user, or an organization's balance: one of the two ids is empty."""
 
     user_id: str
     pool_id: str
@@ -20,7 +20,7 @@ class Whose:
     is_own: bool
 
     def query(self, **more: object) -> str:
-        """As it stands in an address."""
+        """Return the query string for addresses."""
         said: dict[str, object] = {}
         if not self.is_own:
             said = {"organization": self.pool_id} if self.pool_id else {"user": self.user_id}
@@ -29,7 +29,7 @@ class Whose:
 
 
 async def whose_of(visitor: Visitor, user: str, organization: str) -> Whose:
-    """Raises RoleForbids, NotFound."""
+    """Return the owner. Raises RoleForbids, NotFound."""
     return await asyncio.to_thread(_whose, visitor, user, organization)
 
 

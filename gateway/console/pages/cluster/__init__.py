@@ -1,4 +1,4 @@
-"""Cluster: the machines that hold one model together, for admins of the house."""
+"""Cluster: the machines that hold one model together, for instance admins."""
 
 from fastapi import APIRouter
 

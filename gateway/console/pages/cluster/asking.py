@@ -1,4 +1,4 @@
-"""Buttons of the cluster's pages: forms that carry nothing but who sends them."""
+"""Buttons of the cluster's pages: forms without fields of their own."""
 
 from fastapi import Request
 from pydantic import BaseModel
@@ -14,11 +14,11 @@ class Button(BaseModel):
 
 
 async def pressed(request: Request, visitor: Visitor) -> None:
-    """Raises RoleForbids for a form that is not of this session, RequestInvalid for what is no form."""
+    """Check a button's form. Raises RoleForbids for another session's form, RequestInvalid for a malformed one."""
     await read_form(request, visitor, Button)
 
 
 async def machine_of(request: Request, visitor: Visitor, node_id: str) -> MachineRow:
-    """The machine that a button is about. Raises NotFound, and as `pressed`."""
+    """Return the machine that a button acts on. Raises NotFound, and as `pressed`."""
     await pressed(request, visitor)
     return cluster_state(visitor.services).row(node_id)

@@ -1,4 +1,4 @@
-"""Adding a machine: a command that works once, the machine as it appears, and on to the plan with it."""
+"""Adding a machine: a single-use command, the machine as it joins, and the link to the plan preview."""
 
 import time
 from typing import Annotated, Any
@@ -32,7 +32,7 @@ async def ask(request: Request, visitor: Operator) -> Response:
 
 @router.post("")
 async def make_command(request: Request, visitor: Operator) -> Response:
-    """The machine is let in drained: no plan uses it before somebody has seen what it would change."""
+    """Create the command. The machine joins drained: no plan uses it before an admin has seen the preview."""
     await pressed(request, visitor)
     since_ns = time.time_ns()
     made = await admin.create_token(visitor.authority, request, aside=True)
@@ -61,7 +61,7 @@ async def live(request: Request, visitor: Operator, since_ns: Annotated[int, Que
 
 
 def _newcomers(services: Services, since_ns: int) -> dict[str, Any]:
-    """Machines that joined since then, with their links to the others."""
+    """Return machines that joined since then, with their links to the others."""
     state = cluster_state(services)
     links = {row.node_id: row for row in link_matrix(state.topology)}
     names = [member.name for member in state.topology.members]

@@ -1,4 +1,4 @@
-"""One machine: what it has and does, how its links are, and what can be done with it."""
+"""One machine: its hardware and role, its links, and actions on it."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ async def show(visitor: Operator, node_id: str) -> Response:
 
 @router.post("/rename")
 async def rename(request: Request, visitor: Operator, node_id: str) -> Response:
-    """As people are to call it, whatever it calls itself."""
+    """Set the display name, whatever name the machine reports."""
     form = await read_form(request, visitor, NameForm)
     row = cluster_state(visitor.services).row(node_id)
     if form.value is not None:
@@ -38,7 +38,7 @@ async def rename(request: Request, visitor: Operator, node_id: str) -> Response:
         except Conflict as error:
             form = form.refused(error.message.removeprefix("name: "), "name")
         else:
-            return go(visitor, _path(row), f"{done['from']} is called {done['to']} from now on.")
+            return go(visitor, _path(row), f"{done['from']} renamed to {done['to']}.")
     return _page(visitor, node_id, form, 400)
 
 
@@ -57,21 +57,21 @@ def _page(visitor: Visitor, node_id: str, form: Form[Any] | None = None, status:
 async def drain(request: Request, visitor: Operator, node_id: str) -> Response:
     row = await machine_of(request, visitor, node_id)
     await admin.drain_machine(visitor.authority, row.node_id)
-    return go(visitor, _path(row), f"{row.name} is drained: its work moves elsewhere.")
+    return go(visitor, _path(row), f"{row.name} is draining; its work moves to other machines.")
 
 
 @router.post("/undrain")
 async def undrain(request: Request, visitor: Operator, node_id: str) -> Response:
     row = await machine_of(request, visitor, node_id)
     await admin.drain_machine(visitor.authority, row.node_id, undo=True)
-    return go(visitor, _path(row), f"{row.name} takes part again.")
+    return go(visitor, _path(row), f"{row.name} is enabled.")
 
 
 @router.post("/remove")
 async def remove(request: Request, visitor: Operator, node_id: str) -> Response:
     row = await machine_of(request, visitor, node_id)
     await admin.remove_machine(visitor.authority, row.node_id)
-    return go(visitor, "/console/cluster", f"{row.name} is out; its work goes on elsewhere.")
+    return go(visitor, "/console/cluster", f"{row.name} was removed; its work continues on other machines.")
 
 
 def _path(row: MachineRow) -> str:

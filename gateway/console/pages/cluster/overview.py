@@ -41,7 +41,7 @@ async def live(request: Request, visitor: Operator) -> Response:
 async def measure_links(request: Request, visitor: Operator) -> Response:
     await pressed(request, visitor)
     await admin.measure_links(visitor.authority)
-    return go(visitor, "/console/cluster#links", "Every link is measured again; figures come as they are taken.")
+    return go(visitor, "/console/cluster#links", "Measuring all links. Results appear as they arrive.")
 
 
 def _values(services: Services) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What would be planned if machines left or took part, beside what serves; and having it so."""
+"""Preview of the plan if machines left or joined, beside the current plan; and applying it."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ Ids = Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_leng
 
 
 class Change(BaseModel):
-    """Machines to drain, and drained ones to take in."""
+    """Machines to drain, and drained ones to include."""
 
     without: Ids = ()
     including: Ids = ()
@@ -41,22 +41,24 @@ async def draft(
 
 @router.post("")
 async def apply(request: Request, visitor: Operator) -> Response:
-    """Drained and taken in as it was shown; the controller plans by itself when it sees it.
+    """Drain and include machines as shown; the controller then replans automatically.
 
     Raises NotFound, RequestInvalid.
     """
     form = await read_form(request, visitor, Change)
     if form.value is None:
-        raise RequestInvalid("without and including: name machines by their ids.", param="without")
+        raise RequestInvalid("without and including must be lists of machine IDs.", param="without")
     wanted = form.value
     state = cluster_state(visitor.services)
     rows = [(state.row(node_id), False) for node_id in wanted.without]
     rows += [(state.row(node_id), True) for node_id in wanted.including]
     for row, undo in rows:
         await admin.drain_machine(visitor.authority, row.node_id, undo=undo)
-    said = " and ".join(f"{row.name} {'takes part' if undo else 'is drained'}" for row, undo in rows)
+    said = " and ".join(f"{row.name} {'joins' if undo else 'is drained'}" for row, undo in rows)
     return go(
-        visitor, "/console/cluster", f"{said}: the new ring is prepared while the old one serves." if said else ""
+        visitor,
+        "/console/cluster",
+        f"{said}: the new pipeline is prepared while the old one serves." if said else "",
     )
 
 
@@ -76,7 +78,7 @@ async def _show(visitor: Visitor, change: Change) -> Response:
     try:
         drafted = await controller.draft_plan(change.without, including=change.including)
     except ModelNotFound:
-        values["problem"] = "There is no model to plan yet."
+        values["problem"] = "No model is loaded yet."
     except MachineUnknown as error:
         raise NotFound(str(error)) from None
     else:
@@ -86,7 +88,7 @@ async def _show(visitor: Visitor, change: Change) -> Response:
 
 
 def _drawn(visitor: Visitor, state: ClusterState, plan: Plan | None, change: Change) -> Sketch | None:
-    """The cluster as that plan would have it."""
+    """Draw the cluster with that plan."""
     model = visitor.services.controller.model
     if plan is None or model is None:
         return None

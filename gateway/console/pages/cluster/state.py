@@ -1,4 +1,4 @@
-"""What the pages of the cluster show, asked of the controller at one moment."""
+"""The state that the cluster's pages show, read from the controller at one moment."""
 
 from dataclasses import dataclass
 
@@ -17,10 +17,10 @@ class ClusterState:
     machines: list[MachineRow]
 
     def row(self, node_id: str) -> MachineRow:
-        """Raises NotFound."""
+        """Return a machine's row. Raises NotFound."""
         found = next((row for row in self.machines if row.node_id == node_id), None)
         if found is None:
-            raise NotFound("No machine of this cluster has this id. It may have been removed long ago.")
+            raise NotFound("Machine not found. It may have been removed.")
         return found
 
     def name_of(self, node_id: NodeId) -> str:

@@ -1,4 +1,4 @@
-"""Keys & people: who may come in with what, and one's own account."""
+"""Keys & users: API keys, users, organizations and limits, and the visitor's own account."""
 
 from gateway.console.pages.keys import account, limits, listing, making, one, organizations, people
 

@@ -1,4 +1,4 @@
-"""Your account: who you are here, your password, and where you are signed in."""
+"""Your account: your identity, your password, and your sessions."""
 
 import asyncio
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ class PasswordForm(BaseModel):
     @model_validator(mode="after")
     def _is_the_same_twice(self) -> "PasswordForm":
         if self.new != self.again:
-            raise ValueError("the two new passwords are not the same")
+            raise ValueError("the new passwords do not match")
         return self
 
 
@@ -46,7 +46,7 @@ async def show_account(visitor: Viewer) -> Response:
 
 @router.post("/password")
 async def change_password(request: Request, visitor: Viewer) -> Response:
-    """The old one is asked for: an unlocked screen is not its owner. Other sessions end."""
+    """Change the password. The old one is required in case the screen was left unlocked. Other sessions end."""
     form = await read_form(request, visitor, PasswordForm)
     if form.value is None:
         return await _page(visitor, form, 400)
@@ -54,25 +54,25 @@ async def change_password(request: Request, visitor: Viewer) -> Response:
     try:
         ended = await gate.change(user_id, form.value.old, form.value.new, visitor.actor, visitor.who.session_id)
     except KeyInvalid:
-        return await _page(visitor, form.refused("This is not your password.", "old"), 403)
+        return await _page(visitor, form.refused("Wrong password.", "old"), 403)
     except RequestInvalid as error:
         return await _page(visitor, refused(form, error), 400)
     except (NotFound, Overloaded, TooManyWrongKeys) as error:
         return await _page(visitor, refused(form, error), 429 if isinstance(error, TooManyWrongKeys) else 409)
-    others = "one other session has" if ended == 1 else f"{ended} other sessions have"
-    return go(visitor, _HERE, f"Your password is changed; {others} ended.")
+    others = "1 other session" if ended == 1 else f"{ended} other sessions"
+    return go(visitor, _HERE, f"Password changed. {others} signed out.")
 
 
 @router.post("/session")
 async def end_session(request: Request, visitor: Viewer) -> Response:
-    """Sign one browser out. Raises NotFound for a session that is not one's own, or has ended."""
+    """Sign one browser out. Raises NotFound for another user's session, or one that has ended."""
     form = await read_form(request, visitor, SessionForm)
     if form.value is None:
-        raise NotFound("There is no such session.")
+        raise NotFound("Session not found.")
     sessions, user_id = visitor.directory.sessions, visitor.caller.user_id
     if not await asyncio.to_thread(sessions.close_one, user_id, form.value.session, visitor.actor):
-        raise NotFound("This session has ended already.")
-    return go(visitor, _HERE, "Signed out there.")
+        raise NotFound("This session has already ended.")
+    return go(visitor, _HERE, "Session signed out.")
 
 
 @router.post("/sessions")
@@ -84,12 +84,12 @@ async def end_other_sessions(request: Request, visitor: Viewer) -> Response:
         return sessions.close_all(visitor.caller.user_id, visitor.actor, but=visitor.who.session_id)
 
     ended = await asyncio.to_thread(close)
-    return go(visitor, _HERE, f"{ended} other session{'' if ended == 1 else 's'} ended.")
+    return go(visitor, _HERE, f"{ended} other session{'' if ended == 1 else 's'} signed out.")
 
 
 async def _page(visitor: Visitor, form: Form[PasswordForm], status: int = 200) -> Response:
     values = await asyncio.to_thread(_look, visitor)
-    # What was typed is not sent back: a page may be kept by the browser.
+    # The input is not sent back: the browser may store the page.
     blank: Form[PasswordForm] = Form(errors=form.errors)
     return page("keys/account.html", visitor, status, form=blank, kinds=dict(KINDS), tab="account", **values)
 

@@ -1,4 +1,4 @@
-"""A form's way through the functions of the admin API: what they say against it goes beside its field."""
+"""Passes a form to the admin API's functions; rejections are shown beside their fields."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 async def asked(form: Form[M], work: Callable[[M], T]) -> tuple[T | None, Form[M]]:
-    """What `work` makes of a form's value; nothing, and the form with the reason, where it is refused."""
+    """Return what `work` makes of the form's value, or None and the form with the reason for a rejection."""
     if form.value is None:
         return None, form
     value = form.value
@@ -25,7 +25,7 @@ async def asked(form: Form[M], work: Callable[[M], T]) -> tuple[T | None, Form[M
 
 
 def refused(form: Form[M], error: GatewayError) -> Form[M]:
-    """The form with what stands against it, as a sentence beside the field that the error names."""
+    """Return the form with the error as a sentence beside the field that the error names."""
     name = error.param or WHOLE
     text = error.message.removeprefix(f"{name}: ") if name else error.message
     sentence = text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")

@@ -1,6 +1,6 @@
-"""Browsers by the name that people know them by. Pure; what a browser says of itself proves nothing."""
+"""Display names of browsers. Pure. A user agent proves nothing."""
 
-# The first that is found: nearly all of them also call themselves Safari, and many Chrome.
+# The first match counts: nearly all browsers also name Safari, and many name Chrome.
 _BROWSERS = (
     ("Edg/", "Edge"),
     ("OPR/", "Opera"),
@@ -11,7 +11,7 @@ _BROWSERS = (
     ("Chrome/", "Chrome"),
     ("Safari/", "Safari"),
     ("curl/", "curl"),
-    ("python-httpx/", "a Python program"),
+    ("python-httpx/", "Python program"),
 )
 _SYSTEMS = (
     ("iPhone", "iPhone"),
@@ -25,9 +25,9 @@ _SYSTEMS = (
 
 
 def shown_browser(agent: str) -> str:
-    """As in `Firefox on Linux`; what is not known says so."""
+    """Return a name such as `Firefox on Linux`, with fallbacks for unknown parts."""
     browser = next((name for sign, name in _BROWSERS if sign in agent), "")
     system = next((name for sign, name in _SYSTEMS if sign in agent), "")
     if browser and system:
         return f"{browser} on {system}"
-    return browser or (f"A browser on {system}" if system else "Unknown browser")
+    return browser or (f"Browser on {system}" if system else "Unknown browser")

@@ -1,4 +1,4 @@
-"""What the forms about keys, people and limits are made of; the admin API's own models check the rest."""
+"""Fields of the forms about keys, users and limits; the admin API's own models check the rest."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -13,12 +13,12 @@ from gateway.settings.base import LaneName, Privacy, Role
 
 _DAY_S = 86_400
 Lasts = Literal["keep", "never", "1", "7", "30", "90", "365"]
-"""For how many days a key is valid from now on; `keep` leaves that as it is."""
+"""The number of days a key stays valid from now on; `keep` does not change it."""
 _SEPARATORS = re.compile(r"[,\s]+")
 
 
 def _words(given: Any) -> Any:
-    """As people write lists: with commas, spaces or lines between; none is no restriction."""
+    """Split a list at commas, spaces or newlines; an empty list means no restriction."""
     texts = [given] if isinstance(given, str) else given or ()
     return tuple(dict.fromkeys(word for text in texts for word in _SEPARATORS.split(str(text)) if word)) or None
 
@@ -27,11 +27,11 @@ Models = Annotated[tuple[Text, ...] | None, Field(max_length=1000), BeforeValida
 Regions = Annotated[tuple[Region, ...] | None, Field(max_length=100), BeforeValidator(_words)]
 Amount = Annotated[str, Field(max_length=40)]
 Plain = Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")]
-"""A word of an address."""
+"""A text in a query string."""
 
 
 class KeyTermsForm(BaseModel):
-    """What a key may do, as its form has it. A box that is not ticked is not sent."""
+    """A key's permissions as a form sends them. An unchecked box is not sent."""
 
     lanes: tuple[LaneName, ...] = ()
     models: Models = None
@@ -46,7 +46,7 @@ class KeyTermsForm(BaseModel):
         return int(self.lasts) * _DAY_S if self.lasts.isdecimal() else None
 
     def as_change(self) -> ChangedKey:
-        """Raises ValidationError of pydantic for no lane at all."""
+        """Return the change. Raises pydantic's ValidationError if there is no lane."""
         values = self.model_dump(exclude={"lasts"})
         if self.lasts != "keep":
             values["expires_in_s"] = self.expires_in_s
@@ -54,7 +54,7 @@ class KeyTermsForm(BaseModel):
 
 
 class LanesForm(KeyTermsForm):
-    """With at least one lane: a key without any opens nothing, and would better be revoked."""
+    """Requires at least one lane: a key without any lane is useless and should be revoked instead."""
 
     lanes: Annotated[tuple[LaneName, ...], Field(min_length=1)]
 
@@ -64,7 +64,7 @@ class NewKeyForm(LanesForm):
     user: Text
     lasts: Lasts = "never"
     spend: Amount | None = None
-    """Most that it may spend in a month, in USD."""
+    """The monthly budget in USD."""
 
     def as_new(self) -> NewKey:
         values = self.model_dump(exclude={"lasts", "spend"})
@@ -72,13 +72,13 @@ class NewKeyForm(LanesForm):
 
 
 class RotationForm(BaseModel):
-    """For how many hours the text before stays valid."""
+    """The number of hours that the previous secret stays valid."""
 
     grace_hours: Annotated[int, Field(ge=0, le=30 * 24)] = 1
 
 
 class LimitForm(BaseModel):
-    """A limit's measure and span in one choice, as `spend month`."""
+    """A limit; `kind` combines measure and span, such as `spend month`."""
 
     scope: Text
     kind: Annotated[str, Field(pattern=r"^(requests|tokens|concurrency|spend)( (minute|day|month))?$")]
@@ -95,7 +95,7 @@ class LimitForm(BaseModel):
 
 
 class LimitGone(BaseModel):
-    """A limit that is to be taken away."""
+    """A limit to remove."""
 
     scope: Text
     measure: Measure

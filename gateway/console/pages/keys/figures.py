@@ -1,4 +1,4 @@
-"""What is known of keys and limits beside their rows: when a key was used last, how much of a limit is gone."""
+"""Figures of keys and limits: a key's last use, and the usage of a limit."""
 
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _SOON_NS = 7 * 86_400 * _NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class KeyLine:
-    """A key with what it did this month (UTC); `limit_nano` is its own limit on spending in a month."""
+    """A key with its usage this month (UTC); `limit_nano` is its own monthly budget in nano-USD."""
 
     row: KeyRow
     owner: str
@@ -43,7 +43,7 @@ class KeyLine:
 
 @dataclass(frozen=True, slots=True)
 class LimitLine:
-    """A limit with what was used of it in the span that runs; None where only the moment counts."""
+    """A limit with its usage in the current span; None for limits without a span."""
 
     quota: Quota
     used: int | None
@@ -57,7 +57,7 @@ class LimitLine:
 
 
 def state_of(row: KeyRow, people: Container[str], now_ns: int) -> KeyState:
-    """`people` are those who are here: keys of others open nothing, whatever they say themselves."""
+    """Return the key's state. `people` are the existing users: keys of removed users are invalid."""
     ends_ns = row.terms.expires_ns
     if row.revoked_ns is not None:
         return "revoked"
@@ -71,9 +71,9 @@ def state_of(row: KeyRow, people: Container[str], now_ns: int) -> KeyState:
 
 
 def key_lines(session: Session, rows: Sequence[KeyRow], people: Mapping[str, str]) -> list[KeyLine]:
-    """Lines for as many keys as a page has: a few questions to the database, whatever their number.
+    """Return lines for one page of keys, with a fixed number of database queries.
 
-    `people` are the names of those who are here, by their ids.
+    `people` maps ids of existing users to their names.
     """
     now_ns = time.time_ns()
     ids = [row.key_id for row in rows]
@@ -92,7 +92,7 @@ def key_lines(session: Session, rows: Sequence[KeyRow], people: Mapping[str, str
 
 
 def limit_lines(session: Session, scopes: Iterable[str]) -> list[LimitLine]:
-    """Every limit that holds for these scopes, in the scopes' order."""
+    """Return every limit of these scopes, in the scopes' order."""
     order = {scope: place for place, scope in enumerate(scopes)}
     found = sorted(of_scopes(session, order), key=lambda quota: order[quota.scope])
     return [_limit_line(session, quota) for quota in found]
@@ -106,7 +106,7 @@ def _limit_line(session: Session, quota: Quota) -> LimitLine:
 
 
 def _last_used(session: Session, key_ids: list[str]) -> dict[str, int]:
-    """By an index for each key: to group all that a key ever did would read all of it."""
+    """Look up each key by index: grouping would read all of a key's rows."""
     used, key = usage_table.c, api_key_table.c
     last = select(func.max(used.started_ns)).where(used.key_id == key.key_id).scalar_subquery()
     rows = session.execute(select(key.key_id, last).where(key.key_id.in_(key_ids)))
@@ -114,7 +114,7 @@ def _last_used(session: Session, key_ids: list[str]) -> dict[str, int]:
 
 
 def _month_spend(session: Session, key_ids: list[str]) -> dict[str, int]:
-    """What each key was charged this month, out of the running sums of its days."""
+    """Return what each key was charged this month, from the running daily sums, in nano-USD."""
     sums = usage_sum_table.c
     first_day = window("month", time.time())[0] // DAY_S
     scopes = [f"key:{key_id}" for key_id in key_ids]

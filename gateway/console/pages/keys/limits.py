@@ -1,4 +1,4 @@
-"""Limits of keys, people, teams and organizations: set and taken away where they are shown."""
+"""Limits of keys, users, teams and organizations: set and removed."""
 
 from typing import Any
 
@@ -24,14 +24,14 @@ KINDS = (
     ("tokens minute", "tokens per minute"),
     ("tokens day", "tokens per day"),
     ("tokens month", "tokens per month"),
-    ("concurrency", "requests at a time"),
+    ("concurrency", "concurrent requests"),
 )
-"""What a form offers, in the words that people have for it."""
+"""The metrics that a form offers, with their labels."""
 
 
 @router.get("/new")
 async def ask(visitor: Manager, scope: Plain = "", organization: Plain = "", team: Plain = "") -> Response:
-    """A form for one more limit of a key, a person, a team or an organization. Raises NotFound for nobody's."""
+    """Show the form for a limit of a key, user, team or organization. Raises NotFound for an unknown scope."""
     if team:
         scope = f"team:{organization}/{team.strip()}"
     return _page(visitor, scope, Form.showing(scope=scope, kind="spend month"))
@@ -43,7 +43,7 @@ async def set_limit(request: Request, visitor: Manager, scope: Plain) -> Respons
     _, form = await asked(form, lambda wanted: set_limit_of(visitor.authority, wanted))
     if form.value is None:
         return _page(visitor, scope, form, 400)
-    return go(visitor, place_of(scope), "The limit holds from now on.")
+    return go(visitor, place_of(scope), "Limit set.")
 
 
 @router.post("/remove")
@@ -53,7 +53,7 @@ async def remove_limit(request: Request, visitor: Manager) -> Response:
     scope = form.text("scope")
     if gone is None:
         return _page(visitor, scope, Form(errors=form.errors, given={"scope": [scope]}), 400)
-    return go(visitor, place_of(scope), "The limit is gone.")
+    return go(visitor, place_of(scope), "Limit removed.")
 
 
 def set_limit_of(authority: Authority, wanted: LimitForm) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _removed(authority: Authority, gone: LimitGone) -> dict[str, Any]:
 
 
 def place_of(scope: str) -> str:
-    """The page where a scope's limits are shown."""
+    """Return the page that shows a scope's limits."""
     kind, _, name = scope.partition(":")
     if kind == "team":
         kind, name = "organization", name.partition("/")[0]
@@ -77,7 +77,7 @@ def place_of(scope: str) -> str:
 
 
 def _page(visitor: Visitor, scope: str, form: Form[LimitForm], status: int = 200) -> Response:
-    # Whoever is asked about a scope that is not theirs hears the same as of one that is not there.
+    # A scope of another organization gives the same error as one that does not exist.
     visitor.authority.over(visitor.directory.quotas.organization_of(scope), scope.replace(":", " ", 1))
     back = place_of(scope)
     return page("keys/limit.html", visitor, status, form=form, scope=scope, kinds=KINDS, back=back, tab="keys")

@@ -1,4 +1,4 @@
-"""Keys: who has which, what they did this month, and how much of their limits is gone; in pages, and live."""
+"""Keys: their owners, usage this month, and usage of their limits; in pages, and live."""
 
 import asyncio
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ from gateway.paging import CURSOR_MAX, Cursor, cut
 from gateway.settings.base import LaneName, Privacy
 
 PAGE_ROWS = 50
-# What each key spent is summed up anew.
+# Each key's spending is summed again at this interval.
 _EVERY_S = 10.0
 
 router = APIRouter(prefix="/console/keys")
@@ -32,7 +32,7 @@ _OPENS: dict[Which, bool | None] = {"valid": True, "ended": False, "all": None}
 
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
-    """Which keys are shown; every part narrows. `before` is the cursor that the page before gave."""
+    """Selects keys; every part narrows the selection. `before` is the cursor from the previous page."""
 
     which: Which = "valid"
     text: str = ""
@@ -43,7 +43,7 @@ class KeyFilter:
     before: str = ""
 
     def query(self, **changed: object) -> str:
-        """As it stands in an address; what changes is named."""
+        """Return the query string, with `changed` values replaced."""
         usual = asdict(KeyFilter())
         found = {name: value for name, value in (asdict(self) | changed).items() if value != usual[name]}
         return f"?{urlencode(found)}" if found else ""
@@ -68,7 +68,7 @@ def _filter(
     privacy: Privacy | None = None,
     before: Annotated[str, Query(max_length=CURSOR_MAX)] = "",
 ) -> KeyFilter:
-    """Raises RequestInvalid."""
+    """Return the filter. Raises RequestInvalid."""
     if before:
         Cursor.parse(before)
     return KeyFilter(which, text.strip(), lane or None, user or None, organization or None, privacy, before)
@@ -97,7 +97,7 @@ async def _values(visitor: Visitor, wanted: KeyFilter) -> dict[str, Any]:
 
 
 def _look(visitor: Visitor, wanted: KeyFilter) -> dict[str, Any]:
-    """One page of the keys that the visitor may see, newest first."""
+    """Return one page of the keys that the visitor may see, newest first."""
     before = Cursor.parse(wanted.before) if wanted.before else None
     shown, last = cut(rows_of(visitor, wanted.wanted(), before, PAGE_ROWS + 1), PAGE_ROWS)
     names = visitor.directory.people.names(sorted({row.user_id for row in shown}))
@@ -115,17 +115,17 @@ def _look(visitor: Visitor, wanted: KeyFilter) -> dict[str, Any]:
 def rows_of(
     visitor: Visitor, wanted: key_queries.KeyFilter = ALL, before: Cursor | None = None, limit: int = ROWS_MAX
 ) -> list[KeyRow]:
-    """Everybody's keys for the house, an organization's for its admins, one's own for all others; newest first."""
+    """Return all keys for operators, an organization's for its admins, else the visitor's own; newest first."""
     return visitor.services.keys.rows(*_bounds(visitor), wanted, before=before, limit=limit)
 
 
 def opening_rows(visitor: Visitor, limit: int = ROWS_MAX) -> list[KeyRow]:
-    """Those of the keys that open something just now."""
+    """Return only the active keys."""
     return rows_of(visitor, key_queries.KeyFilter(opens=True), limit=limit)
 
 
 def people_of(visitor: Visitor, limit: int) -> list[Person]:
-    """Whom the visitor may see, of those who are here."""
+    """Return the existing users whom the visitor may see."""
     people = visitor.directory.people
     if visitor.is_manager:
         return people.people(visitor.authority.within(None), limit=limit)
@@ -133,5 +133,5 @@ def people_of(visitor: Visitor, limit: int) -> list[Person]:
 
 
 def _bounds(visitor: Visitor) -> tuple[str | None, str | None]:
-    """Of which organization, and whose, are the keys that the visitor may see."""
+    """Return the organization and the user to which the visitor's view of keys is limited; None means all."""
     return (visitor.authority.within(None), None) if visitor.is_manager else (None, visitor.caller.user_id)

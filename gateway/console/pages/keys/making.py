@@ -1,4 +1,4 @@
-"""A new key: whose it is, what it may do; its text is shown once."""
+"""Creating a key: its owner and permissions; its secret is shown once."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from gateway.identity.people import Person
 from gateway.identity.quotas import parse_quota
 from gateway.settings.base import LaneName
 
-# Of more than so many a person is named, not chosen.
+# With more users than this, the form has a text field instead of a list.
 PEOPLE_OFFERED = 200
 
 router = APIRouter(prefix="/new")
@@ -47,7 +47,7 @@ async def make(request: Request, visitor: Manager) -> Response:
 
 
 def _made(authority: Authority, wanted: NewKeyForm) -> dict[str, Any]:
-    """The key, then its limit; an amount that is none is refused before there is a key."""
+    """Create the key, then its limit. An invalid amount is rejected before the key is created."""
     if wanted.spend is not None:
         try:
             parse_quota("key:", "spend", wanted.spend, "month", None)
@@ -59,8 +59,8 @@ def _made(authority: Authority, wanted: NewKeyForm) -> dict[str, Any]:
         try:
             set_quota(authority, quota)
         except GatewayError as error:
-            # The key is there and has to be shown now or never.
-            made["warning"] = f"The key has no limit on spending yet: {error.message}"
+            # The key exists, and its secret can be shown only now.
+            made["warning"] = f"The key has no monthly budget yet: {error.message}"
     return made
 
 

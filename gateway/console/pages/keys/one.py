@@ -1,4 +1,4 @@
-"""One key: what it may do and has done, changed, given a new text, ended."""
+"""One key: its permissions and usage; changing, rotating and revoking it."""
 
 import asyncio
 from typing import Any, get_args
@@ -38,7 +38,11 @@ async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
     changed, form = await asked(form, lambda wanted: change_key(authority, key_id, wanted.as_change()))
     if changed is None:
         return await _page(visitor, key_id, form, 400)
-    return go(visitor, f"/console/keys/key/{key_id}", "Changed. It holds everywhere within five seconds.")
+    return go(
+        visitor,
+        f"/console/keys/key/{key_id}",
+        "Key changed. The change takes effect everywhere within five seconds.",
+    )
 
 
 @router.post("/rotate")
@@ -57,7 +61,7 @@ async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
 
 @router.post("/revoke")
 async def revoke(request: Request, visitor: Viewer, key_id: Named) -> Response:
-    """Admins their people's, everybody their own. Raises NotFound, RoleForbids."""
+    """Revoke a key: admins any key they manage, other users their own. Raises NotFound, RoleForbids."""
     form = await read_form(request, visitor, Nothing)
     row = await asyncio.to_thread(visible_key, visitor, key_id)
     authority = visitor.authority
@@ -67,11 +71,11 @@ async def revoke(request: Request, visitor: Viewer, key_id: Named) -> Response:
         await asyncio.to_thread(revoke_own_key, authority, visitor.caller, row.key_id)
     if form.value is None:
         return await _page(visitor, key_id, Form(errors=form.errors), 400)
-    return go(visitor, "/console/keys", "The key is revoked and opens nothing any more.")
+    return go(visitor, "/console/keys", "Key revoked.")
 
 
 def shown_once(visitor: Visitor, made: dict[str, Any], *, rotated: bool = False, warning: str = "") -> Response:
-    """The key's text, this once; nobody can look it up later."""
+    """Show the key's secret once; it cannot be looked up later."""
     lanes = visitor.services.lanes
     models = sorted({model for name in made["lanes"] if name in lanes for model in lanes[name].models()})
     model = next((name for name in models if made["models"] is None or name in made["models"]), "MODEL")
@@ -146,7 +150,7 @@ def _look(visitor: Visitor, key_id: str) -> dict[str, Any]:
 
 
 def visible_key(visitor: Visitor, key_id: str) -> KeyRow:
-    """One's own, or for admins one of theirs. Raises NotFound, whoever else's it is."""
+    """Return the visitor's own key, or for admins one they manage. Raises NotFound for any other key."""
     row = visitor.services.keys.row(key_id)
     if row.user_id != visitor.caller.user_id:
         if not visitor.is_manager:

@@ -1,4 +1,4 @@
-"""Organizations: people who share limits; and how people sign in from outside."""
+"""Organizations: groups of users that share limits; and the settings of single sign-on."""
 
 import asyncio
 from typing import Any
@@ -35,7 +35,7 @@ async def add(request: Request, visitor: Operator) -> Response:
     )
     if made is None:
         return await _list(visitor, form, 400)
-    return go(visitor, f"/console/keys/organizations/{made['organization_id']}", f"{made['name']} is there.")
+    return go(visitor, f"/console/keys/organizations/{made['organization_id']}", f"{made['name']} created.")
 
 
 @router.get("/{organization_id}")
@@ -63,7 +63,7 @@ def _look(visitor: Visitor) -> dict[str, Any]:
 
 
 def _look_at(visitor: Visitor, organization_id: str) -> dict[str, Any]:
-    """Its own limits, and those of its teams. Raises NotFound."""
+    """Return the organization's own limits and those of its teams. Raises NotFound."""
     directory, authority = visitor.directory, visitor.authority
     authority.over(organization_id, f"organization {organization_id}")
     organization = directory.people.organization(organization_id)

@@ -1,4 +1,4 @@
-"""People: who is there and how they sign in; added, given another role, sent a link for a password, removed."""
+"""Users: a list with their ways to sign in; adding, changing roles, password links, removing."""
 
 import asyncio
 from typing import Annotated, Any
@@ -29,7 +29,7 @@ _PAGE_ROWS = 100
 async def show_people(
     visitor: Manager, text: Plain = "", after: Annotated[str, Query(max_length=CURSOR_MAX)] = ""
 ) -> Response:
-    """Raises RequestInvalid."""
+    """Show the list. Raises RequestInvalid."""
     form: Form[PersonForm] = Form.showing(role="member", organization=visitor.caller.organization_id)
     return await _list(visitor, form, text=text.strip(), after=after)
 
@@ -41,7 +41,7 @@ async def add(request: Request, visitor: Manager) -> Response:
     made, form = await asked(form, lambda wanted: add_person(authority, NewPerson(**wanted.model_dump())))
     if made is None:
         return await _list(visitor, form, 400)
-    return go(visitor, f"/console/keys/people/{made['user_id']}", f"{made['name']} is here from now on.")
+    return go(visitor, f"/console/keys/people/{made['user_id']}", f"{made['name']} added.")
 
 
 @router.get("/{user}")
@@ -56,7 +56,7 @@ async def change_role(request: Request, visitor: Manager, user: Named) -> Respon
     changed, form = await asked(form, lambda wanted: set_role(authority, user, NewRole(role=wanted.role)))
     if changed is None:
         return await _one(visitor, user, form, 400)
-    return go(visitor, f"/console/keys/people/{user}", f"{user} is a {changed['role']} from now on.")
+    return go(visitor, f"/console/keys/people/{user}", f"{user} is now a {changed['role']}.")
 
 
 @router.post("/{user}/remove")
@@ -66,7 +66,7 @@ async def remove(request: Request, visitor: Manager, user: Named) -> Response:
     removed, form = await asked(form, lambda _: remove_person(authority, user))
     if removed is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
-    return go(visitor, "/console/keys/people", f"{user} is out; their keys and sessions have ended.")
+    return go(visitor, "/console/keys/people", f"{user} was removed. Keys and sessions revoked.")
 
 
 @router.post("/{user}/sessions")
@@ -76,12 +76,12 @@ async def end_sessions(request: Request, visitor: Manager, user: Named) -> Respo
     ended, form = await asked(form, lambda _: close_sessions(authority, user))
     if ended is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
-    return go(visitor, f"/console/keys/people/{user}", f"{user} is signed out everywhere.")
+    return go(visitor, f"/console/keys/people/{user}", f"{user} was signed out everywhere.")
 
 
 @router.post("/{user}/password")
 async def make_link(request: Request, visitor: Operator, user: Named) -> Response:
-    """Who opens it becomes that person: only admins of the house may send one."""
+    """Create a password link. Anyone with it can sign in as that user, so only instance admins may create one."""
     form = await read_form(request, visitor, Nothing)
     link, form = await asked(form, lambda _: visitor.directory.passwords.new_link(user, visitor.actor))
     if link is None:

@@ -1,4 +1,4 @@
-"""Models: what runs where, whether another one fits, and the servers that have them."""
+"""Models: where they run, hardware fit of further ones, and the servers that serve them."""
 
 from fastapi import APIRouter
 

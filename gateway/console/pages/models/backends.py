@@ -1,4 +1,4 @@
-"""Servers of whole models: taken in, looked for, left alone, taken out."""
+"""Pool servers: adding, scanning, draining, removing."""
 
 from typing import Annotated
 
@@ -21,14 +21,14 @@ class Button(BaseModel):
 
 
 class Scan(BaseModel):
-    """Hosts, addresses or small networks, and ports, apart by commas or blanks."""
+    """Hosts, addresses or small networks, and ports, separated by commas or spaces."""
 
     hosts: Annotated[str, Field(max_length=2000)] = ""
     ports: Annotated[str, Field(max_length=500, pattern=r"^[\d,\s]*$")] = ""
     mdns: bool = False
 
     def question(self) -> api.ScanQuestion:
-        """Raises ValidationError."""
+        """Return the query for the scan. Raises ValidationError."""
         hosts, ports = (text.replace(",", " ").split() for text in (self.hosts, self.ports))
         return api.ScanQuestion(hosts=hosts, ports=[int(port) for port in ports], mdns=self.mdns)
 
@@ -54,7 +54,7 @@ async def scan(request: Request, visitor: Operator) -> Response:
         seen = await api.scan_hosts(visitor.authority, form.value.question())
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
-        said = f"Give fewer {name}." if name == "hosts" else "Give ports from 1 to 65535, not too many."
+        said = "Too many hosts. Enter fewer." if name == "hosts" else "Enter fewer ports, from 1 to 65535."
         return models_page(visitor, 400, scan=form.refused(said, name))
     except RequestInvalid as error:
         return models_page(visitor, 400, scan=form.refused(error.message, error.param or "hosts"))
@@ -63,7 +63,7 @@ async def scan(request: Request, visitor: Operator) -> Response:
 
 @router.post("/{name}/{what}")
 async def change(request: Request, visitor: Operator, name: str, what: str) -> Response:
-    """Drain, undrain or remove one. Raises NotFound, RequestInvalid."""
+    """Drain, undrain or remove a server. Raises NotFound, RequestInvalid."""
     await read_form(request, visitor, Button)
     return go(visitor, f"{PATH}#servers", await _change(visitor, name, what))
 
@@ -72,12 +72,12 @@ async def _change(visitor: Visitor, name: str, what: str) -> str:
     match what:
         case "drain":
             await api.drain_backend(visitor.authority, name)
-            return f"{name} gets no new requests."
+            return f"{name} is draining and gets no new requests."
         case "undrain":
             await api.drain_backend(visitor.authority, name, undo=True)
-            return f"{name} serves again."
+            return f"{name} accepts requests again."
         case "remove":
             await api.remove_backend(visitor.authority, name)
-            return f"{name} is out of the pool; requests that run there go on."
+            return f"{name} was removed from the pool. Running requests continue."
         case _:
-            raise NotFound("A server can be drained, undrained and removed.")
+            raise NotFound("Unknown action. Use drain, undrain or remove.")

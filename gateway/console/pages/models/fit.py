@@ -1,4 +1,4 @@
-"""Whether a model fits, where it should run, and from when own machines pay: advice with its numbers."""
+"""Hardware fit of a model, where it should run, and the break-even of local machines: a recommendation."""
 
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ router = APIRouter(prefix=PATH)
 
 
 class Fit(BaseModel):
-    """A folder or GGUF file of the gateway's machine, or a Hugging Face id; `compare` is a cloud model's name."""
+    """A folder or GGUF file on the gateway's machine, or a Hugging Face ID; `compare` is a cloud model's name."""
 
     model: Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
     context_tokens: Annotated[int | None, Field(ge=64, le=2**24)] = None
@@ -49,8 +49,8 @@ def _choices(visitor: Operator) -> dict[str, Any]:
     controller = visitor.services.controller
     cloud = visitor.services.settings.cloud.models
     return {
-        "precisions": [("", "the widest that fits"), *PRECISIONS],
-        "providers": [("", "the same model, where it is offered"), *cloud],
+        "precisions": [("", "Highest precision that fits"), *PRECISIONS],
+        "providers": [("", "the same model, if offered"), *cloud],
         "may_load": controller.model is None
         and (controller.model_name is None or controller.status[0] == "failed"),
     }

@@ -1,4 +1,4 @@
-"""A model's further names and its price at the provider, set where the model is shown."""
+"""A model's aliases and its price at the provider, set on the model's page."""
 
 from typing import Annotated, TypeVar
 from urllib.parse import quote
@@ -22,7 +22,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Naming(BaseModel):
-    """`model` is the one whose page it was filled in on; `models` are apart by commas."""
+    """`model` is the model whose page the form was on; `models` is comma-separated."""
 
     model: Name
     alias: Name
@@ -30,7 +30,7 @@ class Naming(BaseModel):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Each once, in their order."""
+        """The model names without duplicates, in order."""
         return tuple(dict.fromkeys(name for each in self.models.split(",") if (name := each.strip())))
 
 
@@ -60,16 +60,16 @@ async def set_alias(request: Request, visitor: Operator) -> Response:
             form = refused(form, error)
     if form.value is None:
         return await model_page(visitor, form.text("model"), 400, alias=form)
-    return go(visitor, _place(form.value.model, "names"), f"Callers may say {form.value.alias}.")
+    return go(visitor, _place(form.value.model, "names"), f"Alias {form.value.alias} set.")
 
 
 @router.post("/alias/remove")
 async def remove_alias(request: Request, visitor: Operator) -> Response:
-    """Raises NotFound, RequestInvalid."""
+    """Remove an alias. Raises NotFound, RequestInvalid."""
     gone = _whole(await read_form(request, visitor, Unnaming))
     await visitor.services.model_terms.remove_alias(gone.alias, visitor.actor)
     place = PATH if gone.model == gone.alias else _place(gone.model, "names")
-    return go(visitor, place, f"{gone.alias} is no name of a model's any more, unless the settings have it.")
+    return go(visitor, place, f"Alias {gone.alias} removed. The config file may still define it.")
 
 
 @router.post("/price")
@@ -82,19 +82,19 @@ async def set_price(request: Request, visitor: Operator) -> Response:
             form = refused(form, error)
     if form.value is None:
         return await model_page(visitor, form.text("model"), 400, price=form)
-    return go(visitor, _place(form.value.model, "price"), "The price holds from the next request on.")
+    return go(visitor, _place(form.value.model, "price"), "Price set. It applies from the next request on.")
 
 
 @router.post("/price/remove")
 async def remove_price(request: Request, visitor: Operator) -> Response:
-    """Raises NotFound, RequestInvalid."""
+    """Remove a price that was set. Raises NotFound, RequestInvalid."""
     gone = _whole(await read_form(request, visitor, Unpricing))
     await visitor.services.model_terms.remove_price(gone.model, visitor.actor)
-    return go(visitor, _place(gone.model, "price"), "What the list says is charged from the next request on.")
+    return go(visitor, _place(gone.model, "price"), "The list price applies from the next request on.")
 
 
 def _whole(form: Form[M]) -> M:
-    """Of a button's form, in which nobody types. Raises RequestInvalid."""
+    """Return the value of a button's form, which has no user input. Raises RequestInvalid."""
     if form.value is None:
         name, sentence = next(iter(form.errors.items()))
         raise RequestInvalid(f"{name}: {sentence}", param=name)

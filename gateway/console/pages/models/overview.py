@@ -1,4 +1,4 @@
-"""Every model that callers may name: what has it, in which state, how large, at what price; and one of them."""
+"""Every model that callers may name: its endpoints, state, size and price; and the page of one model."""
 
 from typing import Annotated, Any
 
@@ -43,10 +43,10 @@ async def show_one(visitor: Viewer, model: Name) -> Response:
 
 
 async def model_page(visitor: Visitor, model: str, status: int = 200, **forms: Form[Any]) -> Response:
-    """With forms that came back, where there are any: `alias`, `price`. Raises NotFound."""
+    """Show a model, with rejected forms if there are any: `alias`, `price`. Raises NotFound."""
     row = next((row for row in rows_of(visitor) if row.name == model), None)
     if row is None:
-        raise NotFound(f"No model here is called {model}, as far as you may see.")
+        raise NotFound(f"Model {model} not found, or not available to you.")
     built = {there.path for there in pages_of(visitor.request)}
     values: dict[str, Any] = {"row": row, "built": built, "precision_of": precision_of}
     if visitor.is_operator:
@@ -55,9 +55,9 @@ async def model_page(visitor: Visitor, model: str, status: int = 200, **forms: F
 
 
 def models_page(visitor: Visitor, status: int = 200, **values: Any) -> Response:
-    """With forms that came back, where there are any: `add` for a server, `load` for the cluster's model."""
+    """Show all models, with rejected forms if there are any: `add` for a server, `load` for the cluster."""
     forms: dict[str, Any] = {"add": Form(), "load": Form(), "seen": None, "scan": Form()}
-    kinds = [("auto", "recognise it"), *((kind, facts.title) for kind, facts in KINDS_OF_BACKEND.items())]
+    kinds = [("auto", "Detect automatically"), *((kind, facts.title) for kind, facts in KINDS_OF_BACKEND.items())]
     return page("models/page.html", visitor, status, **(_values(visitor) | forms | {"kinds": kinds} | values))
 
 

@@ -1,4 +1,4 @@
-"""Models into memory and out of it: at backends that can be told, and in a cluster that has none yet."""
+"""Loading and unloading models: at backends that support it, and in a cluster without a model."""
 
 import asyncio
 from typing import Annotated, Literal
@@ -23,14 +23,14 @@ from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-# Whoever waits longer sees in the list what has become of it.
+# After this time the response no longer waits; the list shows the outcome.
 _PATIENCE_S = 8.0
 
 router = APIRouter(prefix=PATH)
 
 
 class Wish(BaseModel):
-    """A model of the pool, by the name that callers use."""
+    """A model of the pool, by its public name."""
 
     model: Annotated[str, Field(max_length=256)]
     wanted: Literal["load", "unload"]
@@ -46,15 +46,15 @@ async def keep_or_put_away(request: Request, visitor: Operator) -> Response:
     try:
         said = await asyncio.wait_for(asyncio.shield(told), _PATIENCE_S)
     except TimeoutError:
-        said = f"{form.value.model} is still on its way; its row says when it is there."
+        said = f"{form.value.model} is still loading. Its row shows when it is ready."
     return go(visitor, PATH, said)
 
 
 async def _tell(visitor: Visitor, wish: Wish, told: asyncio.Future[str]) -> None:
-    """As Ollama's clients ask for it: a chat without a question."""
+    """Send the request that Ollama's clients use: a chat without a message."""
     body = msgspec.json.encode({"model": wish.model, "messages": [{"role": "user", "content": ""}]})
     upkeep = Upkeep(wish.wanted, wish.model, body, {}, 0 if wish.wanted == "unload" else None)
-    said = f"{wish.model} is {'in' if wish.wanted == 'load' else 'out of'} memory."
+    said = f"{wish.model} {'loaded' if wish.wanted == 'load' else 'unloaded'}."
     try:
         await look_after(visitor.services, caller_of(visitor), new_request_id(), upkeep, visitor.address)
     except GatewayError as error:
@@ -66,17 +66,17 @@ async def _tell(visitor: Visitor, wish: Wish, told: asyncio.Future[str]) -> None
 
 @router.post("/cluster")
 async def load_into_cluster(request: Request, visitor: Operator) -> Response:
-    """Pulled, read and checked in the background: the page shows how far it is. Raises Conflict."""
+    """Download, read and check the model in the background; the page shows the progress. Raises Conflict."""
     form = await read_form(request, visitor, NewModel)
     if form.value is None:
         return models_page(visitor, 400, load=form)
     await allow_loading(visitor.authority, form.value.model)
     visitor.services.afterwork.begin(_read(visitor.services, form.value.model))
-    return go(visitor, PATH, f"{form.value.model} is being read; it is planned as soon as that is done.")
+    return go(visitor, PATH, f"Reading {form.value.model}. Planning starts as soon as it is done.")
 
 
 async def _read(services: Services, reference: str) -> None:
     try:
         await read_model(services, reference)
-    except (ModelError, Conflict) as error:  # The cluster's status says so, too.
+    except (ModelError, Conflict) as error:  # the cluster's status shows it, too
         log.warning("model not read", model=reference, reason=str(error))

@@ -1,4 +1,4 @@
-"""What operators set of a model, and the settings before them: its price and its further names."""
+"""A model's price and aliases as operators set them, which override the settings."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from gateway.services import Services
 
 @dataclass(frozen=True, slots=True)
 class AliasShown:
-    """`since_ns` is None for one of the settings."""
+    """`since_ns` is None for an alias from the settings."""
 
     alias: str
     models: tuple[str, ...]
@@ -20,7 +20,7 @@ class AliasShown:
 
 
 def aliases_of(services: Services) -> list[AliasShown]:
-    """Those in force, by name."""
+    """Return the aliases in force, by name."""
     found = {name: AliasShown(name, tuple(models)) for name, models in services.settings.pool.aliases.items()}
     for each in services.model_terms.now.aliases:
         found[each.alias] = AliasShown(each.alias, each.models, each.since_ns)
@@ -28,7 +28,7 @@ def aliases_of(services: Services) -> list[AliasShown]:
 
 
 async def terms_of(visitor: Visitor, row: ModelRow) -> dict[str, Any]:
-    """What the forms of a model's page show."""
+    """Return the values for the forms of a model's page."""
     services = visitor.services
     offer = next((each for each in row.offers if each.lane == "cloud"), None)
     priced = offer.price if offer else None

@@ -1,4 +1,4 @@
-"""What the pages of the models show, as far as the visitor may see it."""
+"""Data for the pages of the models, as far as the visitor may see it."""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ from gateway.services import Services
 
 @dataclass(frozen=True, slots=True)
 class ClusterModel:
-    """The model that own machines hold together; sizes as it is computed with."""
+    """The model that local machines hold together; sizes at the precision in use."""
 
     name: str
     family: str
@@ -30,7 +30,7 @@ class ClusterModel:
 
 
 def rows_of(visitor: Visitor) -> list[ModelRow]:
-    """Operators see everything, whatever their key may use; others what theirs may."""
+    """Return all models for operators, whatever their key allows; for others those that their key allows."""
     services = visitor.services
     pool = pool_of(services)
     loadable: set[str] = set()
@@ -40,7 +40,7 @@ def rows_of(visitor: Visitor) -> list[ModelRow]:
 
 
 def caller_of(visitor: Visitor) -> Caller:
-    """An operator is not bound by what the key may use that they happened to sign in with."""
+    """Return the caller; for operators without the limits of the key that they signed in with."""
     if not visitor.is_operator:
         return visitor.caller
     return replace(visitor.caller, lanes=frozenset(visitor.services.lanes), models=None)
@@ -57,7 +57,7 @@ def backends_of(services: Services) -> list[Backend]:
 
 
 def cluster_model(services: Services) -> ClusterModel | None:
-    """None before the cluster has read one."""
+    """Return the cluster's model, or None before the cluster has read one."""
     controller = services.controller
     model, deployment = controller.model, controller.deployment
     if model is None:

@@ -1,4 +1,4 @@
-"""Overview: what the gateway does now, what the last thirty days came to, and what should be looked at."""
+"""Overview: current activity, the last thirty days, and alerts."""
 
 from typing import Any
 
@@ -26,10 +26,10 @@ from gateway.errors import RequestInvalid
 from gateway.routing.pauses import Pausable
 
 _PATH = "/console"
-# What is one's own changes with one's own requests.
+# The visitor's own figures change with their own requests.
 _WORDS: dict[Pausable, str] = {"cloud": "The cloud lane", "market": "The market lane", "selling": "Selling"}
 _EVERY_S = {"house": 2.0, "own": 5.0}
-# What is younger than this part of its interval is shown to the next who looks, too.
+# Data younger than this share of the interval is reused for the next viewer.
 _SHARED = 0.9
 _CREDIT_S = 4.5
 
@@ -37,7 +37,7 @@ router = APIRouter(prefix=_PATH)
 
 
 class Switch(BaseModel):
-    """What is meant."""
+    """The lane or feature to pause or resume."""
 
     name: Pausable
 
@@ -53,7 +53,7 @@ async def show(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Re
 
 @router.get("/overview/live")
 async def live(request: Request, visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
-    """Credits are in it: each person has a stream of their own, whose other parts are drawn once for all."""
+    """Stream the overview. It includes credits, so each user has a stream; shared parts are rendered once."""
     services, usage, shared = visitor.services, _usage(visitor), _shared(visitor)
     scope = scope_of(visitor)
     every_s = _EVERY_S["house" if scope.has_machines else "own"]
@@ -85,24 +85,24 @@ async def live(request: Request, visitor: Viewer, span: Span = "quarter", whose:
 
 @router.post("/overview/pause")
 async def pause(request: Request, visitor: Operator) -> Response:
-    """Buying on a lane, or selling, stops."""
+    """Stop buying on a lane, or stop selling."""
     name = await _named(request, visitor)
     await visitor.services.pauses.pause(name, visitor.actor)
-    return go(visitor, _PATH, f"{_WORDS[name]} is paused until somebody resumes it.")
+    return go(visitor, _PATH, f"{_WORDS[name]} is paused until you resume it.")
 
 
 @router.post("/overview/resume")
 async def resume(request: Request, visitor: Operator) -> Response:
     name = await _named(request, visitor)
     await visitor.services.pauses.resume(name, visitor.actor)
-    return go(visitor, _PATH, f"{_WORDS[name]} goes on.")
+    return go(visitor, _PATH, f"{_WORDS[name]} is resumed.")
 
 
 async def _named(request: Request, visitor: Visitor) -> Pausable:
-    """Raises RequestInvalid, RoleForbids."""
+    """Return the name of the switch. Raises RequestInvalid, RoleForbids."""
     form = await read_form(request, visitor, Switch)
     if form.value is None:
-        raise RequestInvalid(f"name: {form.errors.get('name', 'say what is meant')}", param="name")
+        raise RequestInvalid(f"name: {form.errors.get('name', 'choose what to pause or resume')}", param="name")
     return form.value.name
 
 

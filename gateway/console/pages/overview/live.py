@@ -1,4 +1,4 @@
-"""The overview while somebody looks: its parts as they change, and the newest points of its charts."""
+"""The live overview: regions as they change, and the newest points of its charts."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,26 +10,28 @@ from gateway.console.live import Points, Region
 from gateway.services import Services
 
 SpanName = Literal["quarter", "hour", "day"]
-Span = Annotated[SpanName, Query(description="How far back the charts go.")]
-Whose = Annotated[str, Query(max_length=200, description="Whose thirty days: person:ann, organization:lab.")]
+Span = Annotated[SpanName, Query(description="Time range of the charts.")]
+Whose = Annotated[
+    str, Query(max_length=200, description="Scope of the thirty days: person:ann, organization:lab.")
+]
 SPANS: dict[SpanName, tuple[int, str]] = {
     "quarter": (900, "15 minutes"),
-    "hour": (3600, "an hour"),
-    "day": (86_400, "a day"),
+    "hour": (3600, "1 hour"),
+    "day": (86_400, "1 day"),
 }
 
-# What an answer was made of is known when it ends: the slots before it are told again.
+# An answer's tokens are counted when it ends, so earlier slots are sent again.
 _TOLD_AGAIN = 60
 _COMMON = ("pace", "requests", "models", "keys")
-# Credits are in them.
+# These contain credits.
 _OWN = ("alerts", "stats")
 
 
 def charts(services: Services, span: SpanName, rows_max: int | None = None) -> dict[str, Any]:
-    """Series and rows of the house's two charts, all of them or the last."""
+    """Return series and rows of the instance's two charts: all rows, or the last `rows_max`."""
     seconds, _ = SPANS[span]
     step_s = services.history.step_s(seconds)
-    # What was before the start nobody knows: it is no zero.
+    # Slots before the start are unknown, not zero.
     since = (services.history.since_s - step_s) // step_s
     slots = [slot for slot in services.history.last(seconds) if slot.number > since]
     if rows_max is not None:
@@ -47,7 +49,7 @@ def charts(services: Services, span: SpanName, rows_max: int | None = None) -> d
 
 
 def common_regions(values: dict[str, Any]) -> list[Region]:
-    """What is the same for all who see this scope."""
+    """Return the regions that are the same for all viewers of this scope."""
     found = [Region(f"overview-{part}", f"overview/{part}.html", values) for part in _COMMON]
     return found if values["cluster"] is None else [*found, *picture_regions(values["cluster"])]
 
@@ -57,7 +59,7 @@ def own_regions(values: dict[str, Any]) -> list[Region]:
 
 
 def points(services: Services, span: SpanName) -> list[Points]:
-    # The first of them have too few before them.
+    # The first rows have too few rows before them.
     drawn = charts(services, span, _TOLD_AGAIN + TOGETHER)
     named: tuple[tuple[str, list[ChartRow]], ...] = (
         ("throughput", drawn["throughput"]),

@@ -1,4 +1,4 @@
-"""Whose requests a visitor's overview is about: everybody's, their organization's, or their own."""
+"""The scope of a visitor's overview: all requests, their organization's, or their own."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,9 +9,9 @@ from gateway.records.request_filter import RequestFilter
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`name` is the scope as limits have it, None for all.
+    """`name` is the scope as limits name it, None for all.
 
-    `has_machines` where the machines' state and load are in it: of nobody's requests, and no money.
+    `has_machines` adds the state and load of the machines, which contain no requests and no money.
     """
 
     kind: Literal["house", "organization", "person"]
@@ -25,10 +25,10 @@ class Scope:
 
 
 def scope_of(visitor: Visitor) -> Scope:
-    """An operator sees the house, an admin their organization, everybody else themselves.
+    """Return the scope: an operator sees the instance, an admin their organization, other users themselves.
 
-    A session that a key has opened sees what that key asked, and no more; an admin's, too, where the key may not
-    administer. Such a session of the house's sees the machines and their load besides.
+    A session opened with a key sees only that key's requests, unless the key has admin access. An operator's
+    session with such a key also sees the machines and their load.
     """
     caller = visitor.caller
     if visitor.is_operator and visitor.may_administer:

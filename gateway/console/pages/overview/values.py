@@ -1,4 +1,4 @@
-"""What the overview shows at one moment, asked of the services."""
+"""Values that the overview shows at one moment, read from the services."""
 
 import asyncio
 import time
@@ -29,16 +29,16 @@ ALERTS_SHOWN = 6
 MODELS_SHOWN = 8
 PEOPLE_SHOWN = 200
 _WEEK_DAYS = 7
-# A week's pace is no other a minute later.
+# Last week's rate hardly changes within a minute.
 _WEEK_AS_OF_S = 60.0
 _PACE_S = 900
-# Whoever asks seldom may have asked long before many others.
+# A caller with few requests may have made the last one long ago, behind many others.
 _STRETCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What a visitor may spend now, in nano-USD, and what they were charged in the last week."""
+    """A visitor's credits, in nano-USD, and what they were charged in the last week."""
 
     available_nano: int
     held_nano: int
@@ -48,7 +48,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """`name` is the key's, or what it stands for where there was none."""
+    """`name` is the key's name, or a placeholder for requests without a key."""
 
     key_id: str
     name: str
@@ -58,10 +58,10 @@ class KeyUse:
 
 
 async def overview(visitor: Visitor, usage: UsageFigures, whose: str = "") -> dict[str, Any]:
-    """Values of every part; what is the house's alone is None for others.
+    """Return the values of every part; values only for the instance are None for others.
 
-    `whose` are the thirty days: a scope as limits have it, of those that the visitor may see, or empty for all of
-    them. Raises DatabaseFailing, RequestInvalid, NotFound, RoleForbids.
+    `whose` selects the thirty days: a scope as limits name it that the visitor may see, or empty for all.
+    Raises DatabaseFailing, RequestInvalid, NotFound, RoleForbids.
     """
     scope = scope_of(visitor)
     part = await part_within(visitor, whose)
@@ -70,14 +70,14 @@ async def overview(visitor: Visitor, usage: UsageFigures, whose: str = "") -> di
 
 
 async def part_within(visitor: Visitor, whose: str) -> str | None:
-    """Whose thirty days are meant, as limits have it. Raises RequestInvalid, NotFound, RoleForbids."""
+    """Return the scope of the thirty days as limits name it. Raises RequestInvalid, NotFound, RoleForbids."""
     if not whose:
         return scope_of(visitor).name
     return await asyncio.to_thread(part_of, visitor.authority, whose)
 
 
 async def common(services: Services, usage: UsageFigures, scope: Scope, part: str | None) -> dict[str, Any]:
-    """What all see who see this scope and look at the thirty days of this part of it. Raises DatabaseFailing."""
+    """Return the values shared by all viewers of this scope and this part of it. Raises DatabaseFailing."""
     cluster = _cluster(services) if scope.has_machines else None
     of_scope = await _month(services, usage, scope, scope.name)
     spent = of_scope if part == scope.name else await _month(services, usage, scope, part)
@@ -101,14 +101,14 @@ async def common(services: Services, usage: UsageFigures, scope: Scope, part: st
 
 
 def personal(values: dict[str, Any], credit: Credit) -> dict[str, Any]:
-    """What besides is a visitor's own, or has something of it."""
+    """Return the values that are the visitor's own, or contain such values."""
     own = alerts.of_credit(credit.available_nano, credit.week_nano, credit.frozen_why)
     ranked, more = alerts.most_urgent([*values["house_alerts"], *own], ALERTS_SHOWN)
     return {"alerts": ranked, "more_alerts": more, "credit": credit}
 
 
 def _busy(services: Services) -> float | None:
-    """Of the time of the cluster's stages the part that they computed in; None without a plan."""
+    """Return the share of time in which the cluster's stages computed; None without a plan."""
     plan = services.controller.topology().plan
     if plan is None or not plan.stages:
         return None
@@ -128,7 +128,7 @@ async def _month(services: Services, usage: UsageFigures, scope: Scope, name: st
 
 
 async def credit_of(visitor: Visitor, usage: UsageFigures) -> Credit:
-    """Raises DatabaseFailing."""
+    """Return the visitor's credits. Raises DatabaseFailing."""
     services, caller = visitor.services, visitor.caller
     payer = Payer(caller.user_id, caller.organization_id)
     purse = await services.books.look(lambda session: credits_of(session, payer, time.time_ns()))
@@ -144,7 +144,7 @@ async def credit_of(visitor: Visitor, usage: UsageFigures) -> Credit:
 
 
 async def _alerts(services: Services, scope: Scope, cluster: Sketch) -> list[Alert]:
-    """Of the books only what is the house's to see."""
+    """Return the alerts; alerts of the ledger only for the instance."""
     status, reason = services.controller.status
     offers = (offer for lane in services.lanes.values() for name in lane.models() for offer in lane.offers(name))
     return [
@@ -159,7 +159,7 @@ async def _alerts(services: Services, scope: Scope, cluster: Sketch) -> list[Ale
 
 
 def _silent(services: Services) -> list[tuple[str, str]]:
-    """Backends that never answered and of which no model is known, so that no offer tells of them."""
+    """Return backends that never answered and whose models are unknown, so no endpoint reports them."""
     pool = services.lanes["pool"]
     assert isinstance(pool, PoolLane)
     standings = [(each.settings.name, each.standing) for each in pool.pool.backends() if not each.names]
@@ -200,7 +200,7 @@ def _requests(services: Services, scope: Scope) -> list[RequestEntry]:
 
 
 async def people(visitor: Visitor, scope: Scope) -> list[tuple[str, str]]:
-    """Whose thirty days may be looked at alone, each with its name; nobody's for those who see only themselves."""
+    """Return the scopes that can be selected, with names; none for visitors who see only themselves."""
     if scope.kind == "person":
         return []
     directory = visitor.directory.people
@@ -213,7 +213,7 @@ async def people(visitor: Visitor, scope: Scope) -> list[tuple[str, str]]:
 
 
 def can_pause(services: Services) -> dict[Pausable, bool]:
-    """What there is to pause, each with whether it rests: selling where an agent has asked for guests."""
+    """Return what can be paused, with whether it is paused; selling only if an agent has connected."""
     paused = {pause.name for pause in services.pauses.now}
     there: dict[Pausable, bool] = {
         "cloud": "cloud" in services.lanes,

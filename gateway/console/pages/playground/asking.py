@@ -1,4 +1,4 @@
-"""A question on the journey that every request takes, asked by the visitor; its answer streams to the page."""
+"""Sends a message through the normal request path as the visitor; the answer streams to the page."""
 
 import asyncio
 from contextlib import aclosing
@@ -31,7 +31,7 @@ _CHAT = next(route for route in ROUTES if route.path == "/v1/chat/completions")
 _TOLD = b"x-millrace-"
 _RETRY_AFTER = b"retry-after"
 _JSON, _EVENTS = b"application/json", b"text/event-stream"
-# A form that is sent before the page's script is there makes a page of the answer: nothing in it may run.
+# A form sent before the page's script loaded shows the answer as a page: nothing in it may run.
 _HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()] + [(b"x-accel-buffering", b"no")]
 
 router = APIRouter(prefix=PATH)
@@ -39,22 +39,22 @@ router = APIRouter(prefix=PATH)
 
 @router.post("/ask")
 async def ask(request: Request, visitor: Viewer) -> Response:
-    """The answer as OpenAI's clients get it, and errors with what helps. Raises RoleForbids, BodyTooLarge."""
+    """Answer as OpenAI's clients get it, and errors with a remedy. Raises RoleForbids, BodyTooLarge."""
     form = await read_form(request, visitor, Question, FORM_BYTES_MAX)
     if form.value is None:
         return Response(as_json(wrong_fields(form.errors)), 400, media_type="application/json")
-    # The edge has given this exchange an id, and says it in the answer's head.
+    # The gateway's edge has given this exchange an id and sends it in the response headers.
     request_id = structlog.contextvars.get_contextvars().get("request_id") or new_request_id()
     return AnswerStream(visitor, request_id, form.value)
 
 
 def asking(caller: Caller) -> Caller:
-    """The visitor as rules name them: whoever signed in without a key has none that could be named."""
+    """Return the visitor as routing rules name them: a session without a key has no key prefix."""
     return caller if caller.key_id else replace(caller, key_prefix="(console session)")
 
 
 class AnswerStream(Response):
-    """Sends what the journey writes. Whoever leaves, or does not read for a minute, ends the journey."""
+    """Sends the journey's output. A client that leaves, or does not read for a minute, ends the journey."""
 
     def __init__(self, visitor: Visitor, request_id: str, question: Question) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class AnswerStream(Response):
 
     async def _travel(self, listener: Listener) -> None:
         visitor = self._visitor
-        try:  # A request's edge, as for those on connections.
+        try:  # the outermost handler of a request, as for connections
             await serve(visitor.services, asking(visitor.caller), self._call(), listener)
         except Exception as error:
             refused = to_api_error(error)
@@ -90,7 +90,7 @@ class AnswerStream(Response):
             listener.break_off(refused)
 
     def _call(self) -> Call:
-        """Raises RequestInvalid."""
+        """Return the call. Raises RequestInvalid."""
         body = self._question.as_request() | {"stream_options": {"include_usage": True}}
         question = _CHAT.read(msgspec.json.encode(body))
         visitor = self._visitor
@@ -106,7 +106,7 @@ class AnswerStream(Response):
 
 
 async def _send(listener: Listener, send: Send) -> None:
-    """Until everything was sent, or nobody reads. Raises TimeoutError where nothing is taken any more."""
+    """Send until everything was sent or the client left. Raises TimeoutError if the client stops reading."""
     async with aclosing(listener.pieces()) as pieces:
         async for data in pieces:
             async with asyncio.timeout(_STALLED_S):
@@ -120,7 +120,7 @@ async def _send(listener: Listener, send: Send) -> None:
 
 
 def _head(listener: Listener) -> Message:
-    """A backend's own word for what it sends is not passed on: it could call it a page of ours."""
+    """Return the response head. The backend's own content type is not passed on: it could claim to be a page."""
     given = dict(listener.headers)
     kind = _JSON if b"json" in given.get(b"content-type", _EVENTS) else _EVENTS
     told = [head for head in listener.headers if head[0].startswith(_TOLD) or head[0] == _RETRY_AFTER]
@@ -134,7 +134,7 @@ async def _until_gone(receive: Receive) -> None:
 
 
 async def _end(journey: "asyncio.Task[None]", listener: Listener) -> None:
-    """An answer that was written to its end is settled in peace; one that was left is ended at once."""
+    """Let a complete answer settle; end an abandoned one at once."""
     if listener.has_ended and not listener.is_gone:
         await asyncio.wait((journey,), timeout=_STOP_S)
     listener.leave()

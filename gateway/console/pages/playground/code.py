@@ -1,4 +1,4 @@
-"""The same question from a program: for curl, and for OpenAI's clients in Python and JavaScript."""
+"""The same request as code: for curl, and for OpenAI's clients in Python and JavaScript."""
 
 import json
 import shlex
@@ -18,7 +18,7 @@ router = APIRouter(prefix=PATH)
 
 @router.post("/code")
 async def show(request: Request, visitor: Viewer) -> Response:
-    """Raises RoleForbids, BodyTooLarge."""
+    """Show the code. Raises RoleForbids, BodyTooLarge."""
     form = await read_form(request, visitor, Draft, FORM_BYTES_MAX)
     if form.value is None:
         return Response(as_json(wrong_fields(form.errors)), 400, media_type="application/json")
@@ -28,7 +28,7 @@ async def show(request: Request, visitor: Viewer) -> Response:
 
 
 def as_curl(base_url: str, body: dict[str, Any]) -> str:
-    """For a POSIX shell with the key in OPENAI_API_KEY."""
+    """Return a command for a POSIX shell with the key in OPENAI_API_KEY."""
     lines = (
         f"curl -N {shlex.quote(f'{base_url}/chat/completions')}",
         '-H "Authorization: Bearer $OPENAI_API_KEY"',
@@ -39,7 +39,7 @@ def as_curl(base_url: str, body: dict[str, Any]) -> str:
 
 
 def as_python(base_url: str, body: dict[str, Any]) -> str:
-    """Fields that OpenAI does not know travel in `extra_body`."""
+    """Return Python code. Fields unknown to OpenAI go into `extra_body`."""
     fields = dict(body)
     extras = fields.pop("millrace", None)
     if extras:
@@ -48,7 +48,7 @@ def as_python(base_url: str, body: dict[str, Any]) -> str:
     rest = "".join(f"    {name}={value!r},\n" for name, value in fields.items() if name != "model")
     return (
         "from openai import OpenAI\n\n"
-        f"client = OpenAI(base_url={base_url!r})  # the key comes from OPENAI_API_KEY\n"
+        f"client = OpenAI(base_url={base_url!r})  # reads the key from OPENAI_API_KEY\n"
         "answer = client.chat.completions.create(\n"
         f"    model={fields['model']!r},\n"
         f"    messages=[\n{messages}    ],\n{rest})\n"
@@ -59,10 +59,10 @@ def as_python(base_url: str, body: dict[str, Any]) -> str:
 
 
 def as_js(base_url: str, body: dict[str, Any]) -> str:
-    """JSON is JavaScript, too."""
+    """Return JavaScript code; JSON is valid JavaScript."""
     return (
         'import OpenAI from "openai";\n\n'
-        f"const client = new OpenAI({{ baseURL: {json.dumps(base_url)} }}); // the key comes from OPENAI_API_KEY\n"
+        f"const client = new OpenAI({{ baseURL: {json.dumps(base_url)} }}); // reads the key from OPENAI_API_KEY\n"
         f"const answer = await client.chat.completions.create({_json(body)});\n"
         'for await (const chunk of answer) process.stdout.write(chunk.choices[0]?.delta?.content ?? "");'
     )

@@ -1,4 +1,4 @@
-"""What an answer came to, as the log and the books have it a moment after its end."""
+"""Figures of an answer from the log and the ledger, a moment after its end."""
 
 import asyncio
 from typing import Annotated
@@ -14,7 +14,7 @@ from gateway.errors import NotFound
 from gateway.records.request_log import RequestEntry
 
 PATIENCE_S = 6.0
-"""Requests are booked in batches, half a second's worth at a time."""
+"""Requests are posted in batches, about every half second."""
 _LOOK_EVERY_S = 0.15
 
 RequestId = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -24,12 +24,12 @@ router = APIRouter(prefix=f"{PATH}/answers")
 
 @router.get("/{request_id}")
 async def show(visitor: Viewer, request_id: RequestId) -> Response:
-    """Waits for the row, not for long. Raises NotFound, also for requests of others."""
+    """Wait briefly for the row. Raises NotFound, also for other users' requests."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + PATIENCE_S
     while (entry := await asyncio.to_thread(find_visible, visitor, request_id)) is None:
         if loop.time() >= until_s:
-            raise NotFound("The request is not in the log yet, or it is not yours.")
+            raise NotFound("Request not found. It may not be in the log yet, or it is not yours.")
         await asyncio.sleep(_LOOK_EVERY_S)
     has_requests = any(page.path == "/console/requests" for page in pages_of(visitor.request))
     return partial(
@@ -42,7 +42,7 @@ async def show(visitor: Viewer, request_id: RequestId) -> Response:
 
 
 def _speed(entry: RequestEntry) -> float | None:
-    """Behind the first token; of an answer that came at once, over all its time. What was kept shows no speed."""
+    """Return tokens per second after the first token, or over all its time. None for cached answers."""
     if entry.lane == FROM_CACHE or not entry.completion_tokens or not entry.duration_ms:
         return None
     return tokens_per_s(entry) or 1000 * entry.completion_tokens / entry.duration_ms

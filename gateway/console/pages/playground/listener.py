@@ -1,4 +1,4 @@
-"""The journey's client for an answer that leaves over ASGI: it takes what is written for a response to send."""
+"""The journey's client for an answer sent over ASGI: it buffers what is written for a response to send."""
 
 import asyncio
 from collections import deque
@@ -12,13 +12,13 @@ from gateway.http.exchange import Headers
 REFUSAL_BYTES_MAX = 64 * 2**10
 _WAITING_BYTES_MAX = 64 * 2**10
 _OK = 200
-_UNKNOWN = "The backend refused the request and did not say why."
+_UNKNOWN = "The backend rejected the request without giving a reason."
 
 
 class Listener:
-    """One event loop writes and reads. A piece has been taken once the server's connection has room for it.
+    """One event loop writes and reads. A piece counts as taken once the server's connection has room for it.
 
-    `problem_of` makes an error's bytes. An answer with another status than 200 is kept and becomes an error.
+    `problem_of` renders an error. An answer with a status other than 200 is collected and becomes an error.
     """
 
     def __init__(self, problem_of: Callable[[ApiError], bytes]) -> None:
@@ -34,7 +34,7 @@ class Listener:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
 
-    # What the journey does.
+    # Called by the journey.
 
     def begin(self, status: int, headers: Headers, *, is_stream: bool) -> None:  # noqa: ARG002 - all are
         self.status, self.headers = status, headers
@@ -70,7 +70,7 @@ class Listener:
     def follow(self) -> None:
         self._is_followed = True
 
-    def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:  # noqa: ARG002 - said in the stream too
+    def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:  # noqa: ARG002 - also in the stream
         if self.status != _OK:
             self.refuse(_refusal_of(self.status, self._refusal))
             return
@@ -84,16 +84,16 @@ class Listener:
             self.refuse(error)
 
     def refuse(self, error: ApiError) -> None:
-        """The error in place of an answer."""
+        """Send the error in place of an answer."""
         self.status = error.status
         self.headers = [(b"content-type", b"application/json"), *error.headers]
         self._put(self._problem_of(error))
         self._end()
 
-    # What the response does.
+    # Called by the response.
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """What was written, from the head on: an empty piece says that it is there. Ends when nobody reads."""
+        """Yield what was written; an empty first piece means that the head is ready. Ends if the client left."""
         await self._news.wait()
         if not self._is_gone:
             yield b""
@@ -111,7 +111,7 @@ class Listener:
                 await self._news.wait()
 
     def leave(self) -> None:
-        """Nobody reads any more."""
+        """Note that the client has left."""
         self._is_gone = True
         self._news.set()
         self._room.set()
@@ -127,7 +127,7 @@ class Listener:
 
 
 def _refusal_of(status: int, body: bytes) -> ApiError:
-    """A backend's own refusal, which passes as it is to other clients."""
+    """Return a backend's own error, which other clients get unchanged."""
     try:
         said = msgspec.json.decode(body)["error"]
         message, code, param = said["message"], said.get("code"), said.get("param")

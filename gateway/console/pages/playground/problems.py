@@ -1,4 +1,4 @@
-"""What went wrong, as the page's script shows it: a sentence, what helps, and the field to mend. Pure."""
+"""Errors as the page's script shows them: a sentence, a remedy, and the field to correct. Pure."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from gateway.errors import ApiError
 
 _BALANCE, _MODELS = "/console/balance", "/console/models"
 
-# What of the page stands for a field of the request.
+# The page's field for each field of the request.
 _FIELDS = {
     "model": "model",
     "messages": "prompt",
@@ -16,36 +16,36 @@ _FIELDS = {
     "temperature": "temperature",
     "millrace.lane": "lane",
 }
-# By code where it says more than the status. With the page that helps, where there is one.
+# By error code if it is more specific than the status. With the page that helps, if there is one.
 _REMEDIES: dict[str | int, tuple[str, str]] = {
-    "insufficient_credit": ("Buy credits on the Balance page, or choose a lane that costs nothing.", _BALANCE),
-    "budget_exceeded": ("Have the limit raised, or choose a lane that costs nothing.", ""),
-    "budget_unavailable": ("Try again shortly, or choose a lane that costs nothing.", ""),
-    "payments_frozen": ("Ask an admin of the house what it is about, or choose a lane that costs nothing.", ""),
-    "model_not_found": ("Choose another model; the Models page has all that you may name.", _MODELS),
-    "context_length_exceeded": ("Shorten the prompt, or begin a new conversation.", ""),
-    400: ("Change what it names and send it again.", ""),
-    402: ("Buy credits on the Balance page, or choose a lane that costs nothing.", _BALANCE),
-    403: ("Choose another model or lane, or ask an admin whether you may use this one.", ""),
-    413: ("Send less text, or begin a new conversation.", ""),
-    429: ("Wait a little and send it again.", ""),
-    500: ("Send it again; an admin finds the reason in the log.", ""),
-    502: ("Send it again: the backend failed. Its state is on the Models page.", _MODELS),
+    "insufficient_credit": ("Buy credits on the Balance page, or choose a free lane.", _BALANCE),
+    "budget_exceeded": ("Ask an admin to raise the limit, or choose a free lane.", ""),
+    "budget_unavailable": ("Try again shortly, or choose a free lane.", ""),
+    "payments_frozen": ("Ask an instance admin for the reason, or choose a free lane.", ""),
+    "model_not_found": ("Choose another model. The Models page lists those available to you.", _MODELS),
+    "context_length_exceeded": ("Shorten the prompt, or start a new conversation.", ""),
+    400: ("Correct the named field and send the message again.", ""),
+    402: ("Buy credits on the Balance page, or choose a free lane.", _BALANCE),
+    403: ("Choose another model or lane, or ask an admin for access.", ""),
+    413: ("Send less text, or start a new conversation.", ""),
+    429: ("Wait a moment and send the message again.", ""),
+    500: ("Send the message again. An admin can find the reason in the log.", ""),
+    502: ("The backend failed. Send the message again, or check its state on the Models page.", _MODELS),
     503: ("Try again later, or choose another lane.", ""),
     504: ("Try again later, or choose another lane.", ""),
 }
-# Routing's own refusals say themselves what helps.
+# Routing's own errors already contain a remedy.
 _SAYS_IT = "What helps:"
 
 
 def problem_of(error: ApiError, pages: frozenset[str]) -> dict[str, Any]:
-    """An error in OpenAI's shape, and besides what helps against it. Only `pages` are led to."""
+    """Return an error in OpenAI's format plus a remedy. Links lead only to `pages`."""
     remedy, href = _REMEDIES.get(error.code or "", ("", "")) if error.code else ("", "")
     if not remedy:
-        remedy, href = _REMEDIES.get(error.status, ("Send it again.", ""))
+        remedy, href = _REMEDIES.get(error.status, ("Send the message again.", ""))
     retry_after_s = next((value.decode() for name, value in error.headers if name == b"retry-after"), "")
     if retry_after_s and error.status == 429:
-        remedy = f"Send it again in {retry_after_s} s."
+        remedy = f"Send the message again in {retry_after_s} s."
     if _SAYS_IT in error.message:
         remedy, href = "", ""
     return {
@@ -63,9 +63,9 @@ def problem_of(error: ApiError, pages: frozenset[str]) -> dict[str, Any]:
 
 
 def wrong_fields(errors: dict[str, str]) -> dict[str, Any]:
-    """What is wrong with the form, beside its fields."""
+    """Return the form's errors, by field."""
     names = ", ".join(errors)
-    message = f"Some of it cannot be sent: {names}."
+    message = f"Invalid fields: {names}."
     error = {"message": message, "type": "invalid_request_error", "code": "invalid_value", "fields": errors}
     return {"error": error | {"param": next(iter(errors)), "status": 400, "remedy": "", "href": ""}}
 

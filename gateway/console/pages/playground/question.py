@@ -1,4 +1,4 @@
-"""What is asked: the fields of the page's form, and the chat completion that they become."""
+"""The message to send: the fields of the page's form, and the chat completion that they become."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,12 +9,12 @@ from gateway.settings.base import LaneName
 
 PATH = "/console/playground"
 CONVERSATION_CHARS_MAX = 100_000
-"""Of all that was said before; and of the prompt."""
+"""Limit of the conversation so far; and of the prompt."""
 TURNS_MAX = 200
-"""Messages that were said before."""
+"""Limit of earlier messages."""
 SYSTEM_CHARS_MAX = 20_000
 FORM_BYTES_MAX = 3 * 2**20
-"""Each character of the longest conversation may become up to a dozen bytes of a form."""
+"""Each character of the longest conversation may take up to a dozen bytes of a form."""
 
 
 class Said(BaseModel):
@@ -30,7 +30,7 @@ _conversations = TypeAdapter(Annotated[list[Said], Field(max_length=TURNS_MAX)])
 
 
 class Question(BaseModel):
-    """One question; `history` is what was said before, as JSON. Without a lane the best one answers."""
+    """One message; `history` is the conversation so far, as JSON. Without a lane the router chooses one."""
 
     model: Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
     lane: LaneName | None = None
@@ -46,13 +46,17 @@ class Question(BaseModel):
         try:
             before = _conversations.validate_json(text)
         except ValidationError:
-            raise ValueError(f"The page sent no conversation of {TURNS_MAX} messages: begin a new one.") from None
+            raise ValueError(
+                f"The conversation is invalid or longer than {TURNS_MAX} messages. Start a new one."
+            ) from None
         if sum(len(said.content) for said in before) > CONVERSATION_CHARS_MAX:
-            raise ValueError(f"What was said is longer than {CONVERSATION_CHARS_MAX:,} characters: begin anew.")
+            raise ValueError(
+                f"The conversation is longer than {CONVERSATION_CHARS_MAX:,} characters. Start a new one."
+            )
         return text
 
     def as_request(self) -> dict[str, Any]:
-        """The body of POST /v1/chat/completions; what was left open is left out."""
+        """Return the body of POST /v1/chat/completions, without the fields left empty."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         before = [said.model_dump() for said in _conversations.validate_json(self.history)]
         request: dict[str, Any] = {
@@ -68,6 +72,6 @@ class Question(BaseModel):
 
 
 class Draft(Question):
-    """A question that is not written yet, for whoever wants to see its code."""
+    """A message that may still be empty, for viewing its code."""
 
     prompt: Annotated[str, Field(max_length=CONVERSATION_CHARS_MAX)] = "Hello"

@@ -1,4 +1,4 @@
-"""The page: what may be asked of whom, filled in by the address's query."""
+"""The playground page: available models and lanes, with fields filled in from the query string."""
 
 import asyncio
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ router = APIRouter(prefix=PATH)
 
 
 class Prefill(BaseModel):
-    """What links to the page fill in; nothing is sent by it. `request` is one of the log's, to be asked anew."""
+    """Values that links to the page fill in; nothing is sent. `request` is a logged request to repeat."""
 
     model: Annotated[str, Field(max_length=256)] | None = None
     lane: Annotated[str, Field(max_length=20)] | None = None
@@ -65,48 +65,48 @@ async def show(request: Request, visitor: Viewer) -> Response:
 
 
 def models_of(visitor: Visitor) -> list[Entry]:
-    """Those that chat, as far as the visitor may name them; of some nobody knows yet what they do."""
+    """Return the chat models available to the visitor; models whose abilities are unknown are included."""
     found = catalogue(visitor.services, visitor.caller)
     return [entry for entry in found if not entry.offers or any("chat" in offer.kinds for offer in entry.offers)]
 
 
 def lanes_of(visitor: Visitor) -> list[LaneName]:
-    """Those that there are and that the visitor may use; the journey holds to it anyway."""
+    """Return the lanes that exist and that the visitor may use; the journey enforces this as well."""
     return [lane for lane in _LANES if lane in visitor.services.lanes and lane in visitor.caller.lanes]
 
 
 Notice = tuple[str, str, str]
-"""Its tone, its title and what helps."""
+"""Tone, title and remedy."""
 
 
 async def _replayed(visitor: Visitor, wanted: Prefill) -> tuple[Prefill, Notice]:
-    """What is known of a request that is to be asked again; its text only where it was stored for this caller."""
+    """Fill in what is known of a request to repeat; its text only if it was stored for this caller."""
     entry = await asyncio.to_thread(find_visible, visitor, wanted.request or "")
     if entry is None:
-        return wanted, ("warn", "There is no such request in the log", "Or it is not yours. Old ones are removed.")
+        return wanted, ("warn", "Request not found", "It may be another user's, or too old.")
     lane = entry.lane if entry.lane in _LANES else None
     known = wanted.model_copy(update={"model": wanted.model or entry.model, "lane": wanted.lane or lane})
     asked = [turn for turn in await stored_turns(visitor, entry.request_id) or () if turn.who == "user"]
     if not asked:
-        said = "The log keeps neither prompt nor answer: type or paste the prompt again."
-        return known, ("info", "Model and lane are those of the request", said)
+        said = "The log stores neither prompt nor answer. Type or paste the prompt again."
+        return known, ("info", "Model and lane filled in from the request", said)
     last = asked[-1]
-    said = "What was said before it is not filled in." if len(asked) > 1 else "Nothing is sent before you send it."
+    said = "Earlier messages are not filled in." if len(asked) > 1 else "Nothing is sent until you press Send."
     if last.left_out:
-        said = f"Its last {last.left_out:,} characters are not filled in."
+        said = f"The last {last.left_out:,} characters are not filled in."
     known = known.model_copy(update={"prompt": wanted.prompt or last.text})
-    return known, ("info", "Prompt, model and lane are those of the request", said)
+    return known, ("info", "Prompt, model and lane filled in from the request", said)
 
 
 def _filled(wanted: Prefill, models: list[str], lanes: list[LaneName]) -> tuple[Form[Question], list[Notice]]:
-    """The form to begin with, and what of the wishes cannot be."""
+    """Return the initial form, and notices about values that cannot be used."""
     notices: list[Notice] = []
     model, lane = wanted.model, wanted.lane
     if model is not None and model not in models:
-        notices.append(("warn", f"You may not name {model} here, or nobody has it", "Choose another model."))
+        notices.append(("warn", f"Model {model} is not available", "Choose another model."))
         model = None
     if lane is not None and lane not in lanes:
-        notices.append(("warn", f"You may not use the lane {lane} here, or there is none", "Choose another lane."))
+        notices.append(("warn", f"Lane {lane} is not available", "Choose another lane."))
         lane = None
     values: dict[str, Any] = {"model": model or (models[0] if models else None), "lane": lane}
     return Form.showing(**values, prompt=wanted.prompt, system=wanted.system), notices

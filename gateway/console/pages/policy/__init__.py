@@ -1,4 +1,4 @@
-"""Policy: the rules as they hold, a request tried out against them, and who changed them."""
+"""Policy: the rules in force, a routing simulator, and the history of changes."""
 
 from gateway.console.pages.policy import history, rules, simulator
 

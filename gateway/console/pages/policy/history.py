@@ -1,4 +1,4 @@
-"""Who changed what: the audit log, newest first, with what was other before."""
+"""The audit log: who changed what, newest first, with old and new values."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ router = APIRouter(prefix="/history")
 PAGE_ROWS = 50
 _FIELDS_SHOWN = 6
 _TEXT_SHOWN = 80
-# Said by the line itself, or of no use to people.
+# Already shown by the line itself, or not useful to users.
 _LEFT_OUT = ("created_ns", "key_id", "prefix", "organization_id", "scope", "user_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field that is other than it was, in words; empty where there was nothing."""
+    """A changed field in words; empty if there was no value."""
 
     field: str
     before: str
@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An entry as it is shown: `target` by the name that people know, `place` where that is a page."""
+    """An entry for display: `target` by its display name, `place` is the target's page if there is one."""
 
     entry: Entry
     changes: tuple[Change, ...]
@@ -79,7 +79,7 @@ async def show_history(
 
 
 def line_of(entry: Entry, names: Mapping[str, str]) -> Line:
-    """Machines and money have pages elsewhere, and who is gone has none."""
+    """Return the line. Machines and money have pages elsewhere; removed targets have none."""
     kind, _, name = entry.target.partition(":")
     has_place = kind in ("person", "organization", "team", "key") and entry.action != "person.remove"
     target = names.get(entry.target, entry.target.replace(":", " ", 1))
@@ -88,7 +88,7 @@ def line_of(entry: Entry, names: Mapping[str, str]) -> Line:
 
 
 def changes_of(before: dict[str, Any] | None, after: dict[str, Any] | None) -> tuple[Change, ...]:
-    """What is other than it was; of what is new or gone, what it is or was. At most a few fields."""
+    """Return the changed fields with their old and new values. At most a few fields."""
     old, new = before or {}, after or {}
     fields = [name for name in {**old, **new} if old.get(name) != new.get(name) and name not in _LEFT_OUT]
     told = [Change(_words(name), _text(name, old.get(name)), _text(name, new.get(name))) for name in fields]
@@ -100,7 +100,7 @@ def _words(name: str) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    """Nothing for what is as usual: empty, no, and none."""
+    """Return a value as text; empty for empty, false and missing values."""
     if not value:
         return ""
     if value is True:

@@ -1,4 +1,4 @@
-"""Policy: who may use which lane, what may leave the house, what may be spent, what is kept; as it holds now."""
+"""Policy in force: lane access, third-party processing, spending limits, and the response cache."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ async def show_policy(visitor: Manager) -> Response:
 
 
 def _look(visitor: Visitor) -> dict[str, Any]:
-    """The house's settings are for its admins; everybody else's rules are their keys and limits."""
+    """Read the rules. Settings are shown only to operators; other admins see their keys and limits."""
     keys = opening_rows(visitor)
     lanes = Counter(lane for row in keys for lane in row.lanes)
     privacy = Counter(row.terms.privacy for row in keys)
@@ -57,23 +57,23 @@ def _sections(visitor: Visitor) -> list[tuple[str, str, list[Any]]]:
     settings = visitor.services.settings
     return [
         (
-            "What may leave the house",
-            "Strangers' machines answer only what buy_for names.",
+            "Third-party processing",
+            "Marketplace sellers answer only requests that buy_for names.",
             shown(settings, LEAVING),
         ),
         (
-            "Ceilings of the house",
-            "Beside the limits of keys, people and organizations.",
+            "Global limits",
+            "Apply in addition to limits of keys, users and organizations.",
             shown(settings, SPENDING),
         ),
         (
-            "What is kept and answered again",
-            "Never across keys' tenants or privacy labels.",
+            "Response cache",
+            "Never shared across tenants or privacy labels.",
             shown(settings, CACHING),
         ),
         (
-            "What waiting and failing are worth",
-            "Own machines come first until this says otherwise.",
+            "Routing weights",
+            "By default, your machines are preferred.",
             shown(settings, ROUTING),
         ),
     ]

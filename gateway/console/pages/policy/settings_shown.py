@@ -1,4 +1,4 @@
-"""Settings that bound what may be done, as they are now, in the words that the settings themselves have. Pure."""
+"""Settings that restrict requests, with their current values and their own descriptions. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,12 +39,12 @@ ROUTING = (
 
 
 _FIRST = 2
-"""Of each list; the rest is worth a look only where somebody changed it."""
+"""Number always shown from each list; the others are shown only if they were changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its dotted name, what it says of itself, its value as people read it."""
+    """One setting: its dotted name, its description, and its value in words."""
 
     name: str
     description: str
@@ -53,7 +53,7 @@ class Setting:
 
 
 def shown(settings: Settings, names: Iterable[str]) -> list[Setting]:
-    """These settings with their values. Raises KeyError for a name that is none."""
+    """Return these settings with their values. Raises KeyError for an unknown name."""
     return [_setting(settings, name, is_first=place < _FIRST) for place, name in enumerate(names)]
 
 

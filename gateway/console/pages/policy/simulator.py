@@ -1,4 +1,4 @@
-"""Try a request: where it would go just now and why, by the function that decides; nothing is sent or spent."""
+"""Routing simulator: where a request would go now and why, by the live router; nothing is sent or charged."""
 
 import asyncio
 from dataclasses import replace
@@ -24,12 +24,12 @@ router = APIRouter(prefix="/try")
 
 PROMPT_TOKENS_MAX = 200_000
 KEYS_SHOWN = 500
-"""Of the newest to choose from."""
+"""Limit of the newest keys offered in the list."""
 _WORD = "word "
 
 
 class TrialForm(BaseModel):
-    """A request as it would be sent: its prompt, or only how long that is; `more` are further fields as JSON."""
+    """A request to simulate: its prompt, or only its length; `more` has extra parameters as JSON."""
 
     model: Text
     key: Text | None = None
@@ -47,11 +47,11 @@ class TrialForm(BaseModel):
             try:
                 msgspec.json.decode(text, type=dict[str, Any])
             except (msgspec.DecodeError, msgspec.ValidationError) as error:
-                raise ValueError(f'a JSON object, as {{"tools": []}}: {error}') from None
+                raise ValueError(f'must be a JSON object such as {{"tools": []}}: {error}') from None
         return text
 
     def as_request(self) -> dict[str, Any]:
-        """A chat completion; a prompt that is only a length becomes as many words."""
+        """Return a chat completion request; a length without a prompt becomes filler words."""
         length = self.prompt_tokens * BYTES_PER_TOKEN
         prompt = self.prompt or (_WORD * (length // len(_WORD) + 1))[:length]
         request: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": prompt}]}
@@ -86,14 +86,14 @@ async def try_request(request: Request, visitor: Operator) -> Response:
 
 
 def _asking(visitor: Visitor) -> Authority:
-    """Whoever signed in without a key has none that a rule could name."""
+    """Return the visitor's authority; a session without a key has no key prefix that a rule could name."""
     caller = visitor.caller
     named = caller if caller.key_id else replace(caller, key_prefix="(your session)")
     return replace(visitor.authority, caller=named)
 
 
 def _refused(form: Form[TrialForm], error: RequestInvalid | NotFound | Conflict) -> Form[TrialForm]:
-    """Beside the field that the request's field came from; what is none of ours came with the JSON."""
+    """Show the error beside the field it came from; fields unknown to the form came from the JSON."""
     known = error.param if error.param in TrialForm.model_fields else "more"
     error.param = "key" if isinstance(error, NotFound | Conflict) else known
     return refused(form, error)
@@ -121,5 +121,5 @@ def _models(visitor: Visitor) -> list[str]:
 
 def _keys(visitor: Visitor) -> list[tuple[str, str]]:
     rows = opening_rows(visitor, KEYS_SHOWN)
-    named = [(row.key_id, f"{row.name} of {row.user_id} ({row.prefix}…)") for row in rows]
-    return [("", "you, as you are signed in"), *named]
+    named = [(row.key_id, f"{row.name}, {row.user_id} ({row.prefix}…)") for row in rows]
+    return [("", "your session"), *named]

@@ -1,10 +1,10 @@
-"""Requests: the log of what was asked, each with where it went and why."""
+"""Requests: the request log with routing decisions."""
 
 from fastapi import APIRouter
 
 from gateway.console.pages.requests import listing, one, sheet
 
 router = APIRouter()
-# The one with an id in its path last: it would take the others' paths for ids.
+# The route with an id in its path comes last; it would match the other routes' paths.
 for part in (listing, sheet, one):
     router.include_router(part.router)

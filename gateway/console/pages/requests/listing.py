@@ -1,4 +1,4 @@
-"""The log, newest first: narrowed by the address's query, in pages, and live where its end is now."""
+"""The request log, newest first: filtered by the query string, in pages, and live on the newest page."""
 
 import asyncio
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ _EVERY_S = 2.0
 
 router = APIRouter(prefix="/console/requests")
 
-Before = Annotated[str, Query(max_length=600, description="The cursor that the page before gave.")]
+Before = Annotated[str, Query(max_length=600, description="The cursor from the previous page.")]
 
 
 @router.get("")
@@ -41,10 +41,10 @@ async def show(request: Request, visitor: Viewer, before: Before = "") -> Respon
 
 @router.get("/live")
 async def live(request: Request, visitor: Viewer) -> Response:
-    """Raises RequestInvalid, RoleForbids."""
+    """Stream the log. Raises RequestInvalid, RoleForbids."""
     wanted = read_wanted(request).value
     if wanted is None:
-        raise RequestInvalid("The filter is not understood. Load the page again.")
+        raise RequestInvalid("Invalid filter. Reload the page.")
     visible = visible_to(visitor)
     wanted.within(visible)
 
@@ -84,7 +84,7 @@ def _look(visitor: Visitor, wanted: RequestFilter, before: Cursor | None) -> dic
 
 
 def _keys(visitor: Visitor, chosen: str) -> list[tuple[str, str]]:
-    """What to choose a key from: the newest, and the one that is chosen."""
+    """Return the keys offered in the filter: the newest, and the selected one."""
     bound = visible_to(visitor).key_id
     rows = [visitor.services.keys.row(bound)] if bound else rows_of(visitor, limit=_KEYS_SHOWN)
     named = [(row.key_id, f"{row.name} ({row.prefix}…)") for row in rows]
@@ -94,5 +94,5 @@ def _keys(visitor: Visitor, chosen: str) -> list[tuple[str, str]]:
 
 
 def _cursor(text: str) -> Cursor | None:
-    """Raises RequestInvalid."""
+    """Return the cursor. Raises RequestInvalid."""
     return Cursor.parse(text) if text else None

@@ -1,4 +1,4 @@
-"""One request: how its time went, why it went where it did, and what stands of it in the books."""
+"""One request: its timeline, the routing decision, and its ledger entry."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -25,26 +25,26 @@ RequestId = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00]
 _MS_PER_S = 1000
 _REPLAYED = ("chat", "completion")
 _REMEDIES = {
-    400: "Change the field that it names and send the request again.",
-    401: "Check the key: it may have been revoked, or be another gateway's.",
-    402: "Buy credits on the Balance page, or choose a lane that costs nothing.",
-    403: "Ask an admin for a key that may do this, or change the policy.",
+    400: "Correct the named field and send the request again.",
+    401: "Check the key. It may have been revoked, or belong to another gateway.",
+    402: "Buy credits on the Balance page, or choose a free lane.",
+    403: "Ask an admin for a key with this permission, or change the policy.",
     404: "Choose a model that GET /v1/models lists.",
     413: "Send less text.",
-    429: "Wait for as long as the answer said, or have the limit raised.",
-    499: "The caller hung up first: give it more time to wait.",
-    502: "Send it again: the backend failed. Its state is on the Models page.",
-    503: "Try again later, or choose another lane: nobody had room for it.",
-    504: "Try again later, or allow it more time.",
+    429: "Wait as long as the response says, or ask an admin to raise the limit.",
+    499: "The client disconnected first. Increase its timeout.",
+    502: "The backend failed. Send the request again, or check its state on the Models page.",
+    503: "No backend had capacity. Try again later, or choose another lane.",
+    504: "Try again later, or increase the timeout.",
 }
-_BROKE_OFF = "Send it again. What had come until then was delivered, and is what was charged."
+_INTERRUPTED = "Send the request again. Only the delivered part of the answer was charged."
 
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """What the books know of it; events are by number, None where there is none.
+    """The request's ledger data; entries are by number, None if there is none.
 
-    Credits are held for each request by itself, or for many of a person's in a `lease`, which is named then.
+    Credits are held for each request, or for many of a user's requests in a `lease`, which is named then.
     """
 
     event_seq: int | None
@@ -61,9 +61,9 @@ class Booked:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stretch of a request's time; `share` is its part of the whole, in percent, `at` where it begins.
+    """One stretch of a request's time; `share` is its percentage of the total, `at` its start in percent.
 
-    `begins` and `ends` are the moments between which it lies.
+    `begins` and `ends` name the moments at its two ends.
     """
 
     begins: str
@@ -76,10 +76,10 @@ class Step:
 
 @router.get("/{request_id}")
 async def show(request: Request, visitor: Viewer, request_id: RequestId) -> Response:
-    """As a page, or for a script as what goes into the drawer. Raises NotFound."""
+    """Show the request as a page, or for a script as the drawer's content. Raises NotFound."""
     entry = await asyncio.to_thread(find_visible, visitor, request_id)
     if entry is None:
-        raise NotFound("There is no such request in the log, or it is not yours. Old ones are removed.")
+        raise NotFound("Request not found. It may be another user's, or too old.")
     values = await values_of(visitor, as_shown(entry, to_operator=visitor.is_operator))
     if is_htmx(request):
         return partial("requests/one.html", visitor, in_drawer=True, **values)
@@ -87,7 +87,7 @@ async def show(request: Request, visitor: Viewer, request_id: RequestId) -> Resp
 
 
 def find_visible(visitor: Visitor, request_id: str) -> RequestEntry | None:
-    """The request if the visitor may see it: if it is among those that they would be listed."""
+    """Return the request if the visitor may see it, that is, if the log would list it for them."""
     log: RequestLog = visitor.services.request_log
     entry = log.find(request_id)
     if entry is None or visitor.is_operator:
@@ -99,7 +99,7 @@ def find_visible(visitor: Visitor, request_id: str) -> RequestEntry | None:
 
 
 async def values_of(visitor: Visitor, entry: RequestEntry) -> dict[str, Any]:
-    """What its template shows. Raises DatabaseFailing."""
+    """Return the template's values. Raises DatabaseFailing."""
     booked = await visitor.services.books.look(lambda session: _booked(session, entry))
     names = await visitor.services.books.look(lambda session: names_of(session, [entry.key_id]))
     turns = await stored_turns(visitor, entry.request_id)
@@ -122,7 +122,7 @@ async def values_of(visitor: Visitor, entry: RequestEntry) -> dict[str, Any]:
 
 
 def steps_of(entry: RequestEntry) -> list[Step]:
-    """Admission, decision, first token, end: the stretches between those of them that it reached."""
+    """Return the stretches between admission, decision, first token and end, as far as they were reached."""
     whole_ms = max(entry.duration_ms, 1)
     moments = {
         "decision": entry.decided_ms,
@@ -135,7 +135,7 @@ def steps_of(entry: RequestEntry) -> list[Step]:
     for ends, at_ms in moments.items():
         if at_ms is None:
             continue
-        # Each is rounded by itself: none may seem to end before it begins.
+        # Each moment is rounded separately: none may appear to end before it begins.
         at_ms = min(max(at_ms, before_ms), max(entry.duration_ms, before_ms))
         took_ms, then = at_ms - before_ms, foretold.get(ends)
         share = 100 * took_ms / whole_ms if entry.duration_ms else 100.0 if ends == "end" else 0.0
@@ -146,7 +146,7 @@ def steps_of(entry: RequestEntry) -> list[Step]:
 
 
 def tokens_per_s(entry: RequestEntry) -> float | None:
-    """Of the tokens behind the first one; None where too few came to tell."""
+    """Return tokens per second after the first token; None for too few tokens."""
     if entry.ttft_ms is None or entry.completion_tokens < 2 or entry.duration_ms <= entry.ttft_ms:
         return None
     return _MS_PER_S * (entry.completion_tokens - 1) / (entry.duration_ms - entry.ttft_ms)
@@ -155,15 +155,15 @@ def tokens_per_s(entry: RequestEntry) -> float | None:
 def remedy_of(entry: RequestEntry) -> str:
     if entry.outcome == "complete":
         return ""
-    return _BROKE_OFF if entry.status == 200 else _REMEDIES.get(entry.status, "Send it again.")
+    return _INTERRUPTED if entry.status == 200 else _REMEDIES.get(entry.status, "Send the request again.")
 
 
 def _foretold(entry: RequestEntry) -> dict[str, float]:
-    """What was predicted of the backend that answered, by moment: milliseconds from the beginning."""
+    """Return the prediction for the backend that answered, by moment: milliseconds from the start."""
     labels = (entry.backend, f"{entry.lane}:{entry.backend}")
     assert isinstance(entry.decision, dict)
     for one in entry.decision.get("candidates", ()):
-        # Rows of earlier versions have fewer figures.
+        # Rows written by earlier versions have fewer figures.
         if one.get("lane") in labels and "first_token_s" in one and "predicted_s" in one:
             found = {
                 "decision": one.get("wait_s", 0.0),
@@ -175,7 +175,7 @@ def _foretold(entry: RequestEntry) -> dict[str, float]:
 
 
 def _booked(session: Session, entry: RequestEntry) -> Booked | None:
-    """None where the books have no row of it: not yet, or nothing was used."""
+    """Return the ledger data; None if it was not posted yet, or nothing was used."""
     usage = session.execute(select(usage_table).where(usage_table.c.request_id == entry.request_id)).one_or_none()
     if usage is None:
         return None

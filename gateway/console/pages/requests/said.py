@@ -1,4 +1,4 @@
-"""What was asked and answered, in words: of stored responses alone, and for the one whose they are."""
+"""Text of a request and its answer: only of stored responses, and only for their owner."""
 
 import json
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from gateway.errors import NotFound
 from gateway.responses.store import StoredResponse, owner_of
 
 TEXT_MAX = 20_000
-"""Characters that are shown of one turn."""
+"""Characters shown of one turn."""
 TURNS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side said; `left_out` is how many characters of it are not shown."""
+    """A message of one side; `left_out` counts the characters not shown."""
 
     who: str
     text: str
@@ -24,7 +24,7 @@ class Turn:
 
 
 async def stored_turns(visitor: Visitor, request_id: str) -> list[Turn] | None:
-    """None where nothing is stored of it, or it is somebody else's: not even admins read that."""
+    """Return the turns; None if nothing is stored or it belongs to another user: not even admins can read it."""
     try:
         found = await visitor.services.responses.find(
             owner_of(visitor.caller), response_id(request_id.removeprefix("req_"))
@@ -35,7 +35,7 @@ async def stored_turns(visitor: Visitor, request_id: str) -> list[Turn] | None:
 
 
 def turns_of(stored: StoredResponse) -> list[Turn]:
-    """The items that were sent, then those that came back; the newest where there are many."""
+    """Return the items sent, then those received; only the newest if there are many."""
     items = [*json.loads(stored.input), *json.loads(stored.answer).get("output", ())]
     return [_turn(item) for item in items[-TURNS_MAX:]]
 
@@ -47,20 +47,20 @@ def _turn(item: dict[str, Any]) -> Turn:
 
 
 def _other(item: dict[str, Any]) -> tuple[str, str]:
-    """Calls of tools, what they gave, and thoughts."""
+    """Return who and text of tool calls, tool output and reasoning."""
     match item.get("type"):
         case "function_call":
             return "calls a tool", f"{item.get('name', '')}({item.get('arguments', '')})"
         case "function_call_output":
             return "tool", _text(item.get("output"))
         case "reasoning":
-            return "thoughts", _text(item.get("summary") or item.get("content"))
+            return "reasoning", _text(item.get("summary") or item.get("content"))
         case kind:
             return str(kind).replace("_", " "), ""
 
 
 def _text(content: object) -> str:
-    """Parts that are no text are named."""
+    """Return the text; parts that are not text are named."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -70,4 +70,4 @@ def _text(content: object) -> str:
 
 def _part(part: dict[str, Any]) -> str:
     text = part.get("text", part.get("refusal"))
-    return text if isinstance(text, str) else f"[{part.get('type', 'something')}]"
+    return text if isinstance(text, str) else f"[{part.get('type', 'unknown')}]"

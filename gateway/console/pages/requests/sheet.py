@@ -1,4 +1,4 @@
-"""The rows that are shown as a CSV file, sent while it is read."""
+"""The filtered rows as a CSV file, sent while they are read."""
 
 import asyncio
 import time
@@ -47,7 +47,7 @@ router = APIRouter(prefix="/console/requests")
 
 @router.get("/csv")
 async def download(request: Request, visitor: Viewer) -> Response:
-    """At most `ROWS_MAX` rows, the newest. Raises RequestInvalid, RoleForbids."""
+    """Download the newest `ROWS_MAX` rows at most. Raises RequestInvalid, RoleForbids."""
     form = read_wanted(request)
     if form.value is None:
         name, sentence = next(iter(form.errors.items()))
@@ -75,7 +75,7 @@ async def _lines(visitor: Visitor, wanted: RequestFilter) -> AsyncIterator[str]:
         if before is None or not left:
             return
         if time.monotonic() > ends_s:
-            # A file that just ends looks whole.
+            # Abort the transfer: a file that simply ended would look complete.
             raise TimeoutError(f"the rows took longer than {_LASTS_S:.0f} s")
 
 

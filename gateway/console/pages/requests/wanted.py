@@ -1,4 +1,4 @@
-"""Which requests a visitor asks for, as it stands in the address, and which ones they may see at all."""
+"""The filter in the query string, and the requests that a visitor may see."""
 
 import re
 import time
@@ -29,7 +29,7 @@ _FIELDS_MAX = 20
 
 
 class Wanted(BaseModel):
-    """What the rows are to have in common. `status` is one, or a hundred of them as 4xx; times are UTC."""
+    """The common properties of the rows. `status` is one code, or a class such as 4xx; times are UTC."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,7 +46,7 @@ class Wanted(BaseModel):
     @classmethod
     def _is_a_status(cls, text: str | None) -> str | None:
         if text is not None and not _STATUS.fullmatch(text):
-            raise ValueError("Give a status as 429, or as 4xx.")
+            raise ValueError("Enter a status such as 429 or 4xx.")
         return text
 
     @field_validator("until")
@@ -54,23 +54,23 @@ class Wanted(BaseModel):
     def _is_later(cls, until: datetime | None, info: ValidationInfo) -> datetime | None:
         since = info.data.get("since")
         if until is not None and since is not None and _utc(until) <= _utc(since):
-            raise ValueError("Give a time that is later than From.")
+            raise ValueError("Enter a time later than From.")
         return until
 
     @property
     def is_of_now(self) -> bool:
-        """Whether what comes next may belong to it."""
+        """Whether new requests may match."""
         return self.until is None
 
     def query(self, **more: str) -> str:
-        """As it stands in an address."""
+        """Return the query string."""
         said = self.model_dump(mode="json", exclude_none=True) | more
         return f"?{urlencode(said)}" if said else ""
 
     def within(self, visible: RequestFilter) -> RequestFilter:
-        """Raises RoleForbids for another key than the one that a session is bound to."""
+        """Return the filter limited to `visible`. Raises RoleForbids for a key other than the session's key."""
         if visible.key_id and self.key not in (None, visible.key_id):
-            raise RoleForbids("You signed in with a key: its own requests are shown, no other key's.", param="key")
+            raise RoleForbids("You signed in with a key, so you see only this key's requests.", param="key")
         return replace(
             visible,
             lane=self.lane,
@@ -89,7 +89,7 @@ class Wanted(BaseModel):
 
 
 def read_wanted(request: Request) -> Form[Wanted]:
-    """The address's query; what is none of it is left alone."""
+    """Read the filter from the query string; other parameters are ignored."""
     given: dict[str, list[str]] = {}
     for name, value in request.query_params.multi_items()[:_FIELDS_MAX]:
         if name in Wanted.model_fields:
@@ -98,7 +98,7 @@ def read_wanted(request: Request) -> Form[Wanted]:
 
 
 def visible_to(visitor: Visitor) -> RequestFilter:
-    """All of the house for an operator, an organization's for its admins, else one's own: with a key, only its."""
+    """Return the visible requests: all for operators, an organization's for its admins, else the visitor's own."""
     caller = visitor.caller
     if visitor.is_operator:
         return RequestFilter()

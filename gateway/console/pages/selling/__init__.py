@@ -1,4 +1,4 @@
-"""Selling: idle machines listed by the token, what that earns, what is known of a seller, and the house's side."""
+"""Selling: listing idle capacity, earnings, seller status, and the marketplace's pages for operators."""
 
 from fastapi import APIRouter
 

@@ -1,4 +1,4 @@
-"""Somebody's account at a house, wherever the house is: what can be asked of it, and what it answers."""
+"""A seller's account at a marketplace, local or remote: its requests and their answers."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +27,7 @@ class _Earned(Struct, frozen=True):
 
 
 class Lacking(Struct, frozen=True):
-    """What a seller has to show yet to be new no more."""
+    """What a seller still needs to leave the new-seller period."""
 
     jobs: Count
     buyers: Count
@@ -35,7 +35,7 @@ class Lacking(Struct, frozen=True):
 
 
 class Mine(Struct, frozen=True):
-    """As `/market/v1/sellers/me` has it."""
+    """The answer of `/market/v1/sellers/me`."""
 
     account: str
     identities: tuple[str, ...]
@@ -54,7 +54,7 @@ class Probation(Struct, frozen=True):
 
 
 class Conditions(Struct, frozen=True):
-    """A house's, as `/market/v1/house` has them. `fee_bps` are hundredths of a percent of what is sold."""
+    """A marketplace's terms from `/market/v1/house`. `fee_bps` is hundredths of a percent of the sales."""
 
     identity: str
     fee_bps: Bps
@@ -63,7 +63,7 @@ class Conditions(Struct, frozen=True):
 
 
 class PayoutLine(Struct, frozen=True):
-    """A payout, as `/accounting/v1/payouts` has it; the amount is a decimal string in USD."""
+    """A payout from `/accounting/v1/payouts`; the amount is a decimal string in USD."""
 
     id: str
     amount: str
@@ -75,7 +75,7 @@ class PayoutLine(Struct, frozen=True):
     def __post_init__(self) -> None:
         _nano(self.amount)
         if datetime.fromisoformat(self.created).tzinfo is None:
-            raise ValueError("a time without its zone")
+            raise ValueError("the time has no time zone")
 
     @property
     def amount_nano(self) -> int:
@@ -88,7 +88,7 @@ class PayoutLine(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an account has earned, in nano-USD, and what it lacks to be new no more."""
+    """An account's earnings in nano-USD, and what it needs to leave the new-seller period."""
 
     account: str
     identities: tuple[str, ...]
@@ -103,7 +103,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Where the seller is paid: nothing yet, not finished at Stripe, or ready."""
+    """State of the payout account: missing, unfinished at Stripe, or ready."""
 
     has_account: bool
     is_ready: bool = False
@@ -112,7 +112,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a payout may be, in nano-USD; `paid_today_nano` of the day's most is used. None where nobody tells."""
+    """Payout limits in nano-USD; `paid_today_nano` counts against the daily limit. None if unknown."""
 
     least_nano: int | None = None
     day_nano: int | None = None
@@ -120,14 +120,14 @@ class Bounds:
 
 
 class Account(Protocol):
-    """Somebody's at a house. Methods raise Overloaded where the house does not answer, else what routes raise.
+    """An account at a marketplace. Methods raise Overloaded if it does not answer, else what routes raise.
 
-    Those about payments raise FeatureUnsupported at a house that takes none.
+    Methods about payments raise FeatureUnsupported at a marketplace without payments.
     """
 
     @property
     def house(self) -> str:
-        """What people call the house."""
+        """The marketplace's display name."""
 
     @property
     def is_here(self) -> bool: ...
@@ -139,18 +139,18 @@ class Account(Protocol):
     async def connect(self) -> Connect: ...
 
     async def onboard(self, once: str) -> str:
-        """The address of a page of Stripe's, for minutes; `once` names this wish."""
+        """Return the address of a Stripe page, valid for minutes; `once` is the idempotency key."""
 
     async def payouts(self) -> tuple[PayoutLine, ...]: ...
 
     async def pay_out(self, amount_nano: int, once: str) -> PayoutLine:
-        """Asked again with the same `once` it is the same payout."""
+        """Open a payout; repeated with the same `once` it is the same payout."""
 
     async def bounds(self) -> Bounds: ...
 
 
 def _nano(amount: str) -> int:
-    """Raises ValueError, which is how a house elsewhere is told to make no sense."""
+    """Convert to nano-USD. Raises ValueError, which reports a marketplace's invalid answer."""
     try:
         return parse_usd(amount, allow_negative=True)
     except AmountInvalid as error:

@@ -1,4 +1,4 @@
-"""The account that sales are booked on: at this gateway where it is the house, else at the one of the settings."""
+"""The account where sales are posted: here if this gateway is the marketplace, else at the configured one."""
 
 import time
 from dataclasses import dataclass
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from gateway.payments.till import Till
 
 _DAY_NS = 86_400 * 10**9
-# With the least that a payout may be, no day's limit has room for more of them.
+# With the minimum payout, the daily limit has no room for more.
 _OF_A_DAY = 200
 _GONE = ("refused", "cancelled")
 
 
 def account_of(visitor: Visitor, settings: SellingSettings) -> Account | None:
-    """Where this visitor's sales are booked; None where no house is known.
+    """Return the account where this visitor's sales are posted; None if no marketplace is known.
 
-    The house of the settings is the machine's own affair: admins see it, sellers of this house see theirs here.
+    The configured marketplace belongs to the machine: only operators see it; sellers see their account here.
     """
     services = visitor.services
     if visitor.is_operator and settings.house_url is not None:
@@ -52,7 +52,7 @@ def account_of(visitor: Visitor, settings: SellingSettings) -> Account | None:
 
 @dataclass(frozen=True, slots=True)
 class OwnAccount:
-    """The visitor's at this gateway."""
+    """The visitor's account at this gateway."""
 
     desk: "House"
     till: "Till | None"
@@ -60,7 +60,7 @@ class OwnAccount:
 
     @property
     def house(self) -> str:
-        return "this house"
+        return "this marketplace"
 
     @property
     def is_here(self) -> bool:
@@ -82,7 +82,7 @@ class OwnAccount:
         return Conditions(self.desk.office.speaker.id, terms.fee_bps, probation, terms.maturity_days)
 
     async def standing(self) -> Standing:
-        # Of house and market nothing is imported where nobody asks for it: most gateways have neither.
+        # Marketplace and market code is imported on use only: most gateways have neither.
         from gateway.api.marketplace.sellers import show_seller
 
         return standing_of(msgspec.convert(await show_seller(self.desk, self.visitor.caller), Mine))
@@ -119,7 +119,9 @@ class OwnAccount:
 
     def _till(self) -> "Till":
         if self.till is None:
-            raise FeatureUnsupported("This house takes no payments: its owner has not set up Stripe.")
+            raise FeatureUnsupported(
+                "This marketplace has no payments set up. Its operator must set up Stripe first."
+            )
         return self.till
 
 

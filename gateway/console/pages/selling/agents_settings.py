@@ -1,4 +1,4 @@
-"""The settings as the agent would read them if it were started now, and how it is started."""
+"""The settings that the agent would read if it started now, and the command that starts it."""
 
 import asyncio
 import shlex
@@ -11,7 +11,7 @@ from gateway.settings import SellingSettings, SettingsInvalid, read_settings
 
 
 async def settings_now(visitor: Visitor) -> SellingSettings:
-    """As the agent would read them in this environment; where they cannot be read, as this gateway did."""
+    """Return the settings as the agent would read them; if they cannot be read, those of this gateway."""
     settings = visitor.services.settings
     try:
         return (await asyncio.to_thread(read_settings, data_dir=settings.data_dir)).selling
@@ -20,7 +20,7 @@ async def settings_now(visitor: Visitor) -> SellingSettings:
 
 
 def settings_problem(visitor: Visitor) -> str:
-    """Why the agent would not start, or where it would not do as the file says; empty where there is nothing."""
+    """Return why the agent would not start or would deviate from the file; empty if there is no problem."""
     data_dir = visitor.services.settings.data_dir
     try:
         section, now = SettingsFile.of(data_dir).section(), read_settings(data_dir=data_dir).selling
@@ -29,7 +29,7 @@ def settings_problem(visitor: Visitor) -> str:
     written, _ = checked(section)
     other = [name for name in section if written is not None and getattr(written, name) != getattr(now, name)]
     if other:
-        return f"Variables MILLRACE_SELLING__* go before the file for: {', '.join(other)}."
+        return f"Environment variables MILLRACE_SELLING__* override the file for: {', '.join(other)}."
     return ""
 
 

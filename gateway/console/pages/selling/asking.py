@@ -1,4 +1,4 @@
-"""Who may see these pages, and a form's way to whoever books it: what stands against it goes beside its field."""
+"""Access to the selling pages, and helpers that pass forms on and show rejections beside their fields."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
@@ -44,22 +44,22 @@ _SAID = (
 async def _seller(visitor: Viewer) -> Visitor:
     if visitor.standings.isdisjoint(("seller", "operator")):
         role = visitor.caller.role
-        raise RoleForbids(f"This is for sellers and admins of the house; you are a {role}.")
+        raise RoleForbids(f"Only sellers and instance admins can do this; your role is {role}.")
     return visitor
 
 
 Seller = Annotated[Visitor, Depends(_seller)]
-"""Who sells at this house, or an admin of the house. Raises RoleForbids, too."""
+"""A seller of this marketplace or an instance admin. Also raises RoleForbids."""
 
 
 async def idle_now(visitor: Visitor) -> Idle:
-    """How idle the gateway is, as the agent is told."""
+    """Return how idle the gateway is, as reported to the agent."""
     watch: IdleWatch = visitor.request.app.state.idle
     return await watch.state()
 
 
 async def tried(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | None, Form[M]]:
-    """What `work` makes of a form's value; nothing, and the form with the reason, where it is refused."""
+    """Return what `work` makes of the form's value, or None and the form with the reason for a rejection."""
     if form.value is None:
         return None, form
     value = form.value
@@ -70,17 +70,17 @@ async def tried(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | N
 
 
 def refused(form: Form[M], error: Exception, fields: frozenset[str]) -> Form[M]:
-    """The form with what stands against it, beside the field that the error names, where the form has that one."""
+    """Return the form with the error beside the field that the error names, if the form has it."""
     said = to_api_error(error)
     name = said.param if said.param in fields else WHOLE
     return form.refused(sentence(said.message.removeprefix(f"{name}: ") if name else said.message), name or WHOLE)
 
 
 def price(amount_nano: int) -> str:
-    """Dollars to the last digit: what a million tokens cost is no sum that may be rounded."""
+    """Format dollars with all digits: a price per million tokens must not be rounded."""
     return f"${format_usd(amount_nano)}"
 
 
 def sentence(text: str) -> str:
-    """With a capital letter and an end."""
+    """Return the text with a capital letter and a full stop."""
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")

@@ -1,4 +1,4 @@
-"""What a house has written down about selling: trade, disputes, and what is known of one seller."""
+"""The marketplace's records about selling: allocations, disputes, and a seller's history."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _allocation, _dispute = allocation_table.c, dispute_table.c
 
 @dataclass(frozen=True, slots=True)
 class Trade:
-    """One allocation, as whoever may see it is shown it: names are empty for all but operators."""
+    """One allocation for display; names are empty for everyone but operators."""
 
     digest: str
     seller: str
@@ -43,7 +43,7 @@ class Trade:
 
 @dataclass(frozen=True, slots=True)
 class Quarrel:
-    """A dispute. `is_overdue`: nobody's word is waited for any more."""
+    """A dispute. `is_overdue` means that the time to answer is over."""
 
     row: DisputeRow
     mine: str
@@ -58,13 +58,13 @@ class Quarrel:
         if self.row.status != "decided":
             return ""
         if self.row.loser is None:
-            return "nobody lost"
+            return "no loser"
         return "you lost" if self.row.loser == self.mine else f"the {self.row.loser} lost"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLane:
-    """A lane on which buyer and seller have signed different counts, and nobody has opened a dispute."""
+    """A sub-channel on which buyer and seller signed different counts, without a dispute so far."""
 
     digest: str
     standing: LaneStanding
@@ -72,7 +72,7 @@ class OpenLane:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the house knows of a seller's past; it is nobody's rating."""
+    """The marketplace's history of a seller; it is not a rating."""
 
     jobs: int
     buyers: int
@@ -83,7 +83,7 @@ class Record:
 def trades(
     house: House, seller: str | None = None, *, is_open: bool | None = None, with_names: bool = False
 ) -> list[Trade]:
-    """The newest allocations, one seller's or all. `with_names` is for operators: no seller is told who buys."""
+    """Return the newest allocations. `with_names` is for operators: sellers do not see who buys."""
     now_ns = house.office.clock_ns()
     query = select(AllocationRow).order_by(_allocation.created_ns.desc()).limit(SHOWN_MAX)
     if seller is not None:
@@ -111,7 +111,7 @@ def _trade(row: AllocationRow, now_ns: int, *, with_names: bool) -> Trade:
 
 
 def first_drawn(house: House, seller: str) -> Trade | None:
-    """The oldest allocation that a seller was paid from, None as long as nothing was sold. No names."""
+    """Return the oldest allocation that paid the seller, None before the first sale. No names."""
     query = select(AllocationRow).where(_allocation.seller_user == seller, _allocation.drawn_nano > 0)
     with house.office.read() as session:
         row = session.scalar(query.order_by(_allocation.created_ns).limit(1))
@@ -119,7 +119,7 @@ def first_drawn(house: House, seller: str) -> Trade | None:
 
 
 def quarrels(house: House, user_id: str | None = None) -> list[Quarrel]:
-    """Disputes, open ones first: those that a user is a side of, or all."""
+    """Return disputes, open ones first: those with the user as a party, or all."""
     now_ns = house.office.clock_ns()
     query = select(DisputeRow).where(_dispute.status != "new")
     if user_id is not None:
@@ -139,7 +139,7 @@ def quarrels(house: House, user_id: str | None = None) -> list[Quarrel]:
 
 
 def open_lanes(house: House, user_id: str) -> list[OpenLane]:
-    """What a seller could open a dispute about. Reads the newest channels' records: some ms each."""
+    """Return what a seller could dispute. Reads the newest channels' records, which takes some ms each."""
     query = select(AllocationRow).where(_allocation.seller_user == user_id, _allocation.evidence != "[]")
     query = query.order_by(_allocation.created_ns.desc()).limit(_LANES_LOOKED_AT)
     with house.office.read() as session:
@@ -153,7 +153,7 @@ def open_lanes(house: House, user_id: str) -> list[OpenLane]:
         try:
             lanes = standings(house.office, row, ())
         except MarketError:
-            continue  # Its records are no longer read; nothing can be opened about it.
+            continue  # Its records can no longer be read, so it cannot be disputed.
         found += [
             OpenLane(row.digest, lane)
             for lane in lanes
@@ -163,14 +163,14 @@ def open_lanes(house: House, user_id: str) -> list[OpenLane]:
 
 
 def allocation_raw(house: House, digest: str, user_id: str) -> str | None:
-    """An allocation's record, for its seller or buyer; None for everybody else."""
+    """Return an allocation's record for its seller or buyer; None for anyone else."""
     with house.office.read() as session:
         row = session.scalar(select(AllocationRow).where(_allocation.digest == digest))
         return row.raw if row is not None and user_id in (row.seller_user, row.buyer_user) else None
 
 
 def record_of(house: House, user_id: str) -> Record:
-    """What the house has counted of a seller, and how they have quarrelled in the last thirty days."""
+    """Return the marketplace's counts of a seller, and their disputes of the last thirty days."""
     now_ns = house.office.clock_ns()
     with house.office.read() as session:
         row = session.execute(
@@ -184,7 +184,7 @@ def record_of(house: House, user_id: str) -> Record:
 
 
 def findings_about(house: House, identities: Sequence[str]) -> list[tuple[str, AuditFinding]]:
-    """What auditors have told this house of these identities, with the auditor's; nobody's about itself."""
+    """Return auditors' findings about these identities, with the auditor; self-reports are excluded."""
     told = house.keeper.findings(house.office.now_ms)
     wanted = frozenset(identities)
     return [

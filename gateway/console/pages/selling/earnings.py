@@ -1,4 +1,4 @@
-"""Earnings: on their way, available, paid out; when they mature; the statement; where one is paid; paying out."""
+"""Earnings: pending, available, paid out; their dates; the statement; the payout account; payouts."""
 
 import uuid
 from dataclasses import dataclass, field, replace
@@ -35,7 +35,7 @@ Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 
 
 class NewPayout(BaseModel):
-    """`once` is the form's own name: sent twice it is one payout."""
+    """`once` is the form's idempotency key: submitting twice creates one payout."""
 
     amount: UsdAmount
     once: Once
@@ -47,7 +47,7 @@ class NewLink(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """All that the page shows; None where the house did not say it, for the reason in `problem`."""
+    """The page's data; None if the marketplace did not provide it, with the reason in `problem`."""
 
     conditions: Conditions | None = None
     standing: Standing | None = None
@@ -66,7 +66,7 @@ async def show(visitor: Seller) -> Response:
 
 @router.post("/payout")
 async def pay_out(request: Request, visitor: Seller) -> Response:
-    """Have some of what is available paid out."""
+    """Pay out part of the available earnings."""
     account, form = await _account(visitor), await read_form(request, visitor, NewPayout)
     is_unsure = False
 
@@ -75,19 +75,19 @@ async def pay_out(request: Request, visitor: Seller) -> Response:
         try:
             return await account.pay_out(wanted.amount, wanted.once)
         except (Overloaded, BooksUnavailable):
-            # It may have been done: asked again it has to be the same payout.
+            # The payout may exist already: repeating it must use the same key.
             is_unsure = True
             raise
 
     made, form = await tried(form, work)
     if made is None:
         return await _page(visitor, form, 400, once=form.text("once") if is_unsure else "")
-    return go(visitor, EARNINGS, f"${made.amount} are on their way: {made.status}.")
+    return go(visitor, EARNINGS, f"Payout of ${made.amount}: {made.status}.")
 
 
 @router.post("/onboard")
 async def onboard(request: Request, visitor: Seller) -> Response:
-    """A page of Stripe's, where the seller says who they are and where their bank is."""
+    """Open a Stripe page where the seller enters their identity and bank account."""
     account, form = await _account(visitor), await read_form(request, visitor, NewLink)
     url, form = await tried(form, lambda wanted: account.onboard(wanted.once))
     if url is None:
@@ -97,10 +97,12 @@ async def onboard(request: Request, visitor: Seller) -> Response:
 
 @router.get("/statement.csv")
 async def statement_csv(visitor: Seller, before: Before = None) -> Response:
-    """Everything booked on the visitor's earnings here, newest first, a thousand lines at a time."""
+    """Download all entries of the visitor's earnings here, newest first, a thousand lines at a time."""
     house = visitor.services.house
     if house is None:
-        raise NotFound("This gateway is no house: the statement is at the house that you sell at.")
+        raise NotFound(
+            "This gateway is not a marketplace. Download the statement from the marketplace where you sell."
+        )
     from gateway.console.pages.selling.maturing import newest_lines
 
     user_id = visitor.caller.user_id
@@ -128,18 +130,18 @@ async def statement_csv(visitor: Seller, before: Before = None) -> Response:
 
 
 async def _account(visitor: Visitor) -> Account:
-    """Whose money is moved. Raises NotFound where nothing is sold at any house, RoleForbids."""
+    """Return the account. Raises NotFound if there is no marketplace, RoleForbids."""
     account = account_of(visitor, await settings_now(visitor))
     if account is None:
-        raise NotFound("No house is known: name one in “List idle capacity”.")
+        raise NotFound("No marketplace set up. Enter one in “List idle capacity”.")
     if not account.is_here and not visitor.may_administer:
-        # It is asked with the machine's own key there, which a key of some program must not stand in for.
-        raise RoleForbids("You signed in with a key that may not administer: this is the machine's own account.")
+        # The remote account uses the machine's own key, which an application's key must not stand in for.
+        raise RoleForbids("This key has no admin access. The account belongs to this machine.")
     return account
 
 
 async def _sheet(visitor: Visitor, account: Account) -> Sheet:
-    """As much as the house says; a house that is away is one problem, not one for each part."""
+    """Read what the marketplace provides; if it is unreachable, report one problem, not one per part."""
     try:
         conditions, standing = await account.conditions(), await account.standing()
     except GatewayError as error:
@@ -156,7 +158,7 @@ async def _sheet(visitor: Visitor, account: Account) -> Sheet:
 
 
 async def _money(visitor: Visitor) -> "Money | None":
-    """What is on its way, and the newest bookings, where this gateway is the house."""
+    """Return pending earnings and the newest entries if this gateway is the marketplace."""
     house, user_id = visitor.services.house, visitor.caller.user_id
     if house is None:
         return None

@@ -1,4 +1,4 @@
-"""The first sale of each listing, told on whatever live page its seller looks at; browsers say it once."""
+"""Notices of each listing's first sale, shown on any live page of its seller; browsers show each once."""
 
 import asyncio
 import time
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from gateway.house.house import House
 
 NEWS_NS = 86_400 * 10**9
-"""What is older is news to nobody: a browser that remembers nothing is told no old story."""
+"""Older sales are not announced, so a browser without stored state shows no old news."""
 _EVERY_S = 5.0
 _SELLERS_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class FirstSale:
-    """`key` is what browsers remember it by."""
+    """`key` identifies the notice in browsers."""
 
     key: str
     what: str
@@ -29,10 +29,10 @@ class FirstSale:
 
 
 class FirstSales:
-    """What is known of them: a first sale stays the first, so only what is new is read. One event loop owns it.
+    """First sales found so far: they never change, so only newer rows are read. Belongs to one event loop.
 
-    Admins of the house are told of this machine's listings, sellers of their own first sale at this house, which
-    knows of no listing what was sold by it.
+    Operators see first sales of this machine's listings. Sellers see their own first sale on this marketplace,
+    which does not record sales by listing.
     """
 
     def __init__(self, market: Path) -> None:
@@ -43,7 +43,7 @@ class FirstSales:
         self._looked_s: dict[str, float] = {}
 
     def beside(self, live_page: LivePage, visitor: Visitor) -> LivePage:
-        """The same page, with this news for whoever sells."""
+        """Return the same page, with notices added for sellers."""
         if visitor.standings.isdisjoint(("seller", "operator")):
             return live_page
 
@@ -54,7 +54,7 @@ class FirstSales:
         return replace(live_page, render=render)
 
     async def of(self, visitor: Visitor) -> list[FirstSale]:
-        """Those of the last day, oldest first."""
+        """Return first sales of the last day, oldest first."""
         if visitor.is_operator:
             await self._look_at_listings()
             known = list(self._of_listings.values())
@@ -82,7 +82,7 @@ class FirstSales:
 
         found = await house.ask(lambda: first_drawn(house, user_id))
         if found is not None:
-            what = "Your first sale at this house"
+            what = "Your first sale on this marketplace"
             self._keep(user_id, FirstSale(f"house {user_id}", what, found.drawn_nano, found.drawn_ns))
 
     def _keep(self, user_id: str, first: FirstSale) -> None:
@@ -100,9 +100,9 @@ class FirstSales:
 
 
 def _read(market: Path, after_row: int) -> tuple[int, list[FirstSale]] | None:
-    """The earliest sale of each listing among the newer rows, and the last row. Takes milliseconds."""
+    """Return the earliest sale of each listing among the newer rows, and the last row. Takes milliseconds."""
     if not (market / "selling.db").exists():
-        return None  # Nobody sells here, and nothing of the market is imported.
+        return None  # nothing is sold here; do not import market code
     from gateway.console.pages.selling.records import AgentFiles
 
     found = AgentFiles(market).sold_first(after_row)

@@ -1,4 +1,4 @@
-"""The house's side, for its operators: sellers, allocations and settlements, disputes, what is kept back."""
+"""The marketplace for its operators: sellers, allocations and settlements, disputes, reserves and holds."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,19 +21,19 @@ router = APIRouter(prefix=HOUSE)
 
 
 class Why(BaseModel):
-    """The reason, which the seller is shown."""
+    """The reason, which the seller sees."""
 
     why: Text
 
 
 class Forfeit(Why):
-    """`name` is the seller's, typed again: it cannot be taken back."""
+    """`name` repeats the seller's name as confirmation, because this cannot be undone."""
 
     name: Annotated[str, Field(max_length=200)]
 
 
 class Nothing(BaseModel):
-    """A button."""
+    """A form without fields."""
 
 
 @router.get("")
@@ -43,7 +43,7 @@ async def show(visitor: Operator, seller: Wanted = None) -> Response:
 
 @router.post("/sellers/{user}/bar")
 async def bar(request: Request, visitor: Operator, user: Named) -> Response:
-    """Nothing more is allocated to a seller, and nothing matures, until somebody looked into it."""
+    """Suspend a seller: no new allocations, and pending earnings stay pending until reinstatement."""
     house, form = _house(visitor), await read_form(request, visitor, Why)
     from gateway.api.marketplace import sellers
     from gateway.api.marketplace.forms import Barred
@@ -54,7 +54,7 @@ async def bar(request: Request, visitor: Operator, user: Named) -> Response:
     done, form = await tried(form, work)
     if done is None:
         return await _page(visitor, form=form, about=f"bar-{user}", status=400)
-    return go(visitor, HOUSE, f"{user} is barred.")
+    return go(visitor, HOUSE, f"{user} is suspended.")
 
 
 @router.post("/sellers/{user}/unbar")
@@ -65,18 +65,18 @@ async def unbar(request: Request, visitor: Operator, user: Named) -> Response:
     from gateway.api.marketplace.forms import Barred
 
     await sellers.bar(house, visitor.authority, "", user, Barred(why=None))
-    return go(visitor, HOUSE, f"{user} is barred no more.")
+    return go(visitor, HOUSE, f"{user} is reinstated.")
 
 
 @router.post("/sellers/{user}/forfeit")
 async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
-    """Give back to the buyers what has not matured; for good."""
+    """Return the seller's pending earnings to the buyers, permanently."""
     house, form = _house(visitor), await read_form(request, visitor, Forfeit)
     from gateway.api.marketplace import sellers
     from gateway.api.marketplace.forms import Forfeited
 
     if form.value is not None and form.value.name.strip() != user:
-        form = form.refused("This is not the seller's name.", "name")
+        form = form.refused("The name does not match the seller.", "name")
 
     async def work(wanted: Forfeit) -> dict[str, Any]:
         return await sellers.forfeit(house, visitor.authority, "", user, Forfeited(why=wanted.why))
@@ -84,19 +84,19 @@ async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
     done, form = await tried(form, work)
     if done is None:
         return await _page(visitor, form=form, about=f"forfeit-{user}", status=400)
-    return go(visitor, HOUSE, f"{done['sales']} sales of {user} were given back to who paid them.")
+    return go(visitor, HOUSE, f"{done['sales']} sales of {user} were refunded to the buyers.")
 
 
 @router.post("/disputes/{dispute}/decide")
 async def decide(request: Request, visitor: Operator, dispute: Named) -> Response:
-    """Try again what nobody has answered in time; the rule decides, not the operator."""
+    """Retry deciding an overdue dispute without an answer; the rule decides, not the operator."""
     house = _house(visitor)
     await read_form(request, visitor, Nothing)
     from gateway.console.pages.selling.desks import quarrels
 
     overdue = {each.row.id: each.row for each in await house.ask(quarrels, house) if each.is_overdue}
     if dispute not in overdue:
-        raise NotFound("No dispute of this name is overdue: it is decided, or its answer is still waited for.")
+        raise NotFound("No overdue dispute with this ID. It is decided, or an answer is still pending.")
     try:
         row = await house.ask(house.disputes.decide, dispute)
         if row.status == "decided":
@@ -104,13 +104,13 @@ async def decide(request: Request, visitor: Operator, dispute: Named) -> Respons
     except GatewayError as error:
         form: Form[Nothing] = refused(Form(), error, frozenset())
         return await _page(visitor, form=form, about="disputes", status=409)
-    return go(visitor, f"{HOUSE}#disputes", f"The dispute is {row.status}: {row.reason or 'nothing new'}.")
+    return go(visitor, f"{HOUSE}#disputes", f"The dispute is {row.status}: {row.reason or 'no change'}.")
 
 
 def _house(visitor: Visitor) -> "House":
     house = visitor.services.house
     if house is None:
-        raise NotFound("This gateway is no house: start it with `millrace up --house` to be one.")
+        raise NotFound("This gateway is not a marketplace. Start it with `millrace up --house` to make it one.")
     return house
 
 

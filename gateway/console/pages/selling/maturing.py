@@ -1,4 +1,4 @@
-"""When what a seller has earned becomes theirs: each day's sales, what is kept of them, what waits."""
+"""When a seller's earnings become available: each day's sales, the reserve, and amounts on hold."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ Why = Literal["matures", "reserve", "disputed", "barred"]
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """So much on its way, of the sales of `day` (UTC). `due_ns` is None where nobody knows when."""
+    """A pending amount from the sales of `day` (UTC). `due_ns` is None if the date is unknown."""
 
     why: Why
     day: str
@@ -39,14 +39,14 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """Everything about one seller's earnings: what is on its way, the soonest first, and the newest bookings."""
+    """A seller's earnings: pending portions, soonest first, and the newest journal entries."""
 
     portions: tuple[Portion, ...]
     lines: tuple[tuple[str, StatementLine], ...]
 
 
 def money_of(house: House, user_id: str) -> Money:
-    """Asked of the house's own tables and books: a query or two for a thousand sales that have not matured."""
+    """Read the marketplace's tables and ledger: a query or two per thousand pending sales."""
     is_new = not house.earnings.probation_of(user_id).is_over
     with house.office.read() as session:
         seller = session.get(Seller, user_id)
@@ -63,9 +63,9 @@ def money_of(house: House, user_id: str) -> Money:
 def by_day(
     sales: Iterable[Earned], back: dict[str, int], terms: HouseTerms, *, is_new: bool, is_barred: bool
 ) -> list[Portion]:
-    """Each day's sales that have not matured; `back` is what of each was given back. Pure.
+    """Return each day's pending sales; `back` is the refunded amount of each. Pure.
 
-    A day matures whole, once it ended as many days ago as the house waits.
+    A day's sales become available together, once the waiting days after that day have passed.
     """
     amounts: dict[int, int] = defaultdict(int)
     counts: dict[int, int] = defaultdict(int)
@@ -76,7 +76,7 @@ def by_day(
     days = terms.maturity_days_new if is_new else terms.maturity_days
     found = []
     for day, nano in sorted(amounts.items()):
-        # With no days to wait it is the house's next look, seconds away.
+        # Without waiting days they become available at the next check, seconds away.
         due_ns = None if is_barred else (day + days + 1) * DAY_NS if days else day * DAY_NS
         if nano:
             found.append(Portion("barred" if is_barred else "matures", day_of(day), nano, counts[day], due_ns))
@@ -95,7 +95,7 @@ def _ripening(session: Session, user_id: str, after_seq: int) -> list[Earned]:
 
 
 def _withheld_of(session: Session, user_id: str) -> list[Portion]:
-    """Old enough, and kept back while what its buyer paid with is disputed."""
+    """Return sales that are old enough but on hold while the buyer's payment is disputed."""
     rows = session.scalars(select(Withheld).where(_withheld.seller_user == user_id).limit(_PAGE)).all()
     back = given_back(session, [row.charge_id for row in rows]) if rows else {}
     left = [max(0, row.amount_nano - back.get(row.charge_id, 0)) for row in rows]
@@ -103,7 +103,7 @@ def _withheld_of(session: Session, user_id: str) -> list[Portion]:
 
 
 def _written_down(session: Session, user_id: str, *, is_barred: bool) -> list[Portion]:
-    """What has matured: it is about to be booked, or a part of it is kept. Of who is barred it all stays."""
+    """Return matured amounts that are about to be posted or are in reserve; all of it for suspended sellers."""
     query = select(Maturity).where(_maturity.seller_user == user_id, _maturity.status.in_(("new", "booked")))
     found = []
     for row in session.scalars(query.order_by(_maturity.made_ns).limit(_PAGE)):
@@ -117,7 +117,7 @@ def _written_down(session: Session, user_id: str, *, is_barred: bool) -> list[Po
 
 
 def day_written(row: Maturity) -> str:
-    """Of which sales it is; empty for one that was held back, and of which the day is not written down."""
+    """Return the day of the sales; empty for a sale that was on hold, whose day is not recorded."""
     day = row.label.partition(".")[0]
     return "" if day == "w" else day
 
@@ -125,7 +125,7 @@ def day_written(row: Maturity) -> str:
 def newest_lines(
     reader: Reader, user_id: str, before_seq: int | None = None, limit: int = LINES_SHOWN
 ) -> tuple[tuple[str, StatementLine], ...]:
-    """The newest transfers of all of a seller's accounts, each once, with what the account is called here."""
+    """Return the newest transfers of a seller's accounts, each once, with the account's display name."""
     accounts = {
         "maturing": chart.seller_maturing(user_id),
         "available": chart.seller_payable(user_id),
@@ -140,7 +140,7 @@ def newest_lines(
 
 
 def day_of(number: int) -> str:
-    """A day by its number since 1970."""
+    """Return a date by its number of days since 1970."""
     return datetime.fromtimestamp(number * DAY_NS // 10**9, UTC).date().isoformat()
 
 

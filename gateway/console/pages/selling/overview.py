@@ -1,4 +1,4 @@
-"""Selling as it goes now: the agent and why it sells or does not, the listings, the sales; pause and resume."""
+"""Selling now: the agent's state and its reason, the listings, the sales; pause and resume."""
 
 import asyncio
 import time
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 _EVERY_S = 3.0
 _STARTED_EVERY_S = 1.0
 
-_THROUGH_TUNNEL = "Buyers reach it: the agent asked for itself from outside, and it was itself that answered"
+_THROUGH_TUNNEL = "Buyers can reach the agent: it reached itself from outside"
 _WAYS = {
-    "none": "The house lets the agent fetch its work",
-    "loopback": "Buyers of this machine alone reach it, for trying out",
+    "none": "The marketplace lets the agent fetch jobs",
+    "loopback": "Only buyers on this machine can reach the agent, for testing",
 }
 
 router = APIRouter(prefix=PATH)
 
 
 class Nothing(BaseModel):
-    """A button."""
+    """A form without fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that has to be so before anybody buys; `helps` says what to do while it is not."""
+    """A condition that must hold before the first sale; `helps` is the remedy."""
 
     what: str
     is_done: bool
@@ -70,14 +70,14 @@ async def live(request: Request, visitor: Seller) -> Response:
     async def render() -> list[Region | Points]:
         return _regions(await _values(visitor), is_operator=visitor.is_operator)
 
-    # What buyers have put aside is each seller's own, operators' among it.
+    # Each seller, operators included, has their own allocations.
     key = f"selling:{visitor.caller.user_id}"
     return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
 
 
 @router.get("/started")
 async def started(visitor: Operator) -> Response:
-    """The last page of the wizard: how the agent is started, and whether it is there by now."""
+    """Show the wizard's last page: the command that starts the agent, and whether the agent runs."""
     return page("selling/started.html", visitor, tab="list", **await _values(visitor))
 
 
@@ -93,14 +93,14 @@ async def started_live(request: Request, visitor: Operator) -> Response:
 async def pause(request: Request, visitor: Operator) -> Response:
     await read_form(request, visitor, Nothing)
     await visitor.services.pauses.pause("selling", visitor.actor)
-    return go(visitor, PATH, "Selling is paused until somebody resumes it.")
+    return go(visitor, PATH, "Selling is paused until you resume it.")
 
 
 @router.post("/resume")
 async def resume(request: Request, visitor: Operator) -> Response:
     await read_form(request, visitor, Nothing)
     await visitor.services.pauses.resume("selling", visitor.actor)
-    return go(visitor, PATH, "Selling goes on.")
+    return go(visitor, PATH, "Selling is resumed.")
 
 
 async def _standing(account: Account | None) -> tuple[Standing | None, str]:
@@ -113,11 +113,11 @@ async def _standing(account: Account | None) -> tuple[Standing | None, str]:
 
 
 async def _values(visitor: Visitor) -> dict[str, Any]:
-    """The machine's for admins of the house; for sellers what the house knows of their trade."""
+    """Return the machine's state for operators; for sellers their trade as the marketplace knows it."""
     values: dict[str, Any] = {"is_operator": visitor.is_operator, "house_trades": await _trades(visitor)}
     if not visitor.is_operator:
         return values
-    # The market is imported where somebody looks at it.
+    # Market code is imported only when this page is viewed.
     from gateway.console.pages.selling.records import AgentFiles
 
     services, settings = visitor.services, await settings_now(visitor)
@@ -157,7 +157,7 @@ def _of_files(
 
 
 async def _trades(visitor: Visitor) -> list[Any] | None:
-    """What buyers have put aside for this visitor at this house; None where it is no house."""
+    """Return this visitor's allocations at this marketplace; None if it is not a marketplace."""
     house = visitor.services.house
     if house is None:
         return None
@@ -170,30 +170,32 @@ async def _trades(visitor: Visitor) -> list[Any] | None:
 def checks(
     has_models: bool, view: AgentView, listings: Sequence["Listed"], settings: SellingSettings
 ) -> list[Check]:
-    """What is between here and the first buyer, in its order. Pure."""
+    """Return the conditions for the first sale, in order. Pure."""
     is_there = view.is_there
-    is_open = is_there and view.word not in ("tunnel down", "starting", "held up", "no model")
+    is_open = is_there and view.word not in ("tunnel down", "starting", "blocked", "no model")
     is_listed = any(each.is_alive for each in listings) and is_there
     return [
-        Check("A model with its price is in the settings", has_models, "Go through “List idle capacity”."),
-        Check("The agent runs", is_there, "Start it with the command above."),
+        Check("The settings have a model with a price", has_models, "Complete “List idle capacity”."),
+        Check("The agent is running", is_there, "Start it with the command above."),
         Check(
             _WAYS.get(settings.tunnel, _THROUGH_TUNNEL),
             is_open and is_listed,
             view.remedy
             if view.word == "tunnel down"
-            else "It takes seconds, with a new tunnel up to four minutes.",
+            else "This takes seconds; a new tunnel takes up to four minutes.",
         ),
         Check(
-            "A listing is out, for five minutes at a time",
+            "A listing is published; it is renewed every five minutes",
             is_listed,
-            f"{view.what} {view.remedy}" if is_there else "It comes once the agent runs and the machine is idle.",
+            f"{view.what} {view.remedy}"
+            if is_there
+            else "Published once the agent is running and the machine is idle.",
         ),
     ]
 
 
 def differs(listings: Sequence["Listed"], settings: SellingSettings) -> list[str]:
-    """Models whose listing says otherwise than the settings do: the agent has read older ones. Pure."""
+    """Return models whose listing differs from the settings, because the agent read older ones. Pure."""
     wanted = {model.market_id: model for model in settings.models}
     found = []
     for each in listings:

@@ -1,4 +1,4 @@
-"""A dispute as its pages need it: what both sides have signed of a lane, and bringing a text."""
+"""Data for a dispute's page: what both sides have signed on a sub-channel; and submitting a text."""
 
 import time
 from typing import Any
@@ -16,7 +16,7 @@ from market.house.settlements import found as allocation_found
 async def bring_text(
     house: House, person: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
 ) -> dict[str, Any]:
-    """As `POST /market/v1/disputes` does it, which says what it raises; `raw` is the allocation's record."""
+    """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record."""
     text = DisputedText(content=content.replace("\r\n", "\n"), reasoning=reasoning.replace("\r\n", "\n"))
     try:
         wanted = NewDispute(allocation=raw, lane=lane, listing=listing.strip() or None, texts={0: text})
@@ -26,7 +26,7 @@ async def bring_text(
 
 
 def facts_of_lane(house: House, user_id: str, allocation: str, lane: int) -> dict[str, Any]:
-    """How the lane stands, what each side signed, and the listing if it is still about. Raises NotRegistered."""
+    """Return the sub-channel's state, both sides' counts, and an active listing. Raises NotRegistered."""
     known = {standing.lane: (standing, row) for standing, row in house.disputes.of(user_id, allocation)}
     standing: LaneStanding | None
     standing, row = known.get(lane, (None, None))

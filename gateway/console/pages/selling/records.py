@@ -1,6 +1,6 @@
-"""What the agent beside this gateway has on disk, read while it writes there: its listings, its sales, findings.
+"""Reads the agent's files while the agent writes them: its listings, its sales, audit findings.
 
-The two are processes of their own; each may read the other's files in the market folder. Methods take
+The agent is a separate process; both may read each other's files in the market folder. Methods take
 milliseconds.
 """
 
@@ -38,7 +38,7 @@ _SALES = (
 )
 _TOTALS = "SELECT model, COUNT(*), SUM(amount_nano) FROM sales WHERE made_ms >= ? GROUP BY model ORDER BY 3 DESC"
 _LAST_ROW = "SELECT COALESCE(MAX(rowid), 0) FROM sales"
-# SQLite takes the other columns from the row that has the least. What came to nothing was no sale.
+# SQLite takes the other columns from the row with the minimum. A row with amount 0 is not a sale.
 _FIRST_OF_EACH = """
     SELECT model, amount_nano, MIN(made_ms), is_booked, channel, lane, seq FROM sales
     WHERE rowid > ? AND rowid <= ? AND amount_nano > 0 GROUP BY model
@@ -51,7 +51,7 @@ _UNTOLD = """
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A listing of ours, in its newest revision; `is_ready` is False for one that says that it is over."""
+    """One of our own listings, in its newest revision; `is_ready` is False for a withdrawn one."""
 
     listing: Listing
     digest: str
@@ -63,7 +63,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class SoldRequest:
-    """One request that a buyer had answered here, in nano-USD with the house's fee still in it."""
+    """A buyer's request answered here, in nano-USD before the marketplace fee."""
 
     model: str
     amount_nano: int
@@ -83,8 +83,10 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Sold:
-    """What the agent has on disk of its sales. `untold` channels the house has not heard all of, `refused` of them
-    it does not take."""
+    """The agent's local records of its sales.
+
+    `untold` counts channels not fully reported to the marketplace, `refused` those of them that it rejects.
+    """
 
     newest: tuple[SoldRequest, ...] = ()
     day: tuple[Total, ...] = ()
@@ -101,7 +103,7 @@ class AgentFiles:
     folder: Path
 
     def identity(self) -> str | None:
-        """Who sells here, None as long as nobody does. Nothing is made by asking."""
+        """Return the seller identity, None if there is none. Reading does not create one."""
         own = OwnIdentity(self.folder)
         try:
             return own.id if own.exists else None
@@ -110,7 +112,7 @@ class AgentFiles:
             return None
 
     def listings(self, now_ms: int) -> tuple[Listed, ...]:
-        """Our own, the newest revision of each, those that can be bought from first."""
+        """Return our own listings, the newest revision of each, active ones first."""
         rows = self._look(
             "selling-records.db", lambda db: db.execute(_OWN_RECORDS, (OWN, _RECORDS_MAX)).fetchall()
         )
@@ -126,7 +128,7 @@ class AgentFiles:
         return tuple(sorted(found, key=lambda each: (not each.is_alive, each.listing.id)))
 
     def findings_about(self, identity: str) -> list[tuple[str, Findings]]:
-        """What auditors whom the agent has heard of say of this identity, with theirs."""
+        """Return findings about this identity from auditors known to the agent."""
         words = (b'"findings"', identity.encode(), _RECORDS_MAX)
         rows = self._look("selling-records.db", lambda db: db.execute(_FINDINGS, words).fetchall())
         found = []
@@ -144,11 +146,11 @@ class AgentFiles:
         return self._look("selling.db", lambda db: _sold(db, now_ms)) or Sold()
 
     def sold_first(self, after_row: int) -> tuple[int, tuple[SoldRequest, ...]] | None:
-        """The last row, and the earliest sale of each listing among the rows after `after_row`."""
+        """Return the last row, and the earliest sale of each listing among the rows after `after_row`."""
         return self._look("selling.db", lambda db: _sold_first(db, after_row))
 
     def _look(self, name: str, look: Callable[[sqlite3.Connection], T]) -> T | None:
-        """None where there is no agent yet, or its file cannot be read just now."""
+        """Run a query; None if there is no agent yet, or its file cannot be read now."""
         path = self.folder / name
         if not path.exists():
             return None
@@ -177,7 +179,7 @@ def _sold(db: sqlite3.Connection, now_ms: int) -> Sold:
 def _sold_first(db: sqlite3.Connection, after_row: int) -> tuple[int, tuple[SoldRequest, ...]]:
     last_row: int = db.execute(_LAST_ROW).fetchone()[0]
     if last_row < after_row:
-        after_row = 0  # It is another file.
+        after_row = 0  # the file was replaced
     return last_row, _requests(db.execute(_FIRST_OF_EACH, (after_row, last_row)))
 
 

@@ -1,4 +1,4 @@
-"""This machine's account at the house of the settings, which is asked over HTTP as the agent asks it."""
+"""This machine's account at the configured marketplace, read over HTTP as the agent does."""
 
 import asyncio
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class _Refused(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RemoteAccount:
-    """This machine's at the house of the settings, asked over HTTP with the key that the owner put there."""
+    """This machine's account at the configured marketplace, used with the owner's key from the settings."""
 
     url: str
     key: str | None
@@ -84,7 +84,7 @@ class RemoteAccount:
     async def onboard(self, once: str) -> str:
         url = (await self._ask("/accounting/v1/sellers/onboard", _Link, {}, once)).url
         if not url.startswith("https://"):
-            raise Overloaded(f"What {self.house} answers makes no sense: a link that is none to Stripe.")
+            raise Overloaded(f"Invalid answer from {self.house}: the link does not lead to Stripe.")
         return url
 
     async def payouts(self) -> tuple[PayoutLine, ...]:
@@ -97,15 +97,17 @@ class RemoteAccount:
         return Bounds()
 
     async def _ask(self, path: str, shape: type[S], body: dict[str, Any] | None = None, once: str = "") -> S:
-        """Raises Overloaded, NotFound, RequestInvalid with what the house says."""
+        """Send a request. Raises Overloaded, NotFound, RequestInvalid with the marketplace's message."""
         from gateway.market.outbound import Outbound
 
         headers = {"accept": "application/json"}
         if not path.startswith("/market/v1/house"):
             if self.key is None:
-                raise RequestInvalid("selling.house_key is missing: the key of your account at the house.")
+                raise RequestInvalid(
+                    "selling.house_key is missing. Set it to the key of your marketplace account."
+                )
             if not self.key.isascii() or not self.key.isprintable():
-                raise RequestInvalid("selling.house_key is no key: it has characters that keys do not have.")
+                raise RequestInvalid("selling.house_key is invalid: it has characters that keys do not contain.")
             headers["authorization"] = f"Bearer {self.key}"
         if once:
             headers |= {"idempotency-key": once, "content-type": "application/json"}
@@ -114,20 +116,20 @@ class RemoteAccount:
             async with asyncio.timeout(_ASK_S), Outbound(self.allows_loopback, named=[self.url]) as outbound:
                 reply = await outbound.ask(self.url + path, packed, headers=headers, timeout_s=_ASK_S)
         except (Unreachable, TimeoutError) as error:
-            why = str(error) or "it took too long"
-            raise Overloaded(f"The house at {self.house} does not answer: {why}. Ask again later.") from None
+            why = str(error) or "it timed out"
+            raise Overloaded(f"The marketplace {self.house} does not answer: {why}. Try again later.") from None
         return read_reply(reply, shape, self.house)
 
 
 def read_reply(reply: "OutboundReply", shape: type[S], house: str) -> S:
-    """What a house has said, or its refusal as an error of ours; a stranger may answer whatever it likes."""
+    """Return a marketplace's answer, or raise its error as a gateway error; the answer is untrusted."""
     try:
         if reply.status == 200:
             return msgspec.json.decode(reply.body, type=shape)
         refusal = msgspec.json.decode(reply.body, type=_Refused).error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Overloaded(f"What {house} answers makes no sense (status {reply.status}).") from None
-    message = f"The house says: {refusal.message[:300]}"
+        raise Overloaded(f"Invalid answer from {house} (status {reply.status}).") from None
+    message = f"The marketplace says: {refusal.message[:300]}"
     if refusal.code == "unsupported_feature":
         raise FeatureUnsupported(message)
     if reply.status == 404:

@@ -1,4 +1,4 @@
-"""The sellers of this house: who is new, barred or has forfeited, and what of theirs is kept back."""
+"""The sellers of this marketplace: new, suspended or forfeited, with their reserves and holds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _allocation, _dispute = allocation_table.c, dispute_table.c
 
 @dataclass(frozen=True, slots=True)
 class SellerLine:
-    """One seller of the house, with what stands on their accounts in nano-USD."""
+    """One seller of the marketplace, with account balances in nano-USD."""
 
     user_id: str
     registered_ns: int
@@ -47,7 +47,7 @@ class SellerLine:
 
 
 def sellers_of(house: House, only: str | None = None) -> list[SellerLine]:
-    """Who sells here, the newest first and `SHOWN_MAX` at most, or the one who is asked for."""
+    """Return the newest sellers, `SHOWN_MAX` at most, or only the one requested."""
     query = select(Seller).order_by(seller_table.c.registered_ns.desc()).limit(SHOWN_MAX)
     if only is not None:
         query = query.where(seller_table.c.user_id == only)
@@ -75,7 +75,7 @@ def sellers_of(house: House, only: str | None = None) -> list[SellerLine]:
 
 
 def sums(house: House) -> dict[str, int]:
-    """What of the house's sellers stands where, in nano-USD; counts of what waits."""
+    """Return the totals of all sellers in nano-USD, and counts of pending items."""
     with house.office.read() as session:
         withheld = session.execute(
             select(func.count(), func.coalesce(func.sum(withheld_table.c.amount_nano), 0))
@@ -104,7 +104,7 @@ def sums(house: House) -> dict[str, int]:
 
 
 def withheld_of(house: House) -> list[Withheld]:
-    """Sales that were old enough while their buyer's payments were disputed."""
+    """Return sales that were due while the buyer's payments were disputed."""
     with house.office.read() as session:
         query = select(Withheld).order_by(withheld_table.c.transfer_seq.desc()).limit(SHOWN_MAX)
         rows = session.scalars(query).all()
@@ -113,7 +113,7 @@ def withheld_of(house: House) -> list[Withheld]:
 
 
 def reserves_of(house: House) -> list[Maturity]:
-    """Matured earnings of which a part is kept for a while."""
+    """Return matured earnings of which a part is in reserve."""
     with house.office.read() as session:
         query = select(Maturity).where(maturity_table.c.status == "booked", maturity_table.c.reserve_bps > 0)
         rows = session.scalars(query.order_by(maturity_table.c.made_ns).limit(SHOWN_MAX)).all()
@@ -134,7 +134,7 @@ def _trade(session: Session, user_ids: Sequence[str]) -> dict[str, tuple[int, in
 
 
 def _stands(session: Session, name: str) -> int:
-    """What stands on all sellers' accounts of a name."""
+    """Return the sum of all sellers' accounts of a kind, in nano-USD."""
     account = account_table.c
     query = select(func.coalesce(func.sum(account.credits_posted - account.debits_posted), 0))
     query = query.where(account.code.startswith("seller:") & account.code.endswith(f":{name}"))

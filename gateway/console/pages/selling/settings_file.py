@@ -1,7 +1,7 @@
-"""The section `[selling]` of millrace.toml: read, put in its own place, and nothing else of the file touched.
+"""Reads and replaces the section `[selling]` of millrace.toml without touching the rest of the file.
 
-The agent reads the file at its start. What a person wrote beside the section stays byte for byte; where that could
-not be kept, nothing is written.
+The agent reads the file when it starts. The rest of the file stays the same byte for byte; if that is not
+possible, nothing is written.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ _MASK = "**********"
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """millrace.toml of a data folder, which may not be there."""
+    """The millrace.toml of a data folder; the file may be missing."""
 
     path: Path
 
@@ -39,28 +39,28 @@ class SettingsFile:
         return cls(data_dir / FILE_NAME)
 
     def section(self) -> dict[str, Any]:
-        """`[selling]` as it stands there now. Raises SettingsInvalid for a file that cannot be read."""
+        """Return the current `[selling]` section. Raises SettingsInvalid for a file that cannot be read."""
         found = _parsed(self._text()).get(SECTION, {})
         return dict(found) if isinstance(found, Mapping) else {}
 
     def put(self, section: Mapping[str, Any], *, before: Mapping[str, Any]) -> None:
-        """In the place of `before`, all at once.
+        """Replace `before` with `section` atomically.
 
         Raises:
-            Conflict: something else than `before` stands there by now, or it cannot be told from the rest.
+            Conflict: the section is no longer `before`, or cannot be separated from the rest.
             SettingsInvalid: the file cannot be read or written.
         """
-        # Where the owner has put a link, the file that it leads to is theirs to keep.
+        # If the owner made the file a link, replace the file that it points to.
         path = self.path.resolve()
         try:
             with _alone_in(path.parent):
                 if self.section() != before:
                     raise Conflict(
-                        f"{FILE_NAME} has changed meanwhile. What you see is newer: look, then write it."
+                        f"{FILE_NAME} was changed meanwhile. Check the updated values, then save again."
                     )
                 _replace(path, with_section(self._text(), section))
         except OSError as error:
-            raise SettingsInvalid(f"{self.path}: cannot be written: {error.strerror}") from None
+            raise SettingsInvalid(f"{self.path}: cannot be written ({error.strerror})") from None
 
     def _text(self) -> str:
         try:
@@ -68,14 +68,14 @@ class SettingsFile:
         except (FileNotFoundError, NotADirectoryError):
             return ""
         except UnicodeDecodeError:
-            raise SettingsInvalid(f"{self.path}: not UTF-8, as TOML is") from None
+            raise SettingsInvalid(f"{self.path}: not UTF-8, which TOML requires") from None
         except OSError as error:
-            raise SettingsInvalid(f"{self.path}: cannot be read: {error.strerror}") from None
+            raise SettingsInvalid(f"{self.path}: cannot be read ({error.strerror})") from None
 
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """No other of us writes there: two admins may be at it."""
+    """Lock the folder: two admins may write at the same time."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -86,7 +86,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    # Nobody else may read what is made so: it may have keys in it, whoever made the file before us.
+    # The new file must be unreadable to others, whatever mode the old one had: it may contain keys.
     descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -100,7 +100,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def with_section(text: str, section: Mapping[str, Any]) -> str:
-    """A file with this section in the place of its own, or at the end. Raises Conflict, SettingsInvalid."""
+    """Return the text with the section replaced or appended. Raises Conflict, SettingsInvalid."""
     before = _parsed(text)
     head, tail = _around(text)
     whole = head + as_toml(section) + (f"\n{tail}" if tail else "")
@@ -113,18 +113,18 @@ def with_section(text: str, section: Mapping[str, Any]) -> str:
         section
     ):
         raise Conflict(
-            f"{FILE_NAME} is written so that its section [selling] cannot be replaced safely. "
-            "Put the section there yourself, as it is shown."
+            f"The section [selling] of {FILE_NAME} cannot be replaced safely. "
+            "Copy the section shown here into the file yourself."
         )
     return whole
 
 
 def as_toml(section: Mapping[str, Any], *, is_masked: bool = False) -> str:
-    """The section as a person would write it; with `is_masked` secrets are not told."""
+    """Format the section as TOML; with `is_masked` secrets are hidden."""
     flat = [f"[{SECTION}]"]
     tables: list[str] = []
     for name, value in section.items():
-        # A name that is none of the settings' may be the key's, misspelt.
+        # An unknown name may be a misspelled secret.
         is_told = name in SellingSettings.model_fields and name not in SECRETS
         shown = value if is_told or not is_masked else _MASK
         if isinstance(shown, Mapping):
@@ -146,14 +146,14 @@ def as_toml(section: Mapping[str, Any], *, is_masked: bool = False) -> str:
 
 
 def _around(text: str) -> tuple[str, str]:
-    """What stands before the section's place, and what behind it.
+    """Return the text before the section's place, and the text after it.
 
-    Comments that end one of the section's tables are said of what follows: they stay.
+    Comments at the end of one of the section's tables belong to what follows: they stay.
     """
     kept: list[str] = []
     comments: list[str] = []
     place, is_ours = None, False
-    # Not splitlines: a comment may have characters in it that are line ends for that alone.
+    # Not splitlines: a comment may contain characters that only splitlines treats as line ends.
     for line in re.findall(r"[^\n]*\n|[^\n]+", text):
         if header := _HEADER.fullmatch(line):
             is_ours = bool(_OURS.fullmatch(header[1]))
@@ -192,8 +192,8 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(one) for one in value) + "]"
-    # JSON's strings are TOML's, but for one control character, which the reading back refuses.
+    # JSON strings are valid TOML except for one control character, which the check above rejects.
     try:
         return json.dumps(value, ensure_ascii=False)
     except TypeError:
-        raise Conflict(f"{FILE_NAME} has a value in [selling] that is none of its settings: {value}") from None
+        raise Conflict(f"{FILE_NAME} has an unsupported value in [selling]: {value}") from None

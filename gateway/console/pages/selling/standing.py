@@ -1,4 +1,4 @@
-"""What is known of a seller: identities, what was looked at and by whom, conduct; disputes, and opening one."""
+"""Seller status: identities, audits, dispute history; disputes, and opening one."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from market.auditing.findings import AuditFinding
 
 STANDING = f"{PATH}/standing"
-# A form holds 64 KiB, the record of the listing among it.
+# A form holds 64 KiB, including the listing's record.
 _TEXT_MAX = 40_000
 
 LOOKED_AT: dict[Tier, str] = {
-    "declared": "nothing was looked at: it is the seller's own word",
-    "canary": "answers to some known prompts began as honest engines' do",
-    "logprob": "log-probabilities were near to a reference's; no gateway of this version looks at them",
-    "redundancy": "answers were those of other owners who say that they have the same weights",
-    "toploc": "reserved: nobody looks at this yet",
-    "tee": "reserved: nobody looks at this yet",
+    "declared": "not audited: the seller's own claim",
+    "canary": "answers to known prompts started as an honest engine's would",
+    "logprob": "log-probabilities were close to a reference's; this version does not check them",
+    "redundancy": "answers matched those of other sellers who claim the same weights",
+    "toploc": "reserved: not checked yet",
+    "tee": "reserved: not checked yet",
 }
 
 router = APIRouter(prefix=STANDING)
@@ -44,7 +44,7 @@ Lane = Annotated[int, Query(ge=0, lt=LANES_MAX)]
 
 
 class Brought(BaseModel):
-    """The answer's text as it was delivered, and the listing that it was sold by."""
+    """The answer's text as delivered, and the listing under which it was sold."""
 
     content: Annotated[str, Field(min_length=1, max_length=_TEXT_MAX)]
     reasoning: Annotated[str, Field(max_length=_TEXT_MAX)] = ""
@@ -53,7 +53,7 @@ class Brought(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one auditor has found about one thing that is sold here."""
+    """One auditor's finding about one listing of this seller."""
 
     auditor: str
     is_house: bool
@@ -95,14 +95,14 @@ async def show_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
 
 @router.post("/dispute")
 async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: Lane) -> Response:
-    """Bring the text, by the house's own route; the first who does opens the dispute, at a fee."""
+    """Submit the text through the marketplace's own route; the first to do so opens the dispute, at a fee."""
     house = _house(visitor)
     from gateway.console.pages.selling.desks import allocation_raw
     from gateway.console.pages.selling.quarrelling import bring_text
 
     raw = await house.ask(allocation_raw, house, allocation, visitor.caller.user_id)
     if raw is None:
-        raise NotFound("There is no such allocation of yours.")
+        raise NotFound("Allocation not found.")
     form = await read_form(request, visitor, Brought)
 
     async def work(wanted: Brought) -> dict[str, Any]:
@@ -113,14 +113,14 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
     if done is None:
         return await _dispute_page(visitor, allocation, lane, form, 400)
     is_open = done["status"] == "open"
-    word = "is open; the other side has a day to answer" if is_open else f"is decided: {done['reason']}"
+    word = "is open. The other side has one day to answer" if is_open else f"is decided: {done['reason']}"
     return go(visitor, f"{STANDING}#disputes", f"The dispute {word}.")
 
 
 def _house(visitor: Visitor) -> "House":
     house = visitor.services.house
     if house is None:
-        raise NotFound("This gateway is no house: disputes are brought at the house where it was sold.")
+        raise NotFound("This gateway is not a marketplace. Open disputes on the marketplace where you sold.")
     return house
 
 
@@ -135,7 +135,7 @@ def _of_house(house: "House", user_id: str) -> dict[str, Any]:
 
 
 async def _looked(visitor: Visitor, identities: Sequence[str]) -> list[Looked]:
-    """By the house's own records where it is one, else by what the agent has heard."""
+    """Return findings from the marketplace's own records, else from the agent's."""
     from gateway.console.pages.selling.desks import findings_about
     from gateway.console.pages.selling.records import AgentFiles
 
@@ -145,12 +145,12 @@ async def _looked(visitor: Visitor, identities: Sequence[str]) -> list[Looked]:
         speaker = house.office.speaker.id
     else:
         files = AgentFiles(DataFolder(visitor.services.settings.data_dir).market)
-        found = await asyncio.to_thread(_heard, files) if visitor.is_operator else []
+        found = await asyncio.to_thread(_agent_findings, files) if visitor.is_operator else []
         speaker = ""
     return [Looked(auditor, auditor == speaker, each, LOOKED_AT[each.tier]) for auditor, each in found]
 
 
-def _heard(files: "AgentFiles") -> "list[tuple[str, AuditFinding]]":
+def _agent_findings(files: "AgentFiles") -> "list[tuple[str, AuditFinding]]":
     identity = files.identity()
     if identity is None:
         return []

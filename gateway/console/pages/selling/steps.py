@@ -1,4 +1,4 @@
-"""What the wizard asks, step by step, and the section of the settings that the answers come to."""
+"""The wizard's questions, step by step, and the settings section built from the answers."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _NAMED = re.compile(r"^(tunnel|port): ")
 
 
 class What(BaseModel):
-    """One model of this gateway's, and how others will call it."""
+    """A model of this gateway, and its name on the market."""
 
     model: Annotated[str, Field(min_length=1, max_length=200, pattern=_PLAIN)]
     market_id: Annotated[str, Field(max_length=200, pattern=_PLAIN)] = ""
@@ -38,7 +38,7 @@ class What(BaseModel):
 
 
 class When(BaseModel):
-    """When idle means idle. `kept`: the hours that the file has."""
+    """Idle conditions. `kept` keeps the hours in the file."""
 
     minutes: Annotated[int, Field(ge=0, le=1440)]
     gpu: Annotated[int, Field(ge=0, le=100)] = 100
@@ -51,14 +51,14 @@ class When(BaseModel):
 
 
 class Price(BaseModel):
-    """Of a million tokens, as decimal strings in USD."""
+    """Prices per million tokens, as decimal strings in USD."""
 
     prompt: UsdAmount
     completion: UsdAmount
 
 
 class Way(BaseModel):
-    """How buyers get here, and where it is booked."""
+    """Connectivity, and the marketplace."""
 
     tunnel: Tunnel = "quick"
     public_url: Annotated[str, Field(max_length=253, pattern=_PLAIN)] = ""
@@ -70,28 +70,28 @@ class Way(BaseModel):
     @model_validator(mode="after")
     def _has_a_way(self) -> Self:
         if self.tunnel == "none" and not self.house_url:
-            raise ValueError("without a tunnel work is fetched from the house: name one")
+            raise ValueError("without a tunnel the agent fetches jobs from a marketplace; enter its address")
         return self
 
 
 class Written(BaseModel):
-    """What the last step is sent with; the key stays as it was where it is empty."""
+    """The form of the last step; an empty key keeps the one in the file."""
 
     house_key: Annotated[str, Field(max_length=300, pattern="^[!-~]*$")] = ""
 
 
 STEPS: Mapping[StepName, type[BaseModel]] = {"what": What, "when": When, "price": Price, "way": Way}
 TITLES: Mapping[str, str] = {
-    "what": "What",
-    "when": "When",
+    "what": "Model",
+    "when": "Idle conditions",
     "price": "Price",
-    "way": "Way in",
+    "way": "Connectivity",
     "check": "Check and start",
 }
 
 
 def shown(section: Mapping[str, Any], model: str = "") -> dict[StepName, Form[Any]]:
-    """Every step filled in with what the file says now; of the price only where it sells this model already."""
+    """Return every step filled in from the file; the price only if the file sells this model already."""
     sold = next((one for one in tables(section, "models") if one.get("model") == model), {})
     hours = tables(section, "hours")
     only = hours[0] if len(hours) == 1 else {}
@@ -124,7 +124,7 @@ def shown(section: Mapping[str, Any], model: str = "") -> dict[StepName, Form[An
 def section_of(
     before: Mapping[str, Any], what: What, when: When, price: Price, way: Way, tokens_per_second: int | None
 ) -> dict[str, Any]:
-    """The section with these answers in it; whatever the wizard does not ask for stays as it was. Pure."""
+    """Return the section with these answers; settings that the wizard does not ask for stay. Pure."""
     section: dict[str, Any] = {name: value for name, value in before.items() if name not in ("models", "hours")}
     section |= {
         "queue_empty_minutes": when.minutes,
@@ -134,7 +134,7 @@ def section_of(
         "country_code": way.country_code,
     }
     if way.house_url != str(before.get("house_url", "")).strip().rstrip("/"):
-        # No other house is told what was a secret between this one and its seller.
+        # The key is a secret between the seller and the old marketplace; do not send it to another one.
         section.pop("house_key", None)
     for name, value in (
         ("public_url", way.public_url),
@@ -152,14 +152,14 @@ def section_of(
 
 
 def without_model(before: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """The section as it is when this model is sold no more. Pure."""
+    """Return the section without this model. Pure."""
     left = [one for one in tables(before, "models") if one.get("model") != model]
     section = {name: value for name, value in before.items() if name != "models"}
     return section | ({"models": left} if left else {})
 
 
 def checked(section: Mapping[str, Any]) -> tuple[SellingSettings | None, dict[str, str]]:
-    """The section as the agent will read it, or what it would say against it, by the wizard's fields."""
+    """Return the section as the agent would read it, or its errors by the wizard's fields."""
     try:
         return SellingSettings.model_validate(dict(section)), {}
     except ValidationError as error:
@@ -201,6 +201,6 @@ def _models(
 
 
 def tables(section: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A list of tables, as far as a person has written one."""
+    """Return a list of tables, ignoring anything else."""
     found = section.get(name)
     return [dict(one) for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []

@@ -1,4 +1,4 @@
-"""What to ask for a model: below what a cloud asks, above what the power costs. Pure; amounts in nano-USD."""
+"""Suggests a price for a model: below the cloud price, above the power cost. Pure; amounts in nano-USD."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from gateway.advice.question import OwnCost
 from gateway.records.request_log import RequestEntry
 
 CLOUD_PERCENT = 60
-"""A stranger's machine has to be worth a buyer's while: so much of the cheapest cloud's price."""
+"""Percentage of the cheapest cloud price: buyers need a discount to use a third party's machine."""
 COST_TIMES = 2
-"""Where no cloud price is known: so many times the power, after the fee."""
+"""Multiple of the power cost after the fee, if no cloud price is known."""
 _ANSWER_TIMES = 4
 _STEP_NANO = 10**6
 _TOKENS_MIN = 8
@@ -22,7 +22,7 @@ _TOKENS_MIN = 8
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What answers of a model got lately: tokens a second, and seconds to the first; medians over `answers`."""
+    """Recent speed of a model: tokens per second, and seconds to the first token; medians over `answers`."""
 
     tokens_per_s: float
     first_token_s: float
@@ -31,7 +31,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Prices of a million tokens, and why; `floor_nano` is what a million of the mix costs with the fee on it."""
+    """Prices per million tokens, and the reason; `floor_nano` is the cost of a million mixed tokens plus fee."""
 
     prompt_nano: int
     completion_nano: int
@@ -40,7 +40,7 @@ class Suggestion:
 
 
 def pace_of(rows: Sequence[RequestEntry]) -> Pace | None:
-    """Of streamed answers long enough to be told from their first token; None where there are none."""
+    """Return the pace of streamed answers long enough to measure; None if there are none."""
     rates, firsts = [], []
     for row in rows:
         took_ms = row.duration_ms - (row.ttft_ms or row.duration_ms)
@@ -52,7 +52,7 @@ def pace_of(rows: Sequence[RequestEntry]) -> Pace | None:
 
 
 def power_nano_per_mtok(cost: OwnCost, machines: int, pace: Pace | None) -> int | None:
-    """What the power costs for a million tokens, three of a prompt for each of an answer; None: nobody knows."""
+    """Return the power cost of a million tokens, three prompt tokens per output token; None if unknown."""
     if pace is None or pace.tokens_per_s <= 0:
         return None
     predicted = Prediction(
@@ -66,12 +66,12 @@ def power_nano_per_mtok(cost: OwnCost, machines: int, pace: Pace | None) -> int 
 
 
 def share_nano(price_nano: int, fee_bps: int) -> int:
-    """What of a price is the seller's: the house's fee is rounded down with each sale."""
+    """Return the seller's share of a price: the marketplace fee is rounded down with each sale."""
     return price_nano - price_nano * fee_bps // BPS
 
 
 def suggested(cloud: Sequence[Price], power_nano: int | None, fee_bps: int) -> Suggestion | None:
-    """None where neither a cloud's price nor the own cost is known."""
+    """Return a price; None if neither a cloud price nor the own cost is known."""
     floor_nano = None if power_nano is None else -(-power_nano * BPS // max(1, BPS - fee_bps))
     if beside := cheapest(cloud):
         prompt, answer = (
@@ -79,31 +79,31 @@ def suggested(cloud: Sequence[Price], power_nano: int | None, fee_bps: int) -> S
         )
         if floor_nano is None or mix_nano(Price(prompt, prompt, answer)) >= floor_nano:
             return Suggestion(prompt, answer, f"{CLOUD_PERCENT} % of the cheapest cloud price", floor_nano)
-        why = "what the power costs, and the fee: more than a buyer saves against the cloud"
+        why = "power cost plus fee, which is more than a buyer saves compared with the cloud"
         return _from_mix(floor_nano, why, floor_nano)
     if floor_nano is None:
         return None
     return _from_mix(
-        floor_nano * COST_TIMES, f"{COST_TIMES} times the power and the fee; no cloud price is known", floor_nano
+        floor_nano * COST_TIMES, f"{COST_TIMES} times power cost plus fee; no cloud price known", floor_nano
     )
 
 
 def cheapest(cloud: Sequence[Price]) -> Price | None:
-    """By the mix; what a cloud gives away for now is nothing to go by."""
+    """Return the cheapest price of the mix; free cloud offers are ignored."""
     return min((price for price in cloud if mix_nano(price)), key=mix_nano, default=None)
 
 
 def mix_nano(price: Price) -> int:
-    """A million tokens, three of a prompt for each of an answer."""
+    """Return the price of a million tokens, three prompt tokens per output token."""
     return (3 * price.prompt_nano + price.completion_nano) // 4
 
 
 def _from_mix(nano: int, why: str, floor_nano: int) -> Suggestion:
-    """An answer's token at four times a prompt's, so that the mix comes to this."""
+    """Price output tokens at four times the prompt price, so that the mix has this price."""
     prompt = _rounded(-(-nano * 4 // (3 + _ANSWER_TIMES)))
     return Suggestion(prompt, prompt * _ANSWER_TIMES, why, floor_nano)
 
 
 def _rounded(nano: int) -> int:
-    """Up to a tenth of a cent: prices are for people, too."""
+    """Round up to a tenth of a cent, for readability."""
     return -(-nano // _STEP_NANO) * _STEP_NANO

@@ -1,4 +1,4 @@
-"""What this gateway has to sell: its own models, what each lacks to be sold, and how fast it answered lately."""
+"""What this gateway can sell: its own models, why some cannot be sold, and their recent speed."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ _LISTED_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """A model of own machines. `lacks` is why nobody could be sold it; empty where it can be sold."""
+    """A local model. `lacks` is why it cannot be sold; empty if it can."""
 
     name: str
     spare: SpareModel | None
@@ -40,9 +40,9 @@ class Here:
 
 
 async def models_here(visitor: Visitor, sold: Sequence[Mapping[str, Any]] = ()) -> list[Here]:
-    """Every model that own machines generate text with, those that can be sold first.
+    """Return every local model that generates text, those that can be sold first.
 
-    `sold` is what the settings say of models, as the file has it.
+    `sold` is what the settings file says about models.
     """
     services, idle = visitor.services, await idle_now(visitor)
     spare = {model.id: model for model in idle.models}
@@ -59,7 +59,7 @@ async def models_here(visitor: Visitor, sold: Sequence[Mapping[str, Any]] = ()) 
 
 
 def pace_now(services: Services, model: str) -> Pace | None:
-    """By the last answers of own machines. Asks the request log."""
+    """Return the pace of the latest local answers. Reads the request log."""
     rows = [
         row
         for lane in OWN
@@ -71,7 +71,7 @@ def pace_now(services: Services, model: str) -> Pace | None:
 
 
 def cloud_prices_of(services: Services, model: str) -> list[Price]:
-    """What clouds ask for the same model, as far as somebody named a price."""
+    """Return what clouds charge for the same model, as far as a price is known."""
     alike = [each.price for each in cloud_prices(services, model)]
     equals = CloudEquals(services.lanes, services.settings.costs.compared_with)
     return [*alike, *equals.prices([model])[model]]
@@ -79,11 +79,11 @@ def cloud_prices_of(services: Services, model: str) -> list[Price]:
 
 def _lacks(spare: SpareModel | None, offers: Sequence[Offer], named: Mapping[str, Any]) -> str:
     if spare is None:
-        return next((why for why in map(_closed_why, offers) if why), "it works for others just now")
+        return next((why for why in map(_closed_why, offers) if why), "it is serving other requests now")
     if spare.tokenizer_path is None and not named.get("tokenizer"):
-        return "no tokenizer.json is known for it: name one in selling.models"
+        return "its tokenizer.json is unknown: set it in selling.models"
     if spare.weights_sha256 is None and not named.get("weights_sha256"):
-        return "its backend does not tell the SHA-256 of its weights: name it in selling.models"
+        return "its backend does not report the SHA-256 of its weights: set it in selling.models"
     return ""
 
 
@@ -91,42 +91,40 @@ def _closed_why(offer: Offer) -> str:
     if offer.state != "ready":
         return f"it is {offer.state}"
     if not offer.is_resident:
-        return "it is not in memory: load it first"
+        return "it is not loaded: load it first"
     if offer.is_gateway:
-        return "it is another gateway's, which has requests of its own"
+        return "it belongs to another gateway, which has its own requests"
     if offer.price is not None:
-        return "it costs something itself"
+        return "it is a paid model"
     if offer.clearance != "private" or offer.keeps_data:
-        return (
-            "its server may not see private requests, or keeps data: buyers are promised that nobody reads along"
-        )
+        return "its server may not see private requests, or keeps data; buyers are promised privacy"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A listing as it would be signed now, or why there would be none."""
+    """A listing as it would be signed now, or the reason why there is none."""
 
     listing: Listing | None
     why: str = ""
 
 
 async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> Preview:
-    """By the functions that list it: the agent's for what it says, everybody's for what they would take of it."""
-    # What sells is imported where somebody lists something: most gateways never do.
-    from gateway.selling.own_gateway import Idle as AsAgentHearsIt
+    """Build the listing with the agent's functions, and check it with the functions of buyers."""
+    # Selling code is imported only when a listing is made: most gateways never do that.
+    from gateway.selling.own_gateway import Idle as AgentIdle
     from gateway.selling.sellable_models import SellableModels, listing_name, listing_of
     from market.identity.keys import identity_of, signer_of
 
     idle = await idle_now(visitor)
     sellable_models = SellableModels(tuple(one for one in settings.models if one.model == model))
-    spares = await sellable_models.spare(msgspec.convert(asdict(idle), AsAgentHearsIt))
+    spares = await sellable_models.spare(msgspec.convert(asdict(idle), AgentIdle))
     if not spares:
         here = next((one for one in await models_here(visitor) if one.name == model), None)
         return Preview(
-            None, here.lacks if here and here.lacks else "this gateway has no such model that is free now"
+            None, here.lacks if here and here.lacks else "this gateway has no such model with a free slot now"
         )
-    signer = signer_of(b"\0" * 32)  # Of nobody: it is read here and forgotten.
+    signer = signer_of(b"\0" * 32)  # a throwaway key: the listing is only read here
     listing = listing_of(settings, spares[0], signer.public_key, None, is_ready=True)
     made_ms = time.time_ns() // 10**6
     name = listing_name(spares[0].sellable.sold.market_id)
@@ -136,4 +134,4 @@ async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> Pr
     try:
         return Preview(read_listing(sign(saying, signer), allows_loopback=settings.allows_loopback))
     except (ListingInvalid, RecordInvalid) as error:
-        return Preview(None, f"nobody would take this listing: {error}")
+        return Preview(None, f"buyers would reject this listing: {error}")

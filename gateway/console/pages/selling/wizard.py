@@ -1,8 +1,8 @@
-"""“List idle capacity”: what, when, for how much, how buyers get here; checked, written where the agent reads it.
+"""“List idle capacity”: model, idle conditions, price, connectivity; checked and saved for the agent.
 
-The steps' answers stand in the address, so that every step can be gone back to; the key of the house alone is
-sent with the last one, and shown nowhere. The agent is a process of its own, which nobody but the owner starts:
-the last page says how, and waits for it.
+The answers are in the query string, so that every step can be revisited. Only the marketplace key is sent with
+the last step, and it is never shown. The agent is a separate process that only the owner starts: the last page
+shows the command, and waits for the agent.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from gateway.settings import FILE_NAME, SettingsInvalid
 
 LIST = f"{PATH}/list"
 FEE_BPS = 500
-"""What a house takes unless it says otherwise: for reckoning while none is known."""
+"""The default fee of a marketplace, used while its own fee is unknown."""
 _QUERY_MAX = 60
 
 router = APIRouter(prefix=LIST)
@@ -53,7 +53,7 @@ router = APIRouter(prefix=LIST)
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Every step's answers."""
+    """The answers of all steps."""
 
     what: What
     when: When
@@ -71,13 +71,13 @@ async def step(request: Request, visitor: Operator, step: str) -> Response:
     if step == "check":
         return await _check(visitor, _given(request))
     if step not in STEPS:
-        raise NotFound("There is no such step.")
+        raise NotFound("Step not found.")
     return await _step(request, visitor, cast(StepName, step))
 
 
 @router.post("/write")
 async def write(request: Request, visitor: Operator) -> Response:
-    """Put it into millrace.toml, which the agent reads at its start."""
+    """Save the section to millrace.toml, which the agent reads when it starts."""
     form = await read_form(request, visitor, Written)
     given = {name: values for name, values in form.given.items() if name not in SECRETS}
     answers, forms, wrong = _answers(given)
@@ -99,15 +99,15 @@ async def write(request: Request, visitor: Operator) -> Response:
         refused: Form[Written] = Form(given=given)
         return await _check(visitor, given, refused.refused(sentence(str(error))), 409)
     await _write_down(visitor, "selling.list", answers.what.model)
-    return go(visitor, f"{PATH}/started", f"{FILE_NAME} has it. Start the agent, or start it again.")
+    return go(visitor, f"{PATH}/started", f"Saved to {FILE_NAME}. Start or restart the agent.")
 
 
 @router.post("/unlist")
 async def unlist(request: Request, visitor: Operator) -> Response:
-    """Take one model out of millrace.toml; the agent that runs sells it until it is started again."""
+    """Remove one model from millrace.toml; a running agent sells it until it is restarted."""
     form = await read_form(request, visitor, What)
     if form.value is None:
-        raise RequestInvalid("model: say which one", param="model")
+        raise RequestInvalid("model: name the model to remove", param="model")
     file = file_of(visitor)
     try:
         section = await asyncio.to_thread(file.section)
@@ -119,21 +119,21 @@ async def unlist(request: Request, visitor: Operator) -> Response:
         raise RequestInvalid(str(error)) from None
     await _write_down(visitor, "selling.unlist", form.value.model)
     return go(
-        visitor, PATH, f"{form.value.model} is out of {FILE_NAME}: start the agent again, and it is sold no more."
+        visitor, PATH, f"{form.value.model} was removed from {FILE_NAME}. Restart the agent to stop selling it."
     )
 
 
 def _given(request: Request) -> dict[str, list[str]]:
-    """The query as a form. Raises RequestInvalid for more than the steps have."""
+    """Return the query as a form. Raises RequestInvalid if it has more fields than the steps."""
     query = request.query_params
     if len(query.multi_items()) > _QUERY_MAX:
-        raise RequestInvalid("There are more fields than the steps have.")
+        raise RequestInvalid("The address has too many fields.")
     known = {name for model in STEPS.values() for name in model.model_fields}
     return {name: query.getlist(name) for name in query if name in known}
 
 
 async def _step(request: Request, visitor: Visitor, name: StepName) -> Response:
-    """A step, once those before it are right; else the first of those that are not."""
+    """Show a step if those before it are valid; else the first invalid one."""
     given = _given(request)
     for before in STEPS:
         if before == name:
@@ -145,7 +145,7 @@ async def _step(request: Request, visitor: Visitor, name: StepName) -> Response:
 
 
 def _answers(given: dict[str, list[str]]) -> tuple[Answers | None, dict[StepName, Form[Any]], StepName]:
-    """All of them, or none with the first step that is wrong."""
+    """Return all answers, or None with the first invalid step."""
     forms: dict[StepName, Form[Any]] = {name: check(model, given) for name, model in STEPS.items()}
     wrong = next((name for name, form in forms.items() if form.value is None), None)
     if wrong is not None:
@@ -191,7 +191,7 @@ async def _show(
 
 
 async def _of_step(visitor: Visitor, name: StepName, model: str, section: Mapping[str, Any]) -> dict[str, Any]:
-    """What a step shows beside its fields."""
+    """Return what a step shows in addition to its fields."""
     if name == "what":
         sold = tables(section, "models")
         models = await models_here(visitor, sold)
@@ -233,7 +233,7 @@ async def _prices(visitor: Visitor, model: str) -> dict[str, Any]:
 
 
 async def _fee(visitor: Visitor) -> tuple[int, bool]:
-    """The house's, and whether it was the house that said so."""
+    """Return the fee, and whether the marketplace confirmed it."""
     account = account_of(visitor, await settings_now(visitor))
     if account is None:
         return FEE_BPS, False
@@ -246,7 +246,7 @@ async def _fee(visitor: Visitor) -> tuple[int, bool]:
 async def _check(
     visitor: Visitor, given: dict[str, list[str]], form: Form[Any] | None = None, status: int = 200
 ) -> Response:
-    """All of it once more, as it will be listed, with the file and the command."""
+    """Show a summary of the listing, with the file and the command."""
     answers, forms, wrong = _answers(given)
     if answers is None:
         return await _show(visitor, wrong, forms, given, 400)
@@ -287,7 +287,7 @@ async def _section(visitor: Visitor, before: Mapping[str, Any], answers: Answers
 
 
 async def _section_before(visitor: Visitor) -> dict[str, Any]:
-    """Raises RequestInvalid for a file that nobody can read."""
+    """Return the section in the file. Raises RequestInvalid if the file cannot be read."""
     try:
         return await asyncio.to_thread(file_of(visitor).section)
     except SettingsInvalid as error:
