@@ -27,10 +27,10 @@ NOUNS_IN_ING = {
 
 # What is counted: (limit, aim).
 LIMITS = {
-    "archaic words in code": (1775, 50),
-    "archaic words in docs and templates": (311, 10),
-    "class names of three or more classes": (55, 5),
-    "modules named by a gerund": (123, 15),
+    "archaic words in code": (523, 50),
+    "archaic words in docs and templates": (233, 10),
+    "class names of three or more classes": (1, 5),
+    "modules named by a gerund": (10, 15),
     "folders in an import cycle": (0, 0),
 }
 

@@ -17,8 +17,8 @@ from cluster.control.embedder_place import Held, held_by
 from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.manager import DeploymentManager
 from cluster.control.model_text import ModelText
+from cluster.control.next_plan import PlanOptions
 from cluster.control.owners import Owners
-from cluster.control.planning import PlanOptions
 from cluster.control.readiness import Status
 from cluster.control.roster import Roster
 from cluster.control.topology import MachineState, PlanDraft, Topology
@@ -34,7 +34,7 @@ from cluster.net.channel import Door
 from cluster.nodes.absences import Absences
 from cluster.plans.forecast import Prediction
 from cluster.plans.plan import Goal
-from cluster.resuming import ResumedRequest
+from cluster.resumption import ResumedRequest
 from cluster.trust import renewal
 from cluster.trust.addresses import is_reachable
 from cluster.trust.authority import Authority

@@ -43,13 +43,13 @@ from gateway.lanes.base import Lane
 from gateway.lanes.cloud import CloudLane
 from gateway.lanes.cluster import ClusterLane
 from gateway.limits.admission import Admission
-from gateway.limits.opening import open_limits
-from gateway.metering.opening import open_recounter, use_cluster, write_prices
+from gateway.limits.factory import open_limits
+from gateway.metering.factory import open_recounter, use_cluster, write_prices
 from gateway.metering.rates import Rates
 from gateway.metrics.metrics import Metrics
 from gateway.observability.access_log import AccessLog
+from gateway.observability.factory import open_telemetry
 from gateway.observability.history import History
-from gateway.observability.opening import open_telemetry
 from gateway.pool.lane import PoolLane
 from gateway.pool.model_terms import ModelTerms
 from gateway.queueing.turns import Turns
@@ -69,7 +69,7 @@ from gateway.settings import CloudSettings, ClusterSettings, LaneName, RoutingSe
 from gateway.storage import Storage
 
 if TYPE_CHECKING:
-    from gateway.coordination.opening import Coordination
+    from gateway.coordination.factory import Coordination
     from gateway.house.house import House
     from gateway.payments.till import Till
 
@@ -214,7 +214,7 @@ def _open_till(
     """Payments, where the owner has set up Stripe; nothing of them is imported otherwise."""
     if not settings.payments.is_wanted:
         return None
-    from gateway.payments.opening import open_till, watch
+    from gateway.payments.factory import open_till, watch
 
     till = open_till(settings, books.writer, read, write, books.inspection.check)
     watch(till, metrics)
@@ -234,7 +234,7 @@ async def _open_coordination(
     """This gateway among others, where there may be some; nothing of it is imported otherwise."""
     if settings.database.dsn is None and settings.coordination.kind == "database":
         return None
-    from gateway.coordination.opening import open_coordination
+    from gateway.coordination.factory import open_coordination
 
     return await stack.enter_async_context(open_coordination(settings.coordination, keys, read, write))
 

@@ -1,4 +1,4 @@
-"""Bring a database's tables up to date, in a process of its own that `gateway.upgrading` starts.
+"""Bring a database's tables up to date, in a process of its own that `gateway.upgrade` starts.
 
 It reads a DSN from stdin, upgrades that database, says on stdout how that went, and ends. If stdin ends before, it
 ends at once, with nothing committed.
@@ -11,7 +11,7 @@ import threading
 import msgspec
 
 from gateway.database import DatabaseUnusable, open_upgraded
-from gateway.upgrading import Outcome
+from gateway.upgrade import Outcome
 
 
 def main() -> None:

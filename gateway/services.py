@@ -31,7 +31,7 @@ from gateway.settings import LaneName, Settings
 from gateway.storage import Storage
 
 if TYPE_CHECKING:
-    from gateway.coordination.opening import Coordination
+    from gateway.coordination.factory import Coordination
     from gateway.house.house import House
     from gateway.payments.till import Till
 

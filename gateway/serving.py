@@ -29,7 +29,7 @@ from gateway.http.hot import HotProtocol
 from gateway.lanes.cloud import CloudLane
 from gateway.services import Services
 from gateway.settings import ServerSettings, Settings, SettingsInvalid
-from gateway.upgrading import upgrade_aside
+from gateway.upgrade import upgrade_aside
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cluster.compute.compat_attention import Batch, Desk, Seat
+from cluster.compute.compat_attention import AttentionBatch, AttentionContext, Seat
 from cluster.compute.compat_build import build, find_layers, load_weights
 from cluster.compute.kv_cache import KvCache
 from cluster.compute.stage_model import new_cache
@@ -56,7 +56,7 @@ class CompatModel:
         self._model = model
         self._spec = spec
         self._family = card.family
-        self._desk = Desk(cache)
+        self._desk = AttentionContext(cache)
         self._flow = _Flow(first=0 if spec.is_first else spec.first_layer, end=spec.end_layer, layers=card.layers)
         self._flow.replaces = not spec.is_first
         parent, name = find_layers(model, card.layers)
@@ -67,7 +67,7 @@ class CompatModel:
         held = [_Layer(layer, number, self._flow) for number, layer in enumerate(layers)]
         setattr(parent, name, nn.ModuleList(held))
 
-    def batch(self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> Batch:
+    def batch(self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> AttentionBatch:
         """Lay out one step and reserve cache room for its rows."""
         offsets, rows = [], 0
         for slot, start, count in zip(slots, starts, counts, strict=True):
@@ -77,14 +77,14 @@ class CompatModel:
         positions = torch.cat(
             [torch.arange(start, start + count) for start, count in zip(starts, counts, strict=True)]
         )
-        return Batch(list(slots), list(starts), list(counts), offsets, positions.to(self._device))
+        return AttentionBatch(list(slots), list(starts), list(counts), offsets, positions.to(self._device))
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Return rows [rows, hidden] of token ids [rows], on the first stage."""
         rows: Tensor = self._model.get_input_embeddings()(token_ids.long())
         return rows
 
-    def forward(self, rows: Tensor, batch: Batch) -> Tensor:
+    def forward(self, rows: Tensor, batch: AttentionBatch) -> Tensor:
         """Return rows [rows, hidden] after this stage's layers, which store their keys and values in the cache."""
         self._desk.begin(batch)
         self._flow.rows = rows.unsqueeze(0)

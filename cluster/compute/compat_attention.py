@@ -23,7 +23,7 @@ _HARMLESS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class AttentionBatch:
     """Packed row groups of one step: group i is rows [offsets[i], offsets[i] + counts[i]) of slot slots[i].
 
     `positions` [rows] are the rows' positions.
@@ -41,14 +41,14 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Desk:
+class AttentionContext:
     """The shared state of a stage's attention modules: the cache, the running step, and its masks."""
 
     cache: KvCache
-    batch: Batch | None = None
+    batch: AttentionBatch | None = None
     masks: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: AttentionBatch) -> None:
         """Set the running step, and drop the masks of the previous one."""
         self.batch = batch
         self.masks.clear()
@@ -78,7 +78,7 @@ class Seat:
     one latent per token. Its queries and outputs pass through the projections instead of every cached token.
     """
 
-    desk: Desk
+    desk: AttentionContext
     index: int
     window: int
     latent: tuple[Tensor, Tensor] | None = None

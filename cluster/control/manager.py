@@ -12,7 +12,7 @@ from cluster.control.deployment import Deployment, Model, Rollout
 from cluster.control.epochs import Epochs
 from cluster.control.holdings import Holdings
 from cluster.control.inquest import Inquest
-from cluster.control.planning import Planning, PlanOptions
+from cluster.control.next_plan import Planning, PlanOptions
 from cluster.control.readiness import Readiness
 from cluster.control.recovery import has_room
 from cluster.control.roster import Roster

@@ -34,7 +34,7 @@ KEEP_ALIVE_S = 15.0
 _PROBLEM_CHARACTERS_MAX = 500
 
 
-class Desk:
+class RequestTable:
     """The table of requests. Only the head's thread uses it.
 
     `scheduler` belongs to the ring that serves, or that served last.

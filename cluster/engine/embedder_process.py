@@ -8,7 +8,7 @@ import torch
 
 from cluster import wire
 from cluster.compute.devices import pick_device
-from cluster.engine.acting import act
+from cluster.engine.actor import act
 from cluster.engine.embedding_desk import EmbeddingDesk
 from cluster.engine.embedding_reception import EmbeddingReception
 from cluster.net.channel import Door

@@ -8,7 +8,7 @@ import structlog
 
 from cluster import wire
 from cluster.engine.costs import RingCosts
-from cluster.engine.desk import Desk
+from cluster.engine.desk import RequestTable
 from cluster.engine.pipeline import Pipeline, is_warm_up, warm_up
 from cluster.engine.ring import RingBroken, RingEnd
 from cluster.engine.scheduler import Scheduler
@@ -44,7 +44,7 @@ class Head:
         )
         self.ring_end = RingEnd(identity, host, wire.Sampled, self._inbox.put)
         self.client_port = 0
-        self._desk = Desk()
+        self._desk = RequestTable()
         self._order: wire.AssignHead | None = None
         self._broken_epoch = wire.ANY_EPOCH
         self._pipeline: Pipeline | None = None

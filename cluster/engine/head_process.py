@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from cluster.engine.acting import act
+from cluster.engine.actor import act
 from cluster.engine.head import Head
 from cluster.engine.reception import Reception
 from cluster.net.channel import Door

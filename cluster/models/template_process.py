@@ -21,7 +21,7 @@ _PASSED_ON = ("PYTHONPATH", "TZ", "LANG", "LC_ALL")
 
 
 @dataclass(frozen=True)
-class Limits:
+class TemplateLimits:
     """Of the process: address space, and processor time for one rendering.
 
     `reply_s` is the longest wait for an answer, and for the answers to those who asked before.
@@ -32,7 +32,7 @@ class Limits:
     reply_s: float = 60.0
 
 
-LIMITS = Limits()
+LIMITS = TemplateLimits()
 
 
 class TemplateStopped(Exception):

@@ -17,7 +17,7 @@ from cluster.models.checkpoint import stage_tensor_names
 from cluster.models.model_card import read_card
 from cluster.models.store import check_files
 from cluster.nodes.child import Child, Handle
-from cluster.nodes.fetching import Fetcher
+from cluster.nodes.file_fetcher import Fetcher
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.probe import usable_memory_bytes
 from cluster.trust.identity import Identity

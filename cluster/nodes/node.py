@@ -16,10 +16,10 @@ from cluster.joining.whereabouts import Whereabouts
 from cluster.models.store import PART_BYTES
 from cluster.net.channel import Channel, dial
 from cluster.nodes.crew import Crew
-from cluster.nodes.fetching import ControllerSource, Fetcher
+from cluster.nodes.file_fetcher import ControllerSource, Fetcher
+from cluster.nodes.file_server import FileDoor
 from cluster.nodes.link_probe import LinkProbe
 from cluster.nodes.node_options import NodeOptions
-from cluster.nodes.sharing import FileDoor
 from cluster.trust import renewal
 from cluster.trust.addresses import Target
 from cluster.trust.authority import fingerprint, read_token

@@ -12,12 +12,12 @@ from msgspec import Meta, Struct
 from gateway.api.edge import authenticate, read_body
 from gateway.api.fields import Named, Wanted
 from gateway.api.files import LASTS_S_MAX, LASTS_S_MIN
-from gateway.api.paging import PAGE_MAX, page
+from gateway.api.openai_pages import PAGE_MAX, page
 from gateway.batches.batch import WINDOW_S, Batch, new_batch_id
 from gateway.batches.batches import Batches
 from gateway.errors import NotFound, RequestInvalid
 from gateway.identity.caller import Caller
-from gateway.openai.reading import decode
+from gateway.openai.reader import decode
 from gateway.responses.store import owner_of
 from gateway.services import Services
 

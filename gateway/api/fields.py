@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Path, Query
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from gateway.paging import CURSOR_MAX, PAGE_MAX, Cursor
+from gateway.pages import CURSOR_MAX, PAGE_MAX, Cursor
 
 _NS_MAX = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

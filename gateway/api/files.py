@@ -8,7 +8,7 @@ from starlette.responses import FileResponse
 
 from gateway.api.edge import authenticate
 from gateway.api.fields import Named, Wanted
-from gateway.api.paging import page
+from gateway.api.openai_pages import page
 from gateway.batches.files import FileRegistry
 from gateway.batches.forms import UploadForm, read_upload
 from gateway.errors import RequestInvalid

@@ -17,7 +17,7 @@ from gateway.errors import NotFound, RequestInvalid, RoleForbids
 from gateway.identity.key_rows import KeyRow, KeyTerms
 from gateway.identity.keys import KEY_LASTS_MAX_S, IssuedKey
 from gateway.identity.people import Person, checked_name
-from gateway.paging import PAGE_MAX, cut
+from gateway.pages import PAGE_MAX, cut
 from gateway.settings.base import LaneName, Privacy
 
 router = APIRouter(prefix="/keys")

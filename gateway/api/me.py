@@ -15,7 +15,7 @@ from gateway.errors import NotFound, RequestInvalid, RoleForbids
 from gateway.identity.caller import Caller
 from gateway.identity.key_queries import usage_of
 from gateway.identity.quotas import facts
-from gateway.paging import PAGE_MAX
+from gateway.pages import PAGE_MAX
 
 router = APIRouter(prefix="/me")
 

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter, Request
 
-from gateway.api.counting import counting, prompt_tokens
 from gateway.api.dialect_route import route_class
 from gateway.api.edge import authenticate, read_body
+from gateway.api.token_count import counting, prompt_tokens
 from gateway.dialects.anthropic.errors import error_body
 from gateway.dialects.anthropic.requests import read_count
 from gateway.services import Services

@@ -13,7 +13,7 @@ from gateway.api.edge import authenticate, read_body
 from gateway.dialects.ollama.errors import error_body
 from gateway.errors import ModelUnknown, RequestInvalid
 from gateway.openai import ModelName
-from gateway.openai.reading import decode
+from gateway.openai.reader import decode
 from gateway.services import Services
 
 router = APIRouter(prefix="/api", route_class=route_class(error_body))

@@ -9,7 +9,7 @@ from gateway.api.authority import Authority, Manager, Operator
 from gateway.api.fields import Body, Named, PageCursor, PageLimit, Text, Wanted, as_cursor
 from gateway.errors import Conflict, RoleForbids
 from gateway.identity.people import Organization, Person
-from gateway.paging import PAGE_MAX, cut
+from gateway.pages import PAGE_MAX, cut
 from gateway.settings.base import Role
 
 router = APIRouter()

@@ -12,7 +12,7 @@ from gateway.errors import NotFound, RequestInvalid
 from gateway.pool.announced import announced
 from gateway.pool.kinds.catalogue import KINDS_OF_BACKEND
 from gateway.pool.lane import PoolLane
-from gateway.pool.scanning import HOSTS_MAX, PORTS_MAX, Found, places, scan
+from gateway.pool.scan import HOSTS_MAX, PORTS_MAX, Found, places, scan
 from gateway.settings.pool import PoolBackend
 
 _MODELS_SHOWN = 50

@@ -9,7 +9,7 @@ from gateway.api.authority import Authority, Manager
 from gateway.api.fields import Body, PageLimit, Text, Wanted
 from gateway.errors import RoleForbids
 from gateway.identity.quotas import facts, parse_quota
-from gateway.paging import PAGE_MAX, cut
+from gateway.pages import PAGE_MAX, cut
 from gateway.quota import Measure, Span
 
 router = APIRouter(prefix="/quotas")

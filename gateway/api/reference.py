@@ -62,7 +62,7 @@ _GROUPS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RouteEntry:
     """A route as readers see it. `takes` is Markdown."""
 
     method: str
@@ -134,17 +134,17 @@ _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
 }
 
 
-def entries() -> list[Entry]:
+def entries() -> list[RouteEntry]:
     """Every route of a gateway that takes payments and is a house, by path and method."""
     written = [
-        Entry(method, path, who, *told)
+        RouteEntry(method, path, who, *told)
         for (method, who), routes in _WRITTEN.items()
         for path, told in routes.items()
     ]
     return sorted((*written, *_described()), key=lambda entry: (entry.path, entry.method))
 
 
-def _described() -> Iterator[Entry]:
+def _described() -> Iterator[RouteEntry]:
     """The routes that FastAPI can be asked about."""
     app = FastAPI()
     for router in _routers():
@@ -157,10 +157,10 @@ def _described() -> Iterator[Entry]:
             who, is_keyed = callers[call]
             takes = (_TAKEN.get(call) or _taken(told, described), "*Idempotency-Key*" if is_keyed else "")
             does = _sentence(told.get("description", ""))
-            yield Entry(method.upper(), path, who, does, "; ".join(filter(None, takes)))
+            yield RouteEntry(method.upper(), path, who, does, "; ".join(filter(None, takes)))
 
 
-def page(found: Iterable[Entry]) -> str:
+def page(found: Iterable[RouteEntry]) -> str:
     """Markdown, a table for each group."""
     listed = list(found)
     parts = [_HEAD]

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from gateway.api.counting import counting, prompt_tokens
 from gateway.api.edge import authenticate, read_body
+from gateway.api.token_count import counting, prompt_tokens
 from gateway.dialects.responses.conversation import resolve
 from gateway.dialects.responses.requests import read_responses
 from gateway.errors import NotFound, RequestInvalid

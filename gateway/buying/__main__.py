@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.buying.orders import Orders
 from gateway.buying.server import serve
-from gateway.cloud_worker.living import first_line
+from gateway.cloud_worker.lifecycle import first_line
 from gateway.cloud_worker.logbook import note
 from gateway.memory import limit_memory
 

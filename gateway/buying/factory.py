@@ -14,7 +14,7 @@ from gateway.buying.program import buyer_worker
 from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Lane
 from gateway.lanes.market import MarketLane
-from gateway.metering.opening import write_versions
+from gateway.metering.factory import write_versions
 from gateway.records.books import Books
 from gateway.settings.market import MarketSettings
 

@@ -34,7 +34,7 @@ from gateway.buying.sellers import SellerTracker
 from gateway.buying.shop import Shop
 from gateway.buying.store import BuyingStore
 from gateway.buying.tokenizers import Tokenizers
-from gateway.cloud_worker.living import WorkerServer
+from gateway.cloud_worker.lifecycle import WorkerServer
 from gateway.cloud_worker.logbook import note
 from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends

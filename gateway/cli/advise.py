@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.completing import Model
-from gateway.cli.running import ask
+from gateway.cli.completion import Model
+from gateway.cli.gateway_client import ask
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.data_folder import DataFolder
 from gateway.settings import Settings

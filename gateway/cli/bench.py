@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from gateway.cli import output
-from gateway.cli.answering import (
+from gateway.cli.chat_request import (
     AnswerBroken,
     Answered,
     Endpoint,
@@ -25,7 +25,7 @@ from gateway.cli.answering import (
     endpoint,
     pick_model,
 )
-from gateway.cli.completing import Model
+from gateway.cli.completion import Model
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings.base import LaneName
 
@@ -45,7 +45,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BenchStep:
     """The results of one concurrency step; times in seconds."""
 
     concurrency: int
@@ -84,10 +84,10 @@ def bench(
         if url is not None:
             del body["millrace"]  # other servers may reject an unknown field
         named = pick_model(where, model)
-        done: list[Step] = []
+        done: list[BenchStep] = []
         live = Live(_table(named, done), console=output.talk, refresh_per_second=4, transient=True)
 
-        def show(step: Step) -> None:
+        def show(step: BenchStep) -> None:
             done.append(step)
             live.update(_table(named, done))
 
@@ -102,7 +102,7 @@ def bench(
 
 
 async def _all(
-    where: Endpoint, body: dict[str, Any], load: tuple[list[int], int, int], show: Callable[[Step], None]
+    where: Endpoint, body: dict[str, Any], load: tuple[list[int], int, int], show: Callable[[BenchStep], None]
 ) -> None:
     """Run all steps. `load` has the steps, the requests per step and client, and the words per prompt."""
     steps, requests, words = load
@@ -128,12 +128,12 @@ async def _all(
             show(step_of(concurrency, answered, failures, time.perf_counter() - began_s))
 
 
-def step_of(concurrency: int, answered: Sequence[Answered], failures: Sequence[str], took_s: float) -> Step:
+def step_of(concurrency: int, answered: Sequence[Answered], failures: Sequence[str], took_s: float) -> BenchStep:
     """Return the figures of one step; they are 0 if there were no answers."""
     firsts_s = sorted(each.first_s for each in answered)
     each = [one.tokens_per_s for one in answered if one.tokens_per_s]
     tokens = sum(one.completion_tokens for one in answered)
-    return Step(
+    return BenchStep(
         concurrency,
         len(answered),
         len(failures),
@@ -168,7 +168,7 @@ def _steps(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _table(model: str, done: Sequence[Step]) -> Table:
+def _table(model: str, done: Sequence[BenchStep]) -> Table:
     shown = Table(title=output.plain(model), box=None, header_style="bold", pad_edge=False)
     for column in _COLUMNS:
         shown.add_column(column, justify="right")
@@ -177,7 +177,7 @@ def _table(model: str, done: Sequence[Step]) -> Table:
     return shown
 
 
-def _row(step: Step) -> tuple[object, ...]:
+def _row(step: BenchStep) -> tuple[object, ...]:
     return (
         step.concurrency,
         step.answers,
@@ -190,7 +190,7 @@ def _row(step: Step) -> tuple[object, ...]:
     )
 
 
-def _facts(step: Step) -> dict[str, Any]:
+def _facts(step: BenchStep) -> dict[str, Any]:
     return {
         "concurrency": step.concurrency,
         "answers": step.answers,

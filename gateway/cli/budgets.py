@@ -6,7 +6,7 @@ import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, PageLimit, settings_from
-from gateway.paging import PAGE_MAX, cut
+from gateway.pages import PAGE_MAX, cut
 
 if TYPE_CHECKING:
     from gateway.identity.directory import Directory

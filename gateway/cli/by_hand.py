@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli import output
-from gateway.cli.mending import Reason
+from gateway.cli.ledger_accept import Reason
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings import Settings
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.answering import (
+from gateway.cli.chat_request import (
     AnswerBroken,
     Answered,
     Endpoint,
@@ -19,7 +19,7 @@ from gateway.cli.answering import (
     endpoint,
     pick_model,
 )
-from gateway.cli.completing import Model
+from gateway.cli.completion import Model
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings.base import LaneName
 

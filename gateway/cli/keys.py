@@ -7,10 +7,10 @@ from typing import Annotated, Any, get_args
 import typer
 
 from gateway.cli import output
-from gateway.cli.completing import Key
-from gateway.cli.running import BORROWED
+from gateway.cli.completion import Key
+from gateway.cli.gateway_client import BORROWED
 from gateway.cli.serving import AsJson, DataDir, PageLimit, settings_from
-from gateway.paging import PAGE_MAX, Cursor, cut
+from gateway.pages import PAGE_MAX, Cursor, cut
 from gateway.quota import Measure, Span
 from gateway.settings import LaneName
 from gateway.settings.base import Privacy

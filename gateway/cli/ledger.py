@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli import by_hand, mending, output
+from gateway.cli import by_hand, ledger_accept, output
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from accounting.proofs.verdict import Verdict
 
 app = typer.Typer(help="Ledger proofs and checks.", no_args_is_help=True)
-app.command("accept")(mending.accept)
+app.command("accept")(ledger_accept.accept)
 app.command("correct")(by_hand.correct)
 app.command("forgive")(by_hand.forgive)
 app.command("invoice")(by_hand.invoice)
@@ -48,11 +48,11 @@ def verify(
     from accounting.proofs.verification import BlockUnknown
     from accounting.proofs.verification import verify as verified
     from gateway.cli.store import open_store
-    from gateway.records.verifying import facts_of
+    from gateway.records.verification import facts_of
 
     settings = settings_from(data_dir)
     kept = [_head(known)] if known else []
-    if (own := mending.kept_head(settings).head) and own.n:
+    if (own := ledger_accept.kept_head(settings).head) and own.n:
         kept.append(own)
     began_s = time.monotonic()
     with open_store(settings) as (read, _):
@@ -118,7 +118,7 @@ def health(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     settings = settings_from(data_dir)
     with open_store(settings) as (read, _), read() as session:
         try:
-            found = findings(session, time.time_ns(), witness=mending.witness(settings, session))
+            found = findings(session, time.time_ns(), witness=ledger_accept.witness(settings, session))
         except SQLAlchemyError as error:
             output.fail(f"cannot read the ledger: {type(error).__name__}")
     rows = [(each.rule, each.meaning, "; ".join(each.where), each.is_accepted) for each in found]

@@ -14,9 +14,9 @@ from urllib.parse import quote
 import typer
 
 from gateway.cli import output
-from gateway.cli.completing import Machine
-from gateway.cli.leaving import only_node
-from gateway.cli.running import ask
+from gateway.cli.completion import Machine
+from gateway.cli.gateway_client import ask
+from gateway.cli.leave import only_node
 from gateway.cli.serving import AsJson, DataDir, settings_from, warn_of_open_folder
 from gateway.data_folder import DataFolder
 from gateway.settings import SettingsInvalid
@@ -44,7 +44,7 @@ def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         return
     output.say("Only add machines that you trust: they can read the answers they help compute. Run there:")
     from cluster.trust.addresses import Target, is_reachable
-    from gateway.api.joining import join_command
+    from gateway.api.join_command import join_command
 
     typer.echo(join_command(Target(made["host"], made["port"]), made["token"]))
     if not is_reachable(made["host"]):

@@ -13,17 +13,16 @@ from gateway.cli import (
     chat,
     config,
     credit,
-    earning,
+    earnings,
     friends,
     identity,
     keys,
-    leaving,
+    leave,
     ledger,
     machines,
     market,
     models,
     money,
-    paying,
     payments,
     people,
     pool,
@@ -32,6 +31,7 @@ from gateway.cli import (
     route,
     selling,
     serving,
+    topups,
     usage,
 )
 from gateway.cli.doctor import command as doctor
@@ -56,7 +56,7 @@ def prepare(context: typer.Context) -> None:
 app.command("up")(serving.up)
 app.command("sell")(selling.sell)
 app.command("join")(machines.join)
-app.command("leave")(leaving.leave)
+app.command("leave")(leave.leave)
 app.command("nodes")(machines.nodes)
 app.command("advise")(advise.advise)
 app.command("plan")(advise.plan)
@@ -78,11 +78,11 @@ app.add_typer(route.app, name="route")
 app.command("requests")(requests.requests)
 app.add_typer(batches.app, name="batch")
 app.command("balance")(money.balance)
-app.command("topup")(paying.topup)
-app.command("statement")(paying.statement)
-app.command("offers")(earning.offers)
-app.command("earnings")(earning.earnings)
-app.command("payout")(earning.payout)
+app.command("topup")(topups.topup)
+app.command("statement")(topups.statement)
+app.command("offers")(earnings.offers)
+app.command("earnings")(earnings.earnings)
+app.command("payout")(earnings.payout)
 credit.app.command("goodwill")(by_hand.goodwill)
 app.add_typer(credit.app, name="credit")
 app.command("usage")(usage.usage)

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.completing import Model
-from gateway.cli.loading import LOAD_S, load, pulled, until_ready
-from gateway.cli.running import as_person, ask, borrowed_key
+from gateway.cli.completion import Model
+from gateway.cli.gateway_client import as_person, ask, borrowed_key
+from gateway.cli.load_progress import LOAD_S, load, pulled, until_ready
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.data_folder import DataFolder
 from gateway.settings import Settings

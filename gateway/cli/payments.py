@@ -70,7 +70,7 @@ def retry(
 
 def _mode(settings: Settings) -> str:
     from accounting.payments.client import is_live
-    from gateway.payments.opening import secret_key
+    from gateway.payments.factory import secret_key
 
     if not settings.payments.is_wanted:
         return "off"

@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, PageLimit, settings_from
-from gateway.paging import PAGE_MAX, Cursor, cut
+from gateway.pages import PAGE_MAX, Cursor, cut
 from gateway.settings import Settings
 from gateway.settings.base import Role
 

@@ -6,8 +6,8 @@ from urllib.parse import quote
 import typer
 
 from gateway.cli import output
-from gateway.cli.completing import Backend
-from gateway.cli.running import ask
+from gateway.cli.completion import Backend
+from gateway.cli.gateway_client import ask
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 app = typer.Typer(help="Inference servers that hold whole models.", no_args_is_help=True)

@@ -82,7 +82,7 @@ def set_price(
 
     Example: millrace prices set fast --prompt 0.15 --completion 0.60
     """
-    from gateway.cli.running import ask
+    from gateway.cli.gateway_client import ask
 
     wanted = {"model": model, "prompt_usd_per_mtok": prompt, "completion_usd_per_mtok": completion}
     done = ask(settings_from(data_dir), "PUT", "/admin/prices", wanted)
@@ -98,7 +98,7 @@ def unset_price(
     as_json: AsJson = False,
 ) -> None:
     """Use the price of the settings or the price list again. Example: millrace prices unset fast"""
-    from gateway.cli.running import ask
+    from gateway.cli.gateway_client import ask
 
     done = ask(settings_from(data_dir), "DELETE", f"/admin/prices?model={quote(model, safe='')}")
     output.tell(done, f"{model} uses the price of the settings or the price list.", as_json=as_json)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.completing import model_names
-from gateway.cli.running import ask
+from gateway.cli.completion import model_names
+from gateway.cli.gateway_client import ask
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings.base import LaneName, Privacy
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from gateway.cli import output
 from gateway.data_folder import DataFolder
 from gateway.memory import share_one_arena
-from gateway.paging import PAGE_MAX
+from gateway.pages import PAGE_MAX
 from gateway.settings import Settings, SettingsInvalid, read_settings
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import sys
 
 import msgspec
 
-from gateway.cloud_worker.living import first_line
+from gateway.cloud_worker.lifecycle import first_line
 from gateway.cloud_worker.logbook import note
 from gateway.cloud_worker.providers import Orders
 from gateway.memory import limit_memory

@@ -22,7 +22,7 @@ _MESSAGE_FIELDS = ("reasoning_content", "function_call", "tool_calls", "audio", 
 
 
 @dataclass
-class Answer:
+class WorkerAnswer:
     """Writes one answer, whole or in pieces, and remembers what a later piece needs."""
 
     request: Request

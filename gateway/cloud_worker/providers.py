@@ -32,7 +32,7 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     total_s: Seconds = 900.0
 
 
-class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ProviderLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How much one worker takes on."""
 
     body_bytes_max: Annotated[int, Meta(gt=0)] = 32 * 1024 * 1024
@@ -50,7 +50,7 @@ class CloudConfiguration(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     models: dict[Name, CloudModel]
     keys_file: Name
     timeouts: Timeouts = Timeouts()
-    limits: Limits = Limits()
+    limits: ProviderLimits = ProviderLimits()
     proxies: dict[Name, str] = field(default_factory=dict)
     """HTTPS_PROXY, NO_PROXY and the like: they may carry a password, so no environment shows them."""
 

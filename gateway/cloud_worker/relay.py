@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import orjson
 
 from gateway.cloud_worker import adapters
-from gateway.cloud_worker.answers import Answer
+from gateway.cloud_worker.answers import WorkerAnswer
 from gateway.cloud_worker.errors import Refusal, from_litellm
 from gateway.cloud_worker.exchange import Exchange
 from gateway.cloud_worker.providers import CloudModel, Timeouts
@@ -41,12 +41,12 @@ class Relay:
             raise _too_slow("the whole answer", self.timeouts.total_s) from None
 
     async def _whole(self, exchange: Exchange, asking: Awaitable[Any]) -> None:
-        answer = Answer(self.request)
+        answer = WorkerAnswer(self.request)
         body = answer.whole(await self._from_provider(asking))
         await exchange.answer(200, orjson.dumps(body))
 
     async def _stream(self, exchange: Exchange, asking: Awaitable[Any]) -> None:
-        answer = Answer(self.request)
+        answer = WorkerAnswer(self.request)
         bounds = self.timeouts
         pieces, chunk = await self._from_provider(_begun(asking), "the first byte", bounds.first_byte_s)
         async with aclosing(pieces):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gateway.cloud_worker import adapters
 from gateway.cloud_worker.app import CloudApp
-from gateway.cloud_worker.living import WorkerServer
+from gateway.cloud_worker.lifecycle import WorkerServer
 from gateway.cloud_worker.providers import Orders
 from gateway.memory import settle
 

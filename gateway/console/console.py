@@ -14,7 +14,7 @@ from gateway.console.live import Feeds
 from gateway.console.navigation import PAGES, Page
 from gateway.console.pages import ROUTERS
 from gateway.console.pages.selling.first_sales import FirstSales
-from gateway.console.sharing import Shared
+from gateway.console.shared_values import Shared
 from gateway.data_folder import DataFolder
 from gateway.errors import NotFound
 from gateway.services import Services

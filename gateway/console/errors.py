@@ -8,7 +8,7 @@ from accounting.errors import LedgerError
 from gateway.api.plain import error_response
 from gateway.console.access import SignInNeeded, Visitor
 from gateway.console.browser import PATH, is_htmx
-from gateway.console.rendering import HEADERS, page, render
+from gateway.console.renderer import HEADERS, page, render
 from gateway.errors import ApiError, GatewayError, to_api_error
 
 log = structlog.get_logger(__name__)

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from gateway.console.pacing import Pacing, Spent, measured
-from gateway.console.rendering import render
+from gateway.console.pace_limit import Pacing, Spent, measured
+from gateway.console.renderer import render
 
 log = structlog.get_logger(__name__)
 

@@ -6,11 +6,11 @@ import structlog
 from fastapi import APIRouter, Query, Request, Response
 
 from gateway.console.browser import PATH, directory_of, own_path, read_texts
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.console.sign_in import address_of, login_page, open_session
 from gateway.errors import Conflict, KeyInvalid, NotFound, Overloaded, RequestInvalid, TooManyWrongKeys
 from gateway.identity.password_hash import LENGTH_MAX, LENGTH_MIN
-from gateway.identity.passwords import Link
+from gateway.identity.passwords import PasswordLink
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ async def choose(request: Request) -> Response:
     return await open_session(request, person.user_id, None, PATH)
 
 
-def _page(link: Link | None, token: str, problem: str = "", status: int = 200) -> Response:
+def _page(link: PasswordLink | None, token: str, problem: str = "", status: int = 200) -> Response:
     """Return the form, or without a link only the reason why it does not work."""
     return page(
         "welcome.html",

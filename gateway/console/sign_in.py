@@ -21,7 +21,7 @@ from gateway.console.browser import (
     root_of,
     signed_in,
 )
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.errors import GatewayError, KeyInvalid, NotFound, RoleForbids, TooManyWrongKeys
 from gateway.identity.audit import Actor
 from gateway.identity.directory import Directory

@@ -9,7 +9,7 @@ from gateway.http.proxies import TrustedProxies
 from gateway.identity.caller import Caller
 
 
-class Desk(Protocol):
+class RequestHandler(Protocol):
     """Knows callers, takes whole requests, answers each."""
 
     @property

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from gateway.dialects.base import Route
 from gateway.errors import BodyTooLarge, GatewayError, KeyInvalid, RequestInvalid
 from gateway.http.connections import BoundedProtocol
-from gateway.http.desk import Desk
+from gateway.http.desk import RequestHandler
 from gateway.http.exchange import Exchange
 from gateway.http.hosts import Hosts
 from gateway.http.repeated import RepeatedHead
@@ -23,7 +23,7 @@ _NO_KEY = "No API key was given. Send 'Authorization: Bearer YOUR_KEY'."
 class HotProtocol(BoundedProtocol):
     """A connection on which hot requests and others may follow each other."""
 
-    desk: Desk
+    desk: RequestHandler
 
     # The request that is being read, and the one whose turn it is to be answered.
     _reading: Exchange | None = None
@@ -35,7 +35,7 @@ class HotProtocol(BoundedProtocol):
     _repeated: RepeatedHead[tuple[Route, str, bytes, str]]
 
     @classmethod
-    def serving(cls, desk: Desk, hosts: Hosts | None = None) -> type["HotProtocol"]:
+    def serving(cls, desk: RequestHandler, hosts: Hosts | None = None) -> type["HotProtocol"]:
         """The class that uvicorn makes its connections of; without `hosts` it is asked by any name."""
         return type(cls.__name__, (cls,), {"desk": desk, "hosts": hosts or Hosts()})
 

@@ -7,7 +7,7 @@ import orjson
 from sqlalchemy import Row
 
 from gateway.identity.caller import Caller
-from gateway.paging import Cursor
+from gateway.pages import Cursor
 from gateway.quota import Quota
 from gateway.settings.base import LaneName, Privacy
 

@@ -24,7 +24,7 @@ from gateway.identity.key_queries import ALL, KeyFilter, caller_of, is_valid, na
 from gateway.identity.key_rows import ANY, KeyRow, KeyTerms, as_row
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import api_key_table, person_table
-from gateway.paging import Cursor
+from gateway.pages import Cursor
 from gateway.settings.base import LaneName
 
 KEY_PREFIX = "mr-"

@@ -9,7 +9,7 @@ from gateway.errors import KeyInvalid, NotFound, Overloaded
 from gateway.identity.audit import Actor
 from gateway.identity.gate import WrongKeys
 from gateway.identity.password_hash import checked_password, hashed, is_outdated, matches
-from gateway.identity.passwords import Link, Passwords
+from gateway.identity.passwords import PasswordLink, Passwords
 from gateway.identity.people import Person
 
 # Each takes 32 MiB and a core: requests for answers go first.
@@ -47,7 +47,7 @@ class PasswordGate:
             await asyncio.to_thread(self._passwords.renew, person.user_id, stored, renewed)
         return person
 
-    async def link(self, text: str, address: str) -> Link:
+    async def link(self, text: str, address: str) -> PasswordLink:
         """What a one-time link opens. Raises NotFound, TooManyWrongKeys."""
         self._wrong.allow(address)
         try:

@@ -36,7 +36,7 @@ def address_of(link: str, root: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PasswordLink:
     """A link that still opens: whose password it lets choose. `is_first` ends with anybody's first password."""
 
     person: Person
@@ -98,7 +98,7 @@ class Passwords:
         with self._write() as session, session.begin():
             return _insert_link(session, present(session, session.scalars(first).one()), by, is_first=True)
 
-    def link(self, text: str) -> Link:
+    def link(self, text: str) -> PasswordLink:
         """Raises NotFound for one that opens nothing any more."""
         with self._read() as session:
             return _link(session, text)
@@ -153,7 +153,7 @@ def _insert_link(session: Session, person: Person, by: Actor, *, is_first: bool)
     return text
 
 
-def _link(session: Session, text: str) -> Link:
+def _link(session: Session, text: str) -> PasswordLink:
     column = password_link_table.c
     query: Select[Any] = select(password_link_table).where(
         column.digest == _digest(text), column.expires_ns > time.time_ns()
@@ -161,7 +161,7 @@ def _link(session: Session, text: str) -> Link:
     row = session.execute(query).one_or_none() if 0 < len(text) <= _TEXT_MAX else None
     if row is None or (row.is_first and _anybody_has_one(session)):
         raise NotFound(_LINK_ENDED)
-    return Link(present(session, row.user_id), bool(row.is_first), row.expires_ns)
+    return PasswordLink(present(session, row.user_id), bool(row.is_first), row.expires_ns)
 
 
 def _anybody_has_one(session: Session) -> bool:

@@ -16,7 +16,7 @@ from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import GUESTS, HOME, OWNER
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import organization_table, password_link_table, password_table, person_table
-from gateway.paging import Cursor
+from gateway.pages import Cursor
 from gateway.settings.base import Role
 
 NAME_MAX = 100

@@ -9,8 +9,8 @@ from accounting.ledger.postings import Outcome
 from gateway.errors import LaneBrokeOff, to_api_error
 from gateway.journey.client import Client
 from gateway.journey.heard import Heard
+from gateway.journey.incremental_hold import PaidUp
 from gateway.journey.last_words import TRAILER, last_words
-from gateway.journey.rolling import PaidUp
 from gateway.journey.trip import Trip
 from gateway.lanes.base import Answer, Meter
 from gateway.records.recount import Recounter

@@ -10,7 +10,7 @@ from msgspec import structs
 from cluster.errors import GenerationError
 from gateway.errors import GatewayError, LaneFailed
 from gateway.journey.attempt import begin
-from gateway.journey.opening import enter_for
+from gateway.journey.opener import enter_for
 from gateway.journey.trip import Trip
 from gateway.journey.turn import move_turn
 from gateway.lanes.base import Answer, Call, Offer

@@ -14,7 +14,7 @@ from gateway.journey.client import Client
 from gateway.journey.finished import settle_request
 from gateway.journey.heads import headers_of
 from gateway.journey.nobody import why_nobody
-from gateway.journey.settling import refusal
+from gateway.journey.settlement import refusal
 from gateway.journey.trip import Trip
 from gateway.lanes.base import Answer, Call, Meter, Offer
 from gateway.lanes.token_bounds import choices_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.journey.holding import Ended
+from gateway.journey.holds import Ended
 from gateway.journey.tally import Tally
 from gateway.lanes.base import Call, Meter
 from gateway.lanes.events import HEAD

@@ -8,17 +8,17 @@ from gateway.errors import LaneFailed, to_api_error
 from gateway.identity.caller import Caller
 from gateway.journey.attempt import note_error
 from gateway.journey.client import Client
-from gateway.journey.continuing import continues, send_on
+from gateway.journey.continuation import continues, send_on
 from gateway.journey.cut import cut_short
 from gateway.journey.deadline import in_time
+from gateway.journey.drain_after_disconnect import send_out
 from gateway.journey.finished import observe_answer
 from gateway.journey.heads import headers_of
 from gateway.journey.heard import Followed, heard
-from gateway.journey.lingering import send_out
-from gateway.journey.opening import open_first
+from gateway.journey.incremental_hold import PaidUp, rolled
+from gateway.journey.opener import open_first
 from gateway.journey.recall import recall
-from gateway.journey.rolling import PaidUp, rolled
-from gateway.journey.settling import refusal, report, settle
+from gateway.journey.settlement import refusal, report, settle
 from gateway.journey.trip import Trip
 from gateway.journey.turn import take_at_once, take_turn
 from gateway.journey.twins import lasting, with_twins

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.lanes.base import Out
-from gateway.lanes.records import Record, read_record
+from gateway.lanes.records import ResumeRecord, read_record
 from gateway.openai import HAD_TOKENS_MAX, Had
 from gateway.sse import DONE, EVENT_BYTES_MAX
 
@@ -35,7 +35,7 @@ class _Choice:
     text_offset: int = 0
     is_finished: bool = False
 
-    def take(self, record: Record) -> None:
+    def take(self, record: ResumeRecord) -> None:
         self.token_ids.extend(record.token_ids)
         self.characters += record.characters
         self.text_offset = record.text_offset
@@ -57,7 +57,7 @@ class TakenStream:
         self.failure = ""
         """What this part says went wrong."""
         self._tells: bool | None = None
-        self._record: Record | None = None
+        self._record: ResumeRecord | None = None
         self._group: list[bytes] = []
         self._last: list[bytes] = []
         self._held_bytes = 0
@@ -156,7 +156,7 @@ class TakenStream:
         self._tells = False
         return event
 
-    def _take_record(self, record: Record, event: bytes) -> bytes:
+    def _take_record(self, record: ResumeRecord, event: bytes) -> bytes:
         if self._tells is False:  # too late: what was told before is not known
             return event if self._passes_records else b""
         self._tells = True
@@ -167,7 +167,7 @@ class TakenStream:
             self._hold(self._group, event)
         return b"" if record.chunks else self._commit(record)
 
-    def _problem_with(self, record: Record) -> str:
+    def _problem_with(self, record: ResumeRecord) -> str:
         if self._record or record.choice >= len(self._choices):
             return "tells of tokens out of order"
         if record.chunks > _CHUNKS_MAX:
@@ -175,7 +175,7 @@ class TakenStream:
         tokens = len(self._choices[record.choice].token_ids) + len(record.token_ids)
         return f"tells of more than {HAD_TOKENS_MAX} tokens" if tokens > HAD_TOKENS_MAX else ""
 
-    def _take_chunk(self, event: bytes, record: Record) -> bytes:
+    def _take_chunk(self, event: bytes, record: ResumeRecord) -> bytes:
         if _is_end(event):
             return self._fail("ended before what its last record stands for")
         if not self._hold(self._group, self._as_one(event)):
@@ -197,7 +197,7 @@ class TakenStream:
         self._record, self._group, self._last, self._held_bytes = None, [], [], 0
         return b""
 
-    def _commit(self, record: Record) -> bytes:
+    def _commit(self, record: ResumeRecord) -> bytes:
         group, self._record, self._group = b"".join(self._group), None, []
         self._held_bytes -= len(group)
         choice = self._choices[record.choice]

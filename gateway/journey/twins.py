@@ -20,7 +20,7 @@ from gateway.journey.elsewhere import is_stream, keeping_awake, open_elsewhere
 from gateway.journey.taken import PartUseless, TakenStream
 from gateway.journey.trip import Trip
 from gateway.lanes.base import Answer, Call, Offer, Out
-from gateway.lanes.cluster_resuming import has_one_prompt
+from gateway.lanes.cluster_resumption import has_one_prompt
 from gateway.openai import GENERATES, Extras
 from gateway.services import Services
 

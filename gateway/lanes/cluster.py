@@ -12,7 +12,7 @@ from gateway.lanes.aliases import Aliases, names_with, offers_of
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, begun
 from gateway.lanes.cluster_answers import AnswerWriter
 from gateway.lanes.cluster_requests import echo_of, requests_of, tools_of
-from gateway.lanes.cluster_resuming import had_of, resume_of, tells_tokens
+from gateway.lanes.cluster_resumption import had_of, resume_of, tells_tokens
 from gateway.lanes.embeddings import STATES, embedding_offers, open_embeddings
 from gateway.lanes.features import HINTS, Feature
 from gateway.openai import GENERATES, EmbeddingRequest

@@ -9,13 +9,13 @@ import msgspec
 
 from cluster.generation import SampledToken, TokenEvent
 from cluster.models.chat_format import ChatFormat
-from cluster.models.tool_calls.listening import listen
+from cluster.models.tool_calls.parser_choice import listen
 from cluster.models.tool_calls.speech import Content, Speech
 from gateway.lanes.base import Call, Meter
 from gateway.lanes.cluster_choice import Choice
 from gateway.lanes.cluster_logprobs import chat_logprobs, text_logprobs
 from gateway.lanes.cluster_tools import Tools
-from gateway.lanes.records import Record, write_record
+from gateway.lanes.records import ResumeRecord, write_record
 from gateway.openai import Had
 
 DONE = b"data: [DONE]\n\n"
@@ -84,7 +84,7 @@ class AnswerWriter:
     def _record(self, index: int, event: TokenEvent, characters: int, written: bytes) -> bytes:
         """What stands for the chunks that follow it."""
         return write_record(
-            Record(
+            ResumeRecord(
                 choice=index,
                 token_ids=list(event.token_ids),
                 characters=characters,

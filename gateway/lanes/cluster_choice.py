@@ -9,8 +9,8 @@ from cluster.models.tool_calls.speech import (
     CallArguments,
     CallBegun,
     Content,
-    Listener,
     Speech,
+    SpeechListener,
     Thought,
     merged,
 )
@@ -33,7 +33,7 @@ class SpokenCall:
 class Choice:
     """What it has said so far. Calls beyond `calls_max` are left out."""
 
-    listener: Listener | None = None
+    listener: SpeechListener | None = None
     calls_max: int | None = None
     text: str = ""
     thought: str = ""

@@ -14,10 +14,10 @@ from cluster.generation import (
     TokenPrompt,
 )
 from cluster.models.chat_format import ChatFormat
-from cluster.models.tool_calls.listening import listen
+from cluster.models.tool_calls.parser_choice import listen
 from gateway.lanes.base import Call
 from gateway.lanes.cluster_tools import Tools, constraint_of, read_tools
-from gateway.lanes.nesting import check_nesting
+from gateway.lanes.depth import check_nesting
 from gateway.openai import ChatRequest, CompletionRequest, GenerationRequest, Message
 
 _CHOICES_MAX = 128

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from cluster.models.folding import folds
 from gateway.lanes.base import Call
-from gateway.lanes.rewriting import with_fields
+from gateway.lanes.body_rewriter import with_fields
 
 
 class _Chat(msgspec.Struct):

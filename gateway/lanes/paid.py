@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.lanes.base import Call, Offer
-from gateway.lanes.rewriting import OURS, with_fields
+from gateway.lanes.body_rewriter import OURS, with_fields
 from gateway.lanes.token_bounds import output_bound
 from gateway.openai import ChatRequest
 

@@ -19,7 +19,7 @@ _COUNT_MAX = 2**31 - 1
 _Count = Annotated[int, Meta(ge=0, le=_COUNT_MAX)]
 
 
-class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ResumeRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of one choice: tokens, and characters of the text they gave, told by the next so many `chunks`.
 
     `text_offset` is where the next token of a completion's log-probabilities begins. With `finished` it has ended.
@@ -34,17 +34,17 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Event(Struct, frozen=True):
-    millrace: Record
+    millrace: ResumeRecord
 
 
 _decoder = msgspec.json.Decoder(_Event)
 
 
-def write_record(record: Record) -> bytes:
+def write_record(record: ResumeRecord) -> bytes:
     return b'data: {"choices":[],"millrace":%b}\n\n' % msgspec.json.encode(record)
 
 
-def read_record(event: bytes) -> Record | None:
+def read_record(event: bytes) -> ResumeRecord | None:
     """None for an event that is none."""
     if not event.startswith(_BEGINNING):
         return None

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from accounting.money import format_usd
 from gateway.limits.counters import CounterKey
-from gateway.limits.restoring import used_in
+from gateway.limits.past_use import used_in
 from gateway.limits.windows import window
 from gateway.quota import Quota
 from gateway.times import at

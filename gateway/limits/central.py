@@ -25,7 +25,7 @@ class CentralUnavailable(Exception):
     """Redis did not answer, or not in time."""
 
 
-class Standing(NamedTuple):
+class CounterStanding(NamedTuple):
     """What a process knows of the others, as it says with every exchange.
 
     `generation` is that of the counters that it has seen, empty before the first. `has_told_again` is whether it
@@ -73,7 +73,7 @@ class Central:
         return f"{{{self._prefix}}}:limit:{key.measure}:{key.span or 'now'}:{key.scope}:{key.model or ''}"
 
     async def exchange(
-        self, orders: Sequence[tuple[LeasedCounter, Order]], wall_s: float, standing: Standing
+        self, orders: Sequence[tuple[LeasedCounter, Order]], wall_s: float, standing: CounterStanding
     ) -> Round:
         """The answer to each order, in order. Raises CentralUnavailable."""
         names = [f"{{{self._prefix}}}:{shared}" for shared in ("processes", "generation", "told")]

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import structlog
 
-from gateway.limits.central import Central, CentralUnavailable, Standing
+from gateway.limits.central import Central, CentralUnavailable, CounterStanding
 from gateway.limits.clock import SteadyClock
 from gateway.limits.counters import Counter, CounterKey
 from gateway.limits.leased import LeasedCounter
@@ -58,7 +58,7 @@ class LeaseSource:
         self._by_name: dict[str, LeasedCounter] = {}
         self._active: dict[CounterKey, LeasedCounter] = {}
         self._settled = settled
-        self._standing = Standing()
+        self._standing = CounterStanding()
         self._answered_ms = 0
         self._is_open = True
         self._telling: asyncio.Task[None] | None = None
@@ -218,7 +218,7 @@ class LeaseSource:
                 del self._active[counter.key]
         return orders
 
-    async def _exchange_some(self, orders: list[tuple[LeasedCounter, Order]], standing: Standing) -> None:
+    async def _exchange_some(self, orders: list[tuple[LeasedCounter, Order]], standing: CounterStanding) -> None:
         sent_s = self.clock()
         answer = await self._central.exchange(orders, self._wall(), standing)
         self._is_open, self._answered_ms = answer.is_open, answer.at_ms
@@ -236,7 +236,7 @@ class LeaseSource:
 
     def _lose(self, generation: str) -> None:
         """Redis has lost its counters: book the requests that ended, then report those that are under way."""
-        before, self._standing = self._standing, Standing(generation, self._standing.processes)
+        before, self._standing = self._standing, CounterStanding(generation, self._standing.processes)
         self._wake.set()
         if not before.generation:
             return

@@ -13,7 +13,7 @@ from gateway.records.clerk import Booked
 from gateway.records.ended import Ended
 
 
-class Line(Struct, omit_defaults=True):
+class AccessLine(Struct, omit_defaults=True):
     """A finished request. `started` is when it came, in UTC; an answer has no `error`.
 
     `served_model` is the one that answered, where that is not the one asked for.
@@ -55,9 +55,9 @@ class AccessLog:
         self._sink.flush()
 
 
-def _line(ended: Ended) -> Line:
+def _line(ended: Ended) -> AccessLine:
     usage = ended.settlement.usage
-    return Line(
+    return AccessLine(
         "request",
         _utc(usage.started_ns),
         usage.request_id,

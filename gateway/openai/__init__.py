@@ -28,7 +28,7 @@ from gateway.openai.generation import (
 )
 from gateway.openai.kinds import DOES, GENERATES, KINDS, PATHS, Kind
 from gateway.openai.models import model_entry
-from gateway.openai.reading import Request, read_request
+from gateway.openai.reader import Request, read_request
 from gateway.openai.tasks import (
     EmbeddingRequest,
     FormRequest,

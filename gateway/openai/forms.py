@@ -12,7 +12,7 @@ import msgspec
 from gateway.errors import RequestInvalid
 from gateway.openai.kinds import PATHS, Kind
 from gateway.openai.part_head import PartHead, read_head
-from gateway.openai.reading import refusal
+from gateway.openai.reader import refusal
 from gateway.openai.tasks import FormRequest
 
 PARTS_MAX = 100

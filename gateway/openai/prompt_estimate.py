@@ -7,7 +7,7 @@ import msgspec
 
 from accounting.metering.counts import estimate_tokens
 from gateway.openai.generation import ChatRequest, Message
-from gateway.openai.reading import Request
+from gateway.openai.reader import Request
 from gateway.openai.tasks import EmbeddingRequest, TaskRequest
 
 # What a picture of usual size comes to with the large providers; its bytes say nothing about it.

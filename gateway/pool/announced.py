@@ -14,7 +14,7 @@ from zeroconf import ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from cluster.joining.discovery import ALL_INTERFACES, SERVICE, Interfaces
-from gateway.pool.scanning import Place
+from gateway.pool.scan import ScanTarget
 from gateway.settings.pool import is_own_host
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ _SERVICES_MAX = 64
 _ADDRESSES_MAX = 4
 
 
-async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTERFACES) -> list[Place]:
+async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTERFACES) -> list[ScanTarget]:
     """Places in own networks that were announced within that time; none where there is no multicast."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + within_s
@@ -49,7 +49,7 @@ async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTE
         log.warning("no multicast here", reason=str(error))
         return []
     browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE, _BY_HAND], handlers=[hear])
-    found: dict[Place, None] = {}
+    found: dict[ScanTarget, None] = {}
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline_s):
@@ -61,11 +61,11 @@ async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTE
     return list(found)
 
 
-async def _places(zeroconf: Zeroconf, service_type: str, name: str) -> list[Place]:
+async def _places(zeroconf: Zeroconf, service_type: str, name: str) -> list[ScanTarget]:
     service = AsyncServiceInfo(service_type, name)
     if not await service.async_request(zeroconf, _ASK_MS) or not service.port:
         return []
     # The nodes' port is the HTTP port and one, unless that was taken.
     ports = [service.port] if service_type == _BY_HAND else [service.port - 1, _GATEWAY_PORT]
     hosts = [host for host in service.parsed_addresses()[:_ADDRESSES_MAX] if is_own_host(host)]
-    return [Place(host, port) for host in hosts for port in dict.fromkeys(ports) if 0 < port < 2**16]
+    return [ScanTarget(host, port) for host in hosts for port in dict.fromkeys(ports) if 0 < port < 2**16]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Offer
 from gateway.pool.loads import LoadTimes
-from gateway.pool.offering import Offering, Standing, offering
+from gateway.pool.offers import Offering, Standing, offering
 from gateway.pool.report import BackendReport
 from gateway.settings.pool import BackendKind, PoolBackend
 

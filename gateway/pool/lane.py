@@ -10,13 +10,13 @@ from gateway.errors import LaneFailed, LaneLimited, LaneUnreachable, MessagesRef
 from gateway.http.client import Client
 from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Answer, Call, Offer
+from gateway.lanes.body_rewriter import for_backend, for_twin
 from gateway.lanes.folding import folded_calls
 from gateway.lanes.relay import relay
-from gateway.lanes.rewriting import for_backend, for_twin
 from gateway.lanes.upstream import Upstream
 from gateway.openai import GENERATES
-from gateway.pool.asking import CONNECTIONS_MAX
 from gateway.pool.members import BACKENDS_MAX, Pool
+from gateway.pool.queries import CONNECTIONS_MAX
 from gateway.pool.stored import PoolStore
 from gateway.settings import LaneName, PoolBackend, PoolSettings
 from gateway.settings.pool import BackendKind

@@ -13,7 +13,7 @@ from gateway.http.client import Client
 from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Offer
 from gateway.pool.backend import Backend, Origin
-from gateway.pool.probing import Prober
+from gateway.pool.probe import Prober
 from gateway.pool.stored import PoolStore
 from gateway.settings.pool import PoolBackend, PoolSettings
 from gateway.storage import keeping

@@ -21,7 +21,7 @@ from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Lane
 from gateway.lanes.cloud import CloudLane
 from gateway.lanes.tables import alias_table, own_price_table
-from gateway.metering.opening import write_versions
+from gateway.metering.factory import write_versions
 from gateway.pool.lane import PoolLane
 from gateway.pool.report import is_safe_name
 from gateway.settings import LaneName

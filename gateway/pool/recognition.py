@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
-from gateway.pool.asking import Asker, Reply
 from gateway.pool.kinds.base import ListedModel, ModelList
+from gateway.pool.queries import Asker, Reply
 from gateway.pool.report import ProbeFailed
 from gateway.settings.pool import BackendKind
 

@@ -4,8 +4,8 @@ from gateway.dialects.upkeep import Upkeep
 from gateway.errors import LaneFailed, LaneTimeout, LaneUnreachable
 from gateway.http.client import Client
 from gateway.lanes.base import Offer
-from gateway.pool.asking import Asker
 from gateway.pool.members import Pool
+from gateway.pool.queries import Asker
 from gateway.pool.report import ProbeFailed
 
 

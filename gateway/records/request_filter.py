@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Select, func, literal, literal_column, or_
 
 from accounting.tables import usage_table
 from gateway.identity.tables import api_key_table, person_table
-from gateway.paging import Cursor
+from gateway.pages import Cursor
 from gateway.records.tables import request_table
 
 SCANNED_MAX = 100_000

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from accounting.ledger.bulk_insert import Row as Values
 from accounting.ledger.bulk_insert import insert_rows
 from gateway.database import allow_s
-from gateway.paging import Cursor
+from gateway.pages import Cursor
 from gateway.records.decisions import pack, sentence, unpack
 from gateway.records.request_filter import (
     RequestFilter,

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from accounting.metering.usage import UsageGroup, UsageTotal, usage_totals
 from accounting.money import format_usd
 from gateway.errors import RequestInvalid
-from gateway.limits.restoring import used_by
+from gateway.limits.past_use import used_by
 
 Facts: TypeAlias = dict[str, Any]
 

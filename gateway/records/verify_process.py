@@ -1,6 +1,6 @@
 """A program: reads a question from stdin, verifies the ledger, says on stdout what it found, and ends.
 
-It opens the database as it is and brings nothing up to date. See `gateway.records.verifying`.
+It opens the database as it is and brings nothing up to date. See `gateway.records.verification`.
 """
 
 import os
@@ -13,10 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from accounting.proofs.blocks import Head
 from accounting.proofs.verification import BlockUnknown, verify
 from gateway.database import open_engine, read_sessions
-from gateway.records.verifying import Question, Reply, facts_of
+from gateway.records.verification import Reply, VerifyQuestion, facts_of
 
 
-def answer(question: Question) -> Reply:
+def answer(question: VerifyQuestion) -> Reply:
     """The verdict on as much as can be read in time."""
     until_s = time.monotonic() + question.limit_s
 
@@ -44,7 +44,7 @@ def answer(question: Question) -> Reply:
 
 
 def main() -> None:
-    reply = answer(msgspec.json.decode(sys.stdin.buffer.read(), type=Question))
+    reply = answer(msgspec.json.decode(sys.stdin.buffer.read(), type=VerifyQuestion))
     sys.stdout.write(f"\n{msgspec.json.encode(reply).decode()}\n")
 
 

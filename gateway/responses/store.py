@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from gateway.errors import DATABASE_AWAY, NotFound, Overloaded, RequestInvalid, StorageUnavailable
 from gateway.identity.caller import Caller
-from gateway.responses.pruning import prune
+from gateway.responses.pruner import prune
 from gateway.responses.tables import response_table
 from gateway.settings.base import PRIVACY_RANK, Privacy
 from gateway.settings.responses import ResponsesSettings

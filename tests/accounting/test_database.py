@@ -35,7 +35,7 @@ from gateway.database import (
     write_sessions,
 )
 from gateway.schema_upgrade import config_of
-from gateway.upgrading import upgrade_aside
+from gateway.upgrade import upgrade_aside
 from tests.databases import Databases, Kind
 
 

@@ -28,10 +28,10 @@ from cluster.models.store import ModelCopy, read_part
 from cluster.net.channel import Channel, open_channel
 from cluster.net.channel import dial as dial_channel
 from cluster.net.transport import Link, Listener, dial
+from cluster.nodes.file_server import FileDoor
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.probe import probe_machine
-from cluster.nodes.sharing import FileDoor
 from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
 from cluster.trust.identity import Identity

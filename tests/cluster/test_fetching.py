@@ -18,11 +18,11 @@ from cluster.errors import LinkLost, ModelNotFound, PeerRejected, WeightsMismatc
 from cluster.models.manifest import Manifest, read_manifest
 from cluster.models.store import PART_BYTES, ModelCopy, read_part
 from cluster.net.channel import Channel, open_channel
-from cluster.nodes import fetching, sharing
-from cluster.nodes.fetching import ControllerSource, Fetcher
+from cluster.nodes import file_fetcher, file_server
+from cluster.nodes.file_fetcher import ControllerSource, Fetcher
+from cluster.nodes.file_server import FileDoor
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
-from cluster.nodes.sharing import FileDoor
 from cluster.nodes.sources import nearest
 from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
@@ -155,7 +155,7 @@ async def test_a_file_begun_by_one_is_finished_by_another(
             raise OSError("the disk is gone")
         return read_part(DEMO_MODEL, manifest, wanted, offset)
 
-    monkeypatch.setattr(sharing, "read_held", read_held)
+    monkeypatch.setattr(file_server, "read_held", read_held)
     async with (
         neighbour(authority, tmp_path / "a", manifest) as first,
         neighbour(authority, tmp_path / "b", manifest) as second,
@@ -298,9 +298,9 @@ async def test_a_killed_nodes_parts_come_from_the_controller(
         first.stdin.write(msgspec.json.encode(options("first")) + b"\n")
         model = await running.load_model(str(DEMO_MODEL))
         givers: list[tuple[str, int]] = []
-        next_content = fetching._next_content
+        next_content = file_fetcher._next_content
 
-        async def counting(copy: ModelCopy, source: fetching.Source, sha256: str) -> tuple[bytes, int]:
+        async def counting(copy: ModelCopy, source: file_fetcher.Source, sha256: str) -> tuple[bytes, int]:
             if len(givers) >= 10 and copy.offset(sha256) and first.returncode is None:
                 os.kill(first.pid, signal.SIGKILL)
                 await first.wait()
@@ -309,7 +309,7 @@ async def test_a_killed_nodes_parts_come_from_the_controller(
             givers.append((source.name, offset))
             return found
 
-        monkeypatch.setattr(fetching, "_next_content", counting)
+        monkeypatch.setattr(file_fetcher, "_next_content", counting)
         await running.wait_ready(60)
         agent = asyncio.create_task(Agent(options("second")).run())
         await until(lambda: first.returncode is not None)

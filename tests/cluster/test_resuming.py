@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster import wire
 from cluster.engine.completion import Completion
-from cluster.engine.desk import QUEUE_PATIENCE_S, Desk
+from cluster.engine.desk import QUEUE_PATIENCE_S, RequestTable
 from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
 from cluster.engine.tickets import BREAKS_MAX, REQUESTS_MAX, Ticket
@@ -27,7 +27,7 @@ from cluster.generation import (
     TokenEvent,
 )
 from cluster.models.text import Detokenizer, TextCodec
-from cluster.resuming import LOSSES_MAX, ResumedRequest
+from cluster.resumption import LOSSES_MAX, ResumedRequest
 from tests.clusters import DEMO_MODEL
 
 CODEC = TextCodec(DEMO_MODEL)
@@ -133,7 +133,7 @@ class Rings:
     """Ring after ring at one desk: whichever computes the poison's row at `deadly` breaks."""
 
     def __init__(self, *, kept: bool, chance: Random) -> None:
-        self.desk = Desk()
+        self.desk = RequestTable()
         self.kept = kept
         self.chance = chance
         self.scheduler = Scheduler(1, 2, 4, 64)

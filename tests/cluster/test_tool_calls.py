@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.models.chat_format import ChatFormat, ToolFormat
 from cluster.models.tool_calls.forms import FORMS
-from cluster.models.tool_calls.listening import listen
+from cluster.models.tool_calls.parser_choice import listen
 from cluster.models.tool_calls.speech import CallArguments, CallBegun, Content, Speech, Thought, merged
 
 FUNCTIONS = frozenset(("weather", "noon"))

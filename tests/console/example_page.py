@@ -11,12 +11,12 @@ from jinja2 import ChoiceLoader, DictLoader
 from pydantic import BaseModel, Field
 
 from accounting.money import UsdAmount
-from gateway.console import console, rendering
+from gateway.console import console, renderer
 from gateway.console.access import Manager, Operator, Viewer
 from gateway.console.forms import Form, read_form
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages import ROUTERS
-from gateway.console.rendering import go, page, partial
+from gateway.console.renderer import go, page, partial
 from gateway.errors import NotFound
 
 router = APIRouter(prefix="/console/models")
@@ -140,7 +140,7 @@ _TEMPLATES = {"example/page.html": _PAGE, "example/now.html": "<p>Now: {{ text }
 @contextmanager
 def example_page() -> Iterator[Ticking]:
     """Apps made within have it in place of the page of the same path."""
-    environment = rendering._templates
+    environment = renderer._templates
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(console, "ROUTERS", (router, *ROUTERS))
         assert environment.loader

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from gateway.console.pacing import MeteredThreads, Pacing, Spent, measured
-from gateway.console.sharing import Shared
+from gateway.console.pace_limit import MeteredThreads, Pacing, Spent, measured
+from gateway.console.shared_values import Shared
 
 
 def test_all_intervals_grow_alike_once_there_is_too_much() -> None:

@@ -16,8 +16,8 @@ from accounting.proofs.signing_key import KeyFile
 from gateway.cli.main import app
 from gateway.data_folder import DataFolder
 from gateway.database import open_engine, read_sessions, write_sessions
+from gateway.records.verification import VerifyQuestion
 from gateway.records.verify_process import answer
-from gateway.records.verifying import Question
 
 
 def millrace(folder: Path, *words: str) -> Result:
@@ -93,7 +93,7 @@ def test_a_mistake_is_one_line_and_wrong_usage(folder: Path, words: tuple[str, .
 
 def test_a_verification_ends_with_the_gateway_that_wanted_it(folder: Path) -> None:
     """Whose place as the parent somebody else takes: nobody waits for the answer."""
-    asked = Question(DataFolder(folder).dsn, os.getppid(), from_block=1, limit_s=60)
+    asked = VerifyQuestion(DataFolder(folder).dsn, os.getppid(), from_block=1, limit_s=60)
     orphaned = msgspec.structs.replace(asked, gateway_pid=os.getpid())
     verdicts = [answer(question).verdict or {} for question in (asked, orphaned)]
     assert [(verdict["complete"], verdict["blocks"]) for verdict in verdicts] == [(True, 2), (False, 0)]

@@ -12,7 +12,7 @@ from gateway.errors import RequestInvalid
 from gateway.identity.caller import HOME, OWNER
 from gateway.identity.keys import Keys
 from gateway.identity.people import People
-from gateway.paging import Cursor
+from gateway.pages import Cursor
 from gateway.records import request_filter
 from gateway.records.request_filter import RequestFilter
 from gateway.records.request_log import RequestEntry, RequestLog

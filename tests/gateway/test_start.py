@@ -51,7 +51,7 @@ def test_serving_models_imports_no_room_of_another_kind() -> None:
 
 def test_payments_are_imported_where_there_are_some_and_stripe_when_it_is_asked() -> None:
     assert not {"stripe", "gateway.payments", "accounting.payments.client"} & _imported("gateway.web")
-    assert not {"stripe", "fastapi"} & _imported("gateway.payments.opening")
+    assert not {"stripe", "fastapi"} & _imported("gateway.payments.factory")
 
 
 def test_a_command_that_only_prints_imports_no_gateway() -> None:

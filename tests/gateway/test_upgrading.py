@@ -15,7 +15,7 @@ import pytest
 
 from cluster.interpreter import command_of
 from gateway.database import open_engine, revisions
-from gateway.upgrading import upgrade_aside
+from gateway.upgrade import upgrade_aside
 
 _HOSTILE = "from pathlib import Path\nPath(__file__).with_name('was-here').touch()\nraise SystemExit(3)\n"
 

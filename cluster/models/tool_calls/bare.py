@@ -1,6 +1,6 @@
 """Answers that consist of calls: an object with a known function's name, or several separated by semicolons."""
 
-from cluster.models.tool_calls.json_reading import CallReader
+from cluster.models.tool_calls.json_reader import CallReader
 from cluster.models.tool_calls.markers import Window
 from cluster.models.tool_calls.speech import Content, Speech
 

@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 
 from cluster.models.tool_calls.forms import DEEPSEEK_CALL, DEEPSEEK_CALLS, DEEPSEEK_CALLS_END, DEEPSEEK_SEPARATOR
-from cluster.models.tool_calls.json_reading import ObjectReader
+from cluster.models.tool_calls.json_reader import ObjectReader
 from cluster.models.tool_calls.markers import Window
-from cluster.models.tool_calls.spacing import Spacing
 from cluster.models.tool_calls.speech import CallArguments, CallBegun, Speech
+from cluster.models.tool_calls.white_space import Spacing
 
 # A longer head without arguments is not a call.
 _HEAD_CHARACTERS_MAX = 400

@@ -37,7 +37,7 @@ class CallArguments:
 Speech = Content | Thought | CallBegun | CallArguments
 
 
-class Listener(Protocol):
+class SpeechListener(Protocol):
     """Takes one answer apart. The result does not depend on how its text is cut into pieces."""
 
     def feed(self, text: str) -> list[Speech]:

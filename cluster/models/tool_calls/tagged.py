@@ -1,9 +1,9 @@
 """Calls as objects between marks in the text: <tool_call>{...}</tool_call>, [TOOL_CALLS][{...}, {...}]."""
 
-from cluster.models.tool_calls.json_reading import CallReader
+from cluster.models.tool_calls.json_reader import CallReader
 from cluster.models.tool_calls.markers import Window
-from cluster.models.tool_calls.spacing import Spacing
 from cluster.models.tool_calls.speech import Speech
+from cluster.models.tool_calls.white_space import Spacing
 
 
 class TaggedListener:

@@ -11,7 +11,7 @@ from accounting.money import format_usd
 from accounting.rules.held import Payer
 from accounting.spending.lots import LotLeft, lots_of
 from accounting.spending.purses import credits_of
-from gateway.api.accounting.asking import Facts, organization_of, user_of
+from gateway.api.accounting.dependencies import Facts, organization_of, user_of
 from gateway.api.authority import Authority, Somebody
 from gateway.api.fields import Wanted
 from gateway.times import at

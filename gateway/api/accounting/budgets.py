@@ -8,14 +8,14 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from accounting.money import UsdAmount
-from gateway.api.accounting.asking import Facts, Key, scope_of
+from gateway.api.accounting.dependencies import Facts, Key, scope_of
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Manager, Somebody
 from gateway.api.fields import Body, Text, Wanted
 from gateway.api.quotas import refuse_own
 from gateway.identity.quotas import of_scopes
 from gateway.limits.budgets import budget_facts
-from gateway.paging import cut
+from gateway.pages import cut
 from gateway.quota import Quota
 
 router = APIRouter(prefix="/accounting/v1/budgets", route_class=KeyedRoute)

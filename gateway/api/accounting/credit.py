@@ -11,7 +11,7 @@ from accounting.ledger.postings import Posted, Posting
 from accounting.money import UsdAmount, format_usd
 from accounting.rules import grants
 from accounting.spending.lots import Lot
-from gateway.api.accounting.asking import Facts, Key, Person
+from gateway.api.accounting.dependencies import Facts, Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.authority import Authority, Operator, Somebody
 from gateway.api.fields import Body, Text, as_ns

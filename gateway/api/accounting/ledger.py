@@ -12,11 +12,11 @@ from accounting.ledger.health import BrokenRule
 from accounting.proofs import blocks
 from accounting.proofs.blocks import SignedBlock
 from accounting.proofs.maker import Unproven
-from gateway.api.accounting.asking import Facts
+from gateway.api.accounting.dependencies import Facts
 from gateway.api.authority import Operator
 from gateway.data_folder import DataFolder
 from gateway.errors import Overloaded, RequestInvalid
-from gateway.records.verifying import Question, head_facts, verify_aside
+from gateway.records.verification import VerifyQuestion, head_facts, verify_aside
 from gateway.settings import Settings
 
 router = APIRouter(prefix="/accounting/v1/ledger")
@@ -49,7 +49,7 @@ async def verify(
     async with services.verifying:
         dsn, signers = _dsn(services.settings), tuple(signed_by)
         kept = tuple(str(head) for head in (known, services.books.head) if head)
-        asked = Question(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
+        asked = VerifyQuestion(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
         reply = await verify_aside(asked)
     if reply.verdict is None:
         raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")

@@ -6,9 +6,9 @@ from fastapi import APIRouter
 
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.tables import Payout
-from gateway.api.accounting.asking import Facts, Key, Person
+from gateway.api.accounting.dependencies import Facts, Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
-from gateway.api.accounting.paying import Limit, Paying, own, page, whose
+from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
 from gateway.api.authority import Operator, Somebody
 from gateway.api.fields import Body, Named, Text, Wanted
 from gateway.times import at

@@ -5,9 +5,9 @@ import asyncio
 from fastapi import APIRouter
 
 from accounting.payments.status_report import status_report
-from gateway.api.accounting.asking import Facts, Key
+from gateway.api.accounting.dependencies import Facts, Key
 from gateway.api.accounting.keyed import KeyedRoute
-from gateway.api.accounting.paying import Paying
+from gateway.api.accounting.payment_dependencies import Paying
 from gateway.api.authority import Operator
 from gateway.api.fields import Body, Named, Text
 

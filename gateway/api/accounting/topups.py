@@ -8,9 +8,9 @@ from pydantic import Field
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.tables import Payer, Topup
 from accounting.payments.terms import AUTO_DAY_MAX, AUTO_MONTH_NANO, quote
-from gateway.api.accounting.asking import Facts, Key, Person
+from gateway.api.accounting.dependencies import Facts, Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
-from gateway.api.accounting.paying import Limit, Paying, own, page, whose
+from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
 from gateway.api.authority import Somebody
 from gateway.api.fields import Body, Named, Wanted
 from gateway.times import at

@@ -10,7 +10,7 @@ from accounting import chart
 from accounting.ledger.balances import StatementLine, statement
 from accounting.money import format_usd
 from accounting.spending.lots import lots_of
-from gateway.api.accounting.asking import Facts, Form, managed, sheet, user_of
+from gateway.api.accounting.dependencies import Facts, Form, managed, sheet, user_of
 from gateway.api.authority import Authority, Somebody
 from gateway.api.fields import Wanted
 from gateway.times import at

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
-from gateway.api.accounting.asking import Form, is_operator, scope_of, sheet
+from gateway.api.accounting.dependencies import Form, is_operator, scope_of, sheet
 from gateway.api.authority import Authority, Somebody
 from gateway.api.fields import Since, Wanted, as_ns
 from gateway.records.usage_report import DAY_NS, DAYS, GROUPS_MAX, columns, group_names, usage_report

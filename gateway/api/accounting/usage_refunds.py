@@ -15,7 +15,7 @@ from accounting.money import UsdAmount, format_usd
 from accounting.rules.charged import Charged
 from accounting.rules.usage_refunds import refund
 from accounting.spending.charges import event_legs, find_charge, find_refund_parties
-from gateway.api.accounting.asking import Facts, Key
+from gateway.api.accounting.dependencies import Facts, Key
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Operator
 from gateway.api.fields import Body, Text

@@ -5,7 +5,7 @@ import base64
 from fastapi import APIRouter
 
 from accounting.money import format_usd
-from gateway.api.accounting.asking import Person
+from gateway.api.accounting.dependencies import Person
 from gateway.api.marketplace.dependencies import Facts, Open, read_record
 from gateway.api.marketplace.forms import Id, NewDispute, ShownPrompt
 from gateway.errors import RequestInvalid

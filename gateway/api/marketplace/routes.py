@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 
 from accounting.money import format_usd
 from accounting.payments.errors import PayerFrozen
-from gateway.api.accounting.asking import Key, Person
+from gateway.api.accounting.dependencies import Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.marketplace import disputes, sellers
 from gateway.api.marketplace.dependencies import Facts, Open, Shared, read_record

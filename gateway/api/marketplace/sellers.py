@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.ledger.balances import available
 from accounting.money import format_usd
-from gateway.api.accounting.asking import Key, Person
+from gateway.api.accounting.dependencies import Key, Person
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Named

@@ -13,7 +13,7 @@ import psutil
 
 from gateway.cli.doctor.finding import Finding, fail, ok, unseen, warn
 from gateway.cli.doctor.stores import reach
-from gateway.cli.running import peek
+from gateway.cli.gateway_client import peek
 from gateway.data_folder import DataFolder
 from gateway.settings import Settings
 

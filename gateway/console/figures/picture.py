@@ -30,7 +30,7 @@ LinkMark = Literal["", "Wi-Fi", "slow"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PicturePart:
     """A part of a machine's memory by its use; `other` is the system and other programs."""
 
     kind: PartKind
@@ -49,7 +49,7 @@ class Tank:
     device: str
     stage: int | None
     layers: str
-    parts: tuple[Part, ...]
+    parts: tuple[PicturePart, ...]
     total_bytes: int
     usable_bytes: int
     reason: str
@@ -232,7 +232,7 @@ def _parts(
     stage: PlannedStage | None,
     copies: Sequence[PlannedStage],
     card: ModelCard | None,
-) -> tuple[Part, ...]:
+) -> tuple[PicturePart, ...]:
     """Return the parts from bottom to top; they add up to the machine's memory if its reports are correct."""
     machine = member.machine
     sizes: dict[PartKind, int] = {
@@ -246,7 +246,7 @@ def _parts(
         sizes["work"] = needs.workspace_bytes
     sizes["free"] = max(0, _usable_bytes(machine) - sum(sizes.values()))
     sizes["other"] = max(0, _total_bytes(machine) - sum(sizes.values()))
-    return tuple(Part(kind, size_bytes) for kind, size_bytes in sizes.items() if size_bytes > 0)
+    return tuple(PicturePart(kind, size_bytes) for kind, size_bytes in sizes.items() if size_bytes > 0)
 
 
 def _wires(topology: Topology, ring: Sequence[Tank]) -> tuple[Wire, ...]:

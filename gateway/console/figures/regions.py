@@ -1,6 +1,6 @@
 """The picture's parts that change while a page is viewed."""
 
-from gateway.console.figures.placing import Sketch
+from gateway.console.figures.layout import Sketch
 from gateway.console.live import Region
 
 

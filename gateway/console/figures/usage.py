@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from accounting.ledger.balances import ROWS_MAX
 from accounting.metering.usage import UsageGroup, UsageTotal, usage_totals
-from gateway.console.pacing import Pacing
-from gateway.limits.restoring import used_by
+from gateway.console.pace_limit import Pacing
+from gateway.limits.past_use import used_by
 from gateway.records.usage_report import DAY_NS
 
 DAYS = 30

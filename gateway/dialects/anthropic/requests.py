@@ -27,7 +27,7 @@ from gateway.dialects.anthropic.blocks import (
 from gateway.dialects.base import Question
 from gateway.errors import FeatureUnsupported, RequestInvalid
 from gateway.openai import read_request
-from gateway.openai.reading import decode
+from gateway.openai.reader import decode
 
 Json = dict[str, Any]
 

@@ -19,7 +19,7 @@ from gateway.dialects.ollama.shapes import (
 from gateway.dialects.upkeep import Upkeep, UpkeepAsked, Wanted
 from gateway.errors import RequestInvalid
 from gateway.openai import Kind, read_request
-from gateway.openai.reading import decode
+from gateway.openai.reader import decode
 
 Json = dict[str, Any]
 

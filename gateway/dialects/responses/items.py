@@ -17,7 +17,7 @@ from gateway.dialects.responses.shapes import (
 )
 from gateway.dialects.responses.tools import Toolbox, ToolName, arguments_of
 from gateway.errors import FeatureUnsupported, RequestInvalid
-from gateway.openai.reading import refusal
+from gateway.openai.reader import refusal
 
 Json = dict[str, Any]
 T = TypeVar("T")

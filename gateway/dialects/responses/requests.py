@@ -11,7 +11,7 @@ from gateway.dialects.responses.shapes import Item, ResponsesRequest, TextFormat
 from gateway.dialects.responses.tools import Toolbox, ToolName, read_tools
 from gateway.errors import FeatureUnsupported, RequestInvalid
 from gateway.openai import Extras, read_request
-from gateway.openai.reading import decode
+from gateway.openai.reader import decode
 from gateway.responses.store import StoredResponse
 from gateway.settings.base import Privacy
 

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.pool.asking import Asker, Reply, explain
+from gateway.pool.queries import Asker, Reply, explain
 from gateway.pool.report import BackendReport
 
 

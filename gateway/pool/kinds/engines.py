@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from gateway.lanes.features import Feature
 from gateway.openai import Kind
-from gateway.pool.asking import Asker
 from gateway.pool.gauges import count, read_gauges
 from gateway.pool.kinds.base import ListedModel, positive, read_list
+from gateway.pool.queries import Asker
 from gateway.pool.report import LANGUAGE, BackendReport, Listing, ModelReport, abilities, kinds_of
 
 

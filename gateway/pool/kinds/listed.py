@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from gateway.lanes.features import ALL_FEATURES, Feature
 from gateway.openai import GENERATES, KINDS, Kind
-from gateway.pool.asking import Asker
 from gateway.pool.kinds.base import ListedModel, positive, read_list
+from gateway.pool.queries import Asker
 from gateway.pool.report import BackendReport, Listing, ModelReport, abilities
 from gateway.settings.base import FOREIGN
 

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from gateway.lanes.features import Feature
 from gateway.openai import GENERATES, Kind
-from gateway.pool.asking import Asker, Reply
 from gateway.pool.gauges import count, read_gauges
 from gateway.pool.kinds.base import ListedModel, positive, read_list
+from gateway.pool.queries import Asker, Reply
 from gateway.pool.report import LANGUAGE, BackendReport, Listing, ModelReport, abilities
 
 _RUNNING = "llamacpp:requests_processing"

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from gateway.lanes.features import Feature
 from gateway.openai import Kind
-from gateway.pool.asking import LIST_BYTES_MAX, Asker, explain
 from gateway.pool.kinds.base import positive
+from gateway.pool.queries import LIST_BYTES_MAX, Asker, explain
 from gateway.pool.report import LANGUAGE, BackendReport, Listing, ModelReport, abilities, kinds_of
 
 

@@ -10,8 +10,8 @@ instance answers with an error until somebody places one.
 from msgspec import Struct
 
 from gateway.openai import GENERATES
-from gateway.pool.asking import Asker, explain
 from gateway.pool.kinds.base import ListedModel, positive, read_list
+from gateway.pool.queries import Asker, explain
 from gateway.pool.report import LANGUAGE, BackendReport, Listing, ModelReport, ProbeFailed, abilities
 
 

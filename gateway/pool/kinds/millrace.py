@@ -6,8 +6,8 @@ on, token for token, with an answer that another one broke off.
 
 from gateway.lanes.features import ABILITIES, ALL_FEATURES, Feature
 from gateway.openai import DOES, KINDS, Kind
-from gateway.pool.asking import Asker
 from gateway.pool.kinds.base import GatewayExtras, ListedModel, positive, read_list
+from gateway.pool.queries import Asker
 from gateway.pool.report import BackendReport, Listing, ModelReport
 from gateway.settings.base import FOREIGN
 

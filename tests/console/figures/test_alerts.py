@@ -6,7 +6,7 @@ import pytest
 
 from gateway.console.figures import alerts
 from gateway.console.figures.alerts import BEHIND_MAX, Alert
-from gateway.console.figures.placing import sketch
+from gateway.console.figures.layout import sketch
 from gateway.guests.agent import SELLING, UNREACHED, AgentWord
 from gateway.records.inspection import Condition
 from gateway.routing.pauses import Pause

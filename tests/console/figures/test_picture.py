@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.plans.network import Link
+from gateway.console.figures.layout import TALL, WIDE, Box, LayoutForm, place
 from gateway.console.figures.machines import link_matrix
-from gateway.console.figures.picture import Part, Picture, Tank, Wire, draw, rate
-from gateway.console.figures.placing import TALL, WIDE, Box, Form, place
-from gateway.console.rendering import render
+from gateway.console.figures.picture import Picture, PicturePart, Tank, Wire, draw, rate
+from gateway.console.renderer import render
 from tests.console.topologies import CARD, GIB, everybody, household, member, node_id, topology, without_prediction
 
 
@@ -65,7 +65,12 @@ def test_a_link_is_slow_by_its_delay_or_its_rate() -> None:
 
 def tank(at: int, sizes: list[int], stage: int | None) -> Tank:
     weights, kv, free, other = sizes
-    parts = (Part("weights", weights), Part("kv", kv), Part("free", free), Part("other", other))
+    parts = (
+        PicturePart("weights", weights),
+        PicturePart("kv", kv),
+        PicturePart("free", free),
+        PicturePart("other", other),
+    )
     return Tank(node_id(at), f"m{at}", "CPU", stage, "", parts, sum(sizes), sum(sizes), "")
 
 
@@ -76,7 +81,9 @@ def tank(at: int, sizes: list[int], stage: int | None) -> Tank:
     st.lists(st.integers(1, 2**45), min_size=4, max_size=4),
     st.sampled_from((WIDE, TALL)),
 )
-def test_everything_is_inside_and_nothing_overlaps(stages: int, spares: int, sizes: list[int], form: Form) -> None:
+def test_everything_is_inside_and_nothing_overlaps(
+    stages: int, spares: int, sizes: list[int], form: LayoutForm
+) -> None:
     ring = tuple(tank(at, sizes, at) for at in range(stages))
     beside = tuple(tank(100 + at, sizes, None) for at in range(spares))
     wires = tuple(
@@ -100,7 +107,7 @@ def _overlap(a: Box, b: Box) -> bool:
 
 
 def test_names_are_text_and_not_markup() -> None:
-    from gateway.console.figures.placing import sketch
+    from gateway.console.figures.layout import sketch
 
     evil = topology([member(0, '<script>alert("x")</script>', 16), member(1, "b", 16)], stages_min=2)
     drawn = render("cluster/picture.html", cluster=sketch(evil, CARD))

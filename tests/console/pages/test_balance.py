@@ -20,7 +20,7 @@ from accounting.money import NANO_PER_USD as USD
 from accounting.payments.tables import stripe_event_table
 from accounting.rules.held import CloudBill, Payer
 from accounting.spending.lots import Lot, lots_of
-from gateway.console.pages.balance import giving
+from gateway.console.pages.balance import manual_credits
 from gateway.console.pages.balance.daily import Cell, daily
 from gateway.console.pages.balance.lines import ALL, LineFilter, codes_of, entry, read_lines
 from gateway.console.pages.balance.whose import Whose
@@ -188,7 +188,7 @@ async def test_credits_are_given_once_however_often_the_form_is_sent(house: Serv
 async def test_of_very_many_people_those_who_are_meant_are_offered(
     house: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(giving, "_OFFERED_MAX", 1)
+    monkeypatch.setattr(manual_credits, "_OFFERED_MAX", 1)
     for name in ("zoe", "zora"):
         house.services.directory.people.add(name)
     async with visiting(house) as owner:

@@ -21,7 +21,7 @@ from gateway.app import create_app, open_services
 from gateway.console.access import Visitor
 from gateway.console.live import LivePage
 from gateway.console.navigation import PAGES
-from gateway.console.pages.requests import listing, one, sheet
+from gateway.console.pages.requests import one, request_list, sheet
 from gateway.console.pages.requests.one import steps_of
 from gateway.console.pages.requests.said import TEXT_MAX, turns_of
 from gateway.identity.key_rows import KeyTerms
@@ -166,7 +166,7 @@ async def test_the_live_page_can_be_drawn_while_there_is_nothing(
         pages.append(live_page)
         return Response()
 
-    monkeypatch.setattr(listing, "live_response", keep)
+    monkeypatch.setattr(request_list, "live_response", keep)
     async with visiting(house, "owner") as owner:
         await owner.get(f"{REQUESTS}/live", model="asked by nobody")
     (region,) = await pages[0].render()

@@ -23,7 +23,7 @@ from gateway.console.filters import usd
 from gateway.console.pages.selling import first_sales, sellers_here
 from gateway.console.pages.selling.account import Mine, PayoutLine
 from gateway.console.pages.selling.agent import agent_view
-from gateway.console.pages.selling.maturing import by_day
+from gateway.console.pages.selling.maturity import by_day
 from gateway.console.pages.selling.records import AgentFiles
 from gateway.console.pages.selling.remote import read_reply
 from gateway.data_folder import DataFolder
@@ -33,7 +33,7 @@ from gateway.house.house import House
 from gateway.house.periodic import PeriodicTasks
 from gateway.identity.audit import Filter
 from gateway.market.outbound import OutboundReply
-from gateway.payments.opening import terms_of
+from gateway.payments.factory import terms_of
 from gateway.settings import HouseSettings, PaymentsSettings, SellingSettings, Settings
 from gateway.times import at
 from market.channels.terms import ChannelTerms

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from accounting.money import Price
+from gateway.console.pages.selling.price_suggestion import share_nano, suggested
 from gateway.console.pages.selling.settings_file import SettingsFile, as_toml, with_section
-from gateway.console.pages.selling.suggesting import share_nano, suggested
 from gateway.errors import Conflict
 from gateway.identity.audit import Filter
 from gateway.settings import SellingSettings

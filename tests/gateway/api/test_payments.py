@@ -13,7 +13,7 @@ from accounting.ledger.health import BrokenRule
 from accounting.payments.errors import PayerFrozen
 from accounting.payments.tables import stripe_event_table
 from accounting.rules.held import Payer
-from gateway.payments.opening import secret_key, terms_of
+from gateway.payments.factory import secret_key, terms_of
 from gateway.records.asked import AskedBefore, Claim
 from gateway.records.tables import asked_table
 from gateway.settings import PaymentsSettings, Settings, SettingsInvalid

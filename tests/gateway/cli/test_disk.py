@@ -17,12 +17,13 @@ from typer.testing import CliRunner, Result
 from cluster.errors import ModelInvalid, ModelNotFound, WeightsMismatch
 from cluster.models.store import find_model
 from gateway.advice.model_shape import read_shape
-from gateway.cli import output, pulling
-from gateway.cli.answering import Answered
+from gateway.cli import output
+from gateway.cli import pull as pulling
 from gateway.cli.bench import step_of
+from gateway.cli.chat_request import Answered
 from gateway.cli.doctor import machine, outside
 from gateway.cli.doctor.stores import stale_notice
-from gateway.cli.fetching import fetch_blob
+from gateway.cli.download import fetch_blob
 from gateway.cli.main import app
 from gateway.data_folder import DataFolder
 from tests.clusters import DEMO_MODEL
@@ -116,7 +117,7 @@ def test_a_shape_is_read_without_weights_and_within_bounds(hub: Hub, tmp_path: P
 
 
 def test_a_node_that_leaves_forgets_its_cluster_unless_it_runs(tmp_path: Path) -> None:
-    from gateway.cli.leaving import only_node
+    from gateway.cli.leave import only_node
 
     node = tmp_path / "node"
     for name in ("identity", "models/0a"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.cli import output
-from gateway.cli.running import BORROWED
+from gateway.cli.gateway_client import BORROWED
 from tests.gateway.cli import beside
 from tests.gateway.cli.beside import MODEL, Outside, completed, data, millrace
 from tests.gateways import Gateway, running_gateway

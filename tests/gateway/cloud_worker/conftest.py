@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cloud_worker.providers import CloudConfiguration, CloudModel, Limits, Timeouts
+from gateway.cloud_worker.providers import CloudConfiguration, CloudModel, ProviderLimits, Timeouts
 from tests.fakes import anthropic_provider, behaviours, openai_provider
 from tests.fakes.provider_server import ProviderServer
 from tests.gateway.cloud_worker.running import RunningWorker, running_worker
 
 TIMEOUTS = Timeouts(connect_s=3, first_byte_s=3, between_chunks_s=2.5, total_s=5)
-LIMITS = Limits(body_bytes_max=200_000, body_s=5, requests_in_flight_max=8, drain_s=2)
+LIMITS = ProviderLimits(body_bytes_max=200_000, body_s=5, requests_in_flight_max=8, drain_s=2)
 NOWHERE = "http://127.0.0.1:1/v1"
 
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 from sqlalchemy import Engine
 
-from gateway.coordination.opening import Coordination, open_coordination
+from gateway.coordination.factory import Coordination, open_coordination
 from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.identity.keys import Keys
 from gateway.settings import CoordinationSettings, SettingsInvalid, read_settings

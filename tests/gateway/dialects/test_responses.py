@@ -17,7 +17,7 @@ from gateway.dialects.responses.requests import read_responses
 from gateway.dialects.responses.writer import ResponseWriter
 from gateway.errors import FeatureUnsupported, GatewayError, NotFound, RequestInvalid, StorageUnavailable
 from gateway.identity.caller import Caller
-from gateway.responses.pruning import prune
+from gateway.responses.pruner import prune
 from gateway.responses.store import ResponseStore, StoredResponse, owner_of
 from gateway.responses.tables import response_table
 from gateway.settings.responses import ResponsesSettings

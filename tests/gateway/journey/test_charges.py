@@ -18,7 +18,7 @@ from accounting.metering.delivered import Called, Delivered, count_delivered
 from accounting.metering.recharge import mischarges
 from accounting.metering.tokenizers import load_counter
 from accounting.tables import usage_table
-from gateway.metering.opening import write_prices
+from gateway.metering.factory import write_prices
 from gateway.settings import MeteringSettings
 from tests.accounting.tokenizer import make_tokenizer
 from tests.gateway.http.edges import DONE, SSE, Backend, Edge, Writer, backend, chunk, question, until, whole

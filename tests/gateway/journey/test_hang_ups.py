@@ -19,7 +19,7 @@ from accounting.money import Price
 from accounting.tables import usage_table
 from gateway.batch_jobs import lifecycle as life
 from gateway.limits.hang_ups import UNPAID_MAX
-from gateway.metering.opening import write_prices
+from gateway.metering.factory import write_prices
 from gateway.quota import Quota
 from gateway.settings import BatchesSettings, CloudSettings
 from tests.gateway.http.edges import DONE, SSE, Backend, Edge, Writer, backend, chunk, until, whole

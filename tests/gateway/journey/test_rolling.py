@@ -10,7 +10,7 @@ import pytest
 
 from accounting.money import Price
 from accounting.rules.held import Hold
-from gateway.journey import rolling
+from gateway.journey import incremental_hold
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.quota import Quota
 from gateway.records.books import Books
@@ -108,7 +108,7 @@ async def test_books_that_are_away_end_it_at_the_border_and_not_before(
         raise AssertionError
 
     monkeypatch.setattr(Books, "grow", never)
-    monkeypatch.setattr(rolling, "BORDER_S", 0.2)
+    monkeypatch.setattr(incremental_hold, "BORDER_S", 0.2)
     async with paid(tmp_path, Talker(600), CREDITS) as (running, _):
         streamed = await stream(running)
         assert (streamed.ended, streamed.words) == ("books_unavailable", 512)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from gateway.journey.taken import PartUseless, TakenStream
-from gateway.lanes.records import Record, write_record
+from gateway.lanes.records import ResumeRecord, write_record
 from gateway.sse import EVENT_BYTES_MAX
 from tests.gateway.http.edges import DONE, said
 
@@ -26,7 +26,7 @@ class Out:
 
 
 def record(chunks: int = 1, choice: int = 0) -> bytes:
-    return write_record(Record(choice=choice, token_ids=[7], characters=1, chunks=chunks))
+    return write_record(ResumeRecord(choice=choice, token_ids=[7], characters=1, chunks=chunks))
 
 
 MIB = said("a" * 2**20)

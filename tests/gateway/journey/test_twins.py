@@ -13,7 +13,7 @@ import pytest
 from cluster.errors import RequestInvalid
 from gateway.journey import elsewhere
 from gateway.lanes.base import Answer, Call, GeneratorBody, Lane, Offer, begun
-from gateway.lanes.records import Record, write_record
+from gateway.lanes.records import ResumeRecord, write_record
 from gateway.routing.router import Router
 from gateway.settings import LaneName
 from tests.gateway.http.edges import (
@@ -49,7 +49,7 @@ def told(*texts: str, last: bool = False) -> bytes:
     written = b""
     for at, text in enumerate(texts):
         finished = last and at == len(texts) - 1
-        record = Record(choice=0, token_ids=[len(text)], characters=len(text), chunks=1, finished=finished)
+        record = ResumeRecord(choice=0, token_ids=[len(text)], characters=len(text), chunks=1, finished=finished)
         written += chunk(write_record(record) + said(text, "stop" if finished else None))
     return written
 
@@ -61,7 +61,7 @@ async def break_off(body: bytes, writer: Writer) -> None:
 
 async def break_off_between(body: bytes, writer: Writer) -> None:
     """The third token's record has come, its chunk has not."""
-    record = Record(choice=0, token_ids=[9], characters=6, chunks=1)
+    record = ResumeRecord(choice=0, token_ids=[9], characters=6, chunks=1)
     writer.write(SSE + told("The ", "wheel ") + chunk(write_record(record)))
     writer.close()
 
@@ -308,7 +308,7 @@ class RefusingLane:
 
     async def _body(self) -> AsyncGenerator[bytes]:
         yield b""
-        record = Record(choice=0, token_ids=[4], characters=4, chunks=1)
+        record = ResumeRecord(choice=0, token_ids=[4], characters=4, chunks=1)
         yield write_record(record) + said("The ")
         raise RequestInvalid("the schema allows nothing here", "response_format")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.errors import GatewayError, to_api_error
-from gateway.journey.settling import refusal
+from gateway.journey.settlement import refusal
 from gateway.lanes.refusals import failure_of, raise_error
 
 WORDS = "content policy: 'my secret plan'"

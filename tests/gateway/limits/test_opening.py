@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database import open_engine, read_sessions
 from gateway.errors import RateLimited
-from gateway.limits.opening import open_limits
+from gateway.limits.factory import open_limits
 from gateway.settings import RedisSettings
 from tests.gateway.limits.callers import caller, quota
 from tests.redis_server import RedisServer

@@ -10,7 +10,7 @@ from accounting.rules import local
 from gateway.database import open_engine, read_sessions
 from gateway.identity.tables import api_key_table
 from gateway.limits.counters import CounterKey
-from gateway.limits.restoring import used_since
+from gateway.limits.past_use import used_since
 from gateway.limits.windows import DAY_S, window
 from gateway.quota import Measure
 from tests.accounting.books import Books, usage

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited
 from gateway.identity.caller import Caller
-from gateway.limits.central import Central, Standing
+from gateway.limits.central import Central, CounterStanding
 from gateway.limits.counters import CounterKey
 from gateway.limits.leased import LeasedCounter
 from gateway.limits.leases import LeaseSource
@@ -435,9 +435,9 @@ async def test_books_that_fail_as_nobody_expected_are_asked_again(redis_server: 
         await eventually(spends)
 
 
-async def _known(central: Central) -> Standing:
+async def _known(central: Central) -> CounterStanding:
     """As of a process that has seen the counters that there are."""
-    return Standing((await central.exchange([], time.time(), Standing())).generation)
+    return CounterStanding((await central.exchange([], time.time(), CounterStanding())).generation)
 
 
 async def _enter_all(gateway: Gateway, who: Caller, count: int) -> list[Ticket]:

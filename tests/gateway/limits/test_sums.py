@@ -11,7 +11,7 @@ from accounting.ledger.postings import UsageRecord
 from accounting.rules import local
 from gateway.database import open_engine, read_sessions, upgrade, write_sessions
 from gateway.limits.counters import CounterKey
-from gateway.limits.restoring import used_since
+from gateway.limits.past_use import used_since
 from gateway.limits.tables import usage_sum_table
 from gateway.limits.windows import DAY_S, window
 from gateway.schema_upgrade import config_of

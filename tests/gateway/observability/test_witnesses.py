@@ -19,7 +19,7 @@ from gateway.journey.finished import end
 from gateway.journey.trip import Trip
 from gateway.lanes.base import Call, Meter, Offer
 from gateway.observability.access_log import AccessLog
-from gateway.observability.opening import open_telemetry
+from gateway.observability.factory import open_telemetry
 from gateway.openai import read_request
 from gateway.records.clerk import Booked
 from gateway.records.ended import Ended, Ending
@@ -138,6 +138,6 @@ def test_a_collector_gets_spans_and_metrics_by_the_conventions(collector: Collec
 
 def test_nothing_of_it_is_loaded_unless_it_is_wanted() -> None:
     heavy = "[name for name in sys.modules if name.split('.')[0] in ('opentelemetry', 'prometheus_client')]"
-    script = f"import sys, gateway.records.bookkeeper, gateway.observability.opening; print({heavy})"
+    script = f"import sys, gateway.records.bookkeeper, gateway.observability.factory; print({heavy})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

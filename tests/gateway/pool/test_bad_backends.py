@@ -9,9 +9,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pool.asking import Reply
 from gateway.pool.gauges import read_gauges
 from gateway.pool.kinds.base import read_list
+from gateway.pool.queries import Reply
 from gateway.pool.report import MODELS_MAX, Listing, ModelReport, ProbeFailed, is_safe_name
 from tests.fakes import pool_servers as servers
 from tests.gateway.pool.conftest import Opens, one, until

@@ -1,7 +1,7 @@
 """Names that callers use and names that backends use."""
 
 from gateway.pool.loads import LoadTimes
-from gateway.pool.offering import Offering, Standing, offering
+from gateway.pool.offers import Offering, Standing, offering
 from gateway.pool.report import BackendReport, ModelReport
 from gateway.settings.pool import PoolBackend
 

@@ -11,7 +11,7 @@ from gateway.errors import RequestInvalid
 from gateway.http.client import Client
 from gateway.pool.announced import announced
 from gateway.pool.kinds.catalogue import PORTS
-from gateway.pool.scanning import Place, places, scan
+from gateway.pool.scan import ScanTarget, places, scan
 from tests.fakes import pool_servers as servers
 
 pytestmark = pytest.mark.anyio
@@ -60,15 +60,15 @@ async def test_what_is_no_host_is_refused(host: str) -> None:
 
 async def test_networks_and_ports_are_looked_at_in_order_and_once() -> None:
     found = await places(["10.1.1.8/30", "10.1.1.9", "::1"], (), public=False)
-    assert found[: len(PORTS)] == [Place("10.1.1.9", port) for port in PORTS]
+    assert found[: len(PORTS)] == [ScanTarget("10.1.1.9", port) for port in PORTS]
     assert {place.host for place in found} == {"10.1.1.9", "10.1.1.10", "::1"}
     assert len(found) == 3 * len(PORTS)
-    assert Place("::1", 80).base_url == "http://[::1]:80/v1"
+    assert ScanTarget("::1", 80).base_url == "http://[::1]:80/v1"
     assert await places(["[::1]:81", "10.1.1.9:82"], (80,), public=False) == [
-        Place("::1", 81),
-        Place("10.1.1.9", 82),
+        ScanTarget("::1", 81),
+        ScanTarget("10.1.1.9", 82),
     ]
-    assert await places(["8.8.8.8"], (80,), public=True) == [Place("8.8.8.8", 80)]
+    assert await places(["8.8.8.8"], (80,), public=True) == [ScanTarget("8.8.8.8", 80)]
 
 
 async def test_what_announces_itself_is_a_place_to_look_at() -> None:
@@ -87,7 +87,9 @@ async def test_what_announces_itself_is_a_place_to_look_at() -> None:
         await asyncio.gather(gateway, return_exceptions=True)
         await by_hand.async_unregister_all_services()
         await by_hand.async_close()
-    assert {Place("127.0.0.1", 11434), Place("127.0.0.1", 8470), Place("127.0.0.1", 8400)} <= set(found)
+    assert {ScanTarget("127.0.0.1", 11434), ScanTarget("127.0.0.1", 8470), ScanTarget("127.0.0.1", 8400)} <= set(
+        found
+    )
     assert not any(place.host == "8.8.8.8" for place in found)
 
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.pool.loads import LoadTimes
-from gateway.pool.offering import Standing
-from gateway.pool.probing import judge, pause_after
+from gateway.pool.offers import Standing
+from gateway.pool.probe import judge, pause_after
 from gateway.pool.report import ModelReport, ProbeFailed
 from tests.fakes import pool_servers as servers
 from tests.gateway.pool.conftest import Opens, one, until

@@ -6,7 +6,7 @@ from gateway.console.pages.balance import (
     budgets,
     by_hand,
     cost,
-    giving,
+    manual_credits,
     payments,
     people,
     statement,
@@ -14,5 +14,5 @@ from gateway.console.pages.balance import (
 )
 
 router = accounts.router
-for part in (topping_up, statement, budgets, cost, people, giving, by_hand, books, payments):
+for part in (topping_up, statement, budgets, cost, people, manual_credits, by_hand, books, payments):
     router.include_router(part.router)

@@ -8,18 +8,18 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from accounting.money import parse_usd
-from gateway.api.accounting.asking import Facts
 from gateway.api.accounting.balance import show_balance
 from gateway.api.accounting.credit import IntoPool, fund_pool
+from gateway.api.accounting.dependencies import Facts
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.balance.asking import Once, answered, fresh
 from gateway.console.pages.balance.behind import lines_of
+from gateway.console.pages.balance.form_submission import Once, answered, fresh
 from gateway.console.pages.balance.lines import LineFilter
 from gateway.console.pages.balance.whose import PATH, Whose, whose_of
 from gateway.console.pages.keys.fields import Plain
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.errors import NotFound
 
 LINES_SHOWN = 8
@@ -34,7 +34,7 @@ class IntoPoolForm(IntoPool):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AccountPart:
     """Credits that pay for requests, in nano-USD; `kind` is promo, pool or paid; only promo has `ends_ns`."""
 
     kind: str
@@ -58,7 +58,7 @@ class Money:
     held_nano: int
     owed_nano: int
     pending_nano: int
-    parts: tuple[Part, ...]
+    parts: tuple[AccountPart, ...]
     organization: str
     frozen_why: str | None
     head: str | None
@@ -152,9 +152,11 @@ def money_of(facts: Facts, pending_nano: int, frozen_why: str | None) -> Money:
     )
 
 
-def _part(kind: str, amounts: Facts, id: str, account: str, reason: str = "", ends: str = "") -> Part:  # noqa: A002
+def _part(kind: str, amounts: Facts, id: str, account: str, reason: str = "", ends: str = "") -> AccountPart:  # noqa: A002
     ends_ns = int(datetime.fromisoformat(ends).timestamp() * 10**9) if ends else None
-    return Part(kind, id, account, reason, ends_ns, parse_usd(amounts["credits"]), parse_usd(amounts["held"]))
+    return AccountPart(
+        kind, id, account, reason, ends_ns, parse_usd(amounts["credits"]), parse_usd(amounts["held"])
+    )
 
 
 async def _pending_nano(visitor: Visitor, user_id: str) -> int:

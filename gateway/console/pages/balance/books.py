@@ -6,12 +6,12 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from accounting.ledger.health import RULES
-from gateway.api.accounting.asking import Facts
+from gateway.api.accounting.dependencies import Facts
 from gateway.api.accounting.ledger import show_blocks, show_health, verify
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.asking import answered, refuse_weak_key
-from gateway.console.rendering import page, partial
+from gateway.console.pages.balance.form_submission import answered, refuse_weak_key
+from gateway.console.renderer import page, partial
 
 BLOCKS_SHOWN = 10
 VERIFY_S = 20
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/books")
 Block = Annotated[int | None, Query(ge=1, le=2**62)]
 
 
-class Button(BaseModel):
+class BooksButton(BaseModel):
     """No fields."""
 
 
@@ -44,7 +44,7 @@ async def show(visitor: Operator, block: Block = None) -> Response:
 @router.post("/check")
 async def check_rules(request: Request, visitor: Operator) -> Response:
     """Check every rule now, including those that sum all entries; at most once a minute."""
-    await read_form(request, visitor, Button)
+    await read_form(request, visitor, BooksButton)
     return await _page(visitor, await show_health(visitor.authority, deep=True))
 
 

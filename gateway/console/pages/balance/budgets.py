@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from gateway.console.access import Viewer, Visitor
 from gateway.console.pages.keys.figures import LimitLine, limit_lines
 from gateway.console.pages.keys.limits import KINDS, place_of
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.identity.quotas import scopes_of
 
 PAGE_ROWS = 50

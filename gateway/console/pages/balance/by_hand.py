@@ -16,10 +16,10 @@ from gateway.api.accounting.keyed import id_of
 from gateway.api.fields import Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import read_form
-from gateway.console.pages.balance.asking import Once, answered
-from gateway.console.pages.balance.giving import credits_page
+from gateway.console.pages.balance.form_submission import Once, answered
+from gateway.console.pages.balance.manual_credits import credits_page
 from gateway.console.pages.balance.whose import PATH
-from gateway.console.rendering import go
+from gateway.console.renderer import go
 from gateway.errors import RequestInvalid
 
 router = APIRouter(prefix="/credits")

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 
 from accounting.metering.usage import UsageTotal
 from gateway.api.accounting import usage as usage_api
-from gateway.api.accounting.asking import scope_of as part_of
+from gateway.api.accounting.dependencies import scope_of as part_of
 from gateway.console.access import Viewer, Visitor
 from gateway.console.figures.cloud_prices import CloudEquals
 from gateway.console.figures.month import month
@@ -18,7 +18,7 @@ from gateway.console.pages.balance.daily import Cell, against_cloud, daily
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.pages.overview.scope import Scope, scope_of
 from gateway.console.pages.overview.values import people
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.identity.key_queries import names_of
 from gateway.records.request_filter import RequestFilter
 

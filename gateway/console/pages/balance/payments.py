@@ -11,10 +11,10 @@ from accounting.ledger.balances import balance
 from gateway.api.fields import Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.asking import Button, Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.form_submission import Button, Once, answered, fresh, refuse_weak_key
 from gateway.console.pages.balance.topping_up import till_of
 from gateway.console.pages.balance.whose import PATH
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.identity.people import Person
 
 _PAYMENTS = f"{PATH}/payments"

@@ -14,11 +14,11 @@ from accounting.ledger.balances import available, balance
 from accounting.rules.held import Payer
 from accounting.spending.purses import purses_of
 from gateway.console.access import Manager, Visitor
-from gateway.console.pages.balance.asking import refuse_weak_key
+from gateway.console.pages.balance.form_submission import refuse_weak_key
 from gateway.console.pages.keys.fields import Plain
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.identity.people import Organization, Person
-from gateway.paging import CURSOR_MAX, Cursor, cut
+from gateway.pages import CURSOR_MAX, Cursor, cut
 
 PAGE_ROWS = 50
 _POOLS_MAX = 200

@@ -26,7 +26,7 @@ from gateway.console.pages.balance.lines import (
 )
 from gateway.console.pages.balance.whose import whose_of
 from gateway.console.pages.keys.fields import Plain
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.errors import RequestInvalid
 from gateway.records.books import Books
 from gateway.records.sheets import as_csv

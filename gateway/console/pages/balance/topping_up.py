@@ -12,14 +12,14 @@ from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, Field
 
 from accounting.money import UsdAmount, format_usd, parse_usd
-from gateway.api.accounting.asking import Facts
+from gateway.api.accounting.dependencies import Facts
 from gateway.console.access import Operator, Viewer, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.balance.asking import Button, Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.form_submission import Button, Once, answered, fresh, refuse_weak_key
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.errors import FeatureUnsupported
 
 if TYPE_CHECKING:

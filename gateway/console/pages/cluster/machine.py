@@ -10,9 +10,9 @@ from gateway.api.admin import MachineName, NewName
 from gateway.console.access import Operator, Visitor
 from gateway.console.figures.machines import MachineRow, link_matrix
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.cluster.asking import machine_of
+from gateway.console.pages.cluster.buttons import machine_of
 from gateway.console.pages.cluster.state import cluster_state
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.errors import Conflict
 
 router = APIRouter(prefix="/console/cluster/machines/{node_id}")

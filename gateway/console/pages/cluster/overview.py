@@ -9,9 +9,9 @@ from gateway.console.access import Operator
 from gateway.console.figures.machines import link_matrix
 from gateway.console.figures.regions import picture_regions
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.cluster.asking import pressed
+from gateway.console.pages.cluster.buttons import pressed
 from gateway.console.pages.cluster.state import cluster_state
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.services import Services
 
 _EVENTS_SHOWN = 50

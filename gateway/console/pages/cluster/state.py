@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from cluster.control.topology import Topology
 from cluster.trust.identity import NodeId
+from gateway.console.figures.layout import Sketch, sketch
 from gateway.console.figures.machines import MachineRow, machine_rows
-from gateway.console.figures.placing import Sketch, sketch
 from gateway.errors import NotFound
 from gateway.services import Services
 

@@ -8,12 +8,12 @@ from pydantic import BaseModel, Field, model_validator
 
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.asking import refused
 from gateway.console.pages.keys.browsers import shown_browser
-from gateway.console.pages.keys.fields import Nothing
+from gateway.console.pages.keys.fields import NoFields
 from gateway.console.pages.keys.figures import limit_lines
+from gateway.console.pages.keys.form_submission import refused
 from gateway.console.pages.keys.limits import KINDS
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.errors import KeyInvalid, NotFound, Overloaded, RequestInvalid, TooManyWrongKeys
 from gateway.identity.quotas import scopes_of
 
@@ -77,7 +77,7 @@ async def end_session(request: Request, visitor: Viewer) -> Response:
 
 @router.post("/sessions")
 async def end_other_sessions(request: Request, visitor: Viewer) -> Response:
-    await read_form(request, visitor, Nothing)
+    await read_form(request, visitor, NoFields)
     sessions = visitor.directory.sessions
 
     def close() -> int:

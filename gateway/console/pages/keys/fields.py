@@ -120,5 +120,5 @@ class OrganizationForm(BaseModel):
     name: Text | None = None
 
 
-class Nothing(BaseModel):
+class NoFields(BaseModel):
     """A form that is only a button."""

@@ -13,7 +13,7 @@ from gateway.identity.key_rows import KeyRow
 from gateway.identity.quotas import of_scopes
 from gateway.identity.tables import api_key_table
 from gateway.limits.counters import CounterKey
-from gateway.limits.restoring import used_in
+from gateway.limits.past_use import used_in
 from gateway.limits.tables import usage_sum_table
 from gateway.limits.windows import DAY_S, window
 from gateway.quota import Quota

@@ -9,9 +9,9 @@ from gateway.api.quotas import NewQuota, remove_quota, set_quota
 from gateway.console.access import Manager, Visitor
 from gateway.console.browser import own_path
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.asking import asked
 from gateway.console.pages.keys.fields import LimitForm, LimitGone, Plain
-from gateway.console.rendering import go, page
+from gateway.console.pages.keys.form_submission import asked
+from gateway.console.renderer import go, page
 
 router = APIRouter(prefix="/limits")
 

@@ -10,11 +10,11 @@ from gateway.api.keys import Rotation, change_key, revoke_key, rotate_key
 from gateway.api.me import revoke_own_key
 from gateway.console.access import Manager, Viewer, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.asking import asked
-from gateway.console.pages.keys.fields import LanesForm, Nothing, RotationForm
+from gateway.console.pages.keys.fields import LanesForm, NoFields, RotationForm
 from gateway.console.pages.keys.figures import KeyLine, key_lines, limit_lines
+from gateway.console.pages.keys.form_submission import asked
 from gateway.console.pages.keys.limits import KINDS
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.errors import NotFound
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyRow
@@ -62,7 +62,7 @@ async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
 @router.post("/revoke")
 async def revoke(request: Request, visitor: Viewer, key_id: Named) -> Response:
     """Revoke a key: admins any key they manage, other users their own. Raises NotFound, RoleForbids."""
-    form = await read_form(request, visitor, Nothing)
+    form = await read_form(request, visitor, NoFields)
     row = await asyncio.to_thread(visible_key, visitor, key_id)
     authority = visitor.authority
     if visitor.may_administer:

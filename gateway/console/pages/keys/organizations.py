@@ -10,11 +10,11 @@ from gateway.api.people import NewOrganization, add_organization
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.asking import asked
 from gateway.console.pages.keys.fields import OrganizationForm
 from gateway.console.pages.keys.figures import limit_lines
+from gateway.console.pages.keys.form_submission import asked
 from gateway.console.pages.keys.limits import KINDS
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 
 router = APIRouter(prefix="/organizations")
 

@@ -10,14 +10,14 @@ from gateway.api.people import NewPerson, NewRole, add_person, close_sessions, p
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.asking import asked
 from gateway.console.pages.keys.browsers import shown_browser
-from gateway.console.pages.keys.fields import Nothing, PersonForm, Plain, RoleForm
+from gateway.console.pages.keys.fields import NoFields, PersonForm, Plain, RoleForm
 from gateway.console.pages.keys.figures import key_lines, limit_lines
+from gateway.console.pages.keys.form_submission import asked
 from gateway.console.pages.keys.limits import KINDS
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.identity.passwords import LINK_LASTS_S, address_of
-from gateway.paging import CURSOR_MAX, Cursor, cut
+from gateway.pages import CURSOR_MAX, Cursor, cut
 
 router = APIRouter(prefix="/people")
 
@@ -61,7 +61,7 @@ async def change_role(request: Request, visitor: Manager, user: Named) -> Respon
 
 @router.post("/{user}/remove")
 async def remove(request: Request, visitor: Manager, user: Named) -> Response:
-    form = await read_form(request, visitor, Nothing)
+    form = await read_form(request, visitor, NoFields)
     authority = visitor.authority
     removed, form = await asked(form, lambda _: remove_person(authority, user))
     if removed is None:
@@ -71,7 +71,7 @@ async def remove(request: Request, visitor: Manager, user: Named) -> Response:
 
 @router.post("/{user}/sessions")
 async def end_sessions(request: Request, visitor: Manager, user: Named) -> Response:
-    form = await read_form(request, visitor, Nothing)
+    form = await read_form(request, visitor, NoFields)
     authority = visitor.authority
     ended, form = await asked(form, lambda _: close_sessions(authority, user))
     if ended is None:
@@ -82,7 +82,7 @@ async def end_sessions(request: Request, visitor: Manager, user: Named) -> Respo
 @router.post("/{user}/password")
 async def make_link(request: Request, visitor: Operator, user: Named) -> Response:
     """Create a password link. Anyone with it can sign in as that user, so only instance admins may create one."""
-    form = await read_form(request, visitor, Nothing)
+    form = await read_form(request, visitor, NoFields)
     link, form = await asked(form, lambda _: visitor.directory.passwords.new_link(user, visitor.actor))
     if link is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from gateway.console.pages.models import backends, fit, naming, overview, residence
+from gateway.console.pages.models import backends, fit, names, overview, residence
 
 router = APIRouter()
-for _part in (overview, fit, backends, naming, residence):
+for _part in (overview, fit, backends, names, residence):
     router.include_router(_part.router)

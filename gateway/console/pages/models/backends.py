@@ -9,14 +9,14 @@ from gateway.api import pool as api
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import read_form
 from gateway.console.pages.models.overview import PATH, models_page
-from gateway.console.rendering import go
+from gateway.console.renderer import go
 from gateway.errors import GatewayError, NotFound, RequestInvalid
 from gateway.settings.pool import PoolBackend
 
 router = APIRouter(prefix=f"{PATH}/servers")
 
 
-class Button(BaseModel):
+class BackendButton(BaseModel):
     """No fields."""
 
 
@@ -64,7 +64,7 @@ async def scan(request: Request, visitor: Operator) -> Response:
 @router.post("/{name}/{what}")
 async def change(request: Request, visitor: Operator, name: str, what: str) -> Response:
     """Drain, undrain or remove a server. Raises NotFound, RequestInvalid."""
-    await read_form(request, visitor, Button)
+    await read_form(request, visitor, BackendButton)
     return go(visitor, f"{PATH}#servers", await _change(visitor, name, what))
 
 

@@ -12,7 +12,7 @@ from gateway.advice.service import Wishes, ask_advice
 from gateway.console.access import Operator
 from gateway.console.forms import Form, check
 from gateway.console.pages.models.overview import PATH
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 
 router = APIRouter(prefix=PATH)
 

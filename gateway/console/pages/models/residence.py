@@ -14,7 +14,7 @@ from gateway.console.access import Operator, Visitor
 from gateway.console.forms import read_form
 from gateway.console.pages.models.overview import PATH, models_page
 from gateway.console.pages.models.state import caller_of
-from gateway.console.rendering import go
+from gateway.console.renderer import go
 from gateway.dialects.upkeep import Upkeep
 from gateway.errors import Conflict, GatewayError
 from gateway.journey.upkeep import look_after

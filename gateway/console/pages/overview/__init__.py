@@ -20,8 +20,8 @@ from gateway.console.pages.overview.values import (
     people,
     personal,
 )
-from gateway.console.rendering import go, page
-from gateway.console.sharing import Shared
+from gateway.console.renderer import go, page
+from gateway.console.shared_values import Shared
 from gateway.errors import RequestInvalid
 from gateway.routing.pauses import Pausable
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from accounting.rules.held import Payer
 from accounting.spending.purses import credits_of
-from gateway.api.accounting.asking import scope_of as part_of
+from gateway.api.accounting.dependencies import scope_of as part_of
 from gateway.console.access import Visitor
 from gateway.console.figures import alerts
 from gateway.console.figures.alerts import Alert
 from gateway.console.figures.cloud_prices import CloudEquals
+from gateway.console.figures.layout import Sketch, sketch
 from gateway.console.figures.month import Month, charged, month
-from gateway.console.figures.placing import Sketch, sketch
 from gateway.console.figures.usage import DAYS, UsageFigures
 from gateway.console.pages.overview.scope import Scope, scope_of
 from gateway.console.pages.requests.wanted import as_shown

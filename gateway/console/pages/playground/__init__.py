@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from gateway.console.pages.playground import asking, code, facts, showing
+from gateway.console.pages.playground import code, facts, page, send_message
 
 router = APIRouter()
-for _part in (showing, asking, code, facts):
+for _part in (page, send_message, code, facts):
     router.include_router(_part.router)

@@ -11,7 +11,7 @@ from gateway.console.browser import root_of
 from gateway.console.forms import read_form
 from gateway.console.pages.playground.problems import as_json, wrong_fields
 from gateway.console.pages.playground.question import FORM_BYTES_MAX, PATH, Draft
-from gateway.console.rendering import partial
+from gateway.console.renderer import partial
 
 router = APIRouter(prefix=PATH)
 

@@ -9,7 +9,7 @@ from accounting.ledger.postings import FROM_CACHE
 from gateway.console.access import Viewer
 from gateway.console.pages.playground.question import PATH
 from gateway.console.pages.requests.one import find_visible, tokens_per_s
-from gateway.console.rendering import pages_of, partial
+from gateway.console.renderer import pages_of, partial
 from gateway.errors import NotFound
 from gateway.records.request_log import RequestEntry
 

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 from gateway.console.access import Manager
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.pages.keys.limits import place_of
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.identity.audit import Entry, Filter
 from gateway.identity.key_queries import names_of
 

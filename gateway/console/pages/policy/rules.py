@@ -8,10 +8,10 @@ from fastapi import APIRouter, Response
 
 from gateway.console.access import Manager, Visitor
 from gateway.console.pages.keys.figures import limit_lines
+from gateway.console.pages.keys.key_list import opening_rows
 from gateway.console.pages.keys.limits import KINDS, place_of
-from gateway.console.pages.keys.listing import opening_rows
 from gateway.console.pages.policy.settings_shown import CACHING, LEAVING, ROUTING, SPENDING, shown
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.settings.base import FOREIGN, LaneName, Privacy
 
 router = APIRouter(prefix="/console/policy")

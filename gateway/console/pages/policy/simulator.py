@@ -13,9 +13,9 @@ from gateway.api.fields import Text
 from gateway.api.routes_admin import RouteQuestion, explain_route
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.asking import refused
-from gateway.console.pages.keys.listing import opening_rows
-from gateway.console.rendering import page
+from gateway.console.pages.keys.form_submission import refused
+from gateway.console.pages.keys.key_list import opening_rows
+from gateway.console.renderer import page
 from gateway.errors import Conflict, NotFound, RequestInvalid
 from gateway.routing.router import BYTES_PER_TOKEN
 from gateway.settings.base import LaneName, Privacy

@@ -13,10 +13,10 @@ from gateway.console.access import Viewer, Visitor
 from gateway.console.browser import is_htmx
 from gateway.console.pages.requests.said import stored_turns
 from gateway.console.pages.requests.wanted import as_shown, visible_to
-from gateway.console.rendering import page, pages_of, partial
+from gateway.console.renderer import page, pages_of, partial
 from gateway.errors import NotFound
 from gateway.identity.key_queries import names_of
-from gateway.paging import Cursor
+from gateway.pages import Cursor
 from gateway.records.request_log import ROWS_MAX, RequestEntry, RequestLog
 
 router = APIRouter(prefix="/console/requests")
@@ -60,7 +60,7 @@ class Booked:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineStep:
     """One stretch of a request's time; `share` is its percentage of the total, `at` its start in percent.
 
     `begins` and `ends` name the moments at its two ends.
@@ -121,7 +121,7 @@ async def values_of(visitor: Visitor, entry: RequestEntry) -> dict[str, Any]:
     }
 
 
-def steps_of(entry: RequestEntry) -> list[Step]:
+def steps_of(entry: RequestEntry) -> list[TimelineStep]:
     """Return the stretches between admission, decision, first token and end, as far as they were reached."""
     whole_ms = max(entry.duration_ms, 1)
     moments = {
@@ -130,7 +130,7 @@ def steps_of(entry: RequestEntry) -> list[Step]:
         "end": entry.duration_ms,
     }
     foretold = _foretold(entry)
-    steps: list[Step] = []
+    steps: list[TimelineStep] = []
     begins, before_ms, before_foretold = "admission", 0, 0.0
     for ends, at_ms in moments.items():
         if at_ms is None:
@@ -140,7 +140,7 @@ def steps_of(entry: RequestEntry) -> list[Step]:
         took_ms, then = at_ms - before_ms, foretold.get(ends)
         share = 100 * took_ms / whole_ms if entry.duration_ms else 100.0 if ends == "end" else 0.0
         expected = None if then is None else max(0.0, then - before_foretold)
-        steps.append(Step(begins, ends, took_ms, 100 * before_ms / whole_ms, share, expected))
+        steps.append(TimelineStep(begins, ends, took_ms, 100 * before_ms / whole_ms, share, expected))
         begins, before_ms, before_foretold = ends, at_ms, before_foretold if then is None else then
     return steps
 

@@ -12,7 +12,7 @@ from accounting.money import format_usd
 from gateway.console.access import Viewer, Visitor
 from gateway.console.pages.requests.wanted import as_shown, read_wanted, visible_to
 from gateway.errors import RequestInvalid
-from gateway.paging import Cursor
+from gateway.pages import Cursor
 from gateway.records.request_filter import RequestFilter
 from gateway.records.request_log import RequestEntry
 from gateway.records.sheets import as_csv

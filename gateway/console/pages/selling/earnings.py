@@ -10,19 +10,19 @@ from pydantic import BaseModel, Field
 from accounting.errors import BooksUnavailable
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.terms import NANO_PER_CENT
-from gateway.api.accounting.asking import sheet
+from gateway.api.accounting.dependencies import sheet
 from gateway.console.access import Visitor
 from gateway.console.forms import Form, read_form
+from gateway.console.pages.selling.access import PATH, Seller, tried
 from gateway.console.pages.selling.account import Account, Bounds, Conditions, Connect, PayoutLine, Standing
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
-from gateway.console.pages.selling.asking import PATH, Seller, tried
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.errors import FeatureUnsupported, GatewayError, NotFound, Overloaded, RoleForbids
 from gateway.times import at
 
 if TYPE_CHECKING:
-    from gateway.console.pages.selling.maturing import Money
+    from gateway.console.pages.selling.maturity import Money
 
 EARNINGS = f"{PATH}/earnings"
 _LINES_MAX = 1_000
@@ -103,7 +103,7 @@ async def statement_csv(visitor: Seller, before: Before = None) -> Response:
         raise NotFound(
             "This gateway is not a marketplace. Download the statement from the marketplace where you sell."
         )
-    from gateway.console.pages.selling.maturing import newest_lines
+    from gateway.console.pages.selling.maturity import newest_lines
 
     user_id = visitor.caller.user_id
 
@@ -162,7 +162,7 @@ async def _money(visitor: Visitor) -> "Money | None":
     house, user_id = visitor.services.house, visitor.caller.user_id
     if house is None:
         return None
-    from gateway.console.pages.selling.maturing import money_of
+    from gateway.console.pages.selling.maturity import money_of
 
     return await house.ask(money_of, house, user_id)
 

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 from gateway.api.fields import Named, Text, Wanted
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.selling.asking import PATH, refused, tried
-from gateway.console.rendering import go, page
+from gateway.console.pages.selling.access import PATH, refused, tried
+from gateway.console.renderer import go, page
 from gateway.errors import GatewayError, NotFound
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ async def _page(
 
 def _look(house: "House", seller: str | None) -> dict[str, Any]:
     from gateway.console.pages.selling.desks import quarrels, trades
-    from gateway.console.pages.selling.maturing import day_written
+    from gateway.console.pages.selling.maturity import day_written
     from gateway.console.pages.selling.sellers_here import reserves_of, sellers_of, sums, withheld_of
 
     return {

@@ -12,12 +12,12 @@ from pydantic import BaseModel
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import read_form
 from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.pages.selling.access import PATH, Seller, idle_now, price
 from gateway.console.pages.selling.account import Account, Standing
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agent import AgentView, agent_view
 from gateway.console.pages.selling.agents_settings import command_of, settings_now, settings_problem
-from gateway.console.pages.selling.asking import PATH, Seller, idle_now, price
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.data_folder import DataFolder
 from gateway.errors import GatewayError
 from gateway.settings import SellingSettings

@@ -12,8 +12,8 @@ from accounting.money import Price
 from gateway.advice.service import cloud_prices
 from gateway.console.access import Visitor
 from gateway.console.figures.cloud_prices import CloudEquals
-from gateway.console.pages.selling.asking import idle_now
-from gateway.console.pages.selling.suggesting import Pace, pace_of
+from gateway.console.pages.selling.access import idle_now
+from gateway.console.pages.selling.price_suggestion import SalesPace, pace_of
 from gateway.guests.admission import OWN
 from gateway.guests.spare import SpareModel
 from gateway.lanes.base import Offer
@@ -36,7 +36,7 @@ class Here:
     name: str
     spare: SpareModel | None
     lacks: str
-    pace: Pace | None
+    pace: SalesPace | None
 
 
 async def models_here(visitor: Visitor, sold: Sequence[Mapping[str, Any]] = ()) -> list[Here]:
@@ -58,7 +58,7 @@ async def models_here(visitor: Visitor, sold: Sequence[Mapping[str, Any]] = ()) 
     return sorted(found, key=lambda here: (bool(here.lacks), here.name))
 
 
-def pace_now(services: Services, model: str) -> Pace | None:
+def pace_now(services: Services, model: str) -> SalesPace | None:
     """Return the pace of the latest local answers. Reads the request log."""
     rows = [
         row

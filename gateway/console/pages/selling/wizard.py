@@ -17,9 +17,16 @@ from accounting.money import format_usd
 from gateway.advice.service import own_cost
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, check, read_form
+from gateway.console.pages.selling.access import PATH, price, sentence
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import command_of, file_of, settings_now
-from gateway.console.pages.selling.asking import PATH, price, sentence
+from gateway.console.pages.selling.price_suggestion import (
+    SalesPace,
+    cheapest,
+    power_nano_per_mtok,
+    share_nano,
+    suggested,
+)
 from gateway.console.pages.selling.settings_file import SECRETS, as_toml
 from gateway.console.pages.selling.steps import (
     DAYS,
@@ -37,9 +44,8 @@ from gateway.console.pages.selling.steps import (
     tables,
     without_model,
 )
-from gateway.console.pages.selling.suggesting import Pace, cheapest, power_nano_per_mtok, share_nano, suggested
 from gateway.console.pages.selling.wares_here import cloud_prices_of, models_here, pace_now, preview
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.errors import GatewayError, NotFound, RequestInvalid
 from gateway.settings import FILE_NAME, SettingsInvalid
 
@@ -212,7 +218,7 @@ async def _of_step(visitor: Visitor, name: StepName, model: str, section: Mappin
 async def _prices(visitor: Visitor, model: str) -> dict[str, Any]:
     services = visitor.services
     fee_bps, is_fee_known = await _fee(visitor)
-    pace: Pace | None = await asyncio.to_thread(pace_now, services, model)
+    pace: SalesPace | None = await asyncio.to_thread(pace_now, services, model)
     cloud = await asyncio.to_thread(cloud_prices_of, services, model)
     plan = services.controller.topology().plan
     machines = len(plan.stages) if plan and model in services.lanes["cluster"].models() else 1

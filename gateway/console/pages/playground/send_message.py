@@ -14,7 +14,7 @@ from gateway.console.forms import read_form
 from gateway.console.pages.playground.listener import Listener
 from gateway.console.pages.playground.problems import as_json, problem_of, wrong_fields
 from gateway.console.pages.playground.question import FORM_BYTES_MAX, PATH, Question
-from gateway.console.rendering import HEADERS, pages_of
+from gateway.console.renderer import HEADERS, pages_of
 from gateway.dialects.routes import ROUTES
 from gateway.errors import ApiError, to_api_error
 from gateway.identity.caller import Caller

@@ -11,13 +11,13 @@ from gateway.console.access import Viewer, Visitor
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.pages.keys.figures import key_lines
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.identity import key_queries
 from gateway.identity.key_queries import ALL
 from gateway.identity.key_rows import KeyRow
 from gateway.identity.keys import ROWS_MAX
 from gateway.identity.people import Person
-from gateway.paging import CURSOR_MAX, Cursor, cut
+from gateway.pages import CURSOR_MAX, Cursor, cut
 from gateway.settings.base import LaneName, Privacy
 
 PAGE_ROWS = 50

@@ -11,11 +11,11 @@ from gateway.api.keys import create_key
 from gateway.api.quotas import NewQuota, set_quota
 from gateway.console.access import Manager, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.asking import asked
 from gateway.console.pages.keys.fields import NewKeyForm
-from gateway.console.pages.keys.listing import people_of
+from gateway.console.pages.keys.form_submission import asked
+from gateway.console.pages.keys.key_list import people_of
 from gateway.console.pages.keys.one import shown_once
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.errors import GatewayError, RequestInvalid
 from gateway.identity.people import Person
 from gateway.identity.quotas import parse_quota

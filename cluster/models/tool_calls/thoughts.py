@@ -1,7 +1,7 @@
 """Thoughts, separated from the text that follows them."""
 
 from cluster.models.tool_calls.markers import Window
-from cluster.models.tool_calls.speech import Content, Listener, Speech, Thought
+from cluster.models.tool_calls.speech import Content, Speech, SpeechListener, Thought
 
 
 class Plain:
@@ -17,7 +17,7 @@ class Plain:
 class ThoughtListener:
     """Parses a thought at the beginning, then the rest. `is_thinking`: the prompt has begun the thought."""
 
-    def __init__(self, marks: tuple[str, str], rest: Listener, *, is_thinking: bool) -> None:
+    def __init__(self, marks: tuple[str, str], rest: SpeechListener, *, is_thinking: bool) -> None:
         self._opening, self._closing = marks
         self._rest = rest
         self._window = Window()

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Query, Request, Response
 from cluster.trust.addresses import Target, is_reachable
 from cluster.trust.authority import TOKEN_TTL_S
 from gateway.api import admin
-from gateway.api.joining import join_command
+from gateway.api.join_command import join_command
 from gateway.console.access import Operator
 from gateway.console.figures.machines import link_matrix
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.cluster.asking import pressed
+from gateway.console.pages.cluster.buttons import pressed
 from gateway.console.pages.cluster.state import cluster_state
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.services import Services
 
 _NS_PER_S = 10**9

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.running import base_url, borrowed_key, refuse
+from gateway.cli.gateway_client import base_url, borrowed_key, refuse
 from gateway.settings import Settings
 
 if TYPE_CHECKING:

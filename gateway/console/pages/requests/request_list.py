@@ -8,13 +8,13 @@ from fastapi import APIRouter, Query, Request, Response
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.keys.listing import rows_of
+from gateway.console.pages.keys.key_list import rows_of
 from gateway.console.pages.requests.sheet import ROWS_MAX
 from gateway.console.pages.requests.wanted import LANES, Wanted, as_shown, read_wanted, visible_to
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.errors import RequestInvalid
 from gateway.identity.key_queries import names_of
-from gateway.paging import Cursor
+from gateway.pages import Cursor
 from gateway.records.request_filter import RequestFilter
 from gateway.records.request_log import RequestPage
 

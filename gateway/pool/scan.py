@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from gateway.errors import RequestInvalid
 from gateway.http.client import Client
-from gateway.pool.asking import Asker
 from gateway.pool.kinds.catalogue import KINDS_OF_BACKEND, PORTS
+from gateway.pool.queries import Asker
 from gateway.pool.recognition import recognise
 from gateway.pool.report import ProbeFailed
 from gateway.settings.pool import BackendKind, PoolBackend
@@ -42,7 +42,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScanTarget:
     """Where to look. `addresses` are what the resolver said of a host that is a name: it is not asked again, since
     it might say something else to whoever connects than to whoever admitted it."""
 
@@ -55,12 +55,12 @@ class Place:
         return f"http://[{self.host}]:{self.port}/v1" if ":" in self.host else f"http://{self.host}:{self.port}/v1"
 
     @property
-    def doors(self) -> list["Place"]:
+    def doors(self) -> list["ScanTarget"]:
         """Each of its addresses by itself."""
-        return [Place(address, self.port) for address in self.addresses or (self.host,)]
+        return [ScanTarget(address, self.port) for address in self.addresses or (self.host,)]
 
 
-async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) -> list[Place]:
+async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) -> list[ScanTarget]:
     """Every host with every port. Raises RequestInvalid for what is no host, is too much, or is not admitted."""
     wanted = list(dict.fromkeys(hosts))
     if not 0 < len(wanted) <= HOSTS_MAX:
@@ -75,7 +75,9 @@ async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) ->
         raise RequestInvalid(
             f"hosts: {len(known)} addresses are more than {ADDRESSES_MAX}; scan smaller networks", param="hosts"
         )
-    found = list(dict.fromkeys(Place(host, port, addresses) for (host, addresses), at in known for port in at))
+    found = list(
+        dict.fromkeys(ScanTarget(host, port, addresses) for (host, addresses), at in known for port in at)
+    )
     if len(found) > PLACES_MAX:
         text = f"ports: {len(found)} ports of all hosts together are more than {PLACES_MAX}; scan in parts"
         raise RequestInvalid(text, param="ports")
@@ -134,11 +136,11 @@ def _admit(host: str, address: str, *, public: bool) -> None:
         )
 
 
-async def scan(client: Client, wanted: Iterable[Place]) -> list[Found]:
+async def scan(client: Client, wanted: Iterable[ScanTarget]) -> list[Found]:
     """Those that answer like a server of models, in the order in which they were asked for."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def look(place: Place) -> Found | None:
+    async def look(place: ScanTarget) -> Found | None:
         async with gate:
             return await _look(client, place)
 
@@ -146,7 +148,7 @@ async def scan(client: Client, wanted: Iterable[Place]) -> list[Found]:
     return [one for one in found if one]
 
 
-async def _look(client: Client, place: Place) -> Found | None:
+async def _look(client: Client, place: ScanTarget) -> Found | None:
     door = await _open_door(place)
     if door is None:
         return None
@@ -162,7 +164,7 @@ async def _look(client: Client, place: Place) -> Found | None:
     return Found(kind, entry, models, note)
 
 
-async def _open_door(place: Place) -> Place | None:
+async def _open_door(place: ScanTarget) -> ScanTarget | None:
     """The first of its addresses where somebody listens."""
     for door in place.doors:
         if await _listens(door):
@@ -170,7 +172,7 @@ async def _open_door(place: Place) -> Place | None:
     return None
 
 
-async def _listens(place: Place) -> bool:
+async def _listens(place: ScanTarget) -> bool:
     try:
         async with asyncio.timeout(_CONNECT_S):
             _, writer = await asyncio.open_connection(place.host, place.port)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.running import TIMEOUT_S, as_person, ask, borrowed_key, peek, refuse
+from gateway.cli.gateway_client import TIMEOUT_S, as_person, ask, borrowed_key, peek, refuse
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.data_folder import DataFolder
 from gateway.settings import Settings

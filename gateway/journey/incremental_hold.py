@@ -14,8 +14,8 @@ from msgspec import structs
 from accounting.errors import LedgerError
 from gateway.errors import GatewayError, LaneFailed
 from gateway.journey.elsewhere import is_stream
-from gateway.journey.fitting import part_of
-from gateway.journey.holding import Ended, put_aside_late, put_more_aside
+from gateway.journey.holds import Ended, put_aside_late, put_more_aside
+from gateway.journey.split_event import part_of
 from gateway.journey.tally import Tally
 from gateway.journey.trip import Trip
 from gateway.lanes.allowance import Allowance

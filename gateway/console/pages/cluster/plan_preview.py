@@ -12,10 +12,10 @@ from cluster.plans.plan import Plan
 from cluster.trust.identity import NodeId
 from gateway.api import admin
 from gateway.console.access import Operator, Visitor
-from gateway.console.figures.placing import Sketch, sketch
+from gateway.console.figures.layout import Sketch, sketch
 from gateway.console.forms import read_form
 from gateway.console.pages.cluster.state import ClusterState, cluster_state
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.errors import NotFound, RequestInvalid
 
 _MACHINES_MAX = 256

@@ -20,7 +20,7 @@ from rich.progress import (
 
 from cluster.errors import ModelNotFound
 from gateway.cli import output
-from gateway.cli.fetching import Tell, fetch_blob
+from gateway.cli.download import Tell, fetch_blob
 
 # A hub gives one address its full rate over this many connections.
 _AT_ONCE = 4

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from gateway.limits.limits import Limits, Source
 from gateway.limits.local import LocalSource, Reader
-from gateway.limits.restoring import used_since
+from gateway.limits.past_use import used_since
 from gateway.settings.limits import RedisSettings
 
 

@@ -18,7 +18,7 @@ from gateway.console.pages.playground.question import (
 )
 from gateway.console.pages.requests.one import find_visible
 from gateway.console.pages.requests.said import stored_turns
-from gateway.console.rendering import page
+from gateway.console.renderer import page
 from gateway.settings.base import LaneName
 
 _LANES: tuple[LaneName, ...] = ("cluster", "pool", "cloud", "market")

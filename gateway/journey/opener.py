@@ -22,7 +22,7 @@ from gateway.errors import (
 from gateway.journey.attempt import begin
 from gateway.journey.deadline import in_time
 from gateway.journey.hedging import open_hedged
-from gateway.journey.holding import put_aside
+from gateway.journey.holds import put_aside
 from gateway.journey.nobody import why_nobody
 from gateway.journey.outage import Failure
 from gateway.journey.trip import Trip

@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field
 
 from gateway.console.access import Visitor
 from gateway.console.forms import Form, read_form
+from gateway.console.pages.selling.access import PATH, Seller, tried
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
-from gateway.console.pages.selling.asking import PATH, Seller, tried
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.data_folder import DataFolder
 from gateway.errors import GatewayError, NotFound
 from market.channels.terms import LANES_MAX
@@ -98,7 +98,7 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
     """Submit the text through the marketplace's own route; the first to do so opens the dispute, at a fee."""
     house = _house(visitor)
     from gateway.console.pages.selling.desks import allocation_raw
-    from gateway.console.pages.selling.quarrelling import bring_text
+    from gateway.console.pages.selling.dispute_data import bring_text
 
     raw = await house.ask(allocation_raw, house, allocation, visitor.caller.user_id)
     if raw is None:
@@ -166,7 +166,7 @@ async def _dispute_page(
     visitor: Visitor, allocation: str, lane: int, form: Form[Brought] | None = None, status: int = 200
 ) -> Response:
     house = _house(visitor)
-    from gateway.console.pages.selling.quarrelling import facts_of_lane
+    from gateway.console.pages.selling.dispute_data import facts_of_lane
 
     values = await house.ask(facts_of_lane, house, visitor.caller.user_id, allocation, lane)
     return page(

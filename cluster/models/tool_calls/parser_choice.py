@@ -4,12 +4,12 @@ from cluster.models.chat_format import ChatFormat, ToolFormat
 from cluster.models.tool_calls.bare import BareListener
 from cluster.models.tool_calls.harmony import HarmonyListener
 from cluster.models.tool_calls.named import DEEPSEEK, MISTRAL, NamedListener
-from cluster.models.tool_calls.speech import Listener
+from cluster.models.tool_calls.speech import SpeechListener
 from cluster.models.tool_calls.tagged import TaggedListener
-from cluster.models.tool_calls.thinking import Plain, ThoughtListener
+from cluster.models.tool_calls.thoughts import Plain, ThoughtListener
 
 
-def listen(form: ChatFormat, functions: frozenset[str], *, is_thinking: bool) -> Listener | None:
+def listen(form: ChatFormat, functions: frozenset[str], *, is_thinking: bool) -> SpeechListener | None:
     """Return the parser of an answer that may call these functions; None if all of it is content."""
     if form.tools == "harmony":
         return HarmonyListener()
@@ -19,7 +19,7 @@ def listen(form: ChatFormat, functions: frozenset[str], *, is_thinking: bool) ->
     return ThoughtListener(form.thought, calls or Plain(), is_thinking=is_thinking)
 
 
-def _for_calls(form: ToolFormat, functions: frozenset[str]) -> Listener:
+def _for_calls(form: ToolFormat, functions: frozenset[str]) -> SpeechListener:
     match form:
         case "hermes":
             return TaggedListener("<tool_call>", "</tool_call>")

@@ -7,7 +7,7 @@ from typing import Any
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from gateway.cli import output
-from gateway.cli.running import ask, lines
+from gateway.cli.gateway_client import ask, lines
 from gateway.data_folder import DataFolder
 from gateway.settings import Settings, SettingsInvalid
 
@@ -21,7 +21,7 @@ def pulled(settings: Settings, model: str) -> dict[str, Any]:
     """Download the missing files of a Hugging Face model; may end the command."""
     from cluster.errors import ModelError
     from gateway.advice.service import models_folder
-    from gateway.cli.pulling import PullStopped, pull_model
+    from gateway.cli.pull import PullStopped, pull_model
 
     if model.partition("@")[0].count("/") != 1 or model.startswith((".", "/", "~")):
         output.fail(

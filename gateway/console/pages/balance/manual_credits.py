@@ -10,14 +10,14 @@ from pydantic import AwareDatetime, BaseModel, Field, field_validator
 
 from accounting.money import UsdAmount
 from gateway.api.accounting import credit
-from gateway.api.accounting.asking import Facts
+from gateway.api.accounting.dependencies import Facts
 from gateway.api.fields import Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.asking import Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.form_submission import Once, answered, fresh, refuse_weak_key
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
-from gateway.console.rendering import go, page
+from gateway.console.renderer import go, page
 from gateway.errors import RequestInvalid
 from gateway.identity.people import Organization, Person
 

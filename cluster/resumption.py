@@ -17,7 +17,7 @@ LOSSES_MAX = 3
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ResumedChoice:
     """The part of one choice that the caller has. `spent_ns` is the time of earlier heads' stages."""
 
     token_ids: list[int] = field(default_factory=list)
@@ -35,8 +35,8 @@ class ResumedRequest:
         if not request.sampling.seed:
             request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
         self._request = request
-        self._choices = [_Choice(list(had.token_ids), had.characters) for had in request.resume]
-        self._choices = self._choices or [_Choice() for _ in range(request.n)]
+        self._choices = [_ResumedChoice(list(had.token_ids), had.characters) for had in request.resume]
+        self._choices = self._choices or [_ResumedChoice() for _ in range(request.n)]
         self._tries = 0
         self._is_begun = False
         self._is_accepted = False

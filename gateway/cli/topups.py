@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 
 from gateway.cli import output
-from gateway.cli.running import as_person, ask, borrowed_key
+from gateway.cli.gateway_client import as_person, ask, borrowed_key
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:

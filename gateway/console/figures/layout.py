@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cluster.control.topology import Topology
 from cluster.models.model_card import ModelCard
-from gateway.console.figures.picture import PART_KINDS, Part, PartKind, Picture, Tank, Wire, draw
+from gateway.console.figures.picture import PART_KINDS, PartKind, Picture, PicturePart, Tank, Wire, draw
 
 _EDGE = 12
 # The link back to the coordinator runs left of everything.
@@ -19,7 +19,7 @@ _ARROW = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class LayoutForm:
     """Dimensions of a drawing, in its own pixels."""
 
     columns: int
@@ -30,15 +30,15 @@ class Form:
     name_characters: int
 
 
-WIDE = Form(columns=4, box_width=172, box_height=176, gap_x=96, gap_y=72, name_characters=17)
-TALL = Form(columns=1, box_width=272, box_height=150, gap_x=0, gap_y=56, name_characters=27)
+WIDE = LayoutForm(columns=4, box_width=172, box_height=176, gap_x=96, gap_y=72, name_characters=17)
+TALL = LayoutForm(columns=1, box_width=272, box_height=150, gap_x=0, gap_y=56, name_characters=27)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """A part of a machine's memory as a band of its box."""
 
-    part: Part
+    part: PicturePart
     y: float
     height: float
 
@@ -63,7 +63,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LayoutLine:
     """A link: its corner points, the three points of its arrow, and the position of its text."""
 
     wire: Wire
@@ -79,7 +79,7 @@ class Drawing:
     width: float
     height: float
     ring: tuple[Box, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[LayoutLine, ...]
     beside: tuple[Box, ...]
     beside_y: float
 
@@ -105,7 +105,7 @@ def sketch(topology: Topology, card: ModelCard | None) -> Sketch:
     return Sketch(picture, place(picture, WIDE), place(picture, TALL))
 
 
-def place(picture: Picture, form: Form) -> Drawing:
+def place(picture: Picture, form: LayoutForm) -> Drawing:
     """Return everything with its coordinates; the origin is at the top left."""
     left = _BUS if len(picture.ring) > 1 else _EDGE
     ring = [_box(tank, form, *_snake(at, form, left)) for at, tank in enumerate(picture.ring)]
@@ -120,7 +120,7 @@ def place(picture: Picture, form: Form) -> Drawing:
     return Drawing(right + _EDGE, bottom + _EDGE, tuple(ring), tuple(lines), tuple(beside), beside_y - _EDGE)
 
 
-def _snake(at: int, form: Form, left: int) -> tuple[float, float]:
+def _snake(at: int, form: LayoutForm, left: int) -> tuple[float, float]:
     """Alternate the direction of rows, so that neighbours are always adjacent."""
     row, column = divmod(at, form.columns)
     if row % 2:
@@ -128,7 +128,7 @@ def _snake(at: int, form: Form, left: int) -> tuple[float, float]:
     return left + column * (form.box_width + form.gap_x), _EDGE + row * (form.box_height + form.gap_y)
 
 
-def _beside(tanks: Sequence[Tank], form: Form, left: int, top: float) -> list[Box]:
+def _beside(tanks: Sequence[Tank], form: LayoutForm, left: int, top: float) -> list[Box]:
     pitch_x, pitch_y = form.box_width + _GAP_BESIDE, form.box_height + _GAP_BESIDE
     columns = form.columns if form.columns == 1 else form.columns + 1
     return [
@@ -137,7 +137,7 @@ def _beside(tanks: Sequence[Tank], form: Form, left: int, top: float) -> list[Bo
     ]
 
 
-def _box(tank: Tank, form: Form, x: float, y: float) -> Box:
+def _box(tank: Tank, form: LayoutForm, x: float, y: float) -> Box:
     name = tank.name
     if len(name) > form.name_characters:
         name = name[: form.name_characters - 1] + "…"
@@ -145,7 +145,7 @@ def _box(tank: Tank, form: Form, x: float, y: float) -> Box:
     return Box(tank, name, x, y, form.box_width, form.box_height, levels)
 
 
-def _levels(parts: Sequence[Part], top: float, height: float) -> tuple[Level, ...]:
+def _levels(parts: Sequence[PicturePart], top: float, height: float) -> tuple[Level, ...]:
     """Return bands from bottom to top that together fill the box."""
     total_bytes = sum(part.size_bytes for part in parts) or 1
     heights = [max(_PART_HEIGHT_MIN, height * part.size_bytes / total_bytes) for part in parts]
@@ -161,7 +161,7 @@ def _neighbours(ring: Sequence[Box]) -> list[tuple[Box, Box]]:
     return list(zip(ring, [*ring[1:], *ring[:1]], strict=True))
 
 
-def _line(wire: Wire, sender: Box, receiver: Box, form: Form) -> Line:
+def _line(wire: Wire, sender: Box, receiver: Box, form: LayoutForm) -> LayoutLine:
     if wire.is_back:
         return _back(wire, sender, receiver)
     if sender.y == receiver.y:
@@ -170,7 +170,9 @@ def _line(wire: Wire, sender: Box, receiver: Box, form: Form) -> Line:
         end = receiver.x if sign > 0 else receiver.x + receiver.width
         y = sender.middle_y
         arrow = _points((end, y), (end - sign * _ARROW, y - _ARROW / 1.5), (end - sign * _ARROW, y + _ARROW / 1.5))
-        return Line(wire, _points((begin, y), (end - sign * _ARROW, y)), arrow, (begin + end) / 2, y, "middle")
+        return LayoutLine(
+            wire, _points((begin, y), (end - sign * _ARROW, y)), arrow, (begin + end) / 2, y, "middle"
+        )
     # In one column the text is longer than half a box.
     x = sender.middle_x if form.columns > 1 else sender.x + sender.width / 6
     begin, end = sender.y + sender.height, receiver.y
@@ -178,10 +180,10 @@ def _line(wire: Wire, sender: Box, receiver: Box, form: Form) -> Line:
     # Rows turn at the right or left edge: the text goes to the side with room.
     is_right = form.columns > 1 and x > (form.columns - 1) * (form.box_width + form.gap_x) / 2
     words_x, anchor = (x - 10, "end") if is_right else (x + 10, "start")
-    return Line(wire, _points((x, begin), (x, end - _ARROW)), arrow, words_x, (begin + end) / 2, anchor)
+    return LayoutLine(wire, _points((x, begin), (x, end - _ARROW)), arrow, words_x, (begin + end) / 2, anchor)
 
 
-def _back(wire: Wire, sender: Box, receiver: Box) -> Line:
+def _back(wire: Wire, sender: Box, receiver: Box) -> LayoutLine:
     """Route under the last machine, up the left edge, into the coordinator."""
     x, bottom, bus = sender.middle_x, sender.y + sender.height + _TITLE / 2, _BUS / 2 - 4
     y = receiver.middle_y
@@ -189,7 +191,7 @@ def _back(wire: Wire, sender: Box, receiver: Box) -> Line:
     arrow = _points(
         (receiver.x, y), (receiver.x - _ARROW, y - _ARROW / 1.5), (receiver.x - _ARROW, y + _ARROW / 1.5)
     )
-    return Line(wire, _points(*corners), arrow, bus + 8, bottom + 15, "start")
+    return LayoutLine(wire, _points(*corners), arrow, bus + 8, bottom + 15, "start")
 
 
 def _points(*corners: tuple[float, float]) -> str:

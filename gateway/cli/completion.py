@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from gateway.cli.running import peek
+from gateway.cli.gateway_client import peek
 from gateway.data_folder import DataFolder
 from gateway.settings import SettingsInvalid, read_settings
 

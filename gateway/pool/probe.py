@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import structlog
 
 from gateway.http.client import Client
-from gateway.pool.asking import Asker
 from gateway.pool.backend import Backend
 from gateway.pool.kinds.base import Reader
 from gateway.pool.kinds.catalogue import KINDS_OF_BACKEND
-from gateway.pool.offering import Standing
+from gateway.pool.offers import Standing
+from gateway.pool.queries import Asker
 from gateway.pool.recognition import recognise
 from gateway.pool.report import BackendReport, ProbeFailed
 from gateway.settings.pool import PoolSettings

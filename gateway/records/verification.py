@@ -22,7 +22,7 @@ _PROCESS = "gateway.records.verify_process"
 _MARGIN_S = 120.0
 
 
-class Question(msgspec.Struct, frozen=True):
+class VerifyQuestion(msgspec.Struct, frozen=True):
     """What to verify: from which block and for how long; see `accounting.proofs.verification` for the rest."""
 
     dsn: str
@@ -43,7 +43,7 @@ class Reply(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-async def verify_aside(question: Question) -> Reply:
+async def verify_aside(question: VerifyQuestion) -> Reply:
     """Raises DatabaseFailing when the books cannot be read, or not within the time and a margin."""
     process = await asyncio.create_subprocess_exec(
         *command_of(_PROCESS), stdin=PIPE, stdout=PIPE, env=environment(), start_new_session=True

@@ -21,7 +21,7 @@ _TOKENS_MIN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SalesPace:
     """Recent speed of a model: tokens per second, and seconds to the first token; medians over `answers`."""
 
     tokens_per_s: float
@@ -39,7 +39,7 @@ class Suggestion:
     floor_nano: int | None
 
 
-def pace_of(rows: Sequence[RequestEntry]) -> Pace | None:
+def pace_of(rows: Sequence[RequestEntry]) -> SalesPace | None:
     """Return the pace of streamed answers long enough to measure; None if there are none."""
     rates, firsts = [], []
     for row in rows:
@@ -48,10 +48,10 @@ def pace_of(rows: Sequence[RequestEntry]) -> Pace | None:
             continue
         rates.append((row.completion_tokens - 1) * 1000 / took_ms)
         firsts.append(row.ttft_ms / 1000)
-    return Pace(median(rates), median(firsts), len(rates)) if rates else None
+    return SalesPace(median(rates), median(firsts), len(rates)) if rates else None
 
 
-def power_nano_per_mtok(cost: OwnCost, machines: int, pace: Pace | None) -> int | None:
+def power_nano_per_mtok(cost: OwnCost, machines: int, pace: SalesPace | None) -> int | None:
     """Return the power cost of a million tokens, three prompt tokens per output token; None if unknown."""
     if pace is None or pace.tokens_per_s <= 0:
         return None

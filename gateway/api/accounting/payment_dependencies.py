@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Query, Request, Response
 
-from gateway.api.accounting.asking import Facts, is_operator
+from gateway.api.accounting.dependencies import Facts, is_operator
 from gateway.api.accounting.keyed import MODE_HEADER
 from gateway.api.authority import Authority, Somebody
 from gateway.errors import FeatureUnsupported, NotFound, RoleForbids

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 from gateway.api.model_terms import NewPrice, set_price_of
 from gateway.console.access import Operator
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.asking import refused
+from gateway.console.pages.keys.form_submission import refused
 from gateway.console.pages.models.overview import PATH, model_page
-from gateway.console.rendering import go
+from gateway.console.renderer import go
 from gateway.errors import Conflict, RequestInvalid
 
 router = APIRouter(prefix=PATH)
