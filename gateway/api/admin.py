@@ -39,7 +39,7 @@ class PlanQuestion(BaseModel):
     including: list[str] = Field(default=[], max_length=256)
 
 
-# Addresses lose `.` and `..`, commands take `-x` for an option, and what nobody sees makes two names look alike.
+# URLs drop `.` and `..`, commands read `-x` as an option, and invisible characters make two names look alike.
 _UNSEEN = r"\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 _NAME = rf"^[^\s/.\-{_UNSEEN}]([^/{_UNSEEN}]*[^\s/{_UNSEEN}])?$"
 MachineName = Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)]

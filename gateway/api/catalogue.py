@@ -25,7 +25,7 @@ class Entry:
 
     @property
     def kinds(self) -> list[str]:
-        """What can be asked of it, in words."""
+        """Names of the request kinds that the model serves."""
         kinds = {kind for offer in self.offers for kind in offer.kinds}
         return [words for kind, words in DOES.items() if kind in kinds]
 
@@ -49,7 +49,7 @@ class Entry:
 
 
 def catalogue(services: Services, caller: Caller) -> list[Entry]:
-    """Those that the caller's key may use, by name."""
+    """Return the models that the caller's key may use, sorted by name."""
     lanes: dict[str, list[Lane]] = {}
     for lane in _lanes(services, caller):
         for name in lane.models():
@@ -58,7 +58,7 @@ def catalogue(services: Services, caller: Caller) -> list[Entry]:
 
 
 def find_entry(services: Services, caller: Caller, name: str) -> Entry | None:
-    """That of one model; None where nobody has it whom the caller's key may use."""
+    """Return the entry of one model; None if no lane that the caller's key may use has it."""
     lanes = [lane for lane in _lanes(services, caller) if name in lane.models()]
     return _entry(name, lanes) if lanes and _may_use(caller, name) else None
 

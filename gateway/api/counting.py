@@ -1,4 +1,4 @@
-"""How long a prompt is: exactly where the model's tokenizer is ours, by the books' estimate elsewhere."""
+"""Counts prompt tokens: exactly if the cluster has the model's tokenizer, else with the ledger's estimate."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ async def prompt_tokens(services: Services, question: Question) -> int:
         try:
             return await controller.count_tokens(body["messages"], body.get("tools") or [])
         except (GenerationError, ModelError):
-            pass  # Pictures, or roles that the template does not know: nobody can say exactly.
+            pass  # Pictures, or roles unknown to the template, have no exact count.
     return estimate_prompt(question.request)
 
 

@@ -1,4 +1,4 @@
-"""What every route but the hot ones has in common: an id in each answer, a caller, a bounded body."""
+"""Layers of every route other than the hot ones: an id in each answer, a caller, a bounded body."""
 
 import asyncio
 from collections.abc import Collection
@@ -35,9 +35,9 @@ class Edge:
 
 
 class BoundedBodies:
-    """A layer for whoever reads a whole body before it knows who is asking, as FastAPI does.
+    """A layer for applications that read a whole body before they know the caller, as FastAPI does.
 
-    Paths in `uploads` see to it themselves.
+    Paths in `uploads` bound their bodies themselves.
     """
 
     def __init__(self, app: ASGIApp, bytes_max: int, uploads: Collection[str]) -> None:
@@ -51,7 +51,7 @@ class BoundedBodies:
 
 
 class _BoundedBody:
-    """A request's body on its way to whoever reads it.
+    """A request's body on its way to the application.
 
     Raises BodyTooLarge, and RequestInvalid when it stalls.
     """

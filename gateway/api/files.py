@@ -32,7 +32,7 @@ async def upload(request: Request) -> Json:
     try:
         lasts_s = _checked(form)
         keeping = asyncio.to_thread(files.keep, upload, owner, form.filename or "file", lasts_s)
-        # Whoever hangs up now has a file all the same.
+        # If the client disconnects now, the file is stored anyway.
         stored = await asyncio.shield(keeping)
     except Exception:
         await asyncio.to_thread(upload.abandon)

@@ -1,4 +1,4 @@
-"""What an API's dialect is to the edge: how its requests become ours, and how our answers become its own."""
+"""The interface of an API dialect: it translates the dialect's requests to OpenAI's API and answers back."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Writer(Protocol):
 
     content_type: str
     broken: ApiError | None
-    """What the answer failed with, if it did: whole answers may still become that error with its status."""
+    """The error of a failed answer, if any: a whole answer may still become that error with its status."""
 
     keeps_calls: bool
     """Calls of tools that were fed are said later, if the answer comes to its end."""
@@ -68,7 +68,7 @@ class Route:
     resolve: Callable[[ResponseStore, Caller, Question], Awaitable[Question]] | None = None
 
     def writer_for(self, question: Question, request_id: str, status: int) -> Writer | None:
-        """Who writes an answer of that status; None where it passes as it is."""
+        """Return the writer for an answer of that status; None if the answer passes unchanged."""
         if self.writer is None:
             return None
         if status != 200:

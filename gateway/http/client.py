@@ -8,8 +8,8 @@ from gateway.http.origin import Origin
 from gateway.http.upstream import Connection, Receiver
 
 CONNECT_S = 5.0
-# Common servers let an idle connection go after five seconds; one that is let go just when it is used costs a
-# request, so ours go first.
+# Common servers close an idle connection after five seconds. A close just as it is used costs a request, so this
+# client closes its connections first.
 IDLE_S = 4.0
 IDLE_MAX = 256
 LOOK_EVERY_S = 0.2
@@ -51,7 +51,7 @@ class Client:
         return connection
 
     def ask_idle(self, origin: Origin, parts: list[bytes], receiver: Receiver) -> Connection | None:
-        """Send a request over a connection that is idle; nothing is done where there is none."""
+        """Send a request over a connection that is idle; returns None if there is none."""
         connection = self._take_idle(origin)
         if connection:
             connection.ask(parts, receiver)
@@ -92,11 +92,11 @@ class Client:
         except (OSError, TimeoutError, UnicodeError) as error:
             raise Unreachable(type(error).__name__) from None
         finally:
-            if connection in self._being_made:  # it was never open, and nobody will say that it is lost
+            if connection in self._being_made:  # never opened, so it never reports its own loss
                 self.note_lost(connection)
         return connection
 
-    # What connections tell.
+    # Called by connections.
 
     def note_open(self, connection: Connection) -> None:
         self._being_made.discard(connection)
@@ -142,7 +142,7 @@ class Client:
 
 @lru_cache(maxsize=1)
 def _trust() -> ssl.SSLContext:
-    """Whom the system trusts."""
+    """Return a TLS context with the certificate authorities that the system trusts."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -1,4 +1,4 @@
-"""What a connection may cost before anybody knows who it is: bytes of headers, time, and its place."""
+"""Limits on a connection before its client is known: header bytes, time and open connections."""
 
 from asyncio import TimerHandle, Transport
 from http import HTTPStatus
@@ -39,18 +39,18 @@ class BoundedProtocol(HttpToolsProtocol):
     hosts = Hosts()
     """The names that callers may ask it by."""
     head_s = 10.0
-    """From a new connection, or the end of an answer, to the whole head of the next request."""
+    """Seconds from a new connection, or the end of an answer, to the whole head of the next request."""
     send_s = 60.0
-    """How long a client may leave an answer unread."""
+    """Seconds that a client may leave an answer unread."""
 
-    # One timer for the connection's whole life, armed anew when it rings: so a request costs none.
+    # One timer for the connection's whole life, restarted when it fires, so that a request needs no timer.
     _timer: TimerHandle
     # None while a request is being answered.
     _waiting_since_s: float | None
     # None while the client takes what it is sent.
     _unread_since_s: float | None = None
     _unread_bytes = 0
-    # What came since the last whole head or piece of body: the parser may be keeping all of it.
+    # Bytes received since the last whole head or piece of body; the parser may keep all of them.
     _kept_bytes = 0
     _problem: GatewayError | None = None
     # The head's fields by name, of several of one name the last.
@@ -68,7 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(self.head_s, self._look_at_the_clock)
         assert self.limit_concurrency is not None
         if len(self.connections) >= self.limit_concurrency:
-            self.connections.discard(self)  # one that goes takes nobody's place
+            self.connections.discard(self)  # a refused connection must not use up a slot
             transport.write(_answer(Overloaded("Too many connections are open. Try again shortly.")))
             transport.close()
 
@@ -126,7 +126,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._begin_request()
 
     def _begin_request(self) -> None:
-        """The head is whole and good, as far as it shows; it may still name what nobody can read."""
+        """Begin a request whose head is complete and valid so far; its URL may still be unreadable."""
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -179,7 +179,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return problem
         if len(fields) < len(self.headers) and (problem := self._problem_with_doubles()):
             return problem
-        # What was kept may be the start of a large body for the most part.
+        # Most of the kept bytes may be the start of a large body, so count the head alone.
         if self._kept_bytes > HEAD_BYTES_MAX and self._head_bytes() > HEAD_BYTES_MAX:
             return _too_large()
         if len(self.pipeline) >= PIPELINED_MAX:
@@ -187,7 +187,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return None
 
     def _problem_with_coding(self, version: str) -> GatewayError | None:
-        """What is coded otherwise could be read otherwise by whoever stands before us."""
+        """Refuse other transfer codings: a proxy in front of the gateway could parse them differently."""
         codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
         if codings == [b"chunked"] and version == "1.1":
             return None
@@ -219,7 +219,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
     def _takes_over(self) -> bool:
-        """Whether the answer under way has not begun; then nobody else will write one any more."""
+        """Take over an answer that has not begun, so that the application writes none; returns whether it did."""
         cycle: object = self.cycle  # or what stands in its place on a hot route
         if self.pipeline or not isinstance(cycle, RequestResponseCycle) or cycle.response_started:
             return False

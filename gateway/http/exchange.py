@@ -19,7 +19,7 @@ Headers = list[tuple[bytes, bytes]]
 
 # Up to this an answer that is no stream is sent at once, with its length.
 COLLECTED_BYTES_MAX = 2**20
-# What the kernel is handed without a copy.
+# From this size, data goes to the kernel without a copy.
 _LARGE_BYTES = 64 * 2**10
 # A proxy that kept or gathered a stream's events would show them all at its end.
 _STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
@@ -32,9 +32,9 @@ class Exchange:
     of the protocol reads.
     """
 
-    message_event = asyncio.Event()  # set by uvicorn when a connection is lost; nobody waits for it here
+    message_event = asyncio.Event()  # set by uvicorn when a connection is lost; unused here
 
-    # How each begins; said here, because one is made for every request.
+    # Initial values; class attributes, because one exchange is made for every request.
     caller: Caller | None = None
     problem: Exception | None = None
     is_whole = False
@@ -71,7 +71,7 @@ class Exchange:
         return self._taken_bytes
 
     def drop(self) -> None:
-        """Nobody will read the body."""
+        """Free the body, which is not needed any more."""
         self._taken.clear()
 
     @property
@@ -84,7 +84,7 @@ class Exchange:
         """The head; it leaves with the first bytes of the body. The request's id is among the headers."""
         self._has_begun = True
         self._status = status
-        # Where nothing is framed, nothing can stand behind the body.
+        # Without chunked framing there can be no trailer after the body.
         self._headers = headers if self._is_chunkable else [each for each in headers if each[0] != b"trailer"]
         self.is_stream = is_stream
 

@@ -69,7 +69,7 @@ class HotProtocol(BoundedProtocol):
         self._go_on(exchange)
 
     def _learn_head(self, data: bytes) -> None:
-        """Where that was one hot request as most are, the next one may begin with the same head."""
+        """Remember the head of a usual hot request: the next one may begin with the same."""
         exchange = self._answering
         if exchange is None or exchange.caller is None or not (exchange.keep_alive and exchange.is_whole):
             return
@@ -77,10 +77,10 @@ class HotProtocol(BoundedProtocol):
             meaning = (exchange.route, _token(self._fields), exchange.traceparent, exchange.address)
             self._repeated.learn(data, meaning)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """What ASGI wants besides is made when the request turns out to be for it."""
+        """Begin a request; further ASGI state is made only if the request turns out to be for ASGI."""
         self._is_between = False
         self.url = b""
         self.expect_100_continue = False
@@ -151,7 +151,7 @@ class HotProtocol(BoundedProtocol):
         self.scope["scheme"] = proxies.scheme(self._peer, self.headers) or self.scope["scheme"]
 
     def _look_at_head(self, exchange: Exchange) -> None:
-        """Who is asking, and whether so large a body is taken at all."""
+        """Check size and coding of the body, and look up the caller."""
         fields = self._fields
         length = fields.get(b"content-length", b"")
         if length and int(length) > self.desk.body_bytes_max:
@@ -172,7 +172,7 @@ class HotProtocol(BoundedProtocol):
         return BodyTooLarge.of_request(self.desk.body_bytes_max)
 
     async def _identify(self, exchange: Exchange, token: str) -> None:
-        """Until it is known whose it is, no more of the request is read than has come."""
+        """Look up the caller; read no more of the request until then."""
         self.flow.pause_reading()
         try:
             exchange.caller = await self.desk.identify(token, exchange.address)
@@ -186,7 +186,7 @@ class HotProtocol(BoundedProtocol):
             if exchange is self._answering:
                 self._go_on(exchange)
 
-    # Whose turn it is.
+    # Order of answers.
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """Called for the next of several requests that were sent at once."""
@@ -198,7 +198,7 @@ class HotProtocol(BoundedProtocol):
 
     def _take_turn(self, exchange: Exchange) -> None:
         self._answering = exchange
-        # What is sent ahead of its turn is not read meanwhile, and so not waited for.
+        # A request sent before its turn is not read until then, so its body is due only from now on.
         self._body_due_s = None if exchange.is_whole else self.loop.time() + BODY_S
         if exchange.expects_word and not exchange.is_whole and not exchange.problem:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -310,5 +310,5 @@ def _token(fields: Mapping[bytes, bytes]) -> str:
 
 
 def _is_free(before: RequestResponseCycle | None) -> bool:
-    """Whether nobody is being answered; before the first request there is no cycle."""
+    """Whether no answer is under way; before the first request there is no cycle."""
     return before is None or before.response_complete

@@ -19,7 +19,7 @@ _ONCE_LOCK = 0x61756474
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Whoever acts, as the log names them: `person:ann`, `machine` for who can read the data folder."""
+    """The acting party as the log names it: `person:ann`, or `machine` for anyone who can read the data folder."""
 
     name: str
     address: str = ""
@@ -92,10 +92,10 @@ class AuditLog:
             record(session, by, action, target, after=after)
 
     def add_once(self, by: Actor, action: str, target: str, after: dict[str, Any], *, named_by: str) -> None:
-        """Write down what is booked elsewhere, unless it is written down already.
+        """Record an action that the ledger has booked, unless the log has it already.
 
-        Whoever died between the two asks again, and is told that it is booked. `named_by` is the field of `after`
-        that tells one from another.
+        A caller that crashed between the two steps repeats its request and is told that it is booked.
+        `named_by` is the field of `after` that identifies the action.
         """
         name = {named_by: after[named_by]}
         column = audit_table.c

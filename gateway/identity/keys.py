@@ -33,7 +33,7 @@ KEY_LASTS_MAX_S = 10 * 366 * 86_400
 
 _SHOWN = 10
 _SECRET_BYTES = 32
-# No key of ours is as long; longer ones are neither hashed nor remembered.
+# Our keys are shorter than this; longer tokens are neither hashed nor remembered.
 _TOKEN_MAX = 128
 
 
@@ -295,7 +295,7 @@ class Keys:
 
 
 def _bounds(organization_id: str | None, user_id: str | None) -> list[ColumnElement[bool]]:
-    """Whose keys are seen, whatever is wanted of them."""
+    """Return the conditions on the owner of the keys, without any other filter."""
     return KeyFilter(user_id=user_id, organization_id=organization_id).conditions(0)
 
 

@@ -1,4 +1,4 @@
-"""The gate for people with passwords: few are hashed at a time, and whoever keeps guessing waits."""
+"""The gate for users with passwords: it hashes few at a time and makes clients that keep guessing wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,10 +34,10 @@ class PasswordGate:
         self._waiting = 0
 
     async def admit(self, user_id: str, password: str, address: str) -> Person:
-        """Who this is.
+        """Return the user with this name and password.
 
         Raises:
-            KeyInvalid: the name or the password is wrong; which of them is not said.
+            KeyInvalid: the name or the password is wrong; the error does not say which.
             TooManyWrongKeys: too many were wrong before, from this address or for this name.
             Overloaded: too many sign in just now.
         """
@@ -48,7 +48,7 @@ class PasswordGate:
         return person
 
     async def link(self, text: str, address: str) -> Link:
-        """What a one-time link opens. Raises NotFound, TooManyWrongKeys."""
+        """Return the one-time link with this text. Raises NotFound, TooManyWrongKeys."""
         self._wrong.allow(address)
         try:
             return await asyncio.to_thread(self._passwords.link, text)

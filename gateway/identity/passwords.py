@@ -1,4 +1,4 @@
-"""Who has a password, and the one-time links by which one is chosen; every change ends the person's sessions."""
+"""Passwords and the one-time links for choosing one. Every change ends the user's sessions."""
 
 import secrets
 import time
@@ -31,7 +31,7 @@ _LINK_ENDED = (
 
 
 def address_of(link: str, root: str) -> str:
-    """Where a browser opens a link; `root` is the gateway's address."""
+    """Return the URL at which a browser opens a link; `root` is the gateway's address."""
     return f"{root.rstrip('/')}{LINK_PATH}?token={link}"
 
 
@@ -57,7 +57,7 @@ class Passwords:
             return _anybody_has_one(session)
 
     def changed_ns(self, user_id: str) -> int | None:
-        """When somebody's password was chosen; None for who has none."""
+        """Return when the user's password was chosen, in Unix nanoseconds; None if there is no password."""
         query = select(password_table.c.changed_ns).where(password_table.c.user_id == user_id)
         with self._read() as session:
             return session.scalar(query)
@@ -68,7 +68,7 @@ class Passwords:
             return frozenset(session.scalars(select(password_table.c.user_id)))
 
     def stored(self, user_id: str) -> tuple[Person | None, str]:
-        """Somebody who is here and their hash; a hash that no password has, for everybody else."""
+        """Return the user and their hash. Without one of both: None, and a hash that no password matches."""
         query = select(password_table.c.hash).join(
             person_table, person_table.c.user_id == password_table.c.user_id
         )
@@ -189,5 +189,5 @@ def _record(session: Session, by: Actor, action: str, person: Person, after: dic
 
 
 def _digest(text: str) -> str:
-    """Plain: it is of 256 random bits, which nobody guesses."""
+    """An unsalted digest is enough: the text has 256 random bits and cannot be guessed."""
     return sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -1,4 +1,4 @@
-"""What an identity provider answers, bounded in time and size, and how it is said when it does not."""
+"""Answers of an identity provider, bounded in time and size, and the errors if there is none."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ _CODE = re.compile(r"[a-z_]{1,40}")
 
 
 class LoginRefused(Exception):
-    """The sign-in did not work; the message is for whoever tried and says what to do."""
+    """The sign-in failed; the message is for the user and says what to do."""
 
 
 class ProviderDown(LoginRefused):

@@ -16,7 +16,7 @@ from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import api_key_table, organization_table, person_table, quota_table
 from gateway.quota import Measure, Quota, Span
 
-# What each measure is counted over; concurrency is what runs now.
+# Spans that each measure is counted over; concurrency counts requests in flight.
 SPANS: dict[Measure, tuple[Span | None, ...]] = {
     "requests": ("minute", "day", "month"),
     "tokens": ("minute", "day", "month"),
@@ -63,7 +63,7 @@ def facts(quota: Quota) -> dict[str, Any]:
 
 
 def scopes_of(user_id: str, organization_id: str, department: str, *, key_id: str = "") -> tuple[str, ...]:
-    """Whose limits hold for somebody's requests, with a key or, signed in to the console, without."""
+    """Return the scopes whose limits apply to a user's requests. A console session has no key."""
     scopes = (f"person:{user_id}", f"team:{organization_id}/{department}", f"organization:{organization_id}")
     return (f"key:{key_id}", *scopes) if key_id else scopes
 
@@ -106,7 +106,7 @@ class Quotas:
         offset: int = 0,
         limit: int = QUOTAS_MAX,
     ) -> list[str]:
-        """What the limits of `rows` are on, each once; at most QUOTAS_MAX after `offset`."""
+        """Return the distinct scopes of the limits in `rows`; at most QUOTAS_MAX after `offset`."""
         scope = quota_table.c.scope
         query = select(scope).where(*_wanted(organization_id, measure)).distinct().order_by(scope)
         with self._read() as session:
@@ -124,7 +124,7 @@ class Quotas:
             return of_scopes(session, scopes)
 
     def organization_of(self, scope: str) -> str:
-        """Whose a scope is. Raises NotFound for nobody's, RequestInvalid for none."""
+        """Return the organization of a scope. Raises NotFound if it has none, RequestInvalid if it is no scope."""
         with self._read() as session:
             return _organization_of(session, scope)
 

@@ -46,10 +46,10 @@ def has_secret(settings: IdentitySettings, folder: Path) -> bool:
 
 
 def check_secret(secret: bytes, write: Callable[[], Session]) -> None:
-    """See that the keys in the database are hashed with this secret, where there are any.
+    """Check that the keys in the database, if any, are hashed with this secret.
 
     Raises:
-        SettingsInvalid: with another one, so that none of them would be known here, and none of ours elsewhere.
+        SettingsInvalid: the secrets differ, so neither gateway would accept keys that the other one made.
     """
     fingerprint = hmac.new(secret, b"which secret this is", sha256).hexdigest()
     try:
@@ -66,7 +66,7 @@ def check_secret(secret: bytes, write: Callable[[], Session]) -> None:
 
 
 def _claim(fingerprint: str, write: Callable[[], Session]) -> str:
-    """By what the secret of the keys is known; from now on by this, where there are no valid keys."""
+    """Return the stored fingerprint of the keys' secret; store this one instead if there are no valid keys."""
     with write() as session, session.begin():
         known: str | None = session.scalar(select(key_secret_table.c.fingerprint))
         if known == fingerprint or (known is not None and _has_keys(session)):

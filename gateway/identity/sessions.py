@@ -28,9 +28,9 @@ _BROWSER_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """Who a session stands for. `csrf` is what the session's own forms carry and no other site can know.
+    """The caller of a session. `csrf` is the token that its own forms carry and no other site can know.
 
-    `session_id` names the session to its owner, and opens nothing.
+    `session_id` names the session to its owner and grants no access.
     """
 
     caller: Caller
@@ -99,7 +99,7 @@ class Sessions:
         return text
 
     def find(self, text: str) -> SignedIn | None:
-        """Who signed in, while session, person and the key that opened it are valid."""
+        """Return the signed-in caller while the session, its user and the key that opened it are valid."""
         if not text or len(text) > _TEXT_MAX:
             return None
         column = session_table.c
@@ -117,7 +117,7 @@ class Sessions:
         return SignedIn(caller, person.name, self._csrf(text), row.digest) if caller else None
 
     def of_person(self, user_id: str) -> list[OpenSession]:
-        """Where somebody is signed in, newest first; those of keys that ended are still among them."""
+        """Return a user's open sessions, newest first, including those opened with keys that ended since."""
         query = select(session_table).where(_open_of(user_id)).order_by(session_table.c.created_ns.desc())
         with self._read() as session:
             return [
@@ -134,7 +134,7 @@ class Sessions:
             self.close_one(user_id, digest, Actor(f"person:{user_id}", address))
 
     def close_one(self, user_id: str, session_id: str, by: Actor) -> int:
-        """End a session of somebody by its id; returns how many had it."""
+        """End one session of a user by its id; returns how many sessions ended."""
         return self._end(user_id, session_table.c.digest == session_id, by)
 
     def close_all(self, user_id: str, by: Actor, *, but: str = "") -> int:
@@ -162,7 +162,7 @@ class Sessions:
         return hmac.compare_digest(self._csrf(text).encode(), csrf.encode())
 
     def _of_person(self, session: Session, person: Any) -> Caller:
-        """Somebody without a key, who may use what a new key of theirs would be given."""
+        """Return the caller of a session without a key, with the permissions of a new default key."""
         department = person.organization_id
         scopes = quotas.scopes_of(person.user_id, person.organization_id, department)
         return Caller(

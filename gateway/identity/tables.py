@@ -24,10 +24,10 @@ _AWAITS_SIGN_IN = text("subject IS NULL AND removed_ns IS NULL")
 
 
 class Person(SQLModel, table=True):
-    """`user_id` is the person's account in the books, for ever; who was removed stays as a row.
+    """`user_id` is the user's ledger account and never changes; a removed user keeps the row.
 
-    `issuer` and `subject` are how an identity provider calls the person that has signed in through it; until then
-    the address is what they are recognized by, so no two who wait to sign in have the same.
+    `issuer` and `subject` identify a user who has signed in through an identity provider. Until then
+    the address identifies them, so no two users who wait to sign in have the same.
     """
 
     __table_args__ = (
@@ -114,7 +114,7 @@ class ConsoleSession(SQLModel, table=True):
 
 
 class PasswordRow(SQLModel, table=True):
-    """Somebody's password as `gateway.identity.password_hash` keeps it."""
+    """A user's password, as `gateway.identity.password_hash` stores it."""
 
     __tablename__ = "person_password"
 
@@ -124,7 +124,7 @@ class PasswordRow(SQLModel, table=True):
 
 
 class PasswordLink(SQLModel, table=True):
-    """A link by which somebody chooses a password, once; gone when it was used. `is_first` is 0 or 1."""
+    """A one-time link for choosing a password; it is deleted when used. `is_first` is 0 or 1."""
 
     __tablename__ = "password_link"
 

@@ -15,7 +15,7 @@ class Admission:
         """By the monotonic clock; what it says counts while there are none."""
 
     def enter(self) -> None:
-        """Raises Overloaded. Whoever enters must leave."""
+        """Count a request in; every `enter` needs a `leave`. Raises Overloaded."""
         if self.in_flight >= self._requests_max:
             raise Overloaded(f"The gateway is answering {self.in_flight} requests, its limit. Try again shortly.")
         self.in_flight += 1

@@ -17,7 +17,7 @@ from gateway.limits.counters import CounterKey
 from gateway.limits.leased import LeasedCounter, begins
 from gateway.limits.orders import Grant, Order
 
-# A message that was missed costs a second, no more: slices that nobody uses come back by themselves.
+# A missed message costs at most a second, because unused slices are returned anyway.
 _LISTEN_S = 5.0
 
 
@@ -26,7 +26,7 @@ class CentralUnavailable(Exception):
 
 
 class Standing(NamedTuple):
-    """What a process knows of the others, as it says with every exchange.
+    """The state that a process reports about itself with every exchange.
 
     `generation` is that of the counters that it has seen, empty before the first. `has_told_again` is whether it
     has told all its requests under way since it learned that the generation before has vanished. `told_ms` is the
@@ -61,7 +61,7 @@ class Central:
             url,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
-            # Whoever is not answered goes on without; the next try is a tenth of a second away.
+            # Do not retry: a process without an answer carries on, and tries again a tenth of a second later.
             retry=Retry(NoBackoff(), 0),
             max_connections=4,
             protocol=2,

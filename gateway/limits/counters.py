@@ -1,9 +1,9 @@
-"""What a limit has left: counters that one event loop owns.
+"""Counters of what a limit has left. One event loop owns them.
 
-Every counter has the same numbers, which the hot path reads and changes in place. `left` is what may still be
-taken without asking anybody; `held` is reserved by requests under way; `taken` is used up for good. Tokens and
-money are held while their request runs and count when it ends, at what they came to; a request counts when it
-enters; a place (concurrency) is only ever held. The numbers are true until `ends_s`: then `roll` comes first.
+Every counter has the same numbers, which the hot path reads and changes in place. `left` may still be taken
+without asking another process; requests in flight reserve `held`; `taken` is used up permanently. Tokens and
+money are held while their request runs, and the actual amount counts when it ends. A request counts when it
+enters. A slot (concurrency) is only ever held. The numbers are valid until `ends_s`; after that call `roll` first.
 """
 
 import math
@@ -23,7 +23,7 @@ _LEAST_S = 0.001
 
 
 class CounterKey(NamedTuple):
-    """What is counted, whatever its limit is."""
+    """The quantity that a counter counts, without its limit."""
 
     scope: str
     measure: Measure
@@ -36,7 +36,7 @@ class CounterKey(NamedTuple):
 
 
 class Counter(ABC):
-    """What all counters share; a subclass knows its window. Times are seconds of its owner's clock."""
+    """Base class of all counters; a subclass knows its window. Times are seconds of the owner's clock."""
 
     __slots__ = ("amount", "ends_s", "held", "key", "left", "taken", "tickets")
 
@@ -52,7 +52,7 @@ class Counter(ABC):
 
     @property
     def visible(self) -> int:
-        """What its owner is told is left; `left` is what this process may take of it now."""
+        """The remainder shown to the limit's owner; `left` is what this process may take of it now."""
         return self.left
 
     def set_amount(self, amount: int) -> None:
@@ -66,14 +66,14 @@ class Counter(ABC):
 
     @abstractmethod
     def untake(self, amount: int, entered_s: float, now_s: float) -> None:
-        """What was taken at `entered_s` was not used after all; no effect once it has aged out."""
+        """Give back an amount taken at `entered_s` that was not used; no effect once it has aged out."""
 
     @abstractmethod
     def room_s(self, amount: int, now_s: float) -> float:
-        """Seconds until so much is left if nobody else takes it, where time alone makes room; more than 0."""
+        """Seconds until time alone frees `amount`, if no other request takes it; more than 0."""
 
     def whole_s(self, now_s: float) -> float:
-        """Seconds until all of it is there again if nobody takes any more; more than 0."""
+        """Seconds until the whole limit is free again, if no request takes any more; more than 0."""
         return self.room_s(self.amount, now_s)
 
     @abstractmethod
@@ -95,7 +95,7 @@ class SlotCounter(Counter):
     def untake(self, amount: int, entered_s: float, now_s: float) -> None:
         """Nothing is taken of it for good."""
 
-    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - nobody knows when a request ends
+    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - the end of a request is unknown
         return SOON_S
 
     def is_blank(self, now_s: float) -> bool:  # noqa: ARG002
@@ -150,7 +150,7 @@ class SlidingCounter(Counter):
         return SOON_S
 
     def whole_s(self, now_s: float) -> float:
-        """What is held now counts for a minute from its request's end, which may be now."""
+        """Held amounts count for a minute from the end of their request, which may be now."""
         if self.held or self.taken:
             second = int(now_s) if self.held else self._second
             return max(_LEAST_S, second + _SECONDS - now_s)

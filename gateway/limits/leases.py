@@ -30,7 +30,7 @@ _ORDERS_MAX = 64
 _DOWN_PAUSE_S = 0.5
 _ROUND_PATIENCE_S = 2.0
 _CANCELLED_AGAIN_S = 0.1
-# Redis keeps a process's sums for a minute after its lease; one that began anew before then would say less.
+# Redis keeps a process's sums for a minute after its lease; a process that restarted sooner would report less.
 _REMEMBERED_S = 61.0
 _CANCELLATIONS_MAX = 20
 
@@ -73,7 +73,7 @@ class LeaseSource:
         self._tasks.append(asyncio.create_task(self._listen(), name="limit recalls"))
 
     async def stop(self) -> None:
-        """What was used is reported, and what was not is given back, where somebody still listens."""
+        """Stop, reporting used amounts and returning unused ones if Redis still answers."""
         self._is_stopping = True
         self._wake.set()
         await self._lookups.stop()
@@ -157,7 +157,7 @@ class LeaseSource:
                 log.exception("limits not exchanged")
 
     async def _pause(self) -> None:
-        """Until somebody waits, or it is time for the next round anyway."""
+        """Wait until a request needs an exchange, or the next round is due."""
         if self.is_down:
             await asyncio.sleep(_DOWN_PAUSE_S)
         try:
@@ -255,9 +255,9 @@ class LeaseSource:
         self._wake.set()
 
     async def _look_up(self, counter: Counter) -> int:
-        """What the books know of a counter that Redis does not, or of which a process died that had a part.
+        """Read a counter's use from the ledger if Redis does not know it, or a process with a share died.
 
-        Raises what the reader raises.
+        Raises the errors of the reader.
         """
         assert isinstance(counter, LeasedCounter)
         if not self._read:

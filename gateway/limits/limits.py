@@ -21,7 +21,7 @@ _SWEEP_EVERY_S = 600.0
 
 
 class Source(Protocol):
-    """Where counters come from, and who fills those that are empty."""
+    """Source of counters, which also refills empty ones."""
 
     clock: Callable[[], float]
 
@@ -39,7 +39,7 @@ class Source(Protocol):
 
 
 class Limits:
-    """Who may enter. Owned by one event loop; never waits while what this process has drawn lasts."""
+    """Admits requests. One event loop owns it; it never waits while the slices of this process last."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -50,11 +50,11 @@ class Limits:
         """How many requests were refused, by the measure of the limit they met."""
 
     async def enter(self, caller: Caller, model: str, tokens: int) -> Ticket:
-        """Reserve a request, a place and so many tokens for this caller; `Ticket.leave` must follow.
+        """Reserve one request, one slot and `tokens` tokens for this caller; `Ticket.leave` must follow.
 
         Raises:
             RateLimited: a limit is reached.
-            Overloaded: nobody could say in time whether one is.
+            Overloaded: the counters did not tell in time whether one is.
         """
         return self.enter_at_once(caller, model, tokens) or await self._enter(
             self.plans.of(caller, model), tokens, model
@@ -66,7 +66,7 @@ class Limits:
         return Ticket(plan, tokens, now_s, self._clock, self, model) if plan.take(tokens, now_s) else None
 
     async def enter_beside(self, ticket: Ticket, caller: Caller, names: Iterable[str]) -> None:
-        """A model of these names is to answer, where another name was asked for: limits on them hold as well.
+        """Reserve also in the limits on these names, of a model that answers under another name than requested.
 
         Raises:
             RateLimited: one of them is reached.
@@ -90,7 +90,7 @@ class Limits:
         return {(measure,): count for measure, count in self.refusals.items()}
 
     async def keep_small(self) -> None:
-        """Forget what nobody needs any more, now and then, for ever."""
+        """Periodically drop counters that no request needs any more. Runs until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_EVERY_S)
             if self._source.sweep():
@@ -105,7 +105,7 @@ class Limits:
             )
 
     async def _refill(self, take: Callable[[], bool], short: Callable[[float], list[Shortage]]) -> None:
-        """Until it can be taken; whoever waits longest is not first, but everybody's wait is bounded."""
+        """Wait until `take` succeeds. Waits are bounded, but not in order. Raises RateLimited and Overloaded."""
         gives_up_s = time.monotonic() + _PATIENCE_S
         while True:
             now_s = self._clock()
@@ -128,6 +128,6 @@ class Limits:
 
 
 def _unknown(counter: Counter) -> str:
-    """Nobody has said that the limit is reached."""
+    """Return the error text if it is unknown whether the limit is reached."""
     limit = in_words(counter.key, counter.amount)
     return f"What is left of the limit of {limit} cannot be looked up just now. Try again shortly."

@@ -14,7 +14,7 @@ from gateway.limits.windows import MINUTE_S, window
 from gateway.quota import Quota
 
 Reader = Callable[[CounterKey, int, int | None], int]
-"""What the books have of this since that second (blocking), without requests that began since the nanosecond.
+"""Reads a counter's use since a second from the ledger (blocking), without requests begun since a nanosecond.
 
 Raises OSError, SQLAlchemyError, TimeoutError.
 """
@@ -46,7 +46,7 @@ class LocalSource:
         self._lookups = Lookups(self._look_up, self._begin)
 
     async def stop(self) -> None:
-        """Whoever waits for the books is told that they do not answer."""
+        """Stop; requests that wait for the ledger get the error that it does not answer."""
         await self._lookups.stop()
 
     def counter(self, quota: Quota) -> Counter:
@@ -86,7 +86,7 @@ class LocalSource:
         return bool(blank)
 
     async def _look_up(self, counter: Counter) -> int:
-        """What was used before this process began to count. Raises what the reader raises."""
+        """Return the use before this process began to count. Raises the errors of the reader."""
         assert self._read
         key = counter.key
         while True:

@@ -28,7 +28,7 @@ class Lookups:
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[CounterKey, asyncio.Task[None]] = {}
         self._first: dict[CounterKey, asyncio.Future[None]] = {}
-        """Done once the books have answered or failed, or somebody has waited long enough."""
+        """Done once the ledger has answered or failed, or the patience of a waiting request is over."""
 
     def __contains__(self, key: CounterKey) -> bool:
         """Whether the books have not answered yet."""
@@ -53,7 +53,7 @@ class Lookups:
         return [counter for counter in asked if counter.key in self._tasks]
 
     async def stop(self) -> None:
-        """Whoever waits is told that the books do not answer."""
+        """Stop; waiting requests get the error that the ledger does not answer."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

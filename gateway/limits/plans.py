@@ -7,7 +7,7 @@ from gateway.limits.counters import Counter
 from gateway.limits.headers import Headers, Shown
 from gateway.quota import Quota
 
-# So many keys' plans are remembered; past it all are forgotten and made again as they are needed.
+# Largest number of keys whose plans are cached; beyond it all are dropped and made again on demand.
 PLANS_MAX = 16_384
 
 Shortage = tuple[Counter, int]
@@ -34,9 +34,9 @@ class Plan:
         self._shown = [tuple(map(Shown, some)) for some in (self.requests, self.tokens) if some]
 
     def take(self, tokens: int, now_s: float) -> bool:
-        """One request, one place and so many tokens, of every counter, which a Ticket gives back.
+        """Take one request, one slot and `tokens` tokens from every counter; a Ticket gives them back.
 
-        False, and nothing taken, where one is short.
+        Returns False and takes nothing if one counter is short.
         """
         if _lacks(self.counted, 1, now_s) or _lacks(self.tokens, tokens, now_s):
             return False
@@ -66,7 +66,7 @@ class Plan:
         return shortages(self.counted, 1, now_s) + shortages(self.tokens, tokens, now_s)
 
     def headers(self, now_s: float) -> Headers:
-        """What the limits on requests and tokens that are nearest have left, in OpenAI's names."""
+        """Return headers, in OpenAI's names, for the request and token limits closest to being reached."""
         headers: Headers = []
         for shown in self._shown:
             nearest = shown[0] if len(shown) == 1 else min(shown, key=_left)
@@ -141,7 +141,7 @@ class Plans:
         return plans.by_model.get(model, plans.general) if plans.by_model else plans.general
 
     def beside(self, caller: Caller, *models: str) -> Plan:
-        """What a request goes through in addition to its own plan when the model that answers has these names."""
+        """Return the plan that applies in addition to a request's own if the answering model has these names."""
         plans = self._by_key.get(caller.key_id)
         if plans is None or plans.quotas is not caller.quotas:
             plans = self._look_again(caller, plans)
@@ -157,7 +157,7 @@ class Plans:
         return plans
 
     def forget(self) -> None:
-        """Counters were dropped: whoever comes is given the present ones."""
+        """Drop all plans after counters were dropped: later requests get the current counters."""
         self._by_key.clear()
 
 

@@ -19,7 +19,7 @@ class Refused(NamedTuple):
 
 
 def refusal(counter: Counter, amount: int, room_s: float) -> Refused:
-    """Why a request that needs so much is not served; there may be room again after `room_s`."""
+    """Return the refusal of a request that needs `amount`; there may be room again after `room_s` seconds."""
     limit, whose = in_words(counter.key, counter.amount), _whose(counter.key)
     if amount > counter.amount:
         asked = _quantity(counter.key, amount)

@@ -1,4 +1,4 @@
-"""What the books know of a limit's use: where counters begin that nobody remembers."""
+"""Reads a limit's use from the ledger, as the initial value of counters that are not in memory."""
 
 from collections.abc import Callable
 
@@ -31,9 +31,9 @@ def used_since(sessions: Callable[[], Session]) -> Reader:
 
 
 def used_in(session: Session, key: CounterKey, since_s: int) -> int:
-    """What was used of a limit since a second, by requests that came to anything: others gave back.
+    """Return the use of a limit since a second, by requests that produced a result; others gave theirs back.
 
-    Days and months begin with a day, and are read from the sums of days: as fast however much was used.
+    Days and months start at midnight, so they are read from daily sums: the time does not grow with use.
     """
     if key.span == "minute":
         return _rows_used(session, key, since_s * _NS_PER_S)
@@ -53,7 +53,7 @@ def _rows_used(session: Session, key: CounterKey, since_ns: int) -> int:
     if key.model is not None:
         query = query.where(or_(usage.model == key.model, usage.served_model == key.model))
     if key.measure == "tokens":
-        # What was found needed nobody's work.
+        # Answers from the cache took no work.
         query = query.where(usage.lane != FROM_CACHE)
     if key.measure == "requests":
         query = query.where(or_(usage.outcome == "complete", usage.completion_tokens > 0))

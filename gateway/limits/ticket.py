@@ -11,16 +11,16 @@ from gateway.limits.plans import NO_PLAN, Plan
 
 
 class SpendDesk(Protocol):
-    """Who has a request's money reserved."""
+    """Reserves a request's money."""
 
     async def take_spend(self, plan: Plan, amount_nano: int) -> None: ...
 
 
 class Ticket(Struct, eq=False):
-    """What a request has reserved, once its plan was taken. One event loop owns it.
+    """The amounts that a request has reserved. One event loop owns it.
 
-    It is within the limits of the `model` that was asked for. Where what answers has `further` names, the limits
-    on those are a ticket of their own `beside` this, which ends with it.
+    It covers the limits on the requested `model`. If the answering model has `further` names, the limits
+    on those have a ticket of their own, `beside`, which ends with this one.
     """
 
     plan: Plan
@@ -36,18 +36,18 @@ class Ticket(Struct, eq=False):
     """The limits on money that it was taken from, once it has left."""
 
     async def reserve_spend(self, amount_nano: int) -> None:
-        """The most that the request may cost, in addition to what is reserved already.
+        """Reserve a further amount, in nano-USD, in addition to what is reserved already.
 
         Raises:
             BudgetExceeded: a limit on money has less left.
-            BudgetUnavailable: nobody can say what is left.
+            BudgetUnavailable: the remainder is unknown.
         """
         if amount_nano and self.plan.spend:
             await self.desk.take_spend(self.plan, amount_nano)
             self.spend_nano += amount_nano
 
     async def cover(self, amount_nano: int) -> None:
-        """Have so much reserved in all, also within the limits of the model that answers in another's place.
+        """Raise the whole reservation to this amount, also in the limits on a model that answers instead.
 
         Raises BudgetExceeded, BudgetUnavailable.
         """
@@ -57,7 +57,7 @@ class Ticket(Struct, eq=False):
             await self.beside.cover(amount_nano)
 
     def uncover(self, amount_nano: int) -> None:
-        """Have no more than so much reserved in all: the rest was not put aside after all. Never raises."""
+        """Lower the whole reservation to this amount, as the rest of the funds was not reserved. Never raises."""
         if self.spend_nano > amount_nano:
             _settle(self.plan.spend, self.spend_nano - amount_nano, 0, self.clock())
             self.spend_nano = amount_nano
@@ -65,13 +65,13 @@ class Ticket(Struct, eq=False):
             self.beside.uncover(amount_nano)
 
     def correct(self, more_nano: int) -> None:
-        """It has left, and came to so much more, or less, than it said then. Never raises."""
+        """Correct the cost by `more_nano`, which may be negative, after the request has left. Never raises."""
         _settle(self.debited, 0, more_nano, self.clock())
         if self.beside:
             self.beside.correct(more_nano)
 
     def put_beside(self, other: "Ticket | None", further: tuple[str, ...] = ()) -> None:
-        """What is to answer has other names than the one asked for, or than the one before, which did not."""
+        """Set the ticket for the names of the model to try next; end that of the model tried before."""
         before, self.beside, self.further = self.beside, other, further
         if before:
             before.leave(0, 0, is_served=False)
@@ -103,7 +103,7 @@ class Ticket(Struct, eq=False):
             self.beside.leave(tokens, spend_nano, is_served=is_served)
 
     def headers(self) -> Headers:
-        """What the limits on requests and tokens that are nearest have left, in OpenAI's names."""
+        """Return headers, in OpenAI's names, for the request and token limits closest to being reached."""
         return self.plan.headers(self.clock())
 
 

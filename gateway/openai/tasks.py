@@ -35,12 +35,12 @@ class EmbeddingRequest(TaskRequest, frozen=True, kw_only=True):
 
     @property
     def texts(self) -> list[str]:
-        """The inputs, where they are texts."""
+        """The inputs that are texts."""
         return [self.input] if isinstance(self.input, str) else [one for one in self.input if isinstance(one, str)]
 
     @property
     def token_ids(self) -> list[list[int]]:
-        """The inputs, where they are tokens; one list of tokens is one input."""
+        """The inputs that are lists of tokens; one list of tokens is one input."""
         if isinstance(self.input, str):
             return []
         single = [one for one in self.input if isinstance(one, int)]
@@ -62,7 +62,7 @@ class RerankRequest(TaskRequest, frozen=True, kw_only=True):
     @property
     def texts(self) -> list[str]:
         documents = [one if isinstance(one, str) else one.get("text") for one in self.documents]
-        # The model reads the query anew with each document.
+        # The model reads the query again with each document.
         return [part for text in documents if isinstance(text, str) for part in (self.query, text)]
 
 
@@ -102,4 +102,4 @@ class SpeechRequest(TaskRequest, frozen=True, kw_only=True):
 
 
 class FormRequest(TaskRequest, frozen=True, kw_only=True):
-    """What is known of a multipart form, whose files travel on byte for byte."""
+    """The known fields of a multipart form, whose files are forwarded byte for byte."""

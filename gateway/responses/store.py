@@ -56,7 +56,7 @@ class _Removal:
 
 
 def owner_of(caller: Caller) -> str:
-    """Whose responses a caller may see: those of the same person in the same organization."""
+    """Return the owner whose responses a caller may see: the same user in the same organization."""
     return f"{caller.organization_id}/{caller.user_id}"
 
 
@@ -113,7 +113,7 @@ class ResponseStore:
             log.warning("response not stored", response_id=response.id, size_bytes=response.size_bytes)
 
     async def find(self, owner: str, response_id: str) -> StoredResponse:
-        """Raises NotFound, also for what belongs to somebody else."""
+        """Return a response. Raises NotFound, also for another owner's."""
         return await asyncio.to_thread(self._find, owner, response_id)
 
     async def chain(self, owner: str, response_id: str) -> list[StoredResponse]:
@@ -180,7 +180,7 @@ class ResponseStore:
                     del self._waiting[job.id]
 
     def _carry_out(self, job: StoredResponse | _Removal) -> None:
-        """Try until the database takes it: whoever waits for it was told that it is kept."""
+        """Retry until the database accepts the job, because the client was told that it is stored."""
         while not self._try(job):
             self._is_failing = True
             if self._stopping.wait(_AGAIN_S):

@@ -1,4 +1,4 @@
-"""/accounting/v1/transactions: what came onto somebody's accounts and left them, newest first."""
+"""/accounting/v1/transactions: credits and debits of a user's accounts, newest first."""
 
 from typing import Annotated, Any
 
