@@ -38,7 +38,7 @@ class Authority:
             raise NotFound(f"there is no {what}")
 
     def within(self, wanted: str | None) -> str | None:
-        """The organization to list: the one that is asked for, else all that this is over. Raises NotFound."""
+        """Return the organization to list: the requested one, else `organization_id`. Raises NotFound."""
         if wanted is not None:
             self.over(wanted, f"organization {wanted}")
         return wanted or self.organization_id
@@ -77,7 +77,7 @@ async def _manager(authority: Annotated[Authority, Depends(admitted)]) -> Author
 
 
 def refuse_who_may_not(caller: Caller | None) -> None:
-    """The machine may, and an admin whose key was made for that. Raises RoleForbids."""
+    """Allow the machine's own token, and admins whose key has admin access. Raises RoleForbids."""
     if caller is None:
         return
     if caller.role != "admin":
@@ -89,6 +89,6 @@ def refuse_who_may_not(caller: Caller | None) -> None:
 Operator = Annotated[Authority, Depends(_operator)]
 """An instance admin, or the machine's own token."""
 Manager = Annotated[Authority, Depends(_manager)]
-"""An admin of any organization, over that one alone; or an operator."""
+"""An admin of one organization, with access to that one alone; or an operator."""
 Somebody = Annotated[Authority, Depends(admitted)]
 """Any caller with a valid key, or the machine's own token."""

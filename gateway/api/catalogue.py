@@ -1,4 +1,4 @@
-"""Every model that some lane has, with what is known of it, for those APIs that list models."""
+"""Every model of any lane with its known properties, for the APIs that list models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gateway.services import Services
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model and its offers; `lanes` have it, or should have it."""
+    """A model and its endpoints; `lanes` have it, or should have it."""
 
     name: str
     lanes: tuple[str, ...]
@@ -20,7 +20,7 @@ class Entry:
 
     @property
     def context_tokens(self) -> int | None:
-        """The longest of any backend's."""
+        """The longest context of any backend, in tokens."""
         return max((offer.context_tokens for offer in self.offers if offer.context_tokens), default=None)
 
     @property
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def weights(self) -> str | None:
-        """The cluster's, which goes on behind tokens that another gateway has of it."""
+        """The cluster's weights: it can resume answers of these weights after tokens from another gateway."""
         return next((offer.weights for offer in self.offers if offer.weights and offer.lane == "cluster"), None)
 
     @property

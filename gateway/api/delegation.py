@@ -37,7 +37,7 @@ def refuse_more_than_own(own: Allowed, terms: KeyTerms, lanes: Collection[LaneNa
 
 
 def _excesses(own: Allowed, terms: KeyTerms, lanes: Collection[LaneName]) -> Iterator[tuple[str, str]]:
-    """Each field that allows more than `own`, and what that allows in words."""
+    """Yield each field that allows more than `own`, with the text of what `own` allows."""
     for field, wanted, allowed in (
         ("lanes", lanes, own.lanes),
         ("models", terms.models, own.terms.models),

@@ -17,7 +17,7 @@ BODY_TIMEOUT_S = 30.0
 
 
 class Edge:
-    """The outermost layer of what is ASGI."""
+    """The outermost ASGI layer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -80,12 +80,12 @@ class _BoundedBody:
 
 
 async def misspelt(request: Request) -> Response:
-    """A hot route under another spelling of its path: those that are right never become ASGI."""
+    """Refuse a misspelt path of a hot route: exact paths never reach ASGI. Raises NotFound."""
     raise NotFound(f"There is no {request.method} {request.url.path} in this spelling.")
 
 
 async def authenticate(services: Services, scope: Scope) -> Caller:
-    """The caller of the bearer token, or of Anthropic's header for it. Raises KeyInvalid."""
+    """Return the caller of the bearer token or of Anthropic's key header. Raises KeyInvalid."""
     headers = dict(scope["headers"])
     kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if kind.lower() != "bearer":
@@ -97,7 +97,7 @@ async def authenticate(services: Services, scope: Scope) -> Caller:
 
 
 async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
-    """The whole body. Raises BodyTooLarge without reading more than the bound, RequestInvalid when it stalls."""
+    """Return the whole body. Raises BodyTooLarge as soon as it exceeds the bound, RequestInvalid if it stalls."""
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     if declared.isdigit() and int(declared) > bytes_max:
         raise BodyTooLarge.of_request(bytes_max)

@@ -1,4 +1,4 @@
-"""The hot routes' desk: an exchange becomes a call, the journey answers it in the caller's dialect."""
+"""Handler of the hot routes: it turns an exchange into a call and has it answered in the caller's dialect."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -93,7 +93,7 @@ class GenerateDesk:
 
 
 class _Translated:
-    """An exchange whose answer is written in another API's words; `warning` is what its caller should know."""
+    """An exchange whose answer is translated to another API; `warning` is a notice for the caller."""
 
     def __init__(self, exchange: Exchange, writer_for: Callable[[int], Writer | None], warning: str = "") -> None:
         self._exchange = exchange

@@ -20,7 +20,7 @@ def routes(services: Services) -> list[Route]:
 
 
 async def _is_alive(services: Services, _: Request) -> Response:
-    """The process lives; a new one would not mend a disk, so that the status is 200 with it, too."""
+    """The process is alive. A restart would not repair a disk, so the status is 200 even if storage fails."""
     trouble = services.storage.trouble
     return JSONResponse({"status": "failing", "reason": trouble} if trouble else {"status": "ok"})
 

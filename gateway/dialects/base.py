@@ -14,7 +14,7 @@ from gateway.responses.store import ResponseStore
 
 
 class Question(Struct, frozen=True):
-    """A request in our own shape: what lanes read, and the OpenAI-shaped bytes that go to backends.
+    """A request in OpenAI's shape: the fields that lanes read, and the bytes that go to backends.
 
     `content_type` is that of `raw`: JSON, or a multipart form whose files pass as they came. `warning` says what
     part of the request is not used.
@@ -42,13 +42,13 @@ class Writer(Protocol):
     """Calls of tools that were fed are said later, if the answer comes to its end."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """The next bytes of the answer; returns what the caller gets now. Whole answers are kept until `end`."""
+        """Take the next bytes of the answer; returns the bytes to send now. Whole answers are kept until `end`."""
 
     def end(self) -> bytes:
-        """The upstream has ended: what is still to be said."""
+        """Return the remaining bytes after the upstream has ended."""
 
     def fail(self, error: ApiError) -> bytes:
-        """The answer broke off: the last that is said."""
+        """Return the final bytes of an answer that broke off."""
 
 
 @dataclass(frozen=True, slots=True)

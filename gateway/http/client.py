@@ -20,7 +20,7 @@ class Unreachable(Exception):
 
 
 class NoRoom(Exception):
-    """As many connections are open to this backend as there may be."""
+    """The limit of open connections to this backend is reached."""
 
 
 class Client:
@@ -29,14 +29,14 @@ class Client:
     def __init__(self, connections_max: int | None = None, tls: ssl.SSLContext | None = None) -> None:
         """`connections_max` is for each origin; requests have their own bound before they come here (`Turns`).
 
-        `tls` is for those who trust more than the system does.
+        `tls` is for callers that trust more certificates than the system does.
         """
         self._connections_max = connections_max
         self._tls = tls
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._being_made: set[Connection] = set()
-        # Of those that are open and those that are being made.
+        # Open connections and those being opened.
         self._counts: dict[Origin, int] = {}
         self._looking: asyncio.TimerHandle | None = None
 
@@ -58,7 +58,7 @@ class Client:
         return connection
 
     async def close(self) -> None:
-        """End every connection. Answers that are under way are cut off."""
+        """Close every connection. This cuts off answers in flight."""
         if self._looking:
             self._looking.cancel()
             self._looking = None
@@ -69,7 +69,7 @@ class Client:
     def _take_idle(self, origin: Origin) -> Connection | None:
         idle = self._idle.get(origin)
         while idle:
-            connection = idle.pop()  # the newest: those below it go when few are needed
+            connection = idle.pop()  # the newest: older ones time out if few are needed
             if connection.is_usable:
                 return connection
         return None
@@ -127,7 +127,7 @@ class Client:
         self._looking = loop.call_later(LOOK_EVERY_S, self._look_at_clock)
 
     def _look_at_clock(self) -> None:
-        """One timer for all: a timer for each wait would cost more than what it watches."""
+        """Check all connections with one timer: a timer for each wait would cost more than the request."""
         now_s = asyncio.get_running_loop().time()
         for connection in tuple(self._open):
             connection.look_at_clock(now_s)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 
-# Up to this an answer that is no stream is sent at once, with its length.
+# Up to this size an answer that is no stream is sent at once, with its length.
 COLLECTED_BYTES_MAX = 2**20
 # From this size, data goes to the kernel without a copy.
 _LARGE_BYTES = 64 * 2**10
-# A proxy that kept or gathered a stream's events would show them all at its end.
+# A proxy that buffered a stream would deliver all events at its end.
 _STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 
 
@@ -65,7 +65,7 @@ class Exchange:
     # The request.
 
     def take(self, data: bytes) -> int:
-        """The next bytes of the body; returns how many there are now."""
+        """Take the next bytes of the body; returns how many there are now."""
         self._taken.append(data)
         self._taken_bytes += len(data)
         return self._taken_bytes
@@ -125,7 +125,7 @@ class Exchange:
             self._protocol.transport.set_write_buffer_limits(high=0)
 
     def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """The answer is whole."""
+        """End a complete answer."""
         if self.disconnected:
             return
         if self._has_sent:
@@ -137,7 +137,7 @@ class Exchange:
         self._end()
 
     def break_off(self, error: ApiError) -> None:
-        """No more will come: a stream ends with an error event, anything else with a status or a reset."""
+        """End a broken answer: a stream with an error event, others with an error status or a reset."""
         if self.is_stream:
             self.write(self.route.error_event(error))
             self.finish()
@@ -147,7 +147,7 @@ class Exchange:
             self._refuse(error)
 
     def refuse(self, error: Exception) -> None:
-        """An error in place of an answer, or at the end of one that has begun."""
+        """Send an error instead of an answer, or at the end of one that has begun."""
         if self._has_begun:
             self.break_off(to_api_error(error))
         else:
@@ -192,12 +192,12 @@ class Exchange:
 
     def _end(self) -> None:
         self.response_complete = True
-        # The connection keeps its last exchange for as long as it is idle.
+        # An idle connection keeps its last exchange.
         self._taken, self._parts = [], []
         if self._is_followed and not self._protocol.transport.is_closing():
             self._protocol.transport.set_write_buffer_limits()
         self._protocol.note_answered(self)
 
     async def run_asgi(self, app: Any) -> None:
-        """uvicorn starts its cycles so; these are started by their protocol."""
+        """Unused: uvicorn starts its cycles with this method, but the protocol starts exchanges."""
         raise NotImplementedError

@@ -15,7 +15,7 @@ _REMEMBERED = 256
 
 
 class Hosts:
-    """`names` are this gateway's, beside localhost and the machine's own; without them every name is right."""
+    """`names` are this gateway's, in addition to localhost and the machine's name; None allows every name."""
 
     def __init__(self, names: Iterable[str] | None = None, proxies: TrustedProxies | None = None) -> None:
         self._names = None if names is None else {name.lower() for name in (*names, socket.gethostname())}
@@ -46,7 +46,7 @@ class Hosts:
 
 
 def _name_of(host: str) -> str:
-    """Without the port, in small letters; a name may end with a dot."""
+    """Return the name in lower case, without the port and a final dot."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.strip().rpartition(":")[0].lower().rstrip(".") if ":" in host else host.strip().lower().rstrip(".")

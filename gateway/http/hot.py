@@ -1,4 +1,4 @@
-"""The routes that carry the traffic, taken from the socket without becoming ASGI; all others are uvicorn's."""
+"""Hot routes: they carry the traffic and bypass ASGI; uvicorn serves all other routes."""
 
 from asyncio import Transport
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ class HotProtocol(BoundedProtocol):
 
     desk: Desk
 
-    # The request that is being read, and the one whose turn it is to be answered.
+    # The request being read, and the one to be answered next.
     _reading: Exchange | None = None
     _answering: Exchange | None = None
     _answering_asgi: RequestResponseCycle | None = None
     _body_due_s: float | None = None
-    # The parser has seen the end of a message, and nothing of a next one.
+    # The parser has seen the end of a message, and no bytes after it.
     _is_between = False
     _repeated: RepeatedHead[tuple[Route, str, bytes, str]]
 
     @classmethod
     def serving(cls, desk: Desk, hosts: Hosts | None = None) -> type["HotProtocol"]:
-        """The class that uvicorn makes its connections of; without `hosts` it is asked by any name."""
+        """Return the protocol class for uvicorn's connections; without `hosts` it allows any host name."""
         return type(cls.__name__, (cls,), {"desk": desk, "hosts": hosts or Hosts()})
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -205,7 +205,7 @@ class HotProtocol(BoundedProtocol):
         self._go_on(exchange)
 
     def _go_on(self, exchange: Exchange) -> None:
-        """Whatever can be done now for the request whose turn it is."""
+        """Do the next possible step for the request to be answered next."""
         if exchange.response_complete or exchange.task:
             return
         if exchange.problem:
@@ -242,10 +242,10 @@ class HotProtocol(BoundedProtocol):
         finally:
             self._ended(exchange)
             if not exchange.response_complete and not exchange.disconnected:
-                self.transport.abort()  # cut off: what was sent must not look whole
+                self.transport.abort()  # cut off, so that the partial answer does not look complete
 
     def note_answered(self, exchange: Exchange) -> None:
-        """Its last byte is written."""
+        """Continue after the last byte of an answer is written."""
         if not exchange.is_whole:
             self._end_reading(exchange.problem)
         elif not exchange.keep_alive:
@@ -264,7 +264,7 @@ class HotProtocol(BoundedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._answering_asgi:  # uvicorn tells the last request alone, which may be waiting behind this one
+        if self._answering_asgi:  # uvicorn notifies only the last request, which may wait behind this one
             self._answering_asgi.disconnected = True
             self._answering_asgi.message_event.set()
         waiting = [cycle for cycle, _ in self.pipeline]
@@ -302,7 +302,7 @@ class HotProtocol(BoundedProtocol):
 
 
 def _token(fields: Mapping[bytes, bytes]) -> str:
-    """The bearer token, or what Anthropic's clients send in its place; empty when there is none."""
+    """Return the bearer token, or the key header of Anthropic's clients; empty if there is none."""
     given = fields.get(b"authorization", b"")
     if given[:7].lower() == b"bearer ":
         return given[7:].strip().decode("latin-1")

@@ -59,7 +59,7 @@ class TrustedProxies:
 
 
 def _listed(fields: Fields, name: bytes) -> list[str]:
-    """The last elements of a list that may be spread over several headers, without empty ones."""
+    """Return the last non-empty elements of a list that may span several headers."""
     values = b",".join(value for have, value in fields if have == name).decode("latin-1")
     elements = (element.strip() for element in values.rsplit(",", _HOPS_MAX)[-_HOPS_MAX:])
     return [element for element in elements if element]
@@ -75,7 +75,7 @@ def _forwarded(fields: Fields) -> list[str]:
 
 
 def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address that may have brackets and a port; the fourth version inside of the sixth is the fourth."""
+    """Parse an address that may have brackets and a port; an IPv4-mapped IPv6 address becomes IPv4."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

@@ -38,10 +38,10 @@ class Receiver(Protocol):
     """Takes one answer. Nothing here raises, and nothing blocks."""
 
     def take_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """The final head; names are in lower case."""
+        """Take the final head; names are in lower case."""
 
     def take(self, data: bytes) -> None:
-        """The next bytes of the body, as many as have come."""
+        """Take the next bytes of the body."""
 
     def end(self, broken: Broken | None) -> None:
         """Called once: the answer is whole, or broken. Not after `abort`."""
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            # Bytes behind a whole answer spoil the connection, not the answer.
+            # Bytes after a whole answer make the connection unusable, not the answer.
             self._is_kept_alive = False
             if not self._is_over:
                 self._break("its answer is no HTTP")

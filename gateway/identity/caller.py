@@ -7,7 +7,7 @@ from gateway.quota import Quota
 from gateway.settings.base import LaneName, Privacy, Role
 
 HOME = "home"
-"""The organization whose machine this is."""
+"""The home organization, whose admins run this gateway."""
 OWNER = "owner"
 """The organization's own account, which also owns keys created without a named user."""
 GUESTS = "guests@market"

@@ -38,7 +38,7 @@ class WrongKeys:
         self._sentence = sentence
         self._pause_s = _MINUTE_S / per_minute
         self._clock = clock
-        # When an address will have nothing on its account any more; each wrong key adds a pause to it.
+        # When the count of an address is back to 0; each wrong key adds `_pause_s`.
         self._clear_at_s: OrderedDict[str, float] = OrderedDict()
 
     def allow(self, address: str) -> None:
@@ -59,7 +59,7 @@ class WrongKeys:
 
 
 class Gate:
-    """Lets bearer tokens in. A key that was valid a moment ago is asked for whatever its neighbours have done."""
+    """Admits bearer tokens. Wrong keys from the same address do not block a key that was valid a moment ago."""
 
     def __init__(self, keys: Keys, wrong: WrongKeys) -> None:
         self._keys = keys
@@ -67,12 +67,12 @@ class Gate:
         self._finding: dict[str, asyncio.Task[Caller | None]] = {}
 
     async def admit(self, token: str, address: str) -> Caller:
-        """The caller of a valid token; suspends only where the database has to be asked.
+        """Return the caller of a valid token; suspends only if the database has to be queried.
 
         Raises:
-            KeyInvalid: it is not valid here.
-            TooManyWrongKeys: nor were too many before it, from the same address.
-            RoleForbids: it is a guest's, and guests only come to be answered.
+            KeyInvalid: the token is not valid here.
+            TooManyWrongKeys: the same address sent too many wrong tokens before.
+            RoleForbids: the token is a guest's, which may only ask for completions.
         """
         caller = await self.admit_any(token, address)
         if caller.is_guest:
@@ -80,7 +80,7 @@ class Gate:
         return caller
 
     async def admit_any(self, token: str, address: str) -> Caller:
-        """As `admit`, guests too."""
+        """Return the caller as `admit` does, but admit guests too."""
         if (caller := self._keys.cached(token)) is not None:
             return caller
         if not self._keys.knows(token):
@@ -94,9 +94,9 @@ class Gate:
         return found
 
     async def _find(self, token: str) -> Caller | None:
-        """One question to the database, however many requests wait for its answer.
+        """Query the database once for all requests that wait for the same token.
 
-        While the database does not answer, a key that was valid a while ago is.
+        While the database does not answer, a key that was valid a while ago stays valid.
         """
         finding = self._finding.get(token)
         if finding is None:

@@ -21,7 +21,7 @@ class KeyChanges:
         self._known: frozenset[int] | None = None
 
     def read(self) -> frozenset[str] | None:
-        """The scopes of what has changed; None if anything may have."""
+        """Return the scopes that have changed; None if any of them may have."""
         column = audit_table.c
         with self._read() as session:
             if self._known is None:

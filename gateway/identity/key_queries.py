@@ -1,4 +1,4 @@
-"""How keys are asked for: with the person whose they are, and only while both are valid."""
+"""Queries for keys: with their users, and only while both are valid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ def is_valid(now_ns: int) -> ColumnElement[bool]:
 
 
 def one(session: Session, key_id_or_prefix: str, *, valid_ns: int | None = None) -> KeyRow:
-    """The key that is called so, of those valid at `valid_ns` where that is given. Raises NotFound, Conflict."""
+    """Return the key with this id or prefix, if given only one valid at `valid_ns`. Raises NotFound, Conflict."""
     query = with_people().where(named(key_id_or_prefix))
     if valid_ns is not None:
         query = query.where(is_valid(valid_ns))
@@ -104,8 +104,8 @@ def named(key_id_or_prefix: str) -> ColumnElement[bool]:
 
 
 def usage_of(people: str | Select[tuple[str]]) -> ColumnElement[bool]:
-    """Which usage rows are of a person, or of all people of a query: found by their keys, and those without a key,
-    where a session spoke for them, by the index that is of these alone."""
+    """Return a condition for the usage rows of one user, or of all users of a query. It finds rows by their keys.
+    Requests of a session have no key; a partial index finds their rows."""
     usage, keys = usage_table.c, api_key_table.c
     if isinstance(people, str):
         is_theirs, have_key = usage.user_id == people, keys.user_id == people

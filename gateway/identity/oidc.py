@@ -1,6 +1,6 @@
 """OpenID Connect as a relying party: authorization code with PKCE, and an ID token that is checked in full.
 
-What it takes is imported on the first sign-in: most gateways have no provider, and starting is to be quick.
+Its libraries are imported on the first sign-in: most gateways have no provider, and start faster without them.
 """
 
 import asyncio
@@ -114,7 +114,7 @@ class Provider:
         return self._metadata
 
     def _endpoint(self, found: dict[str, Any], name: str) -> str:
-        """A provider behind TLS has everything behind TLS."""
+        """Return an endpoint, which must use TLS if the provider does. Raises ProviderDown."""
         address = found.get(name)
         if not isinstance(address, str) or urlsplit(address).scheme not in (
             "https",
@@ -149,7 +149,7 @@ class Provider:
         return token
 
     async def _verify(self, metadata: _Metadata, token: str, nonce: str) -> dict[str, Any]:
-        """The claims of a token that the provider signed for this very attempt. Raises LoginRefused."""
+        """Return the claims of a token that the provider signed for this attempt. Raises LoginRefused."""
         from joserfc import jwt
         from joserfc.errors import JoseError
 
@@ -173,7 +173,7 @@ class Provider:
         return claims
 
     async def _decode(self, metadata: _Metadata, token: str) -> dict[str, Any]:
-        """With the keys as they are known, and where that fails with the keys as they are now."""
+        """Decode with the cached keys; if that fails, fetch the current keys and decode again."""
         from joserfc import jwt
         from joserfc.errors import JoseError
 
@@ -217,7 +217,7 @@ class Provider:
 
 @asynccontextmanager
 async def _bounded() -> AsyncGenerator[None]:
-    """All that one step of a sign-in asks of the provider, within LOGIN_TIMEOUT_S. Raises ProviderDown."""
+    """Bound all requests of one sign-in step to LOGIN_TIMEOUT_S. Raises ProviderDown."""
     try:
         async with asyncio.timeout(LOGIN_TIMEOUT_S):
             yield
@@ -231,6 +231,6 @@ def _challenge(verifier: str) -> str:
 
 
 def _named(error: Exception) -> str:
-    """The kind of error in joserfc's short words, which repeat nothing of the token but a claim's name."""
+    """Return joserfc's short error text, which contains nothing of the token other than a claim's name."""
     claim = getattr(error, "claim", None)
     return f"{getattr(error, 'error', type(error).__name__)}{f': {claim}' if claim else ''}"

@@ -1,4 +1,4 @@
-"""Passwords as they are kept: scrypt with a salt of their own, its parameters beside it. Pure but for the salt."""
+"""Password hashes: scrypt with a salt and parameters for each. Pure other than for the random salt."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ LENGTH_MAX = 128
 
 _SALT_BYTES = 16
 _DIGEST_BYTES = 32
-# 32 MiB, and a quarter of a second on one core: what a thief of the database pays for each guess.
+# 32 MiB and a quarter of a second on one core: the cost of each guess for an attacker with the database.
 _LOG2_N, _R, _P = 15, 8, 3
 _MEMORY_BYTES_MAX = 128 * 2**20
 _LOG2_N_MAX = 16
@@ -39,7 +39,7 @@ def hashed(password: str) -> str:
 
 
 def matches(password: str, stored: str) -> bool:
-    """Whether this is the password; takes as long for a wrong one. Raises ValueError for what we never stored."""
+    """Whether this is the password; takes as long for a wrong one. Raises ValueError for an unknown hash."""
     _, parameters, salt, digest = stored.split("$")
     log2_n, r, p = (int(number) for number in parameters.split(","))
     if log2_n > _LOG2_N_MAX:
@@ -72,7 +72,7 @@ def _digest(password: str, salt: bytes, log2_n: int, r: int, p: int) -> bytes:
 
 
 def _normal(text: str) -> str:
-    """The same letters, whichever way a keyboard composes them."""
+    """Return the password in one Unicode form, whichever way a keyboard composes letters."""
     return unicodedata.normalize("NFKC", text)
 
 

@@ -1,4 +1,4 @@
-"""Organizations and their people: who is there, what each may do, and that one admin always stays."""
+"""Organizations and their users: membership, roles, and the rule that one instance admin always stays."""
 
 import re
 import time
@@ -52,7 +52,7 @@ class Person:
 
 
 class People:
-    """Organizations and people; every change is written down with who made it."""
+    """Organizations and users; the audit log has every change with its actor."""
 
     def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
         self._read = read
@@ -69,7 +69,7 @@ class People:
             return organization_named(session, id_or_name)
 
     def add_organization(self, organization_id: str, name: str | None = None, by: Actor = MACHINE) -> Organization:
-        """Raises RequestInvalid, Conflict where the id or the name is taken."""
+        """Add an organization. Raises RequestInvalid, and Conflict if the id or the name is taken."""
         made = Organization(
             checked_id(organization_id, "id"), checked_name(name or organization_id), time.time_ns()
         )
@@ -110,7 +110,7 @@ class People:
             return session.scalar(query) or 0
 
     def number_in(self, organization_ids: Sequence[str]) -> dict[str, int]:
-        """How many people are here of each of these organizations."""
+        """Return how many users each of these organizations has."""
         column = person_table.c
         query = select(column.organization_id, func.count()).group_by(column.organization_id)
         here = (column.organization_id.in_(organization_ids), column.removed_ns.is_(None))
@@ -181,7 +181,7 @@ class People:
             return change_role(session, user_id, role, by)
 
     def remove(self, user_id: str, by: Actor = MACHINE) -> None:
-        """Their keys and sessions end; their account and history stay. Raises NotFound, Conflict."""
+        """Remove a user: keys and sessions end, account and history stay. Raises NotFound, Conflict."""
         with self._write() as session, session.begin():
             before = present(session, user_id, lock=True)
             if user_id == OWNER:
@@ -274,7 +274,7 @@ def awaits_sign_in(email: str) -> ColumnElement[bool]:
 
 
 def _refuse_known_email(session: Session, made: Person) -> None:
-    """An address stands for one person alone; the index person_email says so, too. Raises Conflict."""
+    """Ensure that an address belongs to one user, as the index person_email does. Raises Conflict."""
     if made.email is None:
         return
     others = awaits_sign_in(made.email) & (person_table.c.user_id != made.user_id)
@@ -283,7 +283,7 @@ def _refuse_known_email(session: Session, made: Person) -> None:
 
 
 def mentions(text: str, *columns: ColumnElement[str]) -> ColumnElement[bool]:
-    """Whether a text is in one of the columns, in small letters or capitals. SQLite folds those of ASCII alone."""
+    """Whether a text is in one of the columns, ignoring case. SQLite ignores the case of ASCII alone."""
     spelled = sorted({text, text.lower(), text.upper(), text.title()})
     return or_(*(column.icontains(each, autoescape=True) for column in columns for each in spelled))
 
@@ -303,7 +303,7 @@ def _wanted(organization_id: str | None, text: str, removed: bool) -> list[Colum
 def organization_named(session: Session, id_or_name: str) -> Organization:
     column = organization_table.c
     named = (column.organization_id == id_or_name) | (column.name == id_or_name)
-    # An id goes before another organization's name.
+    # A matching id takes precedence over another organization's name.
     found = session.execute(
         select(organization_table).where(named).order_by((column.organization_id == id_or_name).desc())
     ).first()
@@ -315,7 +315,7 @@ def organization_named(session: Session, id_or_name: str) -> Organization:
 def present(session: Session, user_id: str, *, lock: bool = False) -> Person:
     query = select(*_COLUMNS).where(person_table.c.user_id == user_id, person_table.c.removed_ns.is_(None))
     if lock:
-        # All admins of the house: two that are removed at once must not both find another one left.
+        # Lock all instance admins: two removals at once must not each find the other admin left.
         admins = select(person_table.c.user_id).where(_is_admin_of_house()).order_by(person_table.c.user_id)
         session.execute(admins.with_for_update()).all()
     found = session.execute(query).one_or_none()

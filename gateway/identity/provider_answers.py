@@ -16,13 +16,13 @@ class LoginRefused(Exception):
 
 
 class ProviderDown(LoginRefused):
-    """The identity provider does not answer, or not as one."""
+    """The identity provider does not answer, or not with a valid answer."""
 
 
 async def fetch(
     method: str, url: str, form: dict[str, str] | None = None, headers: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """A JSON object of the provider. Raises ProviderDown; LoginRefused where it refuses in the usual way."""
+    """Return a JSON object of the provider. Raises ProviderDown, and LoginRefused for its regular refusals."""
     import httpx
 
     try:

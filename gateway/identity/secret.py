@@ -21,7 +21,7 @@ _ROW = 1
 
 
 def load_secret(settings: IdentitySettings, folder: Path) -> bytes:
-    """The secret of the settings, else the data folder's own, made on first use.
+    """Return the secret of the settings, else the data folder's own, which is made on first use.
 
     Raises:
         SettingsInvalid: the file cannot be used.
@@ -34,7 +34,7 @@ def load_secret(settings: IdentitySettings, folder: Path) -> bytes:
 
 
 def open_secret(settings: IdentitySettings, folder: Path, write: Callable[[], Session]) -> bytes:
-    """The secret, once it is seen to be that of the database's keys. Raises SettingsInvalid."""
+    """Return the secret after checking that the database's keys use it. Raises SettingsInvalid."""
     secret = load_secret(settings, folder)
     check_secret(secret, write)
     return secret
@@ -55,7 +55,7 @@ def check_secret(secret: bytes, write: Callable[[], Session]) -> None:
     try:
         known = _claim(fingerprint, write)
     except IntegrityError:
-        # Another gateway started for the first time at the same moment, and was first.
+        # Another gateway made its first start at the same moment and was faster.
         known = _claim(fingerprint, write)
     if known != fingerprint:
         raise SettingsInvalid(

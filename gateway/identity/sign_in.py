@@ -42,7 +42,7 @@ def sign_in(write: Callable[[], Session], settings: IdentitySettings, claims: Cl
 
 
 def role_of(settings: IdentitySettings, claims: Claims) -> Role | None:
-    """The strongest role that the provider's claim gives; a member where it gives none, None where none is set."""
+    """Return the strongest role in the provider's claim; member if it has none, None if no roles are set."""
     if not settings.oidc_roles:
         return None
     claim = claims.values.get(settings.oidc_role_claim)
@@ -132,7 +132,7 @@ def _with_role(
     try:
         return people.change_role(session, person.user_id, role, Actor("identity provider", address))
     except Conflict:
-        # The last admin of the house stays one, whatever the provider thinks.
+        # The last instance admin keeps the role, whatever the provider states.
         return person
 
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 from gateway.limits.windows import MINUTE_S, window
 from gateway.quota import Measure, Quota, Span
 
-# A second counts until no moment of it is within the last 60 seconds: the present one and 60 before it.
+# A second counts while any moment of it is within the last 60 seconds: the present one and 60 before it.
 _SECONDS = MINUTE_S + 1
 
 
 SOON_S = 1.0
-"""When to ask again where only the end of another request makes room."""
+"""Seconds until a retry if only the end of another request makes room."""
 _LEAST_S = 0.001
 
 
@@ -47,7 +47,7 @@ class Counter(ABC):
         self.held = 0
         self.taken = 0
         self.tickets = 0
-        """Requests under way that have taken of it or may yet do so: it is not forgotten."""
+        """Requests in flight that use the counter or may yet use it; they keep it in memory."""
         self.ends_s = ends_s
 
     @property
@@ -56,13 +56,13 @@ class Counter(ABC):
         return self.left
 
     def set_amount(self, amount: int) -> None:
-        """The limit was changed while it counts; `left` below nothing grows back as what was used ages."""
+        """Change the limit while it counts; a negative `left` recovers as used amounts age out."""
         self.left += amount - self.amount
         self.amount = amount
 
     @abstractmethod
     def roll(self, now_s: float) -> None:
-        """Come into the window of `now_s`, which is at or past `ends_s`."""
+        """Move on to the window of `now_s`, which is at or past `ends_s`."""
 
     @abstractmethod
     def untake(self, amount: int, entered_s: float, now_s: float) -> None:
@@ -78,11 +78,11 @@ class Counter(ABC):
 
     @abstractmethod
     def is_blank(self, now_s: float) -> bool:
-        """Whether a new counter would say the same."""
+        """Whether a new counter would have the same numbers."""
 
 
 class SlotCounter(Counter):
-    """Requests at a time; what was taken of it is held."""
+    """Concurrent requests; all of the used amount is `held`."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ class SlotCounter(Counter):
         """It has no window."""
 
     def untake(self, amount: int, entered_s: float, now_s: float) -> None:
-        """Nothing is taken of it for good."""
+        """Do nothing: slots are never used up permanently."""
 
     def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - the end of a request is unknown
         return SOON_S
@@ -103,7 +103,7 @@ class SlotCounter(Counter):
 
 
 class SlidingCounter(Counter):
-    """Never more than the amount in any 60 seconds: what was taken in each of the last seconds is remembered.
+    """Allows at most the amount in any 60 seconds: it records the amount taken in each of the last seconds.
 
     `taken` is of the present second alone; `_past` is the sum of the others. What was taken at the begin of a
     second counts for up to a second longer than it must, never shorter.
@@ -161,7 +161,7 @@ class SlidingCounter(Counter):
 
 
 class CalendarCounter(Counter):
-    """A day's or a month's amount, whole again at its end."""
+    """A day's or a month's amount, which resets at its end."""
 
     __slots__ = ("_begin_s", "_span")
 
@@ -194,7 +194,7 @@ class CalendarCounter(Counter):
 
 
 def counter_for(quota: Quota, now_s: float) -> Counter:
-    """A counter that has counted nothing yet."""
+    """Return a new counter, which has counted nothing yet."""
     key = CounterKey.of(quota)
     if quota.measure == "concurrency" or quota.span is None:
         return SlotCounter(key, quota.amount)

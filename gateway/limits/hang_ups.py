@@ -23,7 +23,7 @@ class HangUps:
         self._clear_at_s: OrderedDict[str, float] = OrderedDict()
 
     def wait_s(self, payer: str) -> float:
-        """How long until the payer may leave a further prompt unpaid; 0 for nearly all."""
+        """Seconds until the payer may leave a further prompt unpaid; 0 for nearly all payers."""
         if not self._clear_at_s:
             return 0.0
         owed_s = self._clear_at_s.get(payer, 0.0) - self._clock()

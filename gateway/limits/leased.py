@@ -1,4 +1,4 @@
-"""A counter whose limit several processes share: what this one holds of it, and what it asks for next. No I/O."""
+"""A counter of a limit that several processes share: this process's slice and its next order. No I/O."""
 
 import math
 
@@ -15,7 +15,7 @@ REFUSED_S = 0.05
 RECALL_S = 0.1
 # No process draws ahead for this time after one lacked what another had.
 MODEST_S = 1.0
-# No more than this part of a limit is drawn ahead.
+# A process draws ahead at most the limit divided by this.
 _AHEAD_PART = 20
 # If a process's lease on a day's or month's limit ended this long ago, the ledger is read instead.
 MISSING_S = 5.0
@@ -66,7 +66,7 @@ class LeasedCounter(Counter):
         self.is_alone = False
         self.is_recalled = False
         self.is_unreadable = False
-        """Whether the books owe an answer for longer than anybody waits."""
+        """Whether the ledger has not answered within the time that requests wait."""
         self.wants_books = False
         self.books = -1
         self._books_read_s = 0.0
@@ -75,7 +75,7 @@ class LeasedCounter(Counter):
         self._taken_before = self._untaken = self._untaken_before = 0
         self._wall_ahead_s = 0.0
         self._is_unknown = False
-        # Whether those who know may have a lease of this process that is not empty.
+        # Whether Redis may have a lease of this process that is not empty.
         self._is_lent = False
         self._available = quota.amount
         self._need = self._least = 0
@@ -89,12 +89,12 @@ class LeasedCounter(Counter):
         return max(0, self.left) + max(0, self._available)
 
     def set_amount(self, amount: int) -> None:
-        """Those who share it are told with the next order."""
+        """Change the limit; the next order tells the other processes."""
         self._available += amount - self.amount
         self.amount = amount
 
     def roll(self, now_s: float) -> None:
-        """The lease has ended, or the window in which this process is on its own."""
+        """End the lease or, without Redis, the current window."""
         if self.is_alone:
             self._go_on_alone(now_s, self._share - self.held)
         else:
@@ -106,7 +106,7 @@ class LeasedCounter(Counter):
             self._untaken += amount
             self.left += amount
 
-    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - as they say who know the others
+    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - Redis has computed it
         if self.is_alone:
             return max(SOON_S, self.ends_s - now_s) if self.key.span else SOON_S
         return self._room_s
@@ -208,7 +208,7 @@ class LeasedCounter(Counter):
         return order
 
     def accept(self, order: Order, grant: Grant, sent_s: float, now_s: float, *, is_open: bool = True) -> None:
-        """The answer to an order that was sent at `sent_s`; it refuses nothing while counters are rebuilt."""
+        """Take the grant for an order sent at `sent_s`; it refuses nothing while counters are rebuilt."""
         if not grant.is_known and not order.is_again:
             self.forget()
             return
@@ -217,7 +217,7 @@ class LeasedCounter(Counter):
         self._is_unknown = not grant.is_known
         is_missing = self.key.span != "minute" and grant.ended_s >= MISSING_S
         self.wants_books = (self._is_unknown or is_missing) and not grant.are_books_early
-        # A slice whose lease was lost, or that this process gave itself, is no part of the limit any more.
+        # A slice with a lost lease, or that this process took without Redis, is no longer part of the limit.
         kept = 0 if self.is_alone or grant.is_lost else order.idle
         self.left += grant.granted + kept - order.left
         self._is_lent = order.held + max(0, kept + grant.granted) > 0

@@ -1,4 +1,4 @@
-"""The limits of a request's key, person and organization, all at once; `gateway.limits` begins here."""
+"""The limits of a request's key, user and organization together; the entry point of `gateway.limits`."""
 
 import asyncio
 import time
@@ -26,15 +26,15 @@ class Source(Protocol):
     clock: Callable[[], float]
 
     def counter(self, quota: Quota) -> Counter:
-        """The one counter of this quota, with the quota's amount."""
+        """Return the one counter of this quota, with the quota's amount."""
         ...
 
     async def refill(self, short: list[Shortage]) -> Refused | None:
-        """Try to have more left of these: None when asking again is worth it, else why not."""
+        """Try to refill these counters. Returns None if the caller should try again, else the refusal."""
         ...
 
     def sweep(self) -> bool:
-        """Forget counters that say nothing; whether there were any."""
+        """Drop counters without content; returns whether there were any."""
         ...
 
 
@@ -47,7 +47,7 @@ class Limits:
         self.plans = Plans(source.counter)
         self.hang_ups = HangUps()
         self.refusals: dict[Measure, int] = {"requests": 0, "tokens": 0, "concurrency": 0, "spend": 0}
-        """How many requests were refused, by the measure of the limit they met."""
+        """Number of refused requests by the measure of the limit that was reached."""
 
     async def enter(self, caller: Caller, model: str, tokens: int) -> Ticket:
         """Reserve one request, one slot and `tokens` tokens for this caller; `Ticket.leave` must follow.
@@ -61,7 +61,7 @@ class Limits:
         )
 
     def enter_at_once(self, caller: Caller, model: str, tokens: int) -> Ticket | None:
-        """As `enter` does where all counters have enough; None where it may have to wait, or to refuse."""
+        """Enter if all counters have enough; None if `enter` may have to wait or to refuse."""
         plan, now_s = self.plans.of(caller, model), self._clock()
         return Ticket(plan, tokens, now_s, self._clock, self, model) if plan.take(tokens, now_s) else None
 
@@ -86,7 +86,7 @@ class Limits:
         return Ticket(plan, tokens, now_s, self._clock, self, model)
 
     def refused(self) -> dict[tuple[str, ...], float]:
-        """`refusals` as a metric's series."""
+        """Return `refusals` as the series of a metric."""
         return {(measure,): count for measure, count in self.refusals.items()}
 
     async def keep_small(self) -> None:
@@ -97,7 +97,7 @@ class Limits:
                 self.plans.forget()
 
     async def take_spend(self, plan: Plan, amount_nano: int) -> None:
-        """Raises BudgetExceeded, BudgetUnavailable."""
+        """Reserve money in the limits of a plan. Raises BudgetExceeded, BudgetUnavailable."""
         if not plan.take_spend(amount_nano, self._clock()):
             await self._refill(
                 lambda: plan.take_spend(amount_nano, self._clock()),

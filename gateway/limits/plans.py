@@ -1,4 +1,4 @@
-"""Which counters one request goes through: all of them at once, or none."""
+"""The counters of one request: it takes from all of them at once, or from none."""
 
 from collections.abc import Callable, Iterable
 
@@ -11,11 +11,11 @@ from gateway.quota import Quota
 PLANS_MAX = 16_384
 
 Shortage = tuple[Counter, int]
-"""A counter, and how much of it is needed."""
+"""A counter and the amount needed from it."""
 
 
 class Plan:
-    """The counters of one key's requests for one model, by what a request takes of them."""
+    """The counters of one key's requests for one model, by the measure that a request takes."""
 
     __slots__ = ("_shown", "counted", "lasting", "requests", "slots", "spend", "tokens")
 
@@ -28,9 +28,9 @@ class Plan:
         self.slots = tuple(by_measure["concurrency"])
         self.spend = tuple(by_measure["spend"])
         self.counted = self.requests + self.slots
-        """Those of which each request takes one."""
+        """Counters from which each request takes one."""
         self.lasting = self.requests + self.tokens + self.spend
-        """Those that count the requests under way."""
+        """Counters that track requests in flight."""
         self._shown = [tuple(map(Shown, some)) for some in (self.requests, self.tokens) if some]
 
     def take(self, tokens: int, now_s: float) -> bool:
@@ -62,7 +62,7 @@ class Plan:
         return True
 
     def short(self, tokens: int, now_s: float) -> list[Shortage]:
-        """The counters for which `take` refuses."""
+        """Return the counters because of which `take` refuses."""
         return shortages(self.counted, 1, now_s) + shortages(self.tokens, tokens, now_s)
 
     def headers(self, now_s: float) -> Headers:
@@ -75,7 +75,7 @@ class Plan:
 
 
 def _lacks(counters: tuple[Counter, ...], amount: int, now_s: float) -> bool:
-    """Whether one of them has less."""
+    """Whether one of the counters has less than the amount."""
     for counter in counters:
         if now_s >= counter.ends_s:
             counter.roll(now_s)
@@ -119,7 +119,7 @@ class _KeyPlans:
         self.of_models: dict[tuple[str, ...], Plan] = {(): NO_PLAN}
 
     def naming(self, models: Iterable[str]) -> Plan:
-        """Made when such a request first comes. No more of them than there are sets of models that limits name."""
+        """Return the plan, made at its first request. There is at most one for each set of models in limits."""
         named = tuple(sorted({name for name in models if name in self.by_model}))
         plan = self.of_models.get(named)
         if plan is None:
@@ -128,7 +128,7 @@ class _KeyPlans:
 
 
 class Plans:
-    """Each key's plans, made when it is first seen and whenever its limits were changed."""
+    """The plans of each key, made when it is first seen and whenever its limits change."""
 
     def __init__(self, counter: Callable[[Quota], Counter]) -> None:
         self._counter = counter
@@ -162,7 +162,7 @@ class Plans:
 
 
 def _least(quotas: tuple[Quota, ...]) -> list[Quota]:
-    """Of several limits on the same thing, the lowest."""
+    """Return the lowest of several limits on the same counter."""
     least: dict[tuple[str, str, str | None, str | None], Quota] = {}
     for quota in quotas:
         name = (quota.scope, quota.measure, quota.span, quota.model)

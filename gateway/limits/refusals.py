@@ -1,4 +1,4 @@
-"""A limit that is reached, in the words that its caller reads."""
+"""Error texts for limits that are reached."""
 
 import math
 from typing import NamedTuple
@@ -12,7 +12,7 @@ _UNKNOWN_S = 5
 
 
 class Refused(NamedTuple):
-    """The limit that a request met, and what its caller is told."""
+    """The limit that a request reached, and the error for its caller."""
 
     counter: Counter
     error: RateLimited
@@ -44,7 +44,7 @@ def unknown_budget(counter: Counter) -> Refused:
 
 
 def in_words(key: CounterKey, amount: int) -> str:
-    """As in `60 requests a minute`."""
+    """Return a limit as text, such as `60 requests a minute`."""
     if key.measure == "concurrency":
         return f"{amount} requests at a time"
     return f"{_quantity(key, amount)} a {key.span}"

@@ -18,7 +18,7 @@ _NS_PER_S = 10**9
 
 
 def used_since(sessions: Callable[[], Session]) -> Reader:
-    """Read in sessions of one's own."""
+    """Return a reader that opens its own sessions."""
 
     def read(key: CounterKey, since_s: int, counted_ns: int | None) -> int:
         with sessions() as session:
@@ -31,7 +31,7 @@ def used_since(sessions: Callable[[], Session]) -> Reader:
 
 
 def used_in(session: Session, key: CounterKey, since_s: int) -> int:
-    """Return the use of a limit since a second, by requests that produced a result; others gave theirs back.
+    """Return the use of a limit since a second, by requests with a result; others gave their amounts back.
 
     Days and months start at midnight, so they are read from daily sums: the time does not grow with use.
     """
@@ -41,13 +41,13 @@ def used_in(session: Session, key: CounterKey, since_s: int) -> int:
     measured = {"requests": sums.requests, "tokens": sums.tokens, "spend": sums.spend_nano}[key.measure]
     query = select(func.sum(measured)).where(sums.scope == key.scope, sums.day >= since_s // DAY_S)
     if key.model is not None:
-        # Behind an alias or in another's place it answered by its own name, and counted by that, too.
+        # Behind an alias or as a fallback the model answered under its own name, and counted under that too.
         query = query.where(or_(sums.model == key.model, sums.served_model == key.model))
     return int(session.execute(query).scalar_one() or 0)
 
 
 def _rows_used(session: Session, key: CounterKey, since_ns: int) -> int:
-    """The same out of the usage rows themselves, for the last moments: no day begins with them."""
+    """Return the use from the usage rows themselves, because daily sums cannot tell the last minute."""
     usage = usage_table.c
     query = select(_measured(key)).where(usage.started_ns >= since_ns, used_by(key.scope))
     if key.model is not None:
@@ -68,7 +68,7 @@ def _measured(key: CounterKey) -> ColumnElement[int]:
 
 
 def used_by(scope: str) -> ColumnElement[bool]:
-    """Which usage rows are of a scope, found by their keys."""
+    """Return a condition for the usage rows of a scope, which finds them by their keys."""
     usage = usage_table.c
     kind, _, name = scope.partition(":")
     if kind == "key":

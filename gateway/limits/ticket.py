@@ -1,4 +1,4 @@
-"""One request's place within its caller's limits, from entry to leaving."""
+"""One request's reservation in its caller's limits, from entry to end."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -33,7 +33,7 @@ class Ticket(Struct, eq=False):
     beside: "Ticket | None" = None
     further: tuple[str, ...] = ()
     debited: tuple[Counter, ...] = ()
-    """The limits on money that it was taken from, once it has left."""
+    """The limits on money that the request was charged to, once it has left."""
 
     async def reserve_spend(self, amount_nano: int) -> None:
         """Reserve a further amount, in nano-USD, in addition to what is reserved already.
@@ -77,9 +77,9 @@ class Ticket(Struct, eq=False):
             before.leave(0, 0, is_served=False)
 
     def leave(self, tokens: int, spend_nano: int, *, is_served: bool | None = None) -> None:
-        """The request has ended and came to this; what it did not use is given back. Never raises.
+        """End the request with the tokens and nano-USD it used; give back the rest. Never raises.
 
-        A request that was not served does not count at all; without the caller's word, one that came to nothing
+        A request that was not served does not count at all. If `is_served` is None, a request that used nothing
         was not served.
         """
         plan, self.plan = self.plan, NO_PLAN

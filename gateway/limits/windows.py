@@ -9,7 +9,7 @@ DAY_S = 86_400
 
 
 def window(span: Span, at_s: float) -> tuple[int, int]:
-    """The full minute, day or month that holds this time: its first second, and the first one after it."""
+    """Return the full minute, day or month of this time: its first second, and the first one after it."""
     second = int(at_s // 1)
     if span != "month":
         length_s = MINUTE_S if span == "minute" else DAY_S

@@ -1,4 +1,4 @@
-"""Fields that every kind of request has, and the bounds of what fields hold."""
+"""Fields common to all requests, and the bounds of field values."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Requests that generate no text of a language model: vectors, rankings, judgements, pictures, sound."""
+"""Requests other than for generated text: embeddings, rankings, moderation, pictures, sound."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,11 +10,11 @@ Documents = Annotated[list[str | dict[str, Any]], Meta(min_length=1, max_length=
 
 
 class TaskRequest(RequestFields, frozen=True, kw_only=True):
-    """`texts` is what of it a model reads, as far as that is text."""
+    """`texts` are the parts of a request that a model reads, if they are text."""
 
     @property
     def tokens_limit(self) -> int:
-        """Nothing is generated."""
+        """Always 0: no text is generated."""
         return 0
 
     @property
@@ -23,7 +23,7 @@ class TaskRequest(RequestFields, frozen=True, kw_only=True):
 
 
 class EmbeddingRequest(TaskRequest, frozen=True, kw_only=True):
-    """The fields of POST /v1/embeddings that we act on."""
+    """The fields of POST /v1/embeddings that the gateway uses."""
 
     input: str | list[str | TokenId | list[TokenId]]
     encoding_format: Literal["float", "base64"] | None = None
@@ -84,7 +84,7 @@ class ImageRequest(TaskRequest, frozen=True, kw_only=True):
 
 
 class SpeechRequest(TaskRequest, frozen=True, kw_only=True):
-    """Text to sound; servers of one's own take longer texts than OpenAI's 4096 characters."""
+    """Text to sound; self-hosted servers take longer texts than OpenAI's 4096 characters."""
 
     input: Annotated[str, Meta(min_length=1, max_length=100_000)]
     voice: str | dict[str, Any] | None = None

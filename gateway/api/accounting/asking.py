@@ -26,7 +26,7 @@ Key = Annotated[str, Depends(key_of)]
 
 
 def is_operator(authority: Authority) -> bool:
-    """Whether this is the machine, or an admin of the house whose key may administer."""
+    """Whether this is the machine's own token, or an instance admin whose key has admin access."""
     caller = authority.caller
     return caller is None or (authority.organization_id is None and caller.may_administer)
 

@@ -1,4 +1,4 @@
-"""/accounting/v1/credits: given by the house, and put by people into their organization's pool."""
+"""/accounting/v1/credits: granted by instance admins, and moved by users to their organization's balance."""
 
 import asyncio
 from typing import Annotated, Literal, Self
@@ -126,7 +126,7 @@ async def return_from_pool(operator: Operator, key: Key, wanted: OutOfPool) -> F
 
 
 async def _put_in(services: Services, user_id: str, amount_nano: int, posting: Posting) -> Posted:
-    """Raises PayerFrozen, RequestInvalid for credits that are too fresh, and what the books raise."""
+    """Raises PayerFrozen, RequestInvalid for credits that are too recent, and the errors of the ledger."""
     till = services.till
     if till is None:
         return await _moved(services.books, posting)

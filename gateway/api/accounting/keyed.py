@@ -1,4 +1,4 @@
-"""Routes that are answered once for each Idempotency-Key: every POST and PUT of the accounting API."""
+"""Routes that run once for each Idempotency-Key: every POST and PUT of the accounting API."""
 
 import hashlib
 import re

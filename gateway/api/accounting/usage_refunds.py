@@ -74,7 +74,7 @@ async def _settle_debts(books: Books, request_id: str) -> None:
 
 
 def _asked(session: Session, wanted: UsageRefund) -> tuple[Charged, int, Posting | None]:
-    """The charge, how much of it comes back, and the event for that; None where it is booked.
+    """Return the charge, the amount to refund, and the posting for it, or None if it is booked already.
 
     Raises NotFound, Conflict, RequestInvalid.
     """

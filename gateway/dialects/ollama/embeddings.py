@@ -1,4 +1,4 @@
-"""An embedding answer becomes Ollama's, of either of its two routes."""
+"""Translates an embedding answer for either of Ollama's two routes."""
 
 import time
 from typing import Any

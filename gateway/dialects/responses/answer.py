@@ -32,7 +32,7 @@ def response_of_item(item: str) -> str | None:
 
 
 def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
-    """The response before anything was said."""
+    """Return the response before any output."""
     chosen = (asked.text and asked.text.format) or TextFormat()
     return {
         "id": response_id(request_id),
@@ -68,7 +68,7 @@ def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
 
 
 def ended(response: Json, said: Said, output: list[Json]) -> Json:
-    """The response with all that was said."""
+    """Return the response with all output."""
     reason = _INCOMPLETE.get(said.finish or "")
     done: Json = {"status": "incomplete", "incomplete_details": {"reason": reason}}
     if reason is None:
@@ -109,7 +109,7 @@ def _usage(usage: Usage) -> Json:
 
 
 def call_item(call_id: str, tool: ToolName) -> Json:
-    """A call of a tool of the client's, before its arguments or its input."""
+    """Return a call of a client's tool, before its arguments or input."""
     named: Json = {"call_id": call_id, "name": tool.name}
     if tool.namespace is not None:
         named["namespace"] = tool.namespace
