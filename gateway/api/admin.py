@@ -28,7 +28,7 @@ def _services(authority: Operator) -> Services:
 
 
 Admin = Annotated[Services, Depends(_services)]
-"""The services, for an admin of the house."""
+"""The services, for an instance admin."""
 
 
 class PlanQuestion(BaseModel):
@@ -39,7 +39,7 @@ class PlanQuestion(BaseModel):
     including: list[str] = Field(default=[], max_length=256)
 
 
-# Addresses lose `.` and `..`, commands take `-x` for an option, and what nobody sees makes two names look alike.
+# URLs drop `.` and `..`, commands read `-x` as an option, and invisible characters make two names look alike.
 _UNSEEN = r"\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 _NAME = rf"^[^\s/.\-{_UNSEEN}]([^/{_UNSEEN}]*[^\s/{_UNSEEN}])?$"
 MachineName = Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)]
@@ -136,7 +136,7 @@ async def rename_machine(authority: Operator, name: Named, wanted: NewName) -> d
         before = controller.name_of(node_id)
         controller.check_name(node_id, wanted.name)
         if named := {before, wanted.name} & set(owners):
-            # By its name it may hold what only owners may.
+            # The name may give the machine rights that only owners have.
             text = f"name: cluster.owners in the settings has {named.pop()}: put the machine's id there first"
             raise Conflict(text, param="name")
         change = {"from": before, "to": wanted.name}
@@ -145,13 +145,13 @@ async def rename_machine(authority: Operator, name: Named, wanted: NewName) -> d
     except MachineUnknown as error:
         raise NotFound(str(error)) from None
     except NameTaken as error:
-        # Of two who want a name at the same moment, the second is only refused when it is written down.
+        # If two callers want a name at once, the second is refused only when the name is stored.
         raise Conflict(f"name: {error}", param="name") from None
     return {"renamed": node_id} | change
 
 
 async def _write_down(authority: Authority, action: str, target: str, after: dict[str, Any] | None = None) -> None:
-    """Before it is done: what is done and not written down cannot be found out any more."""
+    """Record the action before it is done, because an unrecorded action could not be traced."""
     await asyncio.to_thread(authority.directory.audit.add, authority.actor, action, target, after)
 
 
@@ -173,11 +173,11 @@ async def list_requests(services: Admin, limit: Limit = 50) -> list[dict[str, An
 
 
 def describe(topology: Topology) -> dict[str, Any]:
-    """The cluster for people and programs: nodes with their layers, and why they have them."""
+    """Return the cluster as JSON: nodes with their layers, and the reasons for the placement."""
     stages = topology.plan.stages if topology.plan else ()
     by_node = {stage.member.node_id: stage for stage in stages}
     nodes = []
-    # In ring order, spares last.
+    # In pipeline order, spares last.
     for member in sorted(topology.members, key=lambda m: _place(by_node, m.node_id)):
         stage = by_node.get(member.node_id)
         nodes.append(
@@ -214,7 +214,7 @@ def describe(topology: Topology) -> dict[str, Any]:
 
 
 def _links(topology: Topology) -> list[dict[str, Any]]:
-    """Every link between machines that are here, as it was measured last; each way by itself."""
+    """Return the last measurement of every link between present machines, one for each direction."""
     names = {member.node_id: member.name for member in topology.members}
     return [
         {

@@ -1,4 +1,4 @@
-"""Who may administer what: the machine's own token everything, a person what role and organization allow."""
+"""Admin access: the machine's own token may do everything, a user what role and organization allow."""
 
 import secrets
 from dataclasses import dataclass
@@ -18,7 +18,10 @@ HEADER = ADMIN_HEADER
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Somebody who was let in, and over whom: `organization_id` None is all. `caller` is None for the machine."""
+    """An admitted caller and the organization they act on: `organization_id` None means all.
+
+    `caller` is None for the machine's own token.
+    """
 
     services: Services
     actor: Actor
@@ -30,19 +33,19 @@ class Authority:
         return self.services.directory
 
     def over(self, organization_id: str, what: str) -> None:
-        """Raises NotFound: what another organization has is not even said to be there."""
+        """Raises NotFound for another organization, so that the answer does not reveal what it has."""
         if self.organization_id not in (None, organization_id):
             raise NotFound(f"there is no {what}")
 
     def within(self, wanted: str | None) -> str | None:
-        """The organization to list: the one that is asked for, else all that this is over. Raises NotFound."""
+        """Return the organization to list: the requested one, else `organization_id`. Raises NotFound."""
         if wanted is not None:
             self.over(wanted, f"organization {wanted}")
         return wanted or self.organization_id
 
 
 async def admitted(request: Request) -> Authority:
-    """The machine's token, which each start makes anew and only who can read the data folder knows, or a key."""
+    """Admit a key, or the machine's token: each start makes a new one, readable only in the data folder."""
     services: Services = request.app.state.services
     address = request.client.host if request.client else ""
     given = request.headers.get(HEADER)
@@ -74,7 +77,7 @@ async def _manager(authority: Annotated[Authority, Depends(admitted)]) -> Author
 
 
 def refuse_who_may_not(caller: Caller | None) -> None:
-    """The machine may, and an admin whose key was made for that. Raises RoleForbids."""
+    """Allow the machine's own token, and admins whose key has admin access. Raises RoleForbids."""
     if caller is None:
         return
     if caller.role != "admin":
@@ -84,8 +87,8 @@ def refuse_who_may_not(caller: Caller | None) -> None:
 
 
 Operator = Annotated[Authority, Depends(_operator)]
-"""An admin of the house, or the machine."""
+"""An instance admin, or the machine's own token."""
 Manager = Annotated[Authority, Depends(_manager)]
-"""An admin of any organization, over that one alone; or an operator."""
+"""An admin of one organization, with access to that one alone; or an operator."""
 Somebody = Annotated[Authority, Depends(admitted)]
-"""Whoever has a valid key."""
+"""Any caller with a valid key, or the machine's own token."""

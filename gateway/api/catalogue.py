@@ -1,4 +1,4 @@
-"""Every model that some lane has, with what is known of it, for those APIs that list models."""
+"""Every model of any lane with its known properties, for the APIs that list models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gateway.services import Services
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model and its offers; `lanes` have it, or should have it."""
+    """A model and its endpoints; `lanes` have it, or should have it."""
 
     name: str
     lanes: tuple[str, ...]
@@ -20,12 +20,12 @@ class Entry:
 
     @property
     def context_tokens(self) -> int | None:
-        """The longest of any backend's."""
+        """The longest context of any backend, in tokens."""
         return max((offer.context_tokens for offer in self.offers if offer.context_tokens), default=None)
 
     @property
     def kinds(self) -> list[str]:
-        """What can be asked of it, in words."""
+        """Names of the request kinds that the model serves."""
         kinds = {kind for offer in self.offers for kind in offer.kinds}
         return [words for kind, words in DOES.items() if kind in kinds]
 
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def weights(self) -> str | None:
-        """The cluster's, which goes on behind tokens that another gateway has of it."""
+        """The cluster's weights: it can resume answers of these weights after tokens from another gateway."""
         return next((offer.weights for offer in self.offers if offer.weights and offer.lane == "cluster"), None)
 
     @property
@@ -49,7 +49,7 @@ class Entry:
 
 
 def catalogue(services: Services, caller: Caller) -> list[Entry]:
-    """Those that the caller's key may use, by name."""
+    """Return the models that the caller's key may use, sorted by name."""
     lanes: dict[str, list[Lane]] = {}
     for lane in _lanes(services, caller):
         for name in lane.models():
@@ -58,7 +58,7 @@ def catalogue(services: Services, caller: Caller) -> list[Entry]:
 
 
 def find_entry(services: Services, caller: Caller, name: str) -> Entry | None:
-    """That of one model; None where nobody has it whom the caller's key may use."""
+    """Return the entry of one model; None if no lane that the caller's key may use has it."""
     lanes = [lane for lane in _lanes(services, caller) if name in lane.models()]
     return _entry(name, lanes) if lanes and _may_use(caller, name) else None
 

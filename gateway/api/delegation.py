@@ -1,4 +1,4 @@
-"""What an admin of one organization may hand on: never more than their own key allows. Pure."""
+"""Limits on keys that an admin of one organization makes: never more than their own key allows. Pure."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from gateway.settings.base import PRIVACY_RANK, LaneName
 
 
 class Allowed(Protocol):
-    """What somebody's own key allows, or their session without one."""
+    """The permissions of a caller's own key, or of a session without one."""
 
     @property
     def terms(self) -> KeyTerms: ...
@@ -21,7 +21,7 @@ class Allowed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OfSession:
-    """Whoever signed in without a key may use what a new key would be given."""
+    """The permissions of a session without a key: those of a new default key."""
 
     lanes: Collection[LaneName]
     terms: KeyTerms = ANY
@@ -30,14 +30,14 @@ class OfSession:
 def refuse_more_than_own(own: Allowed, terms: KeyTerms, lanes: Collection[LaneName]) -> None:
     """Raises RoleForbids, with the field that would allow more.
 
-    `may_administer` is not among what is compared: nobody gets here whose own key may not.
+    `may_administer` is not compared: callers without it are refused before this check.
     """
     for field, allowed in _excesses(own, terms, lanes):
         raise RoleForbids(f"{field}: your own key allows {allowed}", param=field)
 
 
 def _excesses(own: Allowed, terms: KeyTerms, lanes: Collection[LaneName]) -> Iterator[tuple[str, str]]:
-    """Each field that allows more than `own`, and what that allows in words."""
+    """Yield each field that allows more than `own`, with the text of what `own` allows."""
     for field, wanted, allowed in (
         ("lanes", lanes, own.lanes),
         ("models", terms.models, own.terms.models),

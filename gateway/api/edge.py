@@ -1,4 +1,4 @@
-"""What every route but the hot ones has in common: an id in each answer, a caller, a bounded body."""
+"""Layers of every route other than the hot ones: an id in each answer, a caller, a bounded body."""
 
 import asyncio
 from collections.abc import Collection
@@ -17,7 +17,7 @@ BODY_TIMEOUT_S = 30.0
 
 
 class Edge:
-    """The outermost layer of what is ASGI."""
+    """The outermost ASGI layer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -35,9 +35,9 @@ class Edge:
 
 
 class BoundedBodies:
-    """A layer for whoever reads a whole body before it knows who is asking, as FastAPI does.
+    """A layer for applications that read a whole body before they know the caller, as FastAPI does.
 
-    Paths in `uploads` see to it themselves.
+    Paths in `uploads` bound their bodies themselves.
     """
 
     def __init__(self, app: ASGIApp, bytes_max: int, uploads: Collection[str]) -> None:
@@ -51,7 +51,7 @@ class BoundedBodies:
 
 
 class _BoundedBody:
-    """A request's body on its way to whoever reads it.
+    """A request's body on its way to the application.
 
     Raises BodyTooLarge, and RequestInvalid when it stalls.
     """
@@ -80,12 +80,12 @@ class _BoundedBody:
 
 
 async def misspelt(request: Request) -> Response:
-    """A hot route under another spelling of its path: those that are right never become ASGI."""
+    """Refuse a misspelt path of a hot route: exact paths never reach ASGI. Raises NotFound."""
     raise NotFound(f"There is no {request.method} {request.url.path} in this spelling.")
 
 
 async def authenticate(services: Services, scope: Scope) -> Caller:
-    """The caller of the bearer token, or of Anthropic's header for it. Raises KeyInvalid."""
+    """Return the caller of the bearer token or of Anthropic's key header. Raises KeyInvalid."""
     headers = dict(scope["headers"])
     kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if kind.lower() != "bearer":
@@ -97,7 +97,7 @@ async def authenticate(services: Services, scope: Scope) -> Caller:
 
 
 async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
-    """The whole body. Raises BodyTooLarge without reading more than the bound, RequestInvalid when it stalls."""
+    """Return the whole body. Raises BodyTooLarge as soon as it exceeds the bound, RequestInvalid if it stalls."""
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     if declared.isdigit() and int(declared) > bytes_max:
         raise BodyTooLarge.of_request(bytes_max)

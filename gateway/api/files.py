@@ -1,4 +1,4 @@
-"""/v1/files: uploads for batches, and what batches have to show."""
+"""/v1/files: uploads for batches, and the results of batches."""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -32,7 +32,7 @@ async def upload(request: Request) -> Json:
     try:
         lasts_s = _checked(form)
         keeping = asyncio.to_thread(files.keep, upload, owner, form.filename or "file", lasts_s)
-        # Whoever hangs up now has a file all the same.
+        # If the client disconnects now, the file is stored anyway.
         stored = await asyncio.shield(keeping)
     except Exception:
         await asyncio.to_thread(upload.abandon)
@@ -78,14 +78,14 @@ async def delete_file(request: Request, file_id: Named) -> Json:
 
 
 async def _admitted(request: Request) -> tuple[FileRegistry, str]:
-    """The files, and whose of them the caller may see. Raises KeyInvalid."""
+    """Return the file service and the owner whose files the caller may see. Raises KeyInvalid."""
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     return services.batches.files, owner_of(caller)
 
 
 def _checked(form: UploadForm) -> int | None:
-    """How long the file is to be kept. Raises RequestInvalid."""
+    """Return how long to keep the file, in seconds. Raises RequestInvalid."""
     purpose = form.fields.get("purpose")
     if purpose != "batch":
         code = "invalid_value" if purpose else "missing_required_parameter"

@@ -1,4 +1,4 @@
-"""The hot routes' desk: an exchange becomes a call, the journey answers it in the caller's dialect."""
+"""Handler of the hot routes: it turns an exchange into a call and has it answered in the caller's dialect."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -28,7 +28,7 @@ _FOR_GUESTS = ("/v1/chat/completions", "/v1/completions")
 
 
 class GenerateDesk:
-    """What gateway.http.hot asks about hot requests. A request's id is its exchange's, everywhere."""
+    """Handler that gateway.http.hot calls for hot requests. A request always has the id of its exchange."""
 
     def __init__(self, services: Services, routes: Iterable[Route] = ROUTES) -> None:
         self.routes = {route.path.encode(): route for route in routes}
@@ -75,7 +75,7 @@ class GenerateDesk:
             exchange.refuse(error)
 
     async def _host(self, exchange: Exchange, caller: Caller) -> None:
-        """A guest is somebody else with every question: it shares what is cached of prompts with nobody."""
+        """Serve a guest. Each request is a tenant of its own, so it shares no prompt cache with any other."""
         if exchange.route.path not in _FOR_GUESTS:
             raise RoleForbids(f"Guests ask at {' and '.join(_FOR_GUESTS)}, and nowhere else.")
         question = exchange.route.read(exchange.raw)
@@ -93,7 +93,7 @@ class GenerateDesk:
 
 
 class _Translated:
-    """An exchange whose answer is written in another API's words; `warning` is what its caller should know."""
+    """An exchange whose answer is translated to another API; `warning` is a notice for the caller."""
 
     def __init__(self, exchange: Exchange, writer_for: Callable[[int], Writer | None], warning: str = "") -> None:
         self._exchange = exchange

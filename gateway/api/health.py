@@ -1,4 +1,4 @@
-"""GET /healthz, /readyz and /metrics, for whoever watches over the gateway."""
+"""GET /healthz, /readyz and /metrics, for monitoring."""
 
 import time
 from functools import partial
@@ -20,7 +20,7 @@ def routes(services: Services) -> list[Route]:
 
 
 async def _is_alive(services: Services, _: Request) -> Response:
-    """The process lives; a new one would not mend a disk, so that the status is 200 with it, too."""
+    """The process is alive. A restart would not repair a disk, so the status is 200 even if storage fails."""
     trouble = services.storage.trouble
     return JSONResponse({"status": "failing", "reason": trouble} if trouble else {"status": "ok"})
 
@@ -28,9 +28,9 @@ async def _is_alive(services: Services, _: Request) -> Response:
 async def _is_ready(services: Services, _: Request) -> Response:
     """Ready means: requests for the models that this gateway was started with will be answered.
 
-    `books` says which rules of the books are broken, and whether blocks are made; that alone keeps nobody from
-    being answered. `ledger_head` is the newest block that this gateway has seen.
-    `warnings` name what an operator must mend: the data folder, the cloud's key file, its worker.
+    `books` says which rules of the ledger are broken, and whether blocks are made. That alone does not stop
+    answers. `ledger_head` is the newest block that this gateway has seen.
+    `warnings` name problems that an operator must fix: the data folder, the cloud's key file, its worker.
     """
     told, status = await _readiness(services)
     head = services.books.head

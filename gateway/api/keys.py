@@ -146,14 +146,14 @@ def key_page(
 
 
 def _key_of(authority: Authority, key: str) -> KeyRow:
-    """Raises NotFound, also where the key is another organization's."""
+    """Return the key. Raises NotFound, also if another organization owns it."""
     row = authority.services.keys.row(key)
     authority.over(row.organization_id, f"key {key}")
     return row
 
 
 def _refuse_more_than_own(authority: Authority, terms: KeyTerms, lanes: tuple[LaneName, ...]) -> None:
-    """Whoever administers one organization makes, changes and sees no key that may do more than their own.
+    """Ensure that an admin of one organization makes, changes and sees no key that may do more than their own.
 
     Raises RoleForbids.
     """
@@ -164,7 +164,7 @@ def _refuse_more_than_own(authority: Authority, terms: KeyTerms, lanes: tuple[La
 
 
 def _department_of(authority: Authority, wanted: str | None, person: Person) -> str:
-    """What a key's work is booked on: the organization's own, unless the house says otherwise.
+    """Return the department that a key's use is booked on. By default it is the organization's own.
 
     Raises RequestInvalid, RoleForbids.
     """

@@ -75,8 +75,8 @@ def show_my_usage(me: Me, days: Annotated[int, Query(ge=1, le=366)] = 30) -> lis
 def revoke_own_key(authority: Authority, caller: Caller, key: str) -> str:
     """Revoke a key of the caller's by its id or prefix; returns its id.
 
-    Whoever comes with a key may end that one alone: it may be the one that leaked, and others are other
-    applications'. Raises NotFound, also for somebody else's, and RoleForbids.
+    A caller with a key may revoke that key alone: it may have leaked, and the others belong to other
+    applications. Raises NotFound, also for another user's key, and RoleForbids.
     """
     keys = authority.services.keys
     row = keys.row(key)

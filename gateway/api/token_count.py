@@ -1,4 +1,4 @@
-"""How long a prompt is: exactly where the model's tokenizer is ours, by the books' estimate elsewhere."""
+"""Counts prompt tokens: exactly if the cluster has the model's tokenizer, else with the ledger's estimate."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,9 +19,9 @@ _PATIENCE_S = 10.0
 
 @asynccontextmanager
 async def counting(services: Services, caller: Caller, model: str) -> AsyncIterator[None]:
-    """Room to count in: a place, and one request of the caller's limits, whatever becomes of it.
+    """Reserve a slot for counting, and one request of the caller's limits even if counting fails.
 
-    Raises ModelUnknown for what the caller may not use, RateLimited and Overloaded.
+    Raises ModelUnknown for a model that the caller may not use, RateLimited and Overloaded.
     """
     if find_entry(services, caller, model) is None:
         raise ModelUnknown(
@@ -43,14 +43,14 @@ async def counting(services: Services, caller: Caller, model: str) -> AsyncItera
 
 
 async def prompt_tokens(services: Services, question: Question) -> int:
-    """Tokens of a chat's prompt, with the tools that are described in it."""
+    """Return the number of tokens in a chat's prompt, including its tool descriptions."""
     controller, model = services.controller, question.request.model
     if controller.model_name in (model, *services.model_terms.aliases().get(model, ())):
         body = orjson.loads(question.raw)
         try:
             return await controller.count_tokens(body["messages"], body.get("tools") or [])
         except (GenerationError, ModelError):
-            pass  # Pictures, or roles that the template does not know: nobody can say exactly.
+            pass  # Pictures, or roles unknown to the template, have no exact count.
     return estimate_prompt(question.request)
 
 

@@ -1,4 +1,4 @@
-"""What an API's dialect is to the edge: how its requests become ours, and how our answers become its own."""
+"""The interface of an API dialect: it translates the dialect's requests to OpenAI's API and answers back."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gateway.responses.store import ResponseStore
 
 
 class Question(Struct, frozen=True):
-    """A request in our own shape: what lanes read, and the OpenAI-shaped bytes that go to backends.
+    """A request in OpenAI's shape: the fields that lanes read, and the bytes that go to backends.
 
     `content_type` is that of `raw`: JSON, or a multipart form whose files pass as they came. `warning` says what
     part of the request is not used.
@@ -36,19 +36,19 @@ class Writer(Protocol):
 
     content_type: str
     broken: ApiError | None
-    """What the answer failed with, if it did: whole answers may still become that error with its status."""
+    """The error of a failed answer, if any: a whole answer may still become that error with its status."""
 
     keeps_calls: bool
     """Calls of tools that were fed are said later, if the answer comes to its end."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """The next bytes of the answer; returns what the caller gets now. Whole answers are kept until `end`."""
+        """Take the next bytes of the answer; returns the bytes to send now. Whole answers are kept until `end`."""
 
     def end(self) -> bytes:
-        """The upstream has ended: what is still to be said."""
+        """Return the remaining bytes after the upstream has ended."""
 
     def fail(self, error: ApiError) -> bytes:
-        """The answer broke off: the last that is said."""
+        """Return the final bytes of an answer that broke off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Route:
     resolve: Callable[[ResponseStore, Caller, Question], Awaitable[Question]] | None = None
 
     def writer_for(self, question: Question, request_id: str, status: int) -> Writer | None:
-        """Who writes an answer of that status; None where it passes as it is."""
+        """Return the writer for an answer of that status; None if the answer passes unchanged."""
         if self.writer is None:
             return None
         if status != 200:

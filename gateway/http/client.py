@@ -8,8 +8,8 @@ from gateway.http.origin import Origin
 from gateway.http.upstream import Connection, Receiver
 
 CONNECT_S = 5.0
-# Common servers let an idle connection go after five seconds; one that is let go just when it is used costs a
-# request, so ours go first.
+# Common servers close an idle connection after five seconds. A close just as it is used costs a request, so this
+# client closes its connections first.
 IDLE_S = 4.0
 IDLE_MAX = 256
 LOOK_EVERY_S = 0.2
@@ -20,7 +20,7 @@ class Unreachable(Exception):
 
 
 class NoRoom(Exception):
-    """As many connections are open to this backend as there may be."""
+    """The limit of open connections to this backend is reached."""
 
 
 class Client:
@@ -29,14 +29,14 @@ class Client:
     def __init__(self, connections_max: int | None = None, tls: ssl.SSLContext | None = None) -> None:
         """`connections_max` is for each origin; requests have their own bound before they come here (`Turns`).
 
-        `tls` is for those who trust more than the system does.
+        `tls` is for callers that trust more certificates than the system does.
         """
         self._connections_max = connections_max
         self._tls = tls
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._being_made: set[Connection] = set()
-        # Of those that are open and those that are being made.
+        # Open connections and those being opened.
         self._counts: dict[Origin, int] = {}
         self._looking: asyncio.TimerHandle | None = None
 
@@ -51,14 +51,14 @@ class Client:
         return connection
 
     def ask_idle(self, origin: Origin, parts: list[bytes], receiver: Receiver) -> Connection | None:
-        """Send a request over a connection that is idle; nothing is done where there is none."""
+        """Send a request over a connection that is idle; returns None if there is none."""
         connection = self._take_idle(origin)
         if connection:
             connection.ask(parts, receiver)
         return connection
 
     async def close(self) -> None:
-        """End every connection. Answers that are under way are cut off."""
+        """Close every connection. This cuts off answers in flight."""
         if self._looking:
             self._looking.cancel()
             self._looking = None
@@ -69,7 +69,7 @@ class Client:
     def _take_idle(self, origin: Origin) -> Connection | None:
         idle = self._idle.get(origin)
         while idle:
-            connection = idle.pop()  # the newest: those below it go when few are needed
+            connection = idle.pop()  # the newest: older ones time out if few are needed
             if connection.is_usable:
                 return connection
         return None
@@ -92,11 +92,11 @@ class Client:
         except (OSError, TimeoutError, UnicodeError) as error:
             raise Unreachable(type(error).__name__) from None
         finally:
-            if connection in self._being_made:  # it was never open, and nobody will say that it is lost
+            if connection in self._being_made:  # never opened, so it never reports its own loss
                 self.note_lost(connection)
         return connection
 
-    # What connections tell.
+    # Called by connections.
 
     def note_open(self, connection: Connection) -> None:
         self._being_made.discard(connection)
@@ -127,7 +127,7 @@ class Client:
         self._looking = loop.call_later(LOOK_EVERY_S, self._look_at_clock)
 
     def _look_at_clock(self) -> None:
-        """One timer for all: a timer for each wait would cost more than what it watches."""
+        """Check all connections with one timer: a timer for each wait would cost more than the request."""
         now_s = asyncio.get_running_loop().time()
         for connection in tuple(self._open):
             connection.look_at_clock(now_s)
@@ -142,7 +142,7 @@ class Client:
 
 @lru_cache(maxsize=1)
 def _trust() -> ssl.SSLContext:
-    """Whom the system trusts."""
+    """Return a TLS context with the certificate authorities that the system trusts."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

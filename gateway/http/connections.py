@@ -1,4 +1,4 @@
-"""What a connection may cost before anybody knows who it is: bytes of headers, time, and its place."""
+"""Limits on a connection before its client is known: header bytes, time and open connections."""
 
 from asyncio import TimerHandle, Transport
 from http import HTTPStatus
@@ -19,14 +19,14 @@ from gateway.request_ids import HEADER, new_request_id
 
 HEAD_BYTES_MAX = 64 * 2**10
 HEADERS_MAX = 256
-# Requests that were sent before the one ahead of them was answered; each is kept whole.
+# Most requests sent before earlier ones were answered; each is kept whole.
 PIPELINED_MAX = 16
 _VERSIONS = ("1.1", "1.0")
 _WRONG_HOST = (
     "Host: this gateway listens on its own machine alone, and that is none of its names. Ask for localhost; "
     "behind a proxy, an admin sets identity.public_url or server.trusted_proxies."
 )
-# Said twice, each of these could be read in two ways.
+# Each of these headers is ambiguous if given twice.
 _SINGLE = (b"host", b"authorization", b"x-api-key", b"content-type")
 
 
@@ -37,23 +37,23 @@ class BoundedProtocol(HttpToolsProtocol):
     """
 
     hosts = Hosts()
-    """The names that callers may ask it by."""
+    """The host names that callers may use."""
     head_s = 10.0
-    """From a new connection, or the end of an answer, to the whole head of the next request."""
+    """Seconds from a new connection, or the end of an answer, to the whole head of the next request."""
     send_s = 60.0
-    """How long a client may leave an answer unread."""
+    """Seconds that a client may leave an answer unread."""
 
-    # One timer for the connection's whole life, armed anew when it rings: so a request costs none.
+    # One timer for the connection's whole life, restarted when it fires, so that a request needs no timer.
     _timer: TimerHandle
     # None while a request is being answered.
     _waiting_since_s: float | None
-    # None while the client takes what it is sent.
+    # None while the client reads its answer.
     _unread_since_s: float | None = None
     _unread_bytes = 0
-    # What came since the last whole head or piece of body: the parser may be keeping all of it.
+    # Bytes received since the last whole head or piece of body; the parser may keep all of them.
     _kept_bytes = 0
     _problem: GatewayError | None = None
-    # The head's fields by name, of several of one name the last.
+    # The head's fields by name; the last one if a name repeats.
     _fields: dict[bytes, bytes]
     _version: str
     _method: bytes
@@ -68,7 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(self.head_s, self._look_at_the_clock)
         assert self.limit_concurrency is not None
         if len(self.connections) >= self.limit_concurrency:
-            self.connections.discard(self)  # one that goes takes nobody's place
+            self.connections.discard(self)  # a refused connection must not use up a slot
             transport.write(_answer(Overloaded("Too many connections are open. Try again shortly.")))
             transport.close()
 
@@ -85,7 +85,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._parse(data)
         except httptools.HttpParserError as error:
             self.send_400_response(f"This is no valid HTTP request: {error}.")
-        # Headers that are not whole yet, or trailers after the body.
+        # Incomplete headers, or trailers after the body.
         if not self._problem and (self._kept_bytes > HEAD_BYTES_MAX or len(self.headers or ()) > HEADERS_MAX):
             self._refuse(_too_large())
 
@@ -126,7 +126,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._begin_request()
 
     def _begin_request(self) -> None:
-        """The head is whole and good, as far as it shows; it may still name what nobody can read."""
+        """Begin a request whose head is complete and valid so far; its URL may still be unreadable."""
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -159,7 +159,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Called for whatever the parser did not take."""
+        """Called for data that the parser refused."""
         self._refuse(self._problem or RequestInvalid(msg))
 
     def _problem_with_head(self) -> GatewayError | None:
@@ -179,7 +179,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return problem
         if len(fields) < len(self.headers) and (problem := self._problem_with_doubles()):
             return problem
-        # What was kept may be the start of a large body for the most part.
+        # Most of the kept bytes may be the start of a large body, so count the head alone.
         if self._kept_bytes > HEAD_BYTES_MAX and self._head_bytes() > HEAD_BYTES_MAX:
             return _too_large()
         if len(self.pipeline) >= PIPELINED_MAX:
@@ -187,7 +187,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return None
 
     def _problem_with_coding(self, version: str) -> GatewayError | None:
-        """What is coded otherwise could be read otherwise by whoever stands before us."""
+        """Refuse other transfer codings: a proxy in front of the gateway could parse them differently."""
         codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
         if codings == [b"chunked"] and version == "1.1":
             return None
@@ -211,7 +211,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._end_reading(error)
 
     def _end_reading(self, error: Exception | None) -> None:
-        """Nothing is answered any more. Closing on what is still sent would reset the connection."""
+        """Answer no more requests. Closing while the client still sends would reset the connection."""
         self._problem = self._problem or (error if isinstance(error, GatewayError) else RequestInvalid("Refused."))
         if self._waiting_since_s is None:
             self._waiting_since_s = self.loop.time()
@@ -219,8 +219,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
     def _takes_over(self) -> bool:
-        """Whether the answer under way has not begun; then nobody else will write one any more."""
-        cycle: object = self.cycle  # or what stands in its place on a hot route
+        """Take over an answer that has not begun, so that the application writes none; returns whether it did."""
+        cycle: object = self.cycle  # or an Exchange on a hot route
         if self.pipeline or not isinstance(cycle, RequestResponseCycle) or cycle.response_started:
             return False
         cycle.disconnected = True
@@ -241,18 +241,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_at(rings_s, self._look_at_the_clock)
 
     def _give_up(self) -> None:
-        """The client has been waited for long enough."""
+        """Close a connection whose client has timed out."""
         self.transport.abort()  # closing would wait for a client that does not read
 
     def _note_progress(self) -> None:
-        """A client that reads slowly is not one that does not read."""
+        """Restart the timeout if the client has read some bytes, even slowly."""
         unread_bytes = self.transport.get_write_buffer_size()
         if self._unread_since_s is not None and unread_bytes < self._unread_bytes:
             self._unread_since_s = self.loop.time()
         self._unread_bytes = unread_bytes
 
     def _due_s(self) -> float | None:
-        """When the client will have been waited for long enough."""
+        """Return the time at which the client times out."""
         if self._unread_since_s is not None:
             return self._unread_since_s + self.send_s
         if self._waiting_since_s is None:

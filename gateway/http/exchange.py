@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 
-# Up to this an answer that is no stream is sent at once, with its length.
+# Up to this size an answer that is no stream is sent at once, with its length.
 COLLECTED_BYTES_MAX = 2**20
-# What the kernel is handed without a copy.
+# From this size, data goes to the kernel without a copy.
 _LARGE_BYTES = 64 * 2**10
-# A proxy that kept or gathered a stream's events would show them all at its end.
+# A proxy that buffered a stream would deliver all events at its end.
 _STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 
 
@@ -32,9 +32,9 @@ class Exchange:
     of the protocol reads.
     """
 
-    message_event = asyncio.Event()  # set by uvicorn when a connection is lost; nobody waits for it here
+    message_event = asyncio.Event()  # set by uvicorn when a connection is lost; unused here
 
-    # How each begins; said here, because one is made for every request.
+    # Initial values; class attributes, because one exchange is made for every request.
     caller: Caller | None = None
     problem: Exception | None = None
     is_whole = False
@@ -65,13 +65,13 @@ class Exchange:
     # The request.
 
     def take(self, data: bytes) -> int:
-        """The next bytes of the body; returns how many there are now."""
+        """Take the next bytes of the body; returns how many there are now."""
         self._taken.append(data)
         self._taken_bytes += len(data)
         return self._taken_bytes
 
     def drop(self) -> None:
-        """Nobody will read the body."""
+        """Free the body, which is not needed any more."""
         self._taken.clear()
 
     @property
@@ -84,7 +84,7 @@ class Exchange:
         """The head; it leaves with the first bytes of the body. The request's id is among the headers."""
         self._has_begun = True
         self._status = status
-        # Where nothing is framed, nothing can stand behind the body.
+        # Without chunked framing there can be no trailer after the body.
         self._headers = headers if self._is_chunkable else [each for each in headers if each[0] != b"trailer"]
         self.is_stream = is_stream
 
@@ -125,7 +125,7 @@ class Exchange:
             self._protocol.transport.set_write_buffer_limits(high=0)
 
     def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """The answer is whole."""
+        """End a complete answer."""
         if self.disconnected:
             return
         if self._has_sent:
@@ -137,7 +137,7 @@ class Exchange:
         self._end()
 
     def break_off(self, error: ApiError) -> None:
-        """No more will come: a stream ends with an error event, anything else with a status or a reset."""
+        """End a broken answer: a stream with an error event, others with an error status or a reset."""
         if self.is_stream:
             self.write(self.route.error_event(error))
             self.finish()
@@ -147,7 +147,7 @@ class Exchange:
             self._refuse(error)
 
     def refuse(self, error: Exception) -> None:
-        """An error in place of an answer, or at the end of one that has begun."""
+        """Send an error instead of an answer, or at the end of one that has begun."""
         if self._has_begun:
             self.break_off(to_api_error(error))
         else:
@@ -192,12 +192,12 @@ class Exchange:
 
     def _end(self) -> None:
         self.response_complete = True
-        # The connection keeps its last exchange for as long as it is idle.
+        # An idle connection keeps its last exchange.
         self._taken, self._parts = [], []
         if self._is_followed and not self._protocol.transport.is_closing():
             self._protocol.transport.set_write_buffer_limits()
         self._protocol.note_answered(self)
 
     async def run_asgi(self, app: Any) -> None:
-        """uvicorn starts its cycles so; these are started by their protocol."""
+        """Unused: uvicorn starts its cycles with this method, but the protocol starts exchanges."""
         raise NotImplementedError

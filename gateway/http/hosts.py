@@ -1,7 +1,7 @@
-"""Whom callers may take a gateway for that listens on this machine alone.
+"""Checks the `Host` header of requests to a gateway that listens on this machine alone.
 
-A web page may give its own name the address 127.0.0.1 (DNS rebinding). A browser then lets the page read what the
-gateway answers, but says the page's name in `Host`. Names that nobody can own on the web are let pass.
+A web page may give its own name the address 127.0.0.1 (DNS rebinding). A browser then lets the page read the
+gateway's answers, but sends the page's name in `Host`. Names that cannot be registered on the web are allowed.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ _REMEMBERED = 256
 
 
 class Hosts:
-    """`names` are this gateway's, beside localhost and the machine's own; without them every name is right."""
+    """`names` are this gateway's, in addition to localhost and the machine's name; None allows every name."""
 
     def __init__(self, names: Iterable[str] | None = None, proxies: TrustedProxies | None = None) -> None:
         self._names = None if names is None else {name.lower() for name in (*names, socket.gethostname())}
@@ -24,7 +24,7 @@ class Hosts:
 
     @classmethod
     def of(cls, listening: str, public_url: str | None, proxies: TrustedProxies) -> "Hosts":
-        """Of a gateway that listens on this address. Trusted proxies may pass any name on."""
+        """Return the names for a gateway that listens on this address. Trusted proxies may pass any name on."""
         if not ipaddress.ip_address(listening).is_loopback:
             return cls()
         host = urlsplit(public_url).hostname if public_url else None
@@ -41,12 +41,12 @@ class Hosts:
         return self._proxies.trusts(peer)
 
     def _is_right(self, name: str) -> bool:
-        """An address, or a name without a dot, belongs to nobody on the web."""
+        """Allow own names, addresses and names without a dot; the last two cannot be registered on the web."""
         return "." not in name or name.endswith(".localhost") or name in (self._names or ()) or _is_address(name)
 
 
 def _name_of(host: str) -> str:
-    """Without the port, in small letters; a name may end with a dot."""
+    """Return the name in lower case, without the port and a final dot."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.strip().rpartition(":")[0].lower().rstrip(".") if ":" in host else host.strip().lower().rstrip(".")

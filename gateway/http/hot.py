@@ -1,4 +1,4 @@
-"""The routes that carry the traffic, taken from the socket without becoming ASGI; all others are uvicorn's."""
+"""Hot routes: they carry the traffic and bypass ASGI; uvicorn serves all other routes."""
 
 from asyncio import Transport
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ class HotProtocol(BoundedProtocol):
 
     desk: RequestHandler
 
-    # The request that is being read, and the one whose turn it is to be answered.
+    # The request being read, and the one to be answered next.
     _reading: Exchange | None = None
     _answering: Exchange | None = None
     _answering_asgi: RequestResponseCycle | None = None
     _body_due_s: float | None = None
-    # The parser has seen the end of a message, and nothing of a next one.
+    # The parser has seen the end of a message, and no bytes after it.
     _is_between = False
     _repeated: RepeatedHead[tuple[Route, str, bytes, str]]
 
     @classmethod
     def serving(cls, desk: RequestHandler, hosts: Hosts | None = None) -> type["HotProtocol"]:
-        """The class that uvicorn makes its connections of; without `hosts` it is asked by any name."""
+        """Return the protocol class for uvicorn's connections; without `hosts` it allows any host name."""
         return type(cls.__name__, (cls,), {"desk": desk, "hosts": hosts or Hosts()})
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -69,7 +69,7 @@ class HotProtocol(BoundedProtocol):
         self._go_on(exchange)
 
     def _learn_head(self, data: bytes) -> None:
-        """Where that was one hot request as most are, the next one may begin with the same head."""
+        """Remember the head of a usual hot request: the next one may begin with the same."""
         exchange = self._answering
         if exchange is None or exchange.caller is None or not (exchange.keep_alive and exchange.is_whole):
             return
@@ -77,10 +77,10 @@ class HotProtocol(BoundedProtocol):
             meaning = (exchange.route, _token(self._fields), exchange.traceparent, exchange.address)
             self._repeated.learn(data, meaning)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """What ASGI wants besides is made when the request turns out to be for it."""
+        """Begin a request; further ASGI state is made only if the request turns out to be for ASGI."""
         self._is_between = False
         self.url = b""
         self.expect_100_continue = False
@@ -151,7 +151,7 @@ class HotProtocol(BoundedProtocol):
         self.scope["scheme"] = proxies.scheme(self._peer, self.headers) or self.scope["scheme"]
 
     def _look_at_head(self, exchange: Exchange) -> None:
-        """Who is asking, and whether so large a body is taken at all."""
+        """Check size and coding of the body, and look up the caller."""
         fields = self._fields
         length = fields.get(b"content-length", b"")
         if length and int(length) > self.desk.body_bytes_max:
@@ -172,7 +172,7 @@ class HotProtocol(BoundedProtocol):
         return BodyTooLarge.of_request(self.desk.body_bytes_max)
 
     async def _identify(self, exchange: Exchange, token: str) -> None:
-        """Until it is known whose it is, no more of the request is read than has come."""
+        """Look up the caller; read no more of the request until then."""
         self.flow.pause_reading()
         try:
             exchange.caller = await self.desk.identify(token, exchange.address)
@@ -186,7 +186,7 @@ class HotProtocol(BoundedProtocol):
             if exchange is self._answering:
                 self._go_on(exchange)
 
-    # Whose turn it is.
+    # Order of answers.
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """Called for the next of several requests that were sent at once."""
@@ -198,14 +198,14 @@ class HotProtocol(BoundedProtocol):
 
     def _take_turn(self, exchange: Exchange) -> None:
         self._answering = exchange
-        # What is sent ahead of its turn is not read meanwhile, and so not waited for.
+        # A request sent before its turn is not read until then, so its body is due only from now on.
         self._body_due_s = None if exchange.is_whole else self.loop.time() + BODY_S
         if exchange.expects_word and not exchange.is_whole and not exchange.problem:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._go_on(exchange)
 
     def _go_on(self, exchange: Exchange) -> None:
-        """Whatever can be done now for the request whose turn it is."""
+        """Do the next possible step for the request to be answered next."""
         if exchange.response_complete or exchange.task:
             return
         if exchange.problem:
@@ -242,10 +242,10 @@ class HotProtocol(BoundedProtocol):
         finally:
             self._ended(exchange)
             if not exchange.response_complete and not exchange.disconnected:
-                self.transport.abort()  # cut off: what was sent must not look whole
+                self.transport.abort()  # cut off, so that the partial answer does not look complete
 
     def note_answered(self, exchange: Exchange) -> None:
-        """Its last byte is written."""
+        """Continue after the last byte of an answer is written."""
         if not exchange.is_whole:
             self._end_reading(exchange.problem)
         elif not exchange.keep_alive:
@@ -264,7 +264,7 @@ class HotProtocol(BoundedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._answering_asgi:  # uvicorn tells the last request alone, which may be waiting behind this one
+        if self._answering_asgi:  # uvicorn notifies only the last request, which may wait behind this one
             self._answering_asgi.disconnected = True
             self._answering_asgi.message_event.set()
         waiting = [cycle for cycle, _ in self.pipeline]
@@ -302,7 +302,7 @@ class HotProtocol(BoundedProtocol):
 
 
 def _token(fields: Mapping[bytes, bytes]) -> str:
-    """The bearer token, or what Anthropic's clients send in its place; empty when there is none."""
+    """Return the bearer token, or the key header of Anthropic's clients; empty if there is none."""
     given = fields.get(b"authorization", b"")
     if given[:7].lower() == b"bearer ":
         return given[7:].strip().decode("latin-1")
@@ -310,5 +310,5 @@ def _token(fields: Mapping[bytes, bytes]) -> str:
 
 
 def _is_free(before: RequestResponseCycle | None) -> bool:
-    """Whether nobody is being answered; before the first request there is no cycle."""
+    """Whether no answer is under way; before the first request there is no cycle."""
     return before is None or before.response_complete

@@ -1,9 +1,9 @@
-"""Whose request a connection brings: where the peer is a proxy that is trusted, its word for that is taken."""
+"""Finds the client of a request: if the peer is a trusted proxy, its headers name the client."""
 
 import ipaddress
 from collections.abc import Iterable, Sequence
 
-# Nobody stands behind more proxies; whatever was written before, callers may have made up.
+# No client is behind more proxies than this; earlier entries may be forged by the client.
 _HOPS_MAX = 32
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -11,10 +11,10 @@ Fields = Sequence[tuple[bytes, bytes]]
 
 
 class TrustedProxies:
-    """The networks whose machines may say for whom they ask; without any, nobody's word counts.
+    """The networks whose machines may name the client of a request; without any, no header is trusted.
 
-    Every proxy adds the address that it was asked from behind what it was given, so that the last address which is
-    no trusted proxy's own is the caller's: whatever stands before it, the caller may have made up.
+    Every proxy appends the address of its own peer. So the last address that is no trusted proxy's own
+    is the caller's. The caller may have forged every entry before it.
     """
 
     def __init__(self, networks: Iterable[Network]) -> None:
@@ -29,8 +29,8 @@ class TrustedProxies:
     def caller(self, peer: str, fields: Fields) -> str:
         """The caller's address: the peer's, unless that is trusted and its headers name another.
 
-        Forwarded is read where there is no X-Forwarded-For alone: a proxy that writes the latter passes the former
-        on as it came.
+        Forwarded is read only without X-Forwarded-For: a proxy that writes the latter passes the former on
+        unchanged.
         """
         if not self.trusts(peer):
             return peer
@@ -38,12 +38,12 @@ class TrustedProxies:
         return self._last_stranger(peer, _listed(fields, b"x-forwarded-for") if is_plain else _forwarded(fields))
 
     def scheme(self, peer: str, fields: Fields) -> str | None:
-        """How the caller spoke to the first proxy, where a trusted one says so."""
+        """Return the scheme that the caller used with the first proxy, if a trusted proxy tells."""
         said = _listed(fields, b"x-forwarded-proto") if self.trusts(peer) else []
         return said[-1] if said and said[-1] in ("http", "https") else None
 
     def _last_stranger(self, peer: str, hops: Sequence[str]) -> str:
-        """Back from the gateway; at a hop that is no address nobody knows what was before it."""
+        """Walk back from the gateway to the first untrusted address; stop before a hop that is no address."""
         nearest = peer
         for hop in reversed(hops):
             address = _parsed(hop)
@@ -59,14 +59,14 @@ class TrustedProxies:
 
 
 def _listed(fields: Fields, name: bytes) -> list[str]:
-    """The last elements of a list that may be spread over several headers, without empty ones."""
+    """Return the last non-empty elements of a list that may span several headers."""
     values = b",".join(value for have, value in fields if have == name).decode("latin-1")
     elements = (element.strip() for element in values.rsplit(",", _HOPS_MAX)[-_HOPS_MAX:])
     return [element for element in elements if element]
 
 
 def _forwarded(fields: Fields) -> list[str]:
-    """What each element of Forwarded (RFC 7239) says of who asked; empty for one that does not say."""
+    """Return the `for` value of each element of Forwarded (RFC 7239); empty for an element without one."""
     hops = []
     for element in _listed(fields, b"forwarded"):
         pairs = (pair.partition("=") for pair in element.split(";"))
@@ -75,7 +75,7 @@ def _forwarded(fields: Fields) -> list[str]:
 
 
 def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address that may have brackets and a port; the fourth version inside of the sixth is the fourth."""
+    """Parse an address that may have brackets and a port; an IPv4-mapped IPv6 address becomes IPv4."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

@@ -23,10 +23,10 @@ _SWITCHING = 101
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Why an answer did not come to its end.
+    """The reason why an answer did not complete.
 
-    `is_stale`: the connection had been used before and was closed without a byte, as happens when a backend lets
-    an idle connection go just then. `is_unread`: the backend's system refused the bytes, so nobody read them all.
+    `is_stale`: the connection had been used before and was closed without a byte, as happens when a backend closes
+    an idle connection at that moment. `is_unread`: the backend's system refused the bytes, so it did not read all.
     """
 
     reason: str
@@ -38,10 +38,10 @@ class Receiver(Protocol):
     """Takes one answer. Nothing here raises, and nothing blocks."""
 
     def take_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """The final head; names are in lower case."""
+        """Take the final head; names are in lower case."""
 
     def take(self, data: bytes) -> None:
-        """The next bytes of the body, as many as have come."""
+        """Take the next bytes of the body."""
 
     def end(self, broken: Broken | None) -> None:
         """Called once: the answer is whole, or broken. Not after `abort`."""
@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._header_count = 0
         self._parts.clear()
-        # What came since the head or the last piece of body: the parser may be keeping all of it.
+        # Bytes received since the head or the last piece of body; the parser may keep all of them.
         self._kept_bytes = 0
         self._has_head = False
         self._is_interim = False
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(parts)
 
     def abort(self) -> None:
-        """Stop the backend's work: nobody waits for the answer any more."""
+        """Stop the backend's work, because no client waits for the answer any more."""
         self._receiver = None
         self._transport.abort()
 
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
         if self._receiver:
             self._receiver.look_at_clock(now_s, is_heard=is_heard)
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            # Bytes behind a whole answer spoil the connection, not the answer.
+            # Bytes after a whole answer make the connection unusable, not the answer.
             self._is_kept_alive = False
             if not self._is_over:
                 self._break("its answer is no HTTP")
@@ -175,10 +175,10 @@ class Connection(asyncio.Protocol):
         reason = type(exc).__name__ if exc else "the connection was closed"
         self._finish(Broken(reason, is_stale, is_stale and is_refused))
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """What stands behind a whole answer is nobody's; the parser may be in the middle of it."""
+        """Refuse data after a whole answer: it answers no request. The parser may be in the middle of it."""
         if self._is_over:
             raise ValueError("not asked for")
 
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
         if self._is_kept_alive and not self._transport.is_closing():
             self._is_reused = True
             self._begin()
-            if self._is_paused:  # whoever lagged behind this answer does not read the next one
+            if self._is_paused:  # a slow reader of this answer must not delay the next one
                 self.resume()
             self._client.take_back(self)
         else:

@@ -19,7 +19,7 @@ _ONCE_LOCK = 0x61756474
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Whoever acts, as the log names them: `person:ann`, `machine` for who can read the data folder."""
+    """The acting party as the log names it: `person:ann`, or `machine` for anyone who can read the data folder."""
 
     name: str
     address: str = ""
@@ -30,7 +30,7 @@ MACHINE = Actor("machine")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One action. `before` and `after` are what changed, without secrets; None where there was nothing."""
+    """One action. `before` and `after` are the changed values, without secrets; None if there were none."""
 
     seq: int
     at_ns: int
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which entries: all that match each of these; None matches everything."""
+    """A filter for entries, which match all of these fields; None matches everything."""
 
     organization_id: str | None = None
     action: str | None = None
@@ -65,7 +65,7 @@ def record(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
 ) -> None:
-    """Write one action down, in the transaction that does it: neither is there without the other."""
+    """Record one action in the transaction that does it, so that neither exists without the other."""
     row = {
         "at_ns": time.time_ns(),
         "actor": by.name,
@@ -80,26 +80,26 @@ def record(
 
 
 class AuditLog:
-    """Reads the log; what has no transaction of its own here is written by `add`."""
+    """Reads the log; `add` records actions that have no transaction in this database."""
 
     def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
         self._read = read
         self._write = write
 
     def add(self, by: Actor, action: str, target: str, after: dict[str, Any] | None = None) -> None:
-        """An action on what is not in the database, as a machine of the cluster."""
+        """Record an action on an object outside the database, such as a machine of the cluster."""
         with self._write() as session, session.begin():
             record(session, by, action, target, after=after)
 
     def add_once(self, by: Actor, action: str, target: str, after: dict[str, Any], *, named_by: str) -> None:
-        """Write down what is booked elsewhere, unless it is written down already.
+        """Record an action that the ledger has booked, unless the log has it already.
 
-        Whoever died between the two asks again, and is told that it is booked. `named_by` is the field of `after`
-        that tells one from another.
+        A caller that crashed between the two steps repeats its request and is told that it is booked.
+        `named_by` is the field of `after` that identifies the action.
         """
         name = {named_by: after[named_by]}
         column = audit_table.c
-        # SQLite's LIKE takes Ann for ann, so that what it finds is looked at.
+        # SQLite's LIKE ignores case, so compare the rows that it finds.
         fragment = (_stored(name) or "")[1:-1]
         query = select(column.after).where(
             column.target == target, column.action == action, column.after.contains(fragment, autoescape=True)
@@ -111,7 +111,7 @@ class AuditLog:
                 record(session, by, action, target, after=after)
 
     def entries(self, wanted: Filter, *, before_seq: int | None = None, limit: int = 100) -> list[Entry]:
-        """Newest first, at most PAGE_MAX; `before_seq` is the last one known, for the next page."""
+        """Return entries, newest first, at most PAGE_MAX; `before_seq` is the last one of the previous page."""
         column = audit_table.c
         query = select(audit_table).order_by(column.seq.desc()).limit(min(limit, PAGE_MAX))
         for name in ("organization_id", "action", "actor", "target"):

@@ -1,4 +1,4 @@
-"""Who is asking: what a valid key stands for."""
+"""The caller: the identity and permissions behind a valid key."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from gateway.quota import Quota
 from gateway.settings.base import LaneName, Privacy, Role
 
 HOME = "home"
-"""The organization whose machine this is."""
+"""The home organization, whose admins run this gateway."""
 OWNER = "owner"
-"""Its own account, and whose keys are that name nobody."""
+"""The organization's own account, which also owns keys created without a named user."""
 GUESTS = "guests@market"
-"""Whose the requests of the market's guests are in the books. Nobody can be called so."""
+"""The ledger account for requests of the market's guests. The name is reserved: no user can have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is asking, and what the key allows. `user_id` is the person, whose account in the books pays.
+    """The caller of a request, and what its key allows. `user_id` is the user, whose ledger account pays.
 
     `privacy` is the least label that the key's requests have; `models` and `regions` are None where all are
     allowed. Requests of a lower `priority` number go first: 0 is interactive, 10 is a batch. An
@@ -41,7 +41,7 @@ class Caller:
 
     @property
     def payer(self) -> Payer:
-        """Whose credits pay: the person's, and the organization's for as long as the person belongs to it."""
+        """The accounts that pay: the user's, and the organization's while the user belongs to it."""
         return Payer(self.user_id, self.organization_id)
 
     @property

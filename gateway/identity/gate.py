@@ -1,4 +1,4 @@
-"""The gate: a token becomes a caller, and whoever keeps sending wrong ones waits."""
+"""The gate: it resolves a token to a caller and makes clients that keep sending wrong tokens wait."""
 
 import asyncio
 import ipaddress
@@ -14,17 +14,17 @@ from gateway.identity.keys import Keys
 
 ADDRESSES_MAX = 10_000
 _MINUTE_S = 60.0
-# Whoever has one address of the sixth version has all that begin like it.
+# A client with one IPv6 address usually controls the whole prefix.
 _IPV6_PREFIX = 64
 # Longest wait for the database about a key that was valid a while ago.
 _PATIENCE_S = 1.0
 
 
 class WrongKeys:
-    """Wrong keys by address: each may send so many at once, and as many a minute from then on.
+    """Counts wrong keys by address. Each address may send `per_minute` at once, and as many a minute after that.
 
-    Of more than ADDRESSES_MAX addresses those that were quiet longest are forgotten. One event loop owns it.
-    `sentence` is said of the number and the address, or of whatever else they are counted for.
+    Beyond ADDRESSES_MAX addresses, it forgets those that were quiet longest. One event loop owns it.
+    `sentence` is the error text; it is formatted with the number and the address, or other subject of the count.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class WrongKeys:
         self._sentence = sentence
         self._pause_s = _MINUTE_S / per_minute
         self._clock = clock
-        # When an address will have nothing on its account any more; each wrong key adds a pause to it.
+        # When the count of an address is back to 0; each wrong key adds `_pause_s`.
         self._clear_at_s: OrderedDict[str, float] = OrderedDict()
 
     def allow(self, address: str) -> None:
@@ -59,7 +59,7 @@ class WrongKeys:
 
 
 class Gate:
-    """Lets bearer tokens in. A key that was valid a moment ago is asked for whatever its neighbours have done."""
+    """Admits bearer tokens. Wrong keys from the same address do not block a key that was valid a moment ago."""
 
     def __init__(self, keys: Keys, wrong: WrongKeys) -> None:
         self._keys = keys
@@ -67,12 +67,12 @@ class Gate:
         self._finding: dict[str, asyncio.Task[Caller | None]] = {}
 
     async def admit(self, token: str, address: str) -> Caller:
-        """The caller of a valid token; suspends only where the database has to be asked.
+        """Return the caller of a valid token; suspends only if the database has to be queried.
 
         Raises:
-            KeyInvalid: it is not valid here.
-            TooManyWrongKeys: nor were too many before it, from the same address.
-            RoleForbids: it is a guest's, and guests only come to be answered.
+            KeyInvalid: the token is not valid here.
+            TooManyWrongKeys: the same address sent too many wrong tokens before.
+            RoleForbids: the token is a guest's, which may only ask for completions.
         """
         caller = await self.admit_any(token, address)
         if caller.is_guest:
@@ -80,7 +80,7 @@ class Gate:
         return caller
 
     async def admit_any(self, token: str, address: str) -> Caller:
-        """As `admit`, guests too."""
+        """Return the caller as `admit` does, but admit guests too."""
         if (caller := self._keys.cached(token)) is not None:
             return caller
         if not self._keys.knows(token):
@@ -94,16 +94,16 @@ class Gate:
         return found
 
     async def _find(self, token: str) -> Caller | None:
-        """One question to the database, however many requests wait for its answer.
+        """Query the database once for all requests that wait for the same token.
 
-        While the database does not answer, a key that was valid a while ago is.
+        While the database does not answer, a key that was valid a while ago stays valid.
         """
         finding = self._finding.get(token)
         if finding is None:
             finding = asyncio.create_task(asyncio.to_thread(self._keys.find, token), name="key lookup")
             self._finding[token] = finding
             finding.add_done_callback(partial(self._found, token))
-        # Who leaves takes the answer from nobody else.
+        # A caller that disconnects does not cancel the lookup for the others.
         await asyncio.wait((finding,), timeout=_PATIENCE_S if self._keys.knows(token) else None)
         problem = finding.exception() if finding.done() else TimeoutError()
         if isinstance(problem, (TimeoutError, *DATABASE_AWAY)) and (caller := self._keys.last_known(token)):
@@ -113,11 +113,11 @@ class Gate:
     def _found(self, token: str, finding: "asyncio.Task[Caller | None]") -> None:
         self._finding.pop(token, None)
         if not finding.cancelled():
-            finding.exception()  # Whoever waits is told; perhaps nobody does.
+            finding.exception()  # Waiters get the error; retrieve it in case there are none.
 
 
 def _network(address: str) -> str:
-    """Whose an address is; what is none is its own."""
+    """Return the network that an address belongs to; a text that is no address stands for itself."""
     if ":" not in address:
         return address
     try:

@@ -1,4 +1,4 @@
-"""What the audit log says has changed about keys, people and limits since it was last read."""
+"""Changes to keys, users and limits in the audit log since the last read."""
 
 from collections.abc import Callable
 
@@ -7,21 +7,21 @@ from sqlalchemy.orm import Session
 
 from gateway.identity.tables import audit_table
 
-# Entries are numbered before they are committed: one may appear behind so many others.
+# Entries are numbered before they are committed: one may appear after up to this many later ones.
 _WINDOW = 64
 _ENTRIES_MAX = 1000
 _CONCERN_KEYS = ("key.", "person.", "quota.", "organization.")
 
 
 class KeyChanges:
-    """The scopes of each change, once. Whoever calls `read` sees to it that nobody else does meanwhile."""
+    """Reports the scopes of each change once. The caller of `read` ensures that no other call runs meanwhile."""
 
     def __init__(self, read: Callable[[], Session]) -> None:
         self._read = read
         self._known: frozenset[int] | None = None
 
     def read(self) -> frozenset[str] | None:
-        """The scopes of what has changed; None if anything may have."""
+        """Return the scopes that have changed; None if any of them may have."""
         column = audit_table.c
         with self._read() as session:
             if self._known is None:
@@ -32,7 +32,7 @@ class KeyChanges:
             found = session.execute(query.order_by(column.seq).limit(_ENTRIES_MAX)).all()
         known, seen = self._known, frozenset(row.seq for row in found)
         is_all = len(found) < _ENTRIES_MAX
-        # What was left out is not known either: the next call begins anew.
+        # Entries past the limit were not read, so the next call starts over.
         self._known = seen if is_all else None
         if known is None or not is_all:
             return None

@@ -1,4 +1,4 @@
-"""How keys are asked for: with the person whose they are, and only while both are valid."""
+"""Queries for keys: with their users, and only while both are valid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from gateway.settings.base import LaneName, Privacy
 
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
-    """What the keys have in common; None and an empty text are all there are.
+    """A filter for keys; None or an empty text selects all.
 
-    `text` is looked for in name, prefix, id and owner. `opens` are the keys that open something now, or those that
-    do not. Revoked keys whose names begin with `left_out` are left out.
+    `text` is searched in name, prefix, id and owner. `opens` selects the keys that are active now, or those that
+    are not. Revoked keys whose names begin with `left_out` are left out.
     """
 
     user_id: str | None = None
@@ -66,7 +66,7 @@ def with_people() -> Select[Any]:
 def caller_of(
     session: Session, which: ColumnElement[bool], now_ns: int
 ) -> tuple[Row[Any], Caller] | tuple[None, None]:
-    """The key that is meant with whom it makes its bearer, while it is valid and its person is there."""
+    """Return the key and its caller; two times None unless the key is valid and its user exists."""
     row = session.execute(with_people().where(which, is_valid(now_ns))).one_or_none()
     if row is None:
         return None, None
@@ -81,7 +81,7 @@ def is_valid(now_ns: int) -> ColumnElement[bool]:
 
 
 def one(session: Session, key_id_or_prefix: str, *, valid_ns: int | None = None) -> KeyRow:
-    """The key that is called so, of those valid at `valid_ns` where that is given. Raises NotFound, Conflict."""
+    """Return the key with this id or prefix, if given only one valid at `valid_ns`. Raises NotFound, Conflict."""
     query = with_people().where(named(key_id_or_prefix))
     if valid_ns is not None:
         query = query.where(is_valid(valid_ns))
@@ -94,7 +94,7 @@ def one(session: Session, key_id_or_prefix: str, *, valid_ns: int | None = None)
 
 
 def names_of(session: Session, key_ids: Sequence[str]) -> dict[str, str]:
-    """What their owners call these keys, by id, those that were revoked among them."""
+    """Return the names of these keys by id, including revoked keys."""
     query = select(api_key_table.c.key_id, api_key_table.c.name).where(api_key_table.c.key_id.in_(key_ids))
     return {row.key_id: row.name for row in session.execute(query)}
 
@@ -104,13 +104,13 @@ def named(key_id_or_prefix: str) -> ColumnElement[bool]:
 
 
 def usage_of(people: str | Select[tuple[str]]) -> ColumnElement[bool]:
-    """Which usage rows are of a person, or of all people of a query: found by their keys, and those without a key,
-    where a session spoke for them, by the index that is of these alone."""
+    """Return a condition for the usage rows of one user, or of all users of a query. It finds rows by their keys.
+    Requests of a session have no key; a partial index finds their rows."""
     usage, keys = usage_table.c, api_key_table.c
     if isinstance(people, str):
         is_theirs, have_key = usage.user_id == people, keys.user_id == people
     else:
         is_theirs, have_key = usage.user_id.in_(people), keys.user_id.in_(people)
-    # In the words of the index: of a parameter nobody knows beforehand that it is nothing.
+    # A literal, as in the partial index: the planner cannot know that a bound parameter is empty.
     has_no_key = usage.key_id == literal_column("''")
     return and_(is_theirs, or_(has_no_key, usage.key_id.in_(select(keys.key_id).where(have_key))))

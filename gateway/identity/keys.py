@@ -33,13 +33,13 @@ KEY_LASTS_MAX_S = 10 * 366 * 86_400
 
 _SHOWN = 10
 _SECRET_BYTES = 32
-# No key of ours is as long; longer ones are neither hashed nor remembered.
+# Our keys are shorter than this; longer tokens are neither hashed nor remembered.
 _TOKEN_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A key and the only copy of its text that there will ever be."""
+    """A key and the only copy of its secret."""
 
     token: str
     row: KeyRow
@@ -69,27 +69,27 @@ class Keys:
         self._catching_up = threading.Lock()
         self._wrong: OrderedDict[str, float] = OrderedDict()
         self.refused: Container[str] = ()
-        """Ids of keys that are refused whatever the database says of them."""
+        """Ids of keys that are refused even if the database has them as valid."""
         self.on_revoked: Callable[[Sequence[str]], None] | None = None
-        """Told the ids of keys that were revoked here, in the thread that did it."""
+        """Called with the ids of keys revoked here, in the thread that revoked them."""
 
     def cached(self, token: str) -> Caller | None:
-        """The caller of a token, unless the database has to be asked."""
+        """Return the caller of a token from the cache; None if the database has to be queried."""
         return self._cache.get(token)
 
     def last_known(self, token: str) -> Caller | None:
-        """The caller of a token that was valid when the database last answered, at most OUTAGE_S ago.
+        """Return the caller of a token that was valid when the database last answered, at most OUTAGE_S ago.
 
-        For use while it does not answer; `cached` has the caller for a moment then, so that not everybody asks.
+        For use while the database does not answer. `cached` then has the caller for a moment, to limit queries.
         """
         return self._cache.last_known(token)
 
     def knows(self, token: str) -> bool:
-        """Whether the token was valid when it was last looked up; what a wrong one never was."""
+        """Whether the token was valid when it was last looked up; False for a wrong one."""
         return token in self._cache
 
     def find(self, token: str) -> Caller | None:
-        """The caller of a valid token; asks the database, unless it has just said no."""
+        """Return the caller of a valid token; queries the database unless it has just found the token wrong."""
         if not token or len(token) > _TOKEN_MAX or self._wrong.get(token, 0.0) > self._clock():
             return None
         digest, now_ns = self._digest(token), time.time_ns()
@@ -108,7 +108,7 @@ class Keys:
         return caller
 
     def find_by_id(self, key_id: str) -> Caller | None:
-        """The caller of a key that is valid still; for sessions that a key opened."""
+        """Return the caller of a key that is still valid; for sessions that a key opened."""
         if key_id in self.refused:
             return None
         with self._read() as session:
@@ -130,13 +130,13 @@ class Keys:
 
     @property
     def session_secret(self) -> bytes:
-        """For console sessions; another secret than the one that keys are hashed with."""
+        """The secret for console sessions, which differs from the one that keys are hashed with."""
         return hmac.new(self._secret, b"console sessions", sha256).digest()
 
     def create(
         self, name: str, lanes: tuple[LaneName, ...], *, user_id: str = OWNER, department: str = "home"
     ) -> str:
-        """A new key without further terms; returns its text."""
+        """Make a key without further terms; returns its secret."""
         return self.issue(name, lanes, user_id=user_id, department=department).token
 
     def issue(
@@ -150,12 +150,12 @@ class Keys:
         is_guest: bool = False,
         by: Actor = MACHINE,
     ) -> IssuedKey:
-        """A new key; a person who is not known yet becomes a member of the house.
+        """Make a key; an unknown user becomes a member of the home organization.
 
-        That of a guest takes the place of the one of its name.
+        A guest's key replaces the guest's key of the same name.
 
         Raises:
-            Conflict: the person was removed, or only guests have keys of it.
+            Conflict: the user was removed, or the account is reserved for guests.
         """
         if not is_guest:
             people.refuse_guests(user_id)
@@ -185,10 +185,10 @@ class Keys:
         return IssuedKey(token, row)
 
     def rotate(self, key_id_or_prefix: str, grace_s: float, by: Actor = MACHINE) -> IssuedKey:
-        """A new text for a key, which keeps its id, limits and history; the old one is valid for `grace_s` more.
+        """Rotate a key's secret, keeping id, limits and history; the old secret stays valid for `grace_s` seconds.
 
         Raises:
-            NotFound: no valid key is called so.
+            NotFound: no valid key has this id or prefix.
         """
         token, now_ns = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES), time.time_ns()
         with self._write() as session, session.begin():
@@ -214,7 +214,7 @@ class Keys:
         lanes: Sequence[LaneName] | None = None,
         by: Actor = MACHINE,
     ) -> KeyRow:
-        """Other terms for a key, and other lanes where any are given. Raises NotFound."""
+        """Change a key's terms, and its lanes if any are given. Raises NotFound."""
         values = terms.columns() | ({"lanes": ",".join(lanes)} if lanes else {})
         with self._write() as session, session.begin():
             before = one(session, key_id_or_prefix, valid_ns=time.time_ns())
@@ -233,7 +233,7 @@ class Keys:
         return len(revoked)
 
     def row(self, key_id_or_prefix: str) -> KeyRow:
-        """Raises NotFound, and Conflict where a prefix is that of several keys."""
+        """Return a key. Raises NotFound, and Conflict if several keys have the prefix."""
         with self._read() as session:
             return one(session, key_id_or_prefix)
 
@@ -261,13 +261,13 @@ class Keys:
     def count(
         self, organization_id: str | None = None, user_id: str | None = None, wanted: KeyFilter = ALL
     ) -> int:
-        """How many keys `rows` has on all its pages."""
+        """Return how many keys `rows` has on all its pages."""
         query = with_people().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
         with self._read() as session:
             return session.scalar(select(func.count()).select_from(query.subquery())) or 0
 
     def opening(self, of: Literal["user_id", "organization_id"], names: Sequence[str]) -> dict[str, int]:
-        """How many keys of each of these people or organizations open something now."""
+        """Return how many active keys each of these users or organizations has."""
         column = person_table.c[of]
         joined = api_key_table.join(person_table, person_table.c.user_id == api_key_table.c.user_id)
         query = select(column, func.count()).select_from(joined).group_by(column)
@@ -295,7 +295,7 @@ class Keys:
 
 
 def _bounds(organization_id: str | None, user_id: str | None) -> list[ColumnElement[bool]]:
-    """Whose keys are seen, whatever is wanted of them."""
+    """Return the conditions on the owner of the keys, without any other filter."""
     return KeyFilter(user_id=user_id, organization_id=organization_id).conditions(0)
 
 

@@ -1,6 +1,6 @@
 """OpenID Connect as a relying party: authorization code with PKCE, and an ID token that is checked in full.
 
-What it takes is imported on the first sign-in: most gateways have no provider, and starting is to be quick.
+Its libraries are imported on the first sign-in: most gateways have no provider, and start faster without them.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from gateway.settings.identity import IdentitySettings
 LOGIN_TIMEOUT_S = 15.0
 KEPT_S = 3600.0
 CLOCK_SKEW_S = 60
-# A token that names an unknown key makes us ask for the keys again, but not as often as somebody may send one.
+# A token that names an unknown key makes us fetch the keys again, at most once in this time.
 REFETCH_S = 5.0
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -28,7 +28,7 @@ _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "E
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one browser's sign-in is recognized by when the provider sends it back."""
+    """The values that identify one browser's sign-in when the provider sends it back."""
 
     state: str
     nonce: str
@@ -38,7 +38,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What the provider says of somebody. `email` is there only where the provider has verified it."""
+    """The provider's claims about a user. `email` is set only if the provider has verified it."""
 
     issuer: str
     subject: str
@@ -69,7 +69,7 @@ class Provider:
         self._keys_at_s = 0.0
 
     async def begin(self, redirect_uri: str) -> tuple[str, Attempt]:
-        """Where to send the browser, and what to remember until it is back. Raises ProviderDown."""
+        """Return the URL to send the browser to, and the attempt to keep until it returns. Raises ProviderDown."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         attempt = Attempt(state, nonce, verifier, redirect_uri)
         async with _bounded():
@@ -88,7 +88,7 @@ class Provider:
         return metadata.authorization_endpoint + joint + urlencode(query), attempt
 
     async def finish(self, attempt: Attempt, code: str) -> Claims:
-        """Who came back. Raises LoginRefused, ProviderDown."""
+        """Return the claims of the user who came back. Raises LoginRefused, ProviderDown."""
         async with _bounded():
             metadata = await self._discover()
             token = await self._exchange(metadata, attempt, code)
@@ -114,7 +114,7 @@ class Provider:
         return self._metadata
 
     def _endpoint(self, found: dict[str, Any], name: str) -> str:
-        """A provider behind TLS has everything behind TLS."""
+        """Return an endpoint, which must use TLS if the provider does. Raises ProviderDown."""
         address = found.get(name)
         if not isinstance(address, str) or urlsplit(address).scheme not in (
             "https",
@@ -149,7 +149,7 @@ class Provider:
         return token
 
     async def _verify(self, metadata: _Metadata, token: str, nonce: str) -> dict[str, Any]:
-        """The claims of a token that the provider signed for this very attempt. Raises LoginRefused."""
+        """Return the claims of a token that the provider signed for this attempt. Raises LoginRefused."""
         from joserfc import jwt
         from joserfc.errors import JoseError
 
@@ -173,7 +173,7 @@ class Provider:
         return claims
 
     async def _decode(self, metadata: _Metadata, token: str) -> dict[str, Any]:
-        """With the keys as they are known, and where that fails with the keys as they are now."""
+        """Decode with the cached keys; if that fails, fetch the current keys and decode again."""
         from joserfc import jwt
         from joserfc.errors import JoseError
 
@@ -193,7 +193,7 @@ class Provider:
         if self._keys is None or time.monotonic() - self._keys_at_s > age_max_s:
             found = await fetch("GET", metadata.jwks_uri)
             try:
-                # A key of a kind that we do not know is not ours to trip over.
+                # Skip keys of types that we do not know; they must not fail the sign-in.
                 usable = [
                     key for key in found["keys"] if key.get("use", "sig") == "sig" and key.get("kty") != "oct"
                 ]
@@ -217,7 +217,7 @@ class Provider:
 
 @asynccontextmanager
 async def _bounded() -> AsyncGenerator[None]:
-    """All that one step of a sign-in asks of the provider, within LOGIN_TIMEOUT_S. Raises ProviderDown."""
+    """Bound all requests of one sign-in step to LOGIN_TIMEOUT_S. Raises ProviderDown."""
     try:
         async with asyncio.timeout(LOGIN_TIMEOUT_S):
             yield
@@ -231,6 +231,6 @@ def _challenge(verifier: str) -> str:
 
 
 def _named(error: Exception) -> str:
-    """The kind of error in joserfc's short words, which repeat nothing of the token but a claim's name."""
+    """Return joserfc's short error text, which contains nothing of the token other than a claim's name."""
     claim = getattr(error, "claim", None)
     return f"{getattr(error, 'error', type(error).__name__)}{f': {claim}' if claim else ''}"

@@ -1,4 +1,4 @@
-"""The gate for people with passwords: few are hashed at a time, and whoever keeps guessing waits."""
+"""The gate for users with passwords: it hashes few at a time and makes clients that keep guessing wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ from gateway.identity.password_hash import checked_password, hashed, is_outdated
 from gateway.identity.passwords import PasswordLink, Passwords
 from gateway.identity.people import Person
 
-# Each takes 32 MiB and a core: requests for answers go first.
+# Each hash takes 32 MiB and a core, which requests need more.
 AT_A_TIME = 2
 WAITING_MAX = 16
 
@@ -34,10 +34,10 @@ class PasswordGate:
         self._waiting = 0
 
     async def admit(self, user_id: str, password: str, address: str) -> Person:
-        """Who this is.
+        """Return the user with this name and password.
 
         Raises:
-            KeyInvalid: the name or the password is wrong; which of them is not said.
+            KeyInvalid: the name or the password is wrong; the error does not say which.
             TooManyWrongKeys: too many were wrong before, from this address or for this name.
             Overloaded: too many sign in just now.
         """
@@ -48,7 +48,7 @@ class PasswordGate:
         return person
 
     async def link(self, text: str, address: str) -> PasswordLink:
-        """What a one-time link opens. Raises NotFound, TooManyWrongKeys."""
+        """Return the one-time link with this text. Raises NotFound, TooManyWrongKeys."""
         self._wrong.allow(address)
         try:
             return await asyncio.to_thread(self._passwords.link, text)
@@ -57,18 +57,19 @@ class PasswordGate:
             raise
 
     async def choose(self, link: str, password: str, address: str) -> Person:
-        """Use a one-time link up. Raises RequestInvalid for the password; as `link`, `Overloaded` and Conflict."""
+        """Use up a one-time link. Raises RequestInvalid, Overloaded, Conflict, and as `link` does."""
         await self.link(link, address)
         new_hash = await self._hash(checked_password(password))
         return await asyncio.to_thread(self._passwords.choose, link, new_hash, address)
 
     async def change(self, user_id: str, old: str, new: str, by: Actor, kept_session: str) -> int:
-        """Another password for who knows the old one; returns how many other sessions ended.
+        """Change the password of a user who knows the old one; returns how many other sessions ended.
 
         Raises:
-            KeyInvalid: the old one is wrong.
-            RequestInvalid: the new one cannot be taken.
-            TooManyWrongKeys, Overloaded, NotFound: as `admit`; it was changed elsewhere meanwhile.
+            KeyInvalid: the old password is wrong.
+            RequestInvalid: the new password is not acceptable.
+            TooManyWrongKeys, Overloaded: as `admit` does.
+            NotFound: the password was changed elsewhere meanwhile.
         """
         checked_password(new, "new")
         _, stored = await self._checked(user_id, old, by.address)
@@ -95,7 +96,7 @@ class PasswordGate:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Raises Overloaded where more wait than will be served within seconds."""
+        """Wait for a hashing slot. Raises Overloaded if more wait than can be served within seconds."""
         if self._waiting >= WAITING_MAX:
             raise Overloaded("Many people are signing in just now. Try again in a few seconds.")
         self._waiting += 1

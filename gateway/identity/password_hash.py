@@ -1,4 +1,4 @@
-"""Passwords as they are kept: scrypt with a salt of their own, its parameters beside it. Pure but for the salt."""
+"""Password hashes: scrypt with a salt and parameters for each. Pure other than for the random salt."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ LENGTH_MAX = 128
 
 _SALT_BYTES = 16
 _DIGEST_BYTES = 32
-# 32 MiB, and a quarter of a second on one core: what a thief of the database pays for each guess.
+# 32 MiB and a quarter of a second on one core: the cost of each guess for an attacker with the database.
 _LOG2_N, _R, _P = 15, 8, 3
 _MEMORY_BYTES_MAX = 128 * 2**20
 _LOG2_N_MAX = 16
@@ -32,31 +32,31 @@ def checked_password(text: str, field: str = "password") -> str:
 
 
 def hashed(password: str) -> str:
-    """What is stored: scheme, parameters, salt and digest, between dollar signs."""
+    """Return the stored form: scheme, parameters, salt and digest, separated by dollar signs."""
     salt = secrets.token_bytes(_SALT_BYTES)
     digest = _digest(password, salt, _LOG2_N, _R, _P)
     return "$".join(("scrypt", f"{_LOG2_N},{_R},{_P}", _text(salt), _text(digest)))
 
 
 def matches(password: str, stored: str) -> bool:
-    """Whether this is the password; takes as long for a wrong one. Raises ValueError for what we never stored."""
+    """Whether this is the password; takes as long for a wrong one. Raises ValueError for an unknown hash."""
     _, parameters, salt, digest = stored.split("$")
     log2_n, r, p = (int(number) for number in parameters.split(","))
     if log2_n > _LOG2_N_MAX:
         raise ValueError("a password's hash has parameters that no Millrace has used")
     if len(password) > LENGTH_MAX:
-        password = ""  # None has so many: the work is done all the same.
+        password = ""  # No password is this long; hash anyway, so that the time is the same.
     found = _digest(password, base64.b64decode(salt), log2_n, r, p)
     return hmac.compare_digest(found, base64.b64decode(digest))
 
 
 def is_outdated(stored: str) -> bool:
-    """Whether a password that has just been typed in should be hashed anew, as they are today."""
+    """Whether a password that was just entered should be hashed again, with the current parameters."""
     return stored.split("$")[1] != f"{_LOG2_N},{_R},{_P}"
 
 
 NOBODYS = f"scrypt${_LOG2_N},{_R},{_P}${'A' * 22}==${'A' * 43}="
-"""A hash that no password has, for names that nobody has: they take as long to refuse as any other."""
+"""A hash that no password matches, for unknown user names: refusing them takes as long as any other."""
 
 
 def _digest(password: str, salt: bytes, log2_n: int, r: int, p: int) -> bytes:
@@ -72,7 +72,7 @@ def _digest(password: str, salt: bytes, log2_n: int, r: int, p: int) -> bytes:
 
 
 def _normal(text: str) -> str:
-    """The same letters, whichever way a keyboard composes them."""
+    """Return the password in one Unicode form, whichever way a keyboard composes letters."""
     return unicodedata.normalize("NFKC", text)
 
 

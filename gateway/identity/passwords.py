@@ -1,4 +1,4 @@
-"""Who has a password, and the one-time links by which one is chosen; every change ends the person's sessions."""
+"""Passwords and the one-time links for choosing one. Every change ends the user's sessions."""
 
 import secrets
 import time
@@ -31,13 +31,13 @@ _LINK_ENDED = (
 
 
 def address_of(link: str, root: str) -> str:
-    """Where a browser opens a link; `root` is the gateway's address."""
+    """Return the URL at which a browser opens a link; `root` is the gateway's address."""
     return f"{root.rstrip('/')}{LINK_PATH}?token={link}"
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordLink:
-    """A link that still opens: whose password it lets choose. `is_first` ends with anybody's first password."""
+    """A valid link and the user whose password it sets. `is_first` links end with any user's first password."""
 
     person: Person
     is_first: bool
@@ -57,23 +57,23 @@ class Passwords:
             return _anybody_has_one(session)
 
     def changed_ns(self, user_id: str) -> int | None:
-        """When somebody's password was chosen; None for who has none."""
+        """Return when the user's password was chosen, in Unix nanoseconds; None if there is no password."""
         query = select(password_table.c.changed_ns).where(password_table.c.user_id == user_id)
         with self._read() as session:
             return session.scalar(query)
 
     def with_one(self) -> frozenset[str]:
-        """Everybody who has a password."""
+        """Return the ids of all users with a password."""
         with self._read() as session:
             return frozenset(session.scalars(select(password_table.c.user_id)))
 
     def stored(self, user_id: str) -> tuple[Person | None, str]:
-        """Somebody who is here and their hash; a hash that no password has, for everybody else."""
+        """Return the user and their hash. Without one of both: None, and a hash that no password matches."""
         query = select(password_table.c.hash).join(
             person_table, person_table.c.user_id == password_table.c.user_id
         )
         query = query.where(person_table.c.user_id == user_id, person_table.c.removed_ns.is_(None))
-        # PostgreSQL keeps no NUL in a text, and would not even look for one.
+        # PostgreSQL stores no NUL in a text and refuses queries with one.
         if "\x00" in user_id:
             return None, NOBODYS
         with self._read() as session:
@@ -81,16 +81,16 @@ class Passwords:
             return (None, NOBODYS) if found is None else (present(session, user_id), found)
 
     def new_link(self, user_id: str, by: Actor) -> str:
-        """The secret of a new link; links made for the person before end. Raises NotFound for who is not here."""
+        """Make a link and return its secret; earlier links of the user end. Raises NotFound if unknown."""
         with self._write() as session, session.begin():
             person = present(session, user_id)
             session.execute(delete(password_link_table).where(password_link_table.c.user_id == user_id))
             return _insert_link(session, person, by, is_first=False)
 
     def new_first_link(self, by: Actor = MACHINE) -> str:
-        """One for the first admin of the house, that ends when anybody has a password.
+        """Make a link for the first instance admin, which ends once any user has a password.
 
-        Earlier ones stay: gateways of one database may start together, and each prints its own.
+        Earlier links stay: gateways of one database may start together, and each prints its own.
         """
         column = person_table.c
         admins = (column.organization_id == HOME) & (column.role == "admin") & column.removed_ns.is_(None)
@@ -99,12 +99,12 @@ class Passwords:
             return _insert_link(session, present(session, session.scalars(first).one()), by, is_first=True)
 
     def link(self, text: str) -> PasswordLink:
-        """Raises NotFound for one that opens nothing any more."""
+        """Return a link. Raises NotFound if it is not valid any more."""
         with self._read() as session:
             return _link(session, text)
 
     def choose(self, link: str, new_hash: str, by_address: str) -> Person:
-        """Use a link up: the person's sessions end, and the new password holds. Raises NotFound, Conflict."""
+        """Use up a link: set the new password and end the user's sessions. Raises NotFound, Conflict."""
         with refusing_what_others_did("somebody used the link"), self._write() as session, session.begin():
             found = _link(session, link)
             used = delete(password_link_table).where(password_link_table.c.digest == _digest(link))
@@ -117,9 +117,9 @@ class Passwords:
         return found.person
 
     def change(self, user_id: str, old_hash: str, new_hash: str, by: Actor, kept_session: str) -> int:
-        """Another password; every other session ends, and how many is returned.
+        """Change the password and end every other session; returns how many ended.
 
-        Raises NotFound where it was changed or the person was removed meanwhile.
+        Raises NotFound if the password was changed or the user was removed meanwhile.
         """
         with self._write() as session, session.begin():
             person = present(session, user_id)
@@ -133,7 +133,7 @@ class Passwords:
         return ended
 
     def renew(self, user_id: str, old_hash: str, new_hash: str) -> None:
-        """The same password, hashed as they are today."""
+        """Store the same password, hashed with the current parameters."""
         same = (password_table.c.user_id == user_id) & (password_table.c.hash == old_hash)
         with self._write() as session, session.begin():
             session.execute(update(password_table).where(same).values(hash=new_hash))
@@ -189,5 +189,5 @@ def _record(session: Session, by: Actor, action: str, person: Person, after: dic
 
 
 def _digest(text: str) -> str:
-    """Plain: it is of 256 random bits, which nobody guesses."""
+    """An unsalted digest is enough: the text has 256 random bits and cannot be guessed."""
     return sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -1,4 +1,4 @@
-"""Organizations and their people: who is there, what each may do, and that one admin always stays."""
+"""Organizations and their users: membership, roles, and the rule that one instance admin always stays."""
 
 import re
 import time
@@ -22,7 +22,7 @@ from gateway.settings.base import Role
 NAME_MAX = 100
 ROWS_MAX = 10_000
 
-# What an account in the books may be called, too.
+# Valid user ids, which are also valid ledger account names.
 _ID = re.compile(r"[A-Za-z0-9._@-]{1,80}")
 _EMAIL = re.compile(r"[^\s@]{1,64}@[^\s@]{1,255}")
 
@@ -36,7 +36,7 @@ class Organization:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody with an account in the books; `removed_ns` for who may not come in any more."""
+    """A user with a ledger account; `removed_ns` is set for one who was removed and may not sign in any more."""
 
     user_id: str
     organization_id: str
@@ -52,7 +52,7 @@ class Person:
 
 
 class People:
-    """Organizations and people; every change is written down with who made it."""
+    """Organizations and users; the audit log has every change with its actor."""
 
     def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
         self._read = read
@@ -69,7 +69,7 @@ class People:
             return organization_named(session, id_or_name)
 
     def add_organization(self, organization_id: str, name: str | None = None, by: Actor = MACHINE) -> Organization:
-        """Raises RequestInvalid, Conflict where the id or the name is taken."""
+        """Add an organization. Raises RequestInvalid, and Conflict if the id or the name is taken."""
         made = Organization(
             checked_id(organization_id, "id"), checked_name(name or organization_id), time.time_ns()
         )
@@ -104,13 +104,13 @@ class People:
             return [Person(*row) for row in session.execute(query.where(*_wanted(organization_id, text, removed)))]
 
     def count(self, organization_id: str | None = None, text: str = "") -> int:
-        """How many people are here whom `people` has on all its pages."""
+        """Return how many users `people` lists on all its pages."""
         query = select(func.count()).select_from(person_table).where(*_wanted(organization_id, text, False))
         with self._read() as session:
             return session.scalar(query) or 0
 
     def number_in(self, organization_ids: Sequence[str]) -> dict[str, int]:
-        """How many people are here of each of these organizations."""
+        """Return how many users each of these organizations has."""
         column = person_table.c
         query = select(column.organization_id, func.count()).group_by(column.organization_id)
         here = (column.organization_id.in_(organization_ids), column.removed_ns.is_(None))
@@ -118,7 +118,7 @@ class People:
             return {row[0]: row[1] for row in session.execute(query.where(*here))}
 
     def names(self, user_ids: Sequence[str]) -> dict[str, str]:
-        """What those of them who are here are called, by their ids."""
+        """Return the names, by id, of those users who are not removed."""
         column = person_table.c
         query = select(column.user_id, column.name).where(
             column.user_id.in_(user_ids), column.removed_ns.is_(None)
@@ -127,12 +127,12 @@ class People:
             return {row[0]: row[1] for row in session.execute(query)}
 
     def person(self, user_id: str) -> Person:
-        """Raises NotFound, also for who was removed."""
+        """Return a user. Raises NotFound, also for a removed one."""
         with self._read() as session:
             return present(session, user_id)
 
     def ever(self, user_id: str) -> Person:
-        """Somebody who is here, or was: their account stays. Raises NotFound."""
+        """Return a user, even a removed one, whose account stays. Raises NotFound."""
         with self._read() as session:
             found = session.execute(select(*_COLUMNS).where(person_table.c.user_id == user_id)).one_or_none()
         if found is None:
@@ -140,7 +140,7 @@ class People:
         return Person(*found)
 
     def has_account_of_nobody(self, user_id: str) -> bool:
-        """Whether credits are in the books for somebody who was never a person here."""
+        """Whether the ledger has an account with this id that never belonged to a user of this instance."""
         with self._read() as session:
             known = select(person_table.c.user_id).where(person_table.c.user_id == user_id)
             return session.execute(known).first() is None and has_account(session, user_id)
@@ -155,12 +155,12 @@ class People:
         role: Role = "member",
         by: Actor = MACHINE,
     ) -> Person:
-        """A new person, or one who was removed from the same organization and is back.
+        """Add a new user, or restore one who was removed from the same organization.
 
         Raises:
-            RequestInvalid: no person can be called so.
+            RequestInvalid: the id is not a valid user id.
             NotFound: there is no such organization.
-            Conflict: the person is there, or somebody else has the address.
+            Conflict: the user exists already, or another user has the address.
         """
         with refusing_what_others_did("somebody added this person"), self._write() as session, session.begin():
             there = organization_named(session, organization).organization_id
@@ -181,7 +181,7 @@ class People:
             return change_role(session, user_id, role, by)
 
     def remove(self, user_id: str, by: Actor = MACHINE) -> None:
-        """Their keys and sessions end; their account and history stay. Raises NotFound, Conflict."""
+        """Remove a user: keys and sessions end, account and history stay. Raises NotFound, Conflict."""
         with self._write() as session, session.begin():
             before = present(session, user_id, lock=True)
             if user_id == OWNER:
@@ -200,7 +200,7 @@ def refuse_guests(user_id: str) -> None:
 
 
 def ensure(session: Session, user_id: str, by: Actor) -> None:
-    """Whoever gets a key is somebody: an unknown person becomes a member of the house. Raises Conflict."""
+    """Add the owner of a new key as a member of the home organization, if unknown. Raises Conflict if removed."""
     found = session.execute(
         select(person_table.c.removed_ns).where(person_table.c.user_id == user_id)
     ).one_or_none()
@@ -236,7 +236,7 @@ def checked_name(text: str) -> str:
 
 
 def checked_email(text: str | None) -> str | None:
-    """In lower case, since mailboxes are told apart so seldom by theirs. Raises RequestInvalid."""
+    """Return the address in lower case, as mailboxes rarely differ by case alone. Raises RequestInvalid."""
     if text is not None and (not _EMAIL.fullmatch(text) or not text.isprintable()):
         raise RequestInvalid("email: an address such as ann@example.org", param="email")
     return text and text.lower()
@@ -246,7 +246,7 @@ _COLUMNS = [person_table.c[name] for name in Person.__slots__]
 
 
 def insert(session: Session, made: Person, by: Actor) -> Person:
-    """Who was there and was removed is the same person again: an account in the books is nobody else's."""
+    """Insert a user, or restore a removed one with this id, who keeps their ledger account. Raises Conflict."""
     column = person_table.c
     found = session.execute(select(*_COLUMNS).where(column.user_id == made.user_id)).one_or_none()
     before = Person(*found) if found else None
@@ -263,18 +263,18 @@ def insert(session: Session, made: Person, by: Actor) -> Person:
 
 
 def has_account(session: Session, user_id: str) -> bool:
-    """Whether the books have anything of somebody called so, who need not be here any more or yet."""
+    """Whether the ledger has balances for this user id, even if the user is removed or not added yet."""
     return bool(balances(session, f"user:{user_id}:", limit=1))
 
 
 def awaits_sign_in(email: str) -> ColumnElement[bool]:
-    """Whoever is to be recognized by this address when they first come from the identity provider."""
+    """Match the user to be recognized by this address when they first sign in through the identity provider."""
     column = person_table.c
     return (column.email == email) & column.subject.is_(None) & column.removed_ns.is_(None)
 
 
 def _refuse_known_email(session: Session, made: Person) -> None:
-    """An address stands for one person alone; the index person_email says so, too. Raises Conflict."""
+    """Ensure that an address belongs to one user, as the index person_email does. Raises Conflict."""
     if made.email is None:
         return
     others = awaits_sign_in(made.email) & (person_table.c.user_id != made.user_id)
@@ -283,7 +283,7 @@ def _refuse_known_email(session: Session, made: Person) -> None:
 
 
 def mentions(text: str, *columns: ColumnElement[str]) -> ColumnElement[bool]:
-    """Whether a text is in one of the columns, in small letters or capitals. SQLite folds those of ASCII alone."""
+    """Whether a text is in one of the columns, ignoring case. SQLite ignores the case of ASCII alone."""
     spelled = sorted({text, text.lower(), text.upper(), text.title()})
     return or_(*(column.icontains(each, autoescape=True) for column in columns for each in spelled))
 
@@ -303,7 +303,7 @@ def _wanted(organization_id: str | None, text: str, removed: bool) -> list[Colum
 def organization_named(session: Session, id_or_name: str) -> Organization:
     column = organization_table.c
     named = (column.organization_id == id_or_name) | (column.name == id_or_name)
-    # An id goes before another organization's name.
+    # A matching id takes precedence over another organization's name.
     found = session.execute(
         select(organization_table).where(named).order_by((column.organization_id == id_or_name).desc())
     ).first()
@@ -315,7 +315,7 @@ def organization_named(session: Session, id_or_name: str) -> Organization:
 def present(session: Session, user_id: str, *, lock: bool = False) -> Person:
     query = select(*_COLUMNS).where(person_table.c.user_id == user_id, person_table.c.removed_ns.is_(None))
     if lock:
-        # All admins of the house: two that are removed at once must not both find another one left.
+        # Lock all instance admins: two removals at once must not each find the other admin left.
         admins = select(person_table.c.user_id).where(_is_admin_of_house()).order_by(person_table.c.user_id)
         session.execute(admins.with_for_update()).all()
     found = session.execute(query).one_or_none()
@@ -337,7 +337,7 @@ def _refuse_last_admin(session: Session, person: Person) -> None:
 
 
 def _forget_passwords(session: Session, user_id: str) -> None:
-    """Who comes back chooses another one."""
+    """Delete the password and its links: a restored user chooses a new one."""
     for table in (password_table, password_link_table):
         session.execute(delete(table).where(table.c.user_id == user_id))
 

@@ -1,4 +1,4 @@
-"""What an identity provider answers, bounded in time and size, and how it is said when it does not."""
+"""Answers of an identity provider, bounded in time and size, and the errors if there is none."""
 
 import re
 from typing import Any
@@ -12,17 +12,17 @@ _CODE = re.compile(r"[a-z_]{1,40}")
 
 
 class LoginRefused(Exception):
-    """The sign-in did not work; the message is for whoever tried and says what to do."""
+    """The sign-in failed; the message is for the user and says what to do."""
 
 
 class ProviderDown(LoginRefused):
-    """The identity provider does not answer, or not as one."""
+    """The identity provider does not answer, or not with a valid answer."""
 
 
 async def fetch(
     method: str, url: str, form: dict[str, str] | None = None, headers: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """A JSON object of the provider. Raises ProviderDown; LoginRefused where it refuses in the usual way."""
+    """Return a JSON object of the provider. Raises ProviderDown, and LoginRefused for its regular refusals."""
     import httpx
 
     try:

@@ -1,4 +1,4 @@
-"""Limits as they are kept: set and taken away by admins, read with the key that they hold for."""
+"""Stored limits: admins set and delete them, and each key is read with those that apply to it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import api_key_table, organization_table, person_table, quota_table
 from gateway.quota import Measure, Quota, Span
 
-# What each measure is counted over; concurrency is what runs now.
+# Spans that each measure is counted over; concurrency counts requests in flight.
 SPANS: dict[Measure, tuple[Span | None, ...]] = {
     "requests": ("minute", "day", "month"),
     "tokens": ("minute", "day", "month"),
@@ -29,10 +29,10 @@ QUOTAS_MAX = 10_000
 
 
 def parse_quota(scope: str, measure: Measure, amount: str, span: Span | None, model: str | None) -> Quota:
-    """A limit as people write it: dollars as a decimal string for spend, a whole number for all else.
+    """Parse a limit as users write it: dollars as a decimal string for spend, else a whole number.
 
     Raises:
-        RequestInvalid: no limit can be so; names the field.
+        RequestInvalid: the limit is not valid; the error names the field.
     """
     if span not in SPANS[measure]:
         known = " or ".join(span for span in SPANS[measure] if span) or "none"
@@ -51,7 +51,7 @@ def _count(text: str) -> int:
 
 
 def facts(quota: Quota) -> dict[str, Any]:
-    """As people see it; the amount as `parse_quota` reads it."""
+    """Return a limit as users see it, with the amount as `parse_quota` reads it."""
     amount = format_usd(quota.amount) if quota.measure == "spend" else str(quota.amount)
     return {
         "scope": quota.scope,
@@ -63,13 +63,13 @@ def facts(quota: Quota) -> dict[str, Any]:
 
 
 def scopes_of(user_id: str, organization_id: str, department: str, *, key_id: str = "") -> tuple[str, ...]:
-    """Whose limits hold for somebody's requests, with a key or, signed in to the console, without."""
+    """Return the scopes whose limits apply to a user's requests. A console session has no key."""
     scopes = (f"person:{user_id}", f"team:{organization_id}/{department}", f"organization:{organization_id}")
     return (f"key:{key_id}", *scopes) if key_id else scopes
 
 
 def of_scopes(session: Session, scopes: Iterable[str]) -> list[Quota]:
-    """Every limit that holds for these."""
+    """Return every limit that applies to these scopes."""
     column = quota_table.c
     query = select(quota_table).where(column.scope.in_(tuple(scopes)))
     ordered = query.order_by(column.scope, column.measure, column.span, column.model)
@@ -91,7 +91,7 @@ class Quotas:
         offset: int = 0,
         limit: int = QUOTAS_MAX,
     ) -> list[Quota]:
-        """Limits of all, or of an organization, its people, teams and their keys; at most QUOTAS_MAX."""
+        """Return all limits, or those of an organization, its users, teams and keys; at most QUOTAS_MAX."""
         column = quota_table.c
         ordered = select(quota_table).order_by(column.scope, column.measure, column.span, column.model)
         query = ordered.where(*_wanted(organization_id, measure)).offset(offset).limit(min(limit, QUOTAS_MAX))
@@ -106,7 +106,7 @@ class Quotas:
         offset: int = 0,
         limit: int = QUOTAS_MAX,
     ) -> list[str]:
-        """What the limits of `rows` are on, each once; at most QUOTAS_MAX after `offset`."""
+        """Return the distinct scopes of the limits in `rows`; at most QUOTAS_MAX after `offset`."""
         scope = quota_table.c.scope
         query = select(scope).where(*_wanted(organization_id, measure)).distinct().order_by(scope)
         with self._read() as session:
@@ -124,12 +124,12 @@ class Quotas:
             return of_scopes(session, scopes)
 
     def organization_of(self, scope: str) -> str:
-        """Whose a scope is. Raises NotFound for nobody's, RequestInvalid for none."""
+        """Return the organization of a scope. Raises NotFound if it has none, RequestInvalid if it is no scope."""
         with self._read() as session:
             return _organization_of(session, scope)
 
     def set(self, quota: Quota, by: Actor = MACHINE) -> None:
-        """Instead of the limit that was there for the same scope, measure, span and model. Raises NotFound."""
+        """Set a limit, replacing one on the same scope, measure, span and model. Raises NotFound."""
         with refusing_what_others_did("somebody set this limit"), self._write() as session, session.begin():
             organization_id = _organization_of(session, quota.scope)
             before = _take(session, quota)
@@ -138,7 +138,7 @@ class Quotas:
             _record(session, by, "quota.set", organization_id, before, quota)
 
     def remove(self, quota: Quota, by: Actor = MACHINE) -> None:
-        """Whatever its amount is. Raises NotFound."""
+        """Delete a limit, whatever its amount is. Raises NotFound."""
         with self._write() as session, session.begin():
             organization_id = _organization_of(session, quota.scope)
             before = _take(session, quota)

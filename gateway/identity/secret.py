@@ -21,7 +21,7 @@ _ROW = 1
 
 
 def load_secret(settings: IdentitySettings, folder: Path) -> bytes:
-    """The secret of the settings, else the data folder's own, made on first use.
+    """Return the secret of the settings, else the data folder's own, which is made on first use.
 
     Raises:
         SettingsInvalid: the file cannot be used.
@@ -34,7 +34,7 @@ def load_secret(settings: IdentitySettings, folder: Path) -> bytes:
 
 
 def open_secret(settings: IdentitySettings, folder: Path, write: Callable[[], Session]) -> bytes:
-    """The secret, once it is seen to be that of the database's keys. Raises SettingsInvalid."""
+    """Return the secret after checking that the database's keys use it. Raises SettingsInvalid."""
     secret = load_secret(settings, folder)
     check_secret(secret, write)
     return secret
@@ -46,16 +46,16 @@ def has_secret(settings: IdentitySettings, folder: Path) -> bool:
 
 
 def check_secret(secret: bytes, write: Callable[[], Session]) -> None:
-    """See that the keys in the database are hashed with this secret, where there are any.
+    """Check that the keys in the database, if any, are hashed with this secret.
 
     Raises:
-        SettingsInvalid: with another one, so that none of them would be known here, and none of ours elsewhere.
+        SettingsInvalid: the secrets differ, so neither gateway would accept keys that the other one made.
     """
     fingerprint = hmac.new(secret, b"which secret this is", sha256).hexdigest()
     try:
         known = _claim(fingerprint, write)
     except IntegrityError:
-        # Another gateway started for the first time at the same moment, and was first.
+        # Another gateway made its first start at the same moment and was faster.
         known = _claim(fingerprint, write)
     if known != fingerprint:
         raise SettingsInvalid(
@@ -66,7 +66,7 @@ def check_secret(secret: bytes, write: Callable[[], Session]) -> None:
 
 
 def _claim(fingerprint: str, write: Callable[[], Session]) -> str:
-    """By what the secret of the keys is known; from now on by this, where there are no valid keys."""
+    """Return the stored fingerprint of the keys' secret; store this one instead if there are no valid keys."""
     with write() as session, session.begin():
         known: str | None = session.scalar(select(key_secret_table.c.fingerprint))
         if known == fingerprint or (known is not None and _has_keys(session)):

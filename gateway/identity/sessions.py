@@ -1,4 +1,4 @@
-"""Sign-ins to the console: kept as a keyed hash, ended by sign-out, by an admin, or with their key and person."""
+"""Console sessions: stored as a keyed hash, ended by sign-out, by an admin, or with their key or user."""
 
 import hmac
 import secrets
@@ -19,7 +19,7 @@ from gateway.identity.tables import person_table, session_table
 from gateway.settings.base import LaneName
 
 SESSIONS_MAX = 50
-"""Of one person; the oldest go first."""
+"""Most sessions of one user; the oldest end first."""
 
 _SECRET_BYTES = 32
 _TEXT_MAX = 128
@@ -28,9 +28,9 @@ _BROWSER_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """Who a session stands for. `csrf` is what the session's own forms carry and no other site can know.
+    """The caller of a session. `csrf` is the token that its own forms carry and no other site can know.
 
-    `session_id` names the session to its owner, and opens nothing.
+    `session_id` names the session to its owner and grants no access.
     """
 
     caller: Caller
@@ -41,7 +41,7 @@ class SignedIn:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """One browser that is signed in; `key_id` where a key opened it, `browser` as it calls itself."""
+    """One signed-in browser; `key_id` is set if a key opened the session, `browser` is its user agent."""
 
     session_id: str
     created_ns: int
@@ -69,7 +69,7 @@ class Sessions:
         self.lasts_s = lasts_s
 
     def open(self, user_id: str, by: Actor, key_id: str | None = None, browser: str = "") -> str:
-        """A new session; returns what its cookie says. Sign-ins are written down in the audit log."""
+        """Open a session and return its cookie value. The audit log records the sign-in."""
         text, now_ns = secrets.token_urlsafe(_SECRET_BYTES), time.time_ns()
         column = session_table.c
         row = {
@@ -99,7 +99,7 @@ class Sessions:
         return text
 
     def find(self, text: str) -> SignedIn | None:
-        """Who signed in, while session, person and the key that opened it are valid."""
+        """Return the signed-in caller while the session, its user and the key that opened it are valid."""
         if not text or len(text) > _TEXT_MAX:
             return None
         column = session_table.c
@@ -117,7 +117,7 @@ class Sessions:
         return SignedIn(caller, person.name, self._csrf(text), row.digest) if caller else None
 
     def of_person(self, user_id: str) -> list[OpenSession]:
-        """Where somebody is signed in, newest first; those of keys that ended are still among them."""
+        """Return a user's open sessions, newest first, including those opened with keys that ended since."""
         query = select(session_table).where(_open_of(user_id)).order_by(session_table.c.created_ns.desc())
         with self._read() as session:
             return [
@@ -126,7 +126,7 @@ class Sessions:
             ]
 
     def close(self, text: str, address: str = "") -> None:
-        """Sign out: the cookie opens nothing any more, wherever a copy of it is."""
+        """Sign out: the cookie and all its copies become invalid."""
         digest = self._digest(text)
         with self._read() as session:
             user_id = session.scalar(select(session_table.c.user_id).where(session_table.c.digest == digest))
@@ -134,11 +134,11 @@ class Sessions:
             self.close_one(user_id, digest, Actor(f"person:{user_id}", address))
 
     def close_one(self, user_id: str, session_id: str, by: Actor) -> int:
-        """End a session of somebody by its id; returns how many had it."""
+        """End one session of a user by its id; returns how many sessions ended."""
         return self._end(user_id, session_table.c.digest == session_id, by)
 
     def close_all(self, user_id: str, by: Actor, *, but: str = "") -> int:
-        """End every session of a person, but the one with that id; returns how many there were."""
+        """End every session of a user other than the one with the id `but`; returns how many ended."""
         return self._end(user_id, session_table.c.digest != but, by)
 
     def _end(self, user_id: str, which: ColumnElement[bool], by: Actor) -> int:
@@ -158,11 +158,11 @@ class Sessions:
         return count
 
     def is_own_form(self, text: str, csrf: str) -> bool:
-        """Whether a form was made for this session by us."""
+        """Whether this gateway made the form for this session."""
         return hmac.compare_digest(self._csrf(text).encode(), csrf.encode())
 
     def _of_person(self, session: Session, person: Any) -> Caller:
-        """Somebody without a key, who may use what a new key of theirs would be given."""
+        """Return the caller of a session without a key, with the permissions of a new default key."""
         department = person.organization_id
         scopes = quotas.scopes_of(person.user_id, person.organization_id, department)
         return Caller(

@@ -1,4 +1,4 @@
-"""Whom the identity provider's word lets in: known by subject, by verified address, or new where allowed."""
+"""Sign-in through an identity provider: by subject, by verified address, or as a new user if allowed."""
 
 import hashlib
 import re
@@ -21,16 +21,16 @@ from gateway.identity.tables import person_table
 from gateway.settings.base import Role
 from gateway.settings.identity import IdentitySettings
 
-# What stands for nobody when it comes from outside is left out of ids and names.
+# Characters outside this set are removed from ids and names that the provider sends.
 _NOT_IN_ID = re.compile("[^A-Za-z0-9._@-]")
 _STRONGEST_FIRST: tuple[Role, ...] = ("admin", "seller", "member")
 
 
 def sign_in(write: Callable[[], Session], settings: IdentitySettings, claims: Claims, address: str) -> Person:
-    """The person that these claims are of; their role as the provider has it now.
+    """Return the user of these claims, with the role that the provider states now.
 
     Raises:
-        LoginRefused: nobody here, or not by these rules.
+        LoginRefused: no user matches, or the rules do not allow the sign-in.
     """
     _refuse_foreign_domain(settings, claims)
     try:
@@ -42,7 +42,7 @@ def sign_in(write: Callable[[], Session], settings: IdentitySettings, claims: Cl
 
 
 def role_of(settings: IdentitySettings, claims: Claims) -> Role | None:
-    """The strongest role that the provider's claim gives; a member where it gives none, None where none is set."""
+    """Return the strongest role in the provider's claim; member if it has none, None if no roles are set."""
     if not settings.oidc_roles:
         return None
     claim = claims.values.get(settings.oidc_role_claim)
@@ -74,10 +74,10 @@ def _find(session: Session, claims: Claims, address: str) -> Person | None:
 
 
 def _find_by_email(session: Session, claims: Claims, address: str) -> Person | None:
-    """Whoever was added under this address, and has not signed in yet, is recognized from now on.
+    """Link these claims to the user who was added with this address and has not signed in yet.
 
-    Who may give addresses is checked where they are given: admins of the house, and those of the organization
-    that such people join anyway.
+    Code that sets an address checks who may: admins of the home organization, and admins of the organization
+    that new users join anyway.
     """
     if claims.email is None:
         return None
@@ -114,7 +114,7 @@ def _create(session: Session, settings: IdentitySettings, claims: Claims, addres
 
 
 def _free_id(session: Session, claims: Claims) -> str:
-    """A readable account id that is nobody's: somebody else's is never taken over."""
+    """Return a readable account id that is free: it never takes over another user's id."""
     told_apart = hashlib.sha256(f"{claims.issuer}\n{claims.subject}".encode()).hexdigest()[:12]
     wanted = _NOT_IN_ID.sub("-", claims.email or "")[:60]
     same = select(person_table.c.user_id).where(person_table.c.user_id == wanted)
@@ -132,7 +132,7 @@ def _with_role(
     try:
         return people.change_role(session, person.user_id, role, Actor("identity provider", address))
     except Conflict:
-        # The last admin of the house stays one, whatever the provider thinks.
+        # The last instance admin keeps the role, whatever the provider states.
         return person
 
 

@@ -1,17 +1,17 @@
-"""Organizations, people, their keys, passwords and sessions, what they are limited to, and who changed any of it.
+"""Tables of organizations, users, keys, passwords, sessions, limits, and the audit log of their changes.
 
-Times are nanoseconds since the epoch. A text that holds a list holds it as JSON; none means all there are.
+Times are nanoseconds since the epoch. A list is stored as JSON text; NULL means all.
 """
 
 from sqlalchemy import BigInteger, Index, Integer, Text, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
-# SQLite counts up by itself only what is called INTEGER.
+# SQLite auto-increments only columns of type INTEGER.
 _COUNTED = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Organization(SQLModel, table=True):
-    """People who share limits. `home` is whose machine this is: its admins run the gateway."""
+    """Users who share limits. `home` is the organization whose admins run the gateway."""
 
     __table_args__ = (UniqueConstraint("name", name="organization_name"),)
 
@@ -24,10 +24,10 @@ _AWAITS_SIGN_IN = text("subject IS NULL AND removed_ns IS NULL")
 
 
 class Person(SQLModel, table=True):
-    """`user_id` is the person's account in the books, for ever; who was removed stays as a row.
+    """`user_id` is the user's ledger account and never changes; a removed user keeps the row.
 
-    `issuer` and `subject` are how an identity provider calls the person that has signed in through it; until then
-    the address is what they are recognized by, so no two who wait to sign in have the same.
+    `issuer` and `subject` identify a user who has signed in through an identity provider. Until then
+    the address identifies them, so no two users who wait to sign in have the same.
     """
 
     __table_args__ = (
@@ -48,7 +48,7 @@ class Person(SQLModel, table=True):
 
 
 class KeySecret(SQLModel, table=True):
-    """One row: by what the secret is known that keys are hashed with. The secret itself is nowhere."""
+    """One row: the fingerprint of the secret that keys are hashed with. The secret itself is not stored."""
 
     __tablename__ = "key_secret"
 
@@ -57,7 +57,7 @@ class KeySecret(SQLModel, table=True):
 
 
 class ApiKey(SQLModel, table=True):
-    """`digest` is a keyed hash; the key itself is nowhere. `lanes` is a comma-separated list.
+    """`digest` is a keyed hash; the key itself is not stored. `lanes` is a comma-separated list.
 
     After a rotation `previous_digest` is valid until `previous_until_ns`, under the same id and limits.
     """
@@ -86,7 +86,7 @@ class ApiKey(SQLModel, table=True):
 
 
 class QuotaRow(SQLModel, table=True):
-    """One limit, as `gateway.quota.Quota`; an empty `span` or `model` is none, for they are in the key."""
+    """One limit, as `gateway.quota.Quota`; `span` or `model` is empty instead of NULL, as both are in the key."""
 
     __tablename__ = "quota"
 
@@ -98,7 +98,7 @@ class QuotaRow(SQLModel, table=True):
 
 
 class ConsoleSession(SQLModel, table=True):
-    """One browser that signed in, by the hash of what its cookie says; `key_id` where a key opened it."""
+    """One signed-in browser, by the hash of its cookie value; `key_id` is set if a key opened the session."""
 
     __tablename__ = "console_session"
     __table_args__ = (Index("console_session_user", "user_id"), Index("console_session_expires", "expires_ns"))
@@ -114,7 +114,7 @@ class ConsoleSession(SQLModel, table=True):
 
 
 class PasswordRow(SQLModel, table=True):
-    """Somebody's password as `gateway.identity.password_hash` keeps it."""
+    """A user's password, as `gateway.identity.password_hash` stores it."""
 
     __tablename__ = "person_password"
 
@@ -124,7 +124,7 @@ class PasswordRow(SQLModel, table=True):
 
 
 class PasswordLink(SQLModel, table=True):
-    """A link by which somebody chooses a password, once; gone when it was used. `is_first` is 0 or 1."""
+    """A one-time link for choosing a password; it is deleted when used. `is_first` is 0 or 1."""
 
     __tablename__ = "password_link"
 
@@ -135,7 +135,7 @@ class PasswordLink(SQLModel, table=True):
 
 
 class AuditEntry(SQLModel, table=True):
-    """One admin action, written in the transaction that did it. Triggers keep it as it was written."""
+    """One admin action, written in the transaction that did it. Triggers prevent changes to it."""
 
     __tablename__ = "audit_entry"
     __table_args__ = (

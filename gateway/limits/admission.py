@@ -1,4 +1,4 @@
-"""Whether there is room for one more request."""
+"""Limits the number of requests in flight."""
 
 import time
 
@@ -6,16 +6,16 @@ from gateway.errors import Overloaded
 
 
 class Admission:
-    """Counts requests being answered, guests apart; one event loop owns it."""
+    """Counts requests in flight other than guests'; one event loop owns it."""
 
     def __init__(self, requests_max: int) -> None:
         self._requests_max = requests_max
         self.in_flight = 0
         self.empty_since_s = time.monotonic()
-        """By the monotonic clock; what it says counts while there are none."""
+        """Monotonic seconds since when no request is in flight; valid only while there is none."""
 
     def enter(self) -> None:
-        """Raises Overloaded. Whoever enters must leave."""
+        """Count a request in; every `enter` needs a `leave`. Raises Overloaded."""
         if self.in_flight >= self._requests_max:
             raise Overloaded(f"The gateway is answering {self.in_flight} requests, its limit. Try again shortly.")
         self.in_flight += 1

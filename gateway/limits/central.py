@@ -17,7 +17,7 @@ from gateway.limits.counters import CounterKey
 from gateway.limits.leased import LeasedCounter, begins
 from gateway.limits.orders import Grant, Order
 
-# A message that was missed costs a second, no more: slices that nobody uses come back by themselves.
+# A missed message costs at most a second, because unused slices are returned anyway.
 _LISTEN_S = 5.0
 
 
@@ -26,7 +26,7 @@ class CentralUnavailable(Exception):
 
 
 class CounterStanding(NamedTuple):
-    """What a process knows of the others, as it says with every exchange.
+    """The state that a process reports about itself with every exchange.
 
     `generation` is that of the counters that it has seen, empty before the first. `has_told_again` is whether it
     has told all its requests under way since it learned that the generation before has vanished. `told_ms` is the
@@ -40,7 +40,7 @@ class CounterStanding(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The answer to an exchange. Of counters of another generation than one's own there are no grants."""
+    """The answer to an exchange. It has no grants if the counters have another generation than the process."""
 
     processes: int
     generation: str
@@ -50,7 +50,7 @@ class Round(NamedTuple):
 
 
 class Central:
-    """One process's connection to what all processes share. Every call takes `timeout_s` at most."""
+    """One process's connection to the shared counters. Every call takes `timeout_s` seconds at most."""
 
     def __init__(self, url: str, prefix: str, timeout_s: float, lease_s: float) -> None:
         self.process = secrets.token_hex(8)
@@ -61,7 +61,7 @@ class Central:
             url,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
-            # Whoever is not answered goes on without; the next try is a tenth of a second away.
+            # Do not retry: a process without an answer carries on, and tries again a tenth of a second later.
             retry=Retry(NoBackoff(), 0),
             max_connections=4,
             protocol=2,
@@ -69,13 +69,13 @@ class Central:
         self._script = self._redis.register_script(SCRIPT)
 
     def name(self, key: CounterKey) -> str:
-        """The counter's name there; the braces keep all of them on one shard."""
+        """Return the counter's name in Redis; the braces keep all counters on one shard."""
         return f"{{{self._prefix}}}:limit:{key.measure}:{key.span or 'now'}:{key.scope}:{key.model or ''}"
 
     async def exchange(
         self, orders: Sequence[tuple[LeasedCounter, Order]], wall_s: float, standing: CounterStanding
     ) -> Round:
-        """The answer to each order, in order. Raises CentralUnavailable."""
+        """Send orders; returns a grant for each, in the same order. Raises CentralUnavailable."""
         names = [f"{{{self._prefix}}}:{shared}" for shared in ("processes", "generation", "told")]
         names += [counter.name for counter, _ in orders]
         arguments: list[str | int] = [self.process, self._lease_ms, *standing[:2]]
@@ -92,7 +92,7 @@ class Central:
         return Round(int(head[0]), head[1].decode(), head[2] == b"1", int(head[3]), grants)
 
     async def recall(self, names: Sequence[str]) -> None:
-        """Ask the other processes for what they do not use of these counters. Raises CentralUnavailable."""
+        """Ask other processes to return unused amounts of these counters. Raises CentralUnavailable."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._redis.publish(self._channel, msgspec.json.encode([self.process, *names]))
@@ -100,7 +100,7 @@ class Central:
             raise CentralUnavailable(type(error).__name__) from error
 
     async def recalled(self) -> AsyncGenerator[list[str]]:
-        """Names of counters of which another process needs what we do not use. Raises CentralUnavailable."""
+        """Yield names of counters whose unused amounts another process needs. Raises CentralUnavailable."""
         listener = self._redis.pubsub(ignore_subscribe_messages=True)
         try:
             async with aclosing(listener):
@@ -128,7 +128,7 @@ class Central:
 
 
 async def _to_its_end(connecting: Awaitable[None]) -> None:
-    """Cancelled only when it is done: redis 8.1 loses a cancellation, or a socket, that meets it in between.
+    """Delay cancellation until the call is done: redis 8.1 loses a cancellation, or a socket, in between.
 
     The client's own timeouts bound the wait.
     """

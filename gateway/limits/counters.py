@@ -1,9 +1,9 @@
-"""What a limit has left: counters that one event loop owns.
+"""Counters of what a limit has left. One event loop owns them.
 
-Every counter has the same numbers, which the hot path reads and changes in place. `left` is what may still be
-taken without asking anybody; `held` is reserved by requests under way; `taken` is used up for good. Tokens and
-money are held while their request runs and count when it ends, at what they came to; a request counts when it
-enters; a place (concurrency) is only ever held. The numbers are true until `ends_s`: then `roll` comes first.
+Every counter has the same numbers, which the hot path reads and changes in place. `left` may still be taken
+without asking another process; requests in flight reserve `held`; `taken` is used up permanently. Tokens and
+money are held while their request runs, and the actual amount counts when it ends. A request counts when it
+enters. A slot (concurrency) is only ever held. The numbers are valid until `ends_s`; after that call `roll` first.
 """
 
 import math
@@ -13,17 +13,17 @@ from typing import NamedTuple
 from gateway.limits.windows import MINUTE_S, window
 from gateway.quota import Measure, Quota, Span
 
-# A second counts until no moment of it is within the last 60 seconds: the present one and 60 before it.
+# A second counts while any moment of it is within the last 60 seconds: the present one and 60 before it.
 _SECONDS = MINUTE_S + 1
 
 
 SOON_S = 1.0
-"""When to ask again where only the end of another request makes room."""
+"""Seconds until a retry if only the end of another request makes room."""
 _LEAST_S = 0.001
 
 
 class CounterKey(NamedTuple):
-    """What is counted, whatever its limit is."""
+    """The quantity that a counter counts, without its limit."""
 
     scope: str
     measure: Measure
@@ -36,7 +36,7 @@ class CounterKey(NamedTuple):
 
 
 class Counter(ABC):
-    """What all counters share; a subclass knows its window. Times are seconds of its owner's clock."""
+    """Base class of all counters; a subclass knows its window. Times are seconds of the owner's clock."""
 
     __slots__ = ("amount", "ends_s", "held", "key", "left", "taken", "tickets")
 
@@ -47,42 +47,42 @@ class Counter(ABC):
         self.held = 0
         self.taken = 0
         self.tickets = 0
-        """Requests under way that have taken of it or may yet do so: it is not forgotten."""
+        """Requests in flight that use the counter or may yet use it; they keep it in memory."""
         self.ends_s = ends_s
 
     @property
     def visible(self) -> int:
-        """What its owner is told is left; `left` is what this process may take of it now."""
+        """The remainder shown to the limit's owner; `left` is what this process may take of it now."""
         return self.left
 
     def set_amount(self, amount: int) -> None:
-        """The limit was changed while it counts; `left` below nothing grows back as what was used ages."""
+        """Change the limit while it counts; a negative `left` recovers as used amounts age out."""
         self.left += amount - self.amount
         self.amount = amount
 
     @abstractmethod
     def roll(self, now_s: float) -> None:
-        """Come into the window of `now_s`, which is at or past `ends_s`."""
+        """Move on to the window of `now_s`, which is at or past `ends_s`."""
 
     @abstractmethod
     def untake(self, amount: int, entered_s: float, now_s: float) -> None:
-        """What was taken at `entered_s` was not used after all; no effect once it has aged out."""
+        """Give back an amount taken at `entered_s` that was not used; no effect once it has aged out."""
 
     @abstractmethod
     def room_s(self, amount: int, now_s: float) -> float:
-        """Seconds until so much is left if nobody else takes it, where time alone makes room; more than 0."""
+        """Seconds until time alone frees `amount`, if no other request takes it; more than 0."""
 
     def whole_s(self, now_s: float) -> float:
-        """Seconds until all of it is there again if nobody takes any more; more than 0."""
+        """Seconds until the whole limit is free again, if no request takes any more; more than 0."""
         return self.room_s(self.amount, now_s)
 
     @abstractmethod
     def is_blank(self, now_s: float) -> bool:
-        """Whether a new counter would say the same."""
+        """Whether a new counter would have the same numbers."""
 
 
 class SlotCounter(Counter):
-    """Requests at a time; what was taken of it is held."""
+    """Concurrent requests; all of the used amount is `held`."""
 
     __slots__ = ()
 
@@ -93,9 +93,9 @@ class SlotCounter(Counter):
         """It has no window."""
 
     def untake(self, amount: int, entered_s: float, now_s: float) -> None:
-        """Nothing is taken of it for good."""
+        """Do nothing: slots are never used up permanently."""
 
-    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - nobody knows when a request ends
+    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - the end of a request is unknown
         return SOON_S
 
     def is_blank(self, now_s: float) -> bool:  # noqa: ARG002
@@ -103,7 +103,7 @@ class SlotCounter(Counter):
 
 
 class SlidingCounter(Counter):
-    """Never more than the amount in any 60 seconds: what was taken in each of the last seconds is remembered.
+    """Allows at most the amount in any 60 seconds: it records the amount taken in each of the last seconds.
 
     `taken` is of the present second alone; `_past` is the sum of the others. What was taken at the begin of a
     second counts for up to a second longer than it must, never shorter.
@@ -150,7 +150,7 @@ class SlidingCounter(Counter):
         return SOON_S
 
     def whole_s(self, now_s: float) -> float:
-        """What is held now counts for a minute from its request's end, which may be now."""
+        """Held amounts count for a minute from the end of their request, which may be now."""
         if self.held or self.taken:
             second = int(now_s) if self.held else self._second
             return max(_LEAST_S, second + _SECONDS - now_s)
@@ -161,7 +161,7 @@ class SlidingCounter(Counter):
 
 
 class CalendarCounter(Counter):
-    """A day's or a month's amount, whole again at its end."""
+    """A day's or a month's amount, which resets at its end."""
 
     __slots__ = ("_begin_s", "_span")
 
@@ -194,7 +194,7 @@ class CalendarCounter(Counter):
 
 
 def counter_for(quota: Quota, now_s: float) -> Counter:
-    """A counter that has counted nothing yet."""
+    """Return a new counter, which has counted nothing yet."""
     key = CounterKey.of(quota)
     if quota.measure == "concurrency" or quota.span is None:
         return SlotCounter(key, quota.amount)

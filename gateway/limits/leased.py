@@ -1,4 +1,4 @@
-"""A counter whose limit several processes share: what this one holds of it, and what it asks for next. No I/O."""
+"""A counter of a limit that several processes share: this process's slice and its next order. No I/O."""
 
 import math
 
@@ -7,26 +7,26 @@ from gateway.limits.orders import Grant, Order
 from gateway.limits.windows import DAY_S, MINUTE_S, boundaries, window
 from gateway.quota import Quota
 
-# What no request has asked for within this time goes back.
+# A slice that no request uses within this time is returned.
 IDLE_S = 1.0
-# A refusal stands for so long without asking again, so that a crowd that is refused costs nothing.
+# A refusal holds for this time without a new exchange, so that a crowd of refused requests costs nothing.
 REFUSED_S = 0.05
-# Others have so long to give back what they do not use, before a request is refused.
+# Other processes have this time to return unused amounts before a request is refused.
 RECALL_S = 0.1
-# Where one process lacks what another has, nothing is drawn ahead for so long.
+# No process draws ahead for this time after one lacked what another had.
 MODEST_S = 1.0
-# No more than this part of a limit is drawn ahead.
+# A process draws ahead at most the limit divided by this.
 _AHEAD_PART = 20
-# A process whose lease on a day's or month's limit ended so long ago is asked for no more: the books know better.
+# If a process's lease on a day's or month's limit ended this long ago, the ledger is read instead.
 MISSING_S = 5.0
 _AT_LEAST_S = {"minute": MINUTE_S, "day": DAY_S, "month": 28 * DAY_S}
 
 
 class LeasedCounter(Counter):
-    """`left` is a slice of the common limit, good until `ends_s`, and is drawn anew in the background.
+    """`left` is a slice of the common limit, valid until `ends_s`; a background task renews it.
 
-    While nobody answers for the limit (`is_alone`), requests, tokens and places go on with this process's share of
-    it, counted by full UTC minutes, days and months; money does not.
+    While Redis does not answer (`is_alone`), limits on requests, tokens and slots continue with this process's
+    share. The share is counted by full UTC minutes, days and months. Limits on money do not continue.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class LeasedCounter(Counter):
         self.is_alone = False
         self.is_recalled = False
         self.is_unreadable = False
-        """Whether the books owe an answer for longer than anybody waits."""
+        """Whether the ledger has not answered within the time that requests wait."""
         self.wants_books = False
         self.books = -1
         self._books_read_s = 0.0
@@ -75,7 +75,7 @@ class LeasedCounter(Counter):
         self._taken_before = self._untaken = self._untaken_before = 0
         self._wall_ahead_s = 0.0
         self._is_unknown = False
-        # Whether those who know may have a lease of this process that is not empty.
+        # Whether Redis may have a lease of this process that is not empty.
         self._is_lent = False
         self._available = quota.amount
         self._need = self._least = 0
@@ -89,12 +89,12 @@ class LeasedCounter(Counter):
         return max(0, self.left) + max(0, self._available)
 
     def set_amount(self, amount: int) -> None:
-        """Those who share it are told with the next order."""
+        """Change the limit; the next order tells the other processes."""
         self._available += amount - self.amount
         self.amount = amount
 
     def roll(self, now_s: float) -> None:
-        """The lease has ended, or the window in which this process is on its own."""
+        """End the lease or, without Redis, the current window."""
         if self.is_alone:
             self._go_on_alone(now_s, self._share - self.held)
         else:
@@ -106,7 +106,7 @@ class LeasedCounter(Counter):
             self._untaken += amount
             self.left += amount
 
-    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - as they say who know the others
+    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - Redis has computed it
         if self.is_alone:
             return max(SOON_S, self.ends_s - now_s) if self.key.span else SOON_S
         return self._room_s
@@ -116,21 +116,21 @@ class LeasedCounter(Counter):
         return has_nothing and self.is_told and now_s >= self.ends_s
 
     def ask(self, amount: int) -> None:
-        """Somebody waits for so much."""
+        """Note that a request waits for this amount."""
         self._least = min(self._least, amount) if self._need else amount
         self._need += amount
 
     def is_refused(self, now_s: float) -> bool:
-        """Whether those who know said a moment ago that there is nothing."""
+        """Whether Redis answered a moment ago that nothing is left."""
         return now_s < self._refused_s
 
     @property
     def is_unknown(self) -> bool:
-        """Whether those who know wait for what the books have of it."""
+        """Whether Redis waits for the use that the ledger has recorded."""
         return self._is_unknown
 
     def forget(self) -> None:
-        """Those who know have nothing of it any more: nothing is taken before the books are read."""
+        """Redis has lost this counter: take nothing before the ledger is read."""
         self.books = -1
         self._taken_before, self._untaken_before = self.taken - self._under_way, self._untaken
         self.is_alone = self._is_lent = False
@@ -138,22 +138,22 @@ class LeasedCounter(Counter):
         self._is_unknown = self.wants_books = self.key.span is not None
 
     def leave_to_books(self) -> None:
-        """What was not told and has ended is in the books by the time they are read."""
+        """Stop reporting requests that have ended: the ledger has them by the time it is read."""
         self._taken_before = max(self._taken_before, self.taken - self._under_way)
         self._untaken_before = self._untaken
 
     def miss_books(self) -> None:
-        """The books were asked for what they know, and did not answer in time."""
+        """Note that the ledger did not answer in time."""
         self._is_unknown = False
         self.is_unreadable = True
 
     def know_books(self, used: int, now_s: float) -> None:
-        """The books have answered."""
+        """Note the use that the ledger answered with."""
         self.books, self._books_read_s = used, now_s
         self.is_unreadable = self.wants_books = False
 
     def go_alone(self, now_s: float, wall_s: float, processes: int) -> None:
-        """Nobody answers: go on with the last known share of what was left, and of each window after this one."""
+        """Without Redis, continue with the last known share of what was left, and of each later window."""
         if self.is_alone or self.key.measure == "spend":
             return
         self.is_alone = True
@@ -164,7 +164,7 @@ class LeasedCounter(Counter):
         self._go_on_alone(now_s, left)
 
     def order(self, now_s: float) -> Order | None:
-        """What there is to say; None where silence is as good."""
+        """Return the order to send; None if none is needed."""
         if now_s >= self.ends_s and not self.is_alone:
             self.roll(now_s)
         self._keep_pace(now_s)
@@ -192,7 +192,7 @@ class LeasedCounter(Counter):
             untaken_before=self._untaken_before,
             held=self.held,
             idle=idle,
-            # Who waits finds what is here too little, and uses it with what comes.
+            # The idle amount is too small for a waiting request, which uses it together with the grant.
             need=max(1, self._need - idle) if self._need else 0,
             least=max(1, self._least - idle),
             ahead=0 if returns else max(0, ahead - idle),
@@ -203,12 +203,12 @@ class LeasedCounter(Counter):
         )
         self._need = self._least = 0
         self.is_recalled = False
-        # Until it is answered nobody knows what was made of it.
+        # Until the answer comes, assume that Redis has granted it.
         self._is_lent = True
         return order
 
     def accept(self, order: Order, grant: Grant, sent_s: float, now_s: float, *, is_open: bool = True) -> None:
-        """The answer to an order that was sent at `sent_s`; it refuses nothing while counters are rebuilt."""
+        """Take the grant for an order sent at `sent_s`; it refuses nothing while counters are rebuilt."""
         if not grant.is_known and not order.is_again:
             self.forget()
             return
@@ -217,7 +217,7 @@ class LeasedCounter(Counter):
         self._is_unknown = not grant.is_known
         is_missing = self.key.span != "minute" and grant.ended_s >= MISSING_S
         self.wants_books = (self._is_unknown or is_missing) and not grant.are_books_early
-        # A slice whose lease was lost, or that this process gave itself, is no part of the limit any more.
+        # A slice with a lost lease, or that this process took without Redis, is no longer part of the limit.
         kept = 0 if self.is_alone or grant.is_lost else order.idle
         self.left += grant.granted + kept - order.left
         self._is_lent = order.held + max(0, kept + grant.granted) > 0
@@ -233,7 +233,7 @@ class LeasedCounter(Counter):
             self._answer(order, grant, now_s)
 
     def _answer(self, order: Order, grant: Grant, now_s: float) -> None:
-        """Served, or refused at once, or worth asking those for it who have it and do not need it."""
+        """Serve the waiting request, refuse it at once, or recall unused amounts from other processes."""
         if grant.granted >= order.least > 0:
             self.recalling_s = None
             return
@@ -252,11 +252,11 @@ class LeasedCounter(Counter):
             or self.books >= 0
             or self.is_alone
             or not self.is_told
-            # Until it is known what the books have without the requests that are under way.
+            # Until the ledger's use, without the requests in flight, is known.
             or (self._is_unknown and self.tickets)
             or (self._is_lent and not has_lease)
             or (self.held and not self._is_lent)
-            # What came back from requests that ended is worth knowing elsewhere.
+            # Other processes can use amounts that ended requests gave back.
             or self.held < self._held_before
             or (returns and self.left > 0)
             or (has_lease and now_s >= self._renew_s + (self.ends_s - self._renew_s) / 3)
@@ -264,7 +264,7 @@ class LeasedCounter(Counter):
         )
 
     def _keep_pace(self, now_s: float) -> None:
-        """What requests took since the last look; a burst is remembered for a few looks."""
+        """Update how much requests take per round; a burst is remembered for a few rounds."""
         used = self._before - self.left
         if used > 0 or self._need:
             self._active_s = now_s
@@ -277,7 +277,7 @@ class LeasedCounter(Counter):
 
     @property
     def _under_way(self) -> int:
-        """What requests have taken that have not ended."""
+        """The amount taken by requests in flight."""
         return self.tickets if self.key.measure == "requests" else 0
 
     @property
@@ -285,7 +285,7 @@ class LeasedCounter(Counter):
         return max(1, self.amount // self._processes) if self.amount else 0
 
     def _is_fresh(self, now_s: float) -> bool:
-        """Whether what was last heard of is of this window."""
+        """Whether the last report belongs to this window."""
         if self.key.span is None:
             return False
         since_s = self._renew_s if self.key.span == "minute" else self._since_s
@@ -300,5 +300,5 @@ class LeasedCounter(Counter):
 
 
 def begins(counter: LeasedCounter, wall_s: float) -> tuple[int, int, int, int]:
-    """Where the windows of this counter begin, for those who have another clock."""
+    """Return the starts of the counter's windows, for processes with another clock."""
     return boundaries(counter.key.span, wall_s) if counter.key.span in ("day", "month") else (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Limits that several gateways share: slices are drawn, reported and given back behind the requests' backs."""
+"""Limits that several gateways share: background tasks draw, report and return slices."""
 
 import asyncio
 import time
@@ -23,14 +23,14 @@ log = structlog.get_logger(__name__)
 LEASE_S = 3.0
 _ROUND_EVERY_S = 0.1
 _QUIET_ROUND_EVERY_S = 1.0
-# While another process gives back what it does not use, its giver is asked again so often.
+# Pause between exchanges while another process returns unused amounts.
 _RECALL_PAUSE_S = 0.005
 _LOOK_ROUND_EVERY_S = 1.0
 _ORDERS_MAX = 64
 _DOWN_PAUSE_S = 0.5
 _ROUND_PATIENCE_S = 2.0
 _CANCELLED_AGAIN_S = 0.1
-# Redis keeps a process's sums for a minute after its lease; one that began anew before then would say less.
+# Redis keeps a process's sums for a minute after its lease; a process that restarted sooner would report less.
 _REMEMBERED_S = 61.0
 _CANCELLATIONS_MAX = 20
 
@@ -42,7 +42,7 @@ async def _all_is_booked() -> None:
 class LeaseSource:
     """Owns the shared counters of this process and the tasks that keep them filled.
 
-    `settled` returns when all requests are booked that had ended when it was called, or cannot be.
+    `settled` returns once all requests that had ended before the call are booked, or cannot be booked.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class LeaseSource:
         self._tasks.append(asyncio.create_task(self._listen(), name="limit recalls"))
 
     async def stop(self) -> None:
-        """What was used is reported, and what was not is given back, where somebody still listens."""
+        """Stop, reporting used amounts and returning unused ones if Redis still answers."""
         self._is_stopping = True
         self._wake.set()
         await self._lookups.stop()
         await _end_all({*self._tasks[1:], *([self._telling] if self._telling else [])})
-        # A call that is cut off may leave its connection open; a round ends by itself.
+        # A cancelled call may leave its connection open; let the round end by itself.
         if self._tasks:
             await asyncio.wait(self._tasks[:1], timeout=_ROUND_PATIENCE_S)
             await _end_all({*self._tasks[:1]})
@@ -99,7 +99,7 @@ class LeaseSource:
         return counter
 
     async def refill(self, short: list[Shortage]) -> Refused | None:
-        """Draw once, together with everybody who waits; refuse what those who know have refused."""
+        """Draw once for all waiting requests; return the refusal if Redis has refused."""
         now_s = self.clock()
         counters = [(counter, need) for counter, need in short if isinstance(counter, LeasedCounter)]
         absent = [have for have in counters if self.is_down or have[0].is_unreadable]
@@ -124,7 +124,7 @@ class LeaseSource:
         return None
 
     async def _read_up(self, counters: list[LeasedCounter]) -> None:
-        """Have the books read; those of which they have not told in time go on without."""
+        """Read these counters from the ledger; those without an answer in time continue without it."""
         late = {counter.key for counter in await self._lookups.wait(counters)}
         for counter in counters:
             self._active[counter.key] = counter
@@ -153,11 +153,11 @@ class LeaseSource:
                 finally:
                     waiting.set_result(None)
             except Exception:
-                # The task's edge: whatever one round meets, the next may not.
+                # The task must survive any error: the next round may succeed.
                 log.exception("limits not exchanged")
 
     async def _pause(self) -> None:
-        """Until somebody waits, or it is time for the next round anyway."""
+        """Wait until a request needs an exchange, or the next round is due."""
         if self.is_down:
             await asyncio.sleep(_DOWN_PAUSE_S)
         try:
@@ -169,11 +169,11 @@ class LeaseSource:
         self._wake.clear()
 
     async def _exchange(self) -> None:
-        """One round: everything that there is to say of every counter."""
+        """Run one round: send the orders of all counters."""
         began_s = self.clock()
         orders = self._orders(began_s)
         try:
-            # Said even when there is nothing to say: that is how the others know of this process.
+            # Send even without orders, so that the other processes know of this one.
             await self._exchange_all(orders)
             recalled = [counter.name for counter, _ in orders if (counter.recalling_s or 0.0) >= began_s]
             if recalled:
@@ -187,7 +187,7 @@ class LeaseSource:
 
     async def _exchange_all(self, orders: list[tuple[LeasedCounter, Order]]) -> None:
         standing, last = self._standing, max(0, len(orders) - 1) // _ORDERS_MAX
-        # These orders were collected after the last answer; all of them have come once the last part has.
+        # These orders were collected after the last answer; they have all arrived once the last part has.
         told_ms = self._answered_ms
         for number in range(last + 1):
             some = orders[number * _ORDERS_MAX : (number + 1) * _ORDERS_MAX]
@@ -208,7 +208,7 @@ class LeaseSource:
     def _orders(self, now_s: float) -> list[tuple[LeasedCounter, Order]]:
         if now_s >= self._look_round_s:
             self._look_round_s = now_s + _LOOK_ROUND_EVERY_S
-            # A request that failed long after its counter went quiet gives back, too.
+            # A request that failed long after its counter went quiet also gives its amount back.
             self._active.update((key, have) for key, have in self._counters.items() if not have.is_told)
         orders = []
         for counter in list(self._active.values()):
@@ -230,7 +230,7 @@ class LeaseSource:
         for (counter, order), grant in zip(orders, answer.grants, strict=True):
             counter.accept(order, grant, sent_s, now_s, is_open=answer.is_open)
             # The process reads an unknown counter when a request needs it. If requests are under way that it has
-            # told again, it reads at once: once they have ended, the books have them, too, and they count twice.
+            # told again, it reads at once: once they have ended, the ledger has them too, and they count twice.
             if counter.wants_books and (not counter.is_unknown or (answer.is_open and counter.tickets)):
                 self._lookups.begin(counter)
 
@@ -255,9 +255,9 @@ class LeaseSource:
         self._wake.set()
 
     async def _look_up(self, counter: Counter) -> int:
-        """What the books know of a counter that Redis does not, or of which a process died that had a part.
+        """Read a counter's use from the ledger if Redis does not know it, or a process with a share died.
 
-        Raises what the reader raises.
+        Raises the errors of the reader.
         """
         assert isinstance(counter, LeasedCounter)
         if not self._read:
@@ -271,7 +271,7 @@ class LeaseSource:
             used = await asyncio.to_thread(self._read, counter.key, begin_of(counter.key, self._wall()), None)
             if generation == self._standing.generation:
                 return used
-            # Everything vanished meanwhile: what other processes had to tell again is booked once they have.
+            # Redis lost its counters meanwhile: wait until the other processes have reported again.
             while not self._is_open:
                 await asyncio.wait([self._round])
 
@@ -297,7 +297,7 @@ class LeaseSource:
         self._wake.set()
 
     def sweep(self) -> bool:
-        """Forget counters of which this process has nothing, once Redis knows it; whether there were any."""
+        """Drop counters with no slice in this process, once Redis knows it; returns whether there were any."""
         self._wall.correct()
         if self.is_down:
             return False
@@ -311,7 +311,7 @@ class LeaseSource:
 
 
 async def _end_all(tasks: set[asyncio.Task[None]]) -> None:
-    """Cancelled until they end: redis 8.1 takes some cancellations for a timeout of its own, and goes on."""
+    """Cancel tasks until they end: redis 8.1 takes some cancellations for its own timeout and continues."""
     for _ in range(_CANCELLATIONS_MAX):
         if not tasks:
             return

@@ -1,4 +1,4 @@
-"""The limits of a request's key, person and organization, all at once; `gateway.limits` begins here."""
+"""The limits of a request's key, user and organization together; the entry point of `gateway.limits`."""
 
 import asyncio
 import time
@@ -21,25 +21,25 @@ _SWEEP_EVERY_S = 600.0
 
 
 class Source(Protocol):
-    """Where counters come from, and who fills those that are empty."""
+    """Source of counters, which also refills empty ones."""
 
     clock: Callable[[], float]
 
     def counter(self, quota: Quota) -> Counter:
-        """The one counter of this quota, with the quota's amount."""
+        """Return the one counter of this quota, with the quota's amount."""
         ...
 
     async def refill(self, short: list[Shortage]) -> Refused | None:
-        """Try to have more left of these: None when asking again is worth it, else why not."""
+        """Try to refill these counters. Returns None if the caller should try again, else the refusal."""
         ...
 
     def sweep(self) -> bool:
-        """Forget counters that say nothing; whether there were any."""
+        """Drop counters without content; returns whether there were any."""
         ...
 
 
 class Limits:
-    """Who may enter. Owned by one event loop; never waits while what this process has drawn lasts."""
+    """Admits requests. One event loop owns it; it never waits while the slices of this process last."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -47,26 +47,26 @@ class Limits:
         self.plans = Plans(source.counter)
         self.hang_ups = HangUps()
         self.refusals: dict[Measure, int] = {"requests": 0, "tokens": 0, "concurrency": 0, "spend": 0}
-        """How many requests were refused, by the measure of the limit they met."""
+        """Number of refused requests by the measure of the limit that was reached."""
 
     async def enter(self, caller: Caller, model: str, tokens: int) -> Ticket:
-        """Reserve a request, a place and so many tokens for this caller; `Ticket.leave` must follow.
+        """Reserve one request, one slot and `tokens` tokens for this caller; `Ticket.leave` must follow.
 
         Raises:
             RateLimited: a limit is reached.
-            Overloaded: nobody could say in time whether one is.
+            Overloaded: the counters did not tell in time whether one is.
         """
         return self.enter_at_once(caller, model, tokens) or await self._enter(
             self.plans.of(caller, model), tokens, model
         )
 
     def enter_at_once(self, caller: Caller, model: str, tokens: int) -> Ticket | None:
-        """As `enter` does where all counters have enough; None where it may have to wait, or to refuse."""
+        """Enter if all counters have enough; None if `enter` may have to wait or to refuse."""
         plan, now_s = self.plans.of(caller, model), self._clock()
         return Ticket(plan, tokens, now_s, self._clock, self, model) if plan.take(tokens, now_s) else None
 
     async def enter_beside(self, ticket: Ticket, caller: Caller, names: Iterable[str]) -> None:
-        """A model of these names is to answer, where another name was asked for: limits on them hold as well.
+        """Reserve also in the limits on these names, of a model that answers under another name than requested.
 
         Raises:
             RateLimited: one of them is reached.
@@ -86,18 +86,18 @@ class Limits:
         return Ticket(plan, tokens, now_s, self._clock, self, model)
 
     def refused(self) -> dict[tuple[str, ...], float]:
-        """`refusals` as a metric's series."""
+        """Return `refusals` as the series of a metric."""
         return {(measure,): count for measure, count in self.refusals.items()}
 
     async def keep_small(self) -> None:
-        """Forget what nobody needs any more, now and then, for ever."""
+        """Periodically drop counters that no request needs any more. Runs until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_EVERY_S)
             if self._source.sweep():
                 self.plans.forget()
 
     async def take_spend(self, plan: Plan, amount_nano: int) -> None:
-        """Raises BudgetExceeded, BudgetUnavailable."""
+        """Reserve money in the limits of a plan. Raises BudgetExceeded, BudgetUnavailable."""
         if not plan.take_spend(amount_nano, self._clock()):
             await self._refill(
                 lambda: plan.take_spend(amount_nano, self._clock()),
@@ -105,7 +105,7 @@ class Limits:
             )
 
     async def _refill(self, take: Callable[[], bool], short: Callable[[float], list[Shortage]]) -> None:
-        """Until it can be taken; whoever waits longest is not first, but everybody's wait is bounded."""
+        """Wait until `take` succeeds. Waits are bounded, but not in order. Raises RateLimited and Overloaded."""
         gives_up_s = time.monotonic() + _PATIENCE_S
         while True:
             now_s = self._clock()
@@ -128,6 +128,6 @@ class Limits:
 
 
 def _unknown(counter: Counter) -> str:
-    """Nobody has said that the limit is reached."""
+    """Return the error text if it is unknown whether the limit is reached."""
     limit = in_words(counter.key, counter.amount)
     return f"What is left of the limit of {limit} cannot be looked up just now. Try again shortly."

@@ -1,4 +1,4 @@
-"""Limits of a gateway that is alone: exact, in this process, with what the books know from before it started."""
+"""Limits of a single gateway: exact, in this process, starting from the use recorded in the ledger."""
 
 import asyncio
 import math
@@ -14,23 +14,23 @@ from gateway.limits.windows import MINUTE_S, window
 from gateway.quota import Quota
 
 Reader = Callable[[CounterKey, int, int | None], int]
-"""What the books have of this since that second (blocking), without requests that began since the nanosecond.
+"""Reads a counter's use since a second from the ledger (blocking), without requests begun since a nanosecond.
 
 Raises OSError, SQLAlchemyError, TimeoutError.
 """
 
 # The value of a counter that has not been read yet. It stays negative after any change of the limit.
 _UNREAD = -(1 << 62)
-# The request that has a counter made began this much earlier at most.
+# A request begins at most this long before its counter is made.
 _BEGAN_NS = 10**7
 
 
 class LocalSource:
-    """Every counter of this process. One of which the books may know something begins without anything left,
-    and is filled when the first request asks.
+    """All counters of this process. A counter that the ledger may have use of begins empty. The first request
+    fills it.
 
-    Where the books do not answer in time requests and tokens count from nothing, and what was used before is added
-    when they do; money waits.
+    If the ledger does not answer in time, requests and tokens count from 0. Earlier use is added once the ledger
+    answers. Limits on money wait for it.
     """
 
     def __init__(self, read: Reader | None, clock: Callable[[], float] | None = None) -> None:
@@ -40,13 +40,13 @@ class LocalSource:
         self._began_s = self.clock()
         self._counters: dict[CounterKey, Counter] = {}
         self._closed: dict[CounterKey, int] = {}
-        """Counters that wait for the books, and since when this process counts them."""
+        """Counters that wait for the ledger, with the time since when this process counts them."""
         self._open: dict[CounterKey, int] = {}
-        """The same of those that the books owe an answer, and that are counted without it."""
+        """The same for counters in use although the ledger has not answered yet."""
         self._lookups = Lookups(self._look_up, self._begin)
 
     async def stop(self) -> None:
-        """Whoever waits for the books is told that they do not answer."""
+        """Stop; requests that wait for the ledger get the error that it does not answer."""
         await self._lookups.stop()
 
     def counter(self, quota: Quota) -> Counter:
@@ -62,7 +62,7 @@ class LocalSource:
         return counter
 
     async def refill(self, short: list[Shortage]) -> Refused | None:
-        """Read what the books know, once for all who wait; what was read already is short because it was used."""
+        """Read counters from the ledger, once for all waiting requests; counters already read are used up."""
         closed = [counter for counter, _ in short if counter.key in self._closed]
         if not closed:
             return longest(short, self.clock())
@@ -75,7 +75,7 @@ class LocalSource:
         return None
 
     def sweep(self) -> bool:
-        """Forget counters that say nothing; whether there were any."""
+        """Drop counters without content; returns whether there were any."""
         self._steady.correct()
         now_s = self.clock()
         needless = [have for key, have in self._counters.items() if key not in self._lookups and not have.tickets]
@@ -86,18 +86,18 @@ class LocalSource:
         return bool(blank)
 
     async def _look_up(self, counter: Counter) -> int:
-        """What was used before this process began to count. Raises what the reader raises."""
+        """Return the use before this process began to count. Raises the errors of the reader."""
         assert self._read
         key = counter.key
         while True:
-            # While it is closed nothing of it is in the books that this process has counted.
+            # While the counter waits, the ledger has no use that this process has counted.
             counted_ns = self._open.get(key)
             used = await asyncio.to_thread(self._read, key, begin_of(key, self.clock()), counted_ns)
             if counted_ns is not None or key in self._closed:
                 return used
 
     def _begin(self, counter: Counter, used: int) -> None:
-        """The books have answered."""
+        """Add the use that the ledger answered with."""
         is_new = self._closed.pop(counter.key, None) is not None
         self._open.pop(counter.key, None)
         now_s = self.clock()
@@ -113,7 +113,7 @@ class LocalSource:
 
 
 def longest(short: list[Shortage], now_s: float) -> Refused:
-    """The refusal of the counter that will be short for longest."""
+    """Return the refusal of the counter that will be short for longest."""
     room_s, counter, need = max(
         ((counter.room_s(need, now_s), counter, need) for counter, need in short), key=lambda found: found[0]
     )

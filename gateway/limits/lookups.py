@@ -1,4 +1,4 @@
-"""The books are asked about counters until they answer: slow books refuse no caller, and no limit is forgotten."""
+"""Reads counters from the ledger until it answers: a slow ledger refuses no caller and loses no limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -11,15 +11,15 @@ from gateway.limits.counters import Counter, CounterKey
 log = structlog.get_logger(__name__)
 
 PATIENCE_S = 2.0
-"""How long requests wait for the books; what follows an answer that comes later is up to the asker."""
+"""Seconds that requests wait for the ledger; the caller decides what happens after a later answer."""
 AGAIN_S = 1.0
 _AT_ONCE = 2
 
 
 class Lookups:
-    """One question for each counter, however many requests wait for it. One event loop owns it.
+    """Runs one query for each counter, even if many requests wait for it. One event loop owns it.
 
-    `look` reads the books, and `tell` is called once they have answered.
+    `look` reads the ledger, and `tell` is called once it has answered.
     """
 
     def __init__(self, look: Callable[[Counter], Awaitable[int]], tell: Callable[[Counter, int], None]) -> None:
@@ -28,20 +28,20 @@ class Lookups:
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[CounterKey, asyncio.Task[None]] = {}
         self._first: dict[CounterKey, asyncio.Future[None]] = {}
-        """Done once the books have answered or failed, or somebody has waited long enough."""
+        """Done once the ledger has answered or failed, or the patience of a waiting request is over."""
 
     def __contains__(self, key: CounterKey) -> bool:
-        """Whether the books have not answered yet."""
+        """Whether the ledger has not answered yet."""
         return key in self._tasks
 
     def begin(self, counter: Counter) -> None:
-        """Have the books asked."""
+        """Start to query the ledger, unless a query is running."""
         if counter.key not in self._tasks:
             self._first[counter.key] = asyncio.get_running_loop().create_future()
             self._tasks[counter.key] = asyncio.create_task(self._ask(counter), name="limit lookup")
 
     async def wait(self, counters: Iterable[Counter]) -> list[Counter]:
-        """Have the books asked and wait a while; returns the counters of which they have not told."""
+        """Query the ledger and wait up to PATIENCE_S; returns the counters without an answer."""
         asked = list(counters)
         for counter in asked:
             self.begin(counter)
@@ -53,7 +53,7 @@ class Lookups:
         return [counter for counter in asked if counter.key in self._tasks]
 
     async def stop(self) -> None:
-        """Whoever waits is told that the books do not answer."""
+        """Stop; waiting requests get the error that the ledger does not answer."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -79,6 +79,6 @@ class Lookups:
         except (OSError, TimeoutError, SQLAlchemyError) as error:
             log.warning("use before the start unknown", counter=counter.key, reason=type(error).__name__)
         except Exception:
-            # The task's edge: whatever it met, those who wait are told, and the next try may not meet it.
+            # The task must survive any error: waiting requests get an answer, and the next try may succeed.
             log.exception("use before the start not read")
         return None

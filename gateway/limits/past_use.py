@@ -1,4 +1,4 @@
-"""What the books know of a limit's use: where counters begin that nobody remembers."""
+"""Reads a limit's use from the ledger, as the initial value of counters that are not in memory."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ _NS_PER_S = 10**9
 
 
 def used_since(sessions: Callable[[], Session]) -> Reader:
-    """Read in sessions of one's own."""
+    """Return a reader that opens its own sessions."""
 
     def read(key: CounterKey, since_s: int, counted_ns: int | None) -> int:
         with sessions() as session:
@@ -31,9 +31,9 @@ def used_since(sessions: Callable[[], Session]) -> Reader:
 
 
 def used_in(session: Session, key: CounterKey, since_s: int) -> int:
-    """What was used of a limit since a second, by requests that came to anything: others gave back.
+    """Return the use of a limit since a second, by requests with a result; others gave their amounts back.
 
-    Days and months begin with a day, and are read from the sums of days: as fast however much was used.
+    Days and months start at midnight, so they are read from daily sums: the time does not grow with use.
     """
     if key.span == "minute":
         return _rows_used(session, key, since_s * _NS_PER_S)
@@ -41,19 +41,19 @@ def used_in(session: Session, key: CounterKey, since_s: int) -> int:
     measured = {"requests": sums.requests, "tokens": sums.tokens, "spend": sums.spend_nano}[key.measure]
     query = select(func.sum(measured)).where(sums.scope == key.scope, sums.day >= since_s // DAY_S)
     if key.model is not None:
-        # Behind an alias or in another's place it answered by its own name, and counted by that, too.
+        # Behind an alias or as a fallback the model answered under its own name, and counted under that too.
         query = query.where(or_(sums.model == key.model, sums.served_model == key.model))
     return int(session.execute(query).scalar_one() or 0)
 
 
 def _rows_used(session: Session, key: CounterKey, since_ns: int) -> int:
-    """The same out of the usage rows themselves, for the last moments: no day begins with them."""
+    """Return the use from the usage rows themselves, because daily sums cannot tell the last minute."""
     usage = usage_table.c
     query = select(_measured(key)).where(usage.started_ns >= since_ns, used_by(key.scope))
     if key.model is not None:
         query = query.where(or_(usage.model == key.model, usage.served_model == key.model))
     if key.measure == "tokens":
-        # What was found needed nobody's work.
+        # Answers from the cache took no work.
         query = query.where(usage.lane != FROM_CACHE)
     if key.measure == "requests":
         query = query.where(or_(usage.outcome == "complete", usage.completion_tokens > 0))
@@ -68,7 +68,7 @@ def _measured(key: CounterKey) -> ColumnElement[int]:
 
 
 def used_by(scope: str) -> ColumnElement[bool]:
-    """Which usage rows are of a scope, found by their keys."""
+    """Return a condition for the usage rows of a scope, which finds them by their keys."""
     usage = usage_table.c
     kind, _, name = scope.partition(":")
     if kind == "key":

@@ -1,4 +1,4 @@
-"""Which counters one request goes through: all of them at once, or none."""
+"""The counters of one request: it takes from all of them at once, or from none."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,15 +7,15 @@ from gateway.limits.counters import Counter
 from gateway.limits.headers import Headers, Shown
 from gateway.quota import Quota
 
-# So many keys' plans are remembered; past it all are forgotten and made again as they are needed.
+# Largest number of keys whose plans are cached; beyond it all are dropped and made again on demand.
 PLANS_MAX = 16_384
 
 Shortage = tuple[Counter, int]
-"""A counter, and how much of it is needed."""
+"""A counter and the amount needed from it."""
 
 
 class Plan:
-    """The counters of one key's requests for one model, by what a request takes of them."""
+    """The counters of one key's requests for one model, by the measure that a request takes."""
 
     __slots__ = ("_shown", "counted", "lasting", "requests", "slots", "spend", "tokens")
 
@@ -28,15 +28,15 @@ class Plan:
         self.slots = tuple(by_measure["concurrency"])
         self.spend = tuple(by_measure["spend"])
         self.counted = self.requests + self.slots
-        """Those of which each request takes one."""
+        """Counters from which each request takes one."""
         self.lasting = self.requests + self.tokens + self.spend
-        """Those that count the requests under way."""
+        """Counters that track requests in flight."""
         self._shown = [tuple(map(Shown, some)) for some in (self.requests, self.tokens) if some]
 
     def take(self, tokens: int, now_s: float) -> bool:
-        """One request, one place and so many tokens, of every counter, which a Ticket gives back.
+        """Take one request, one slot and `tokens` tokens from every counter; a Ticket gives them back.
 
-        False, and nothing taken, where one is short.
+        Returns False and takes nothing if one counter is short.
         """
         if _lacks(self.counted, 1, now_s) or _lacks(self.tokens, tokens, now_s):
             return False
@@ -62,11 +62,11 @@ class Plan:
         return True
 
     def short(self, tokens: int, now_s: float) -> list[Shortage]:
-        """The counters for which `take` refuses."""
+        """Return the counters because of which `take` refuses."""
         return shortages(self.counted, 1, now_s) + shortages(self.tokens, tokens, now_s)
 
     def headers(self, now_s: float) -> Headers:
-        """What the limits on requests and tokens that are nearest have left, in OpenAI's names."""
+        """Return headers, in OpenAI's names, for the request and token limits closest to being reached."""
         headers: Headers = []
         for shown in self._shown:
             nearest = shown[0] if len(shown) == 1 else min(shown, key=_left)
@@ -75,7 +75,7 @@ class Plan:
 
 
 def _lacks(counters: tuple[Counter, ...], amount: int, now_s: float) -> bool:
-    """Whether one of them has less."""
+    """Whether one of the counters has less than the amount."""
     for counter in counters:
         if now_s >= counter.ends_s:
             counter.roll(now_s)
@@ -119,7 +119,7 @@ class _KeyPlans:
         self.of_models: dict[tuple[str, ...], Plan] = {(): NO_PLAN}
 
     def naming(self, models: Iterable[str]) -> Plan:
-        """Made when such a request first comes. No more of them than there are sets of models that limits name."""
+        """Return the plan, made at its first request. There is at most one for each set of models in limits."""
         named = tuple(sorted({name for name in models if name in self.by_model}))
         plan = self.of_models.get(named)
         if plan is None:
@@ -128,7 +128,7 @@ class _KeyPlans:
 
 
 class Plans:
-    """Each key's plans, made when it is first seen and whenever its limits were changed."""
+    """The plans of each key, made when it is first seen and whenever its limits change."""
 
     def __init__(self, counter: Callable[[Quota], Counter]) -> None:
         self._counter = counter
@@ -141,7 +141,7 @@ class Plans:
         return plans.by_model.get(model, plans.general) if plans.by_model else plans.general
 
     def beside(self, caller: Caller, *models: str) -> Plan:
-        """What a request goes through in addition to its own plan when the model that answers has these names."""
+        """Return the plan that applies in addition to a request's own if the answering model has these names."""
         plans = self._by_key.get(caller.key_id)
         if plans is None or plans.quotas is not caller.quotas:
             plans = self._look_again(caller, plans)
@@ -157,12 +157,12 @@ class Plans:
         return plans
 
     def forget(self) -> None:
-        """Counters were dropped: whoever comes is given the present ones."""
+        """Drop all plans after counters were dropped: later requests get the current counters."""
         self._by_key.clear()
 
 
 def _least(quotas: tuple[Quota, ...]) -> list[Quota]:
-    """Of several limits on the same thing, the lowest."""
+    """Return the lowest of several limits on the same counter."""
     least: dict[tuple[str, str, str | None, str | None], Quota] = {}
     for quota in quotas:
         name = (quota.scope, quota.measure, quota.span, quota.model)

@@ -1,4 +1,4 @@
-"""A limit that is reached, in the words that its caller reads."""
+"""Error texts for limits that are reached."""
 
 import math
 from typing import NamedTuple
@@ -12,14 +12,14 @@ _UNKNOWN_S = 5
 
 
 class Refused(NamedTuple):
-    """The limit that a request met, and what its caller is told."""
+    """The limit that a request reached, and the error for its caller."""
 
     counter: Counter
     error: RateLimited
 
 
 def refusal(counter: Counter, amount: int, room_s: float) -> Refused:
-    """Why a request that needs so much is not served; there may be room again after `room_s`."""
+    """Return the refusal of a request that needs `amount`; there may be room again after `room_s` seconds."""
     limit, whose = in_words(counter.key, counter.amount), _whose(counter.key)
     if amount > counter.amount:
         asked = _quantity(counter.key, amount)
@@ -44,7 +44,7 @@ def unknown_budget(counter: Counter) -> Refused:
 
 
 def in_words(key: CounterKey, amount: int) -> str:
-    """As in `60 requests a minute`."""
+    """Return a limit as text, such as `60 requests a minute`."""
     if key.measure == "concurrency":
         return f"{amount} requests at a time"
     return f"{_quantity(key, amount)} a {key.span}"

@@ -1,4 +1,4 @@
-"""One request's place within its caller's limits, from entry to leaving."""
+"""One request's reservation in its caller's limits, from entry to end."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,16 +11,16 @@ from gateway.limits.plans import NO_PLAN, Plan
 
 
 class SpendDesk(Protocol):
-    """Who has a request's money reserved."""
+    """Reserves a request's money."""
 
     async def take_spend(self, plan: Plan, amount_nano: int) -> None: ...
 
 
 class Ticket(Struct, eq=False):
-    """What a request has reserved, once its plan was taken. One event loop owns it.
+    """The amounts that a request has reserved. One event loop owns it.
 
-    It is within the limits of the `model` that was asked for. Where what answers has `further` names, the limits
-    on those are a ticket of their own `beside` this, which ends with it.
+    It covers the limits on the requested `model`. If the answering model has `further` names, the limits
+    on those have a ticket of their own, `beside`, which ends with this one.
     """
 
     plan: Plan
@@ -33,21 +33,21 @@ class Ticket(Struct, eq=False):
     beside: "Ticket | None" = None
     further: tuple[str, ...] = ()
     debited: tuple[Counter, ...] = ()
-    """The limits on money that it was taken from, once it has left."""
+    """The limits on money that the request was charged to, once it has left."""
 
     async def reserve_spend(self, amount_nano: int) -> None:
-        """The most that the request may cost, in addition to what is reserved already.
+        """Reserve a further amount, in nano-USD, in addition to what is reserved already.
 
         Raises:
             BudgetExceeded: a limit on money has less left.
-            BudgetUnavailable: nobody can say what is left.
+            BudgetUnavailable: the remainder is unknown.
         """
         if amount_nano and self.plan.spend:
             await self.desk.take_spend(self.plan, amount_nano)
             self.spend_nano += amount_nano
 
     async def cover(self, amount_nano: int) -> None:
-        """Have so much reserved in all, also within the limits of the model that answers in another's place.
+        """Raise the whole reservation to this amount, also in the limits on a model that answers instead.
 
         Raises BudgetExceeded, BudgetUnavailable.
         """
@@ -57,7 +57,7 @@ class Ticket(Struct, eq=False):
             await self.beside.cover(amount_nano)
 
     def uncover(self, amount_nano: int) -> None:
-        """Have no more than so much reserved in all: the rest was not put aside after all. Never raises."""
+        """Lower the whole reservation to this amount, as the rest of the funds was not reserved. Never raises."""
         if self.spend_nano > amount_nano:
             _settle(self.plan.spend, self.spend_nano - amount_nano, 0, self.clock())
             self.spend_nano = amount_nano
@@ -65,21 +65,21 @@ class Ticket(Struct, eq=False):
             self.beside.uncover(amount_nano)
 
     def correct(self, more_nano: int) -> None:
-        """It has left, and came to so much more, or less, than it said then. Never raises."""
+        """Correct the cost by `more_nano`, which may be negative, after the request has left. Never raises."""
         _settle(self.debited, 0, more_nano, self.clock())
         if self.beside:
             self.beside.correct(more_nano)
 
     def put_beside(self, other: "Ticket | None", further: tuple[str, ...] = ()) -> None:
-        """What is to answer has other names than the one asked for, or than the one before, which did not."""
+        """Set the ticket for the names of the model to try next; end that of the model tried before."""
         before, self.beside, self.further = self.beside, other, further
         if before:
             before.leave(0, 0, is_served=False)
 
     def leave(self, tokens: int, spend_nano: int, *, is_served: bool | None = None) -> None:
-        """The request has ended and came to this; what it did not use is given back. Never raises.
+        """End the request with the tokens and nano-USD it used; give back the rest. Never raises.
 
-        A request that was not served does not count at all; without the caller's word, one that came to nothing
+        A request that was not served does not count at all. If `is_served` is None, a request that used nothing
         was not served.
         """
         plan, self.plan = self.plan, NO_PLAN
@@ -103,7 +103,7 @@ class Ticket(Struct, eq=False):
             self.beside.leave(tokens, spend_nano, is_served=is_served)
 
     def headers(self) -> Headers:
-        """What the limits on requests and tokens that are nearest have left, in OpenAI's names."""
+        """Return headers, in OpenAI's names, for the request and token limits closest to being reached."""
         return self.plan.headers(self.clock())
 
 

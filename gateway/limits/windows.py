@@ -1,4 +1,4 @@
-"""Where spans begin and end on the UTC calendar, in whole seconds since 1970."""
+"""Starts and ends of spans on the UTC calendar, in whole seconds since 1970."""
 
 from datetime import UTC, date, datetime, timedelta
 
@@ -9,7 +9,7 @@ DAY_S = 86_400
 
 
 def window(span: Span, at_s: float) -> tuple[int, int]:
-    """The full minute, day or month that holds this time: its first second, and the first one after it."""
+    """Return the full minute, day or month of this time: its first second, and the first one after it."""
     second = int(at_s // 1)
     if span != "month":
         length_s = MINUTE_S if span == "minute" else DAY_S
@@ -21,7 +21,7 @@ def window(span: Span, at_s: float) -> tuple[int, int]:
 
 
 def boundaries(span: Span, at_s: float) -> tuple[int, int, int, int]:
-    """Begins of the window before, of this one and of the next two: for a clock other than ours."""
+    """Return the starts of the previous, current and next two windows, for a process with another clock."""
     begin_s, end_s = window(span, at_s)
     return window(span, begin_s - 1)[0], begin_s, end_s, window(span, end_s)[1]
 

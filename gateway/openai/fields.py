@@ -1,4 +1,4 @@
-"""Fields that every kind of request has, and the bounds of what fields hold."""
+"""Fields common to all requests, and the bounds of field values."""
 
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ INPUTS_MAX = 2048
 STOPS_MAX = 16
 BIASES_MAX = 1024
 TOOLS_MAX = 1024
-# Of all choices of an answer together, and the bytes that so many take as JSON.
+# Limits on all resumed choices of an answer together: tokens, and their size as JSON.
 HAD_TOKENS_MAX = 131_072
 HAD_BYTES_MAX = 2**21
 
@@ -23,7 +23,7 @@ ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-
 
 
 class Had(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a caller has of one choice of an answer that broke off elsewhere: its tokens and characters.
+    """The part of one choice that a caller has of an answer that broke off elsewhere: tokens and characters.
 
     `text_offset` is where the next token of a completion's log-probabilities begins.
     """
@@ -60,7 +60,7 @@ class Extras(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def had_tokens(self) -> int:
-        """Of the choices that are to be resumed, together."""
+        """Number of tokens in all choices to be resumed."""
         return sum(len(had.token_ids) for had in self.resume or ())
 
 
@@ -87,7 +87,7 @@ class ProviderPreferences(Struct, frozen=True):
 
 
 class RequestFields(Struct, frozen=True, kw_only=True):
-    """What routing and the books read of a request, whatever it asks for."""
+    """The fields that routing and the ledger read of a request of any kind."""
 
     model: ModelName
     stream: bool | None = None

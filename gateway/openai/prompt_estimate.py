@@ -10,13 +10,13 @@ from gateway.openai.generation import ChatRequest, Message
 from gateway.openai.reader import Request
 from gateway.openai.tasks import EmbeddingRequest, TaskRequest
 
-# What a picture of usual size comes to with the large providers; its bytes say nothing about it.
+# Usual price of a picture of common size at the large providers, in tokens; its bytes do not tell.
 _PICTURE_TOKENS = 1000
 _MESSAGE_TOKENS = 4
 
 
 def estimate_prompt(request: Request) -> int:
-    """Prompt tokens where nobody told."""
+    """Estimate the prompt's tokens if no backend has reported them."""
     if isinstance(request, ChatRequest):
         tokens = sum(map(_message_tokens, request.messages))
         if request.tools or request.functions or request.response_format:

@@ -1,4 +1,4 @@
-"""Requests that generate no text of a language model: vectors, rankings, judgements, pictures, sound."""
+"""Requests other than for generated text: embeddings, rankings, moderation, pictures, sound."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,11 +10,11 @@ Documents = Annotated[list[str | dict[str, Any]], Meta(min_length=1, max_length=
 
 
 class TaskRequest(RequestFields, frozen=True, kw_only=True):
-    """`texts` is what of it a model reads, as far as that is text."""
+    """`texts` are the parts of a request that a model reads, if they are text."""
 
     @property
     def tokens_limit(self) -> int:
-        """Nothing is generated."""
+        """Always 0: no text is generated."""
         return 0
 
     @property
@@ -23,7 +23,7 @@ class TaskRequest(RequestFields, frozen=True, kw_only=True):
 
 
 class EmbeddingRequest(TaskRequest, frozen=True, kw_only=True):
-    """The fields of POST /v1/embeddings that we act on."""
+    """The fields of POST /v1/embeddings that the gateway uses."""
 
     input: str | list[str | TokenId | list[TokenId]]
     encoding_format: Literal["float", "base64"] | None = None
@@ -35,12 +35,12 @@ class EmbeddingRequest(TaskRequest, frozen=True, kw_only=True):
 
     @property
     def texts(self) -> list[str]:
-        """The inputs, where they are texts."""
+        """The inputs that are texts."""
         return [self.input] if isinstance(self.input, str) else [one for one in self.input if isinstance(one, str)]
 
     @property
     def token_ids(self) -> list[list[int]]:
-        """The inputs, where they are tokens; one list of tokens is one input."""
+        """The inputs that are lists of tokens; one list of tokens is one input."""
         if isinstance(self.input, str):
             return []
         single = [one for one in self.input if isinstance(one, int)]
@@ -62,7 +62,7 @@ class RerankRequest(TaskRequest, frozen=True, kw_only=True):
     @property
     def texts(self) -> list[str]:
         documents = [one if isinstance(one, str) else one.get("text") for one in self.documents]
-        # The model reads the query anew with each document.
+        # The model reads the query again with each document.
         return [part for text in documents if isinstance(text, str) for part in (self.query, text)]
 
 
@@ -84,7 +84,7 @@ class ImageRequest(TaskRequest, frozen=True, kw_only=True):
 
 
 class SpeechRequest(TaskRequest, frozen=True, kw_only=True):
-    """Text to sound; servers of one's own take longer texts than OpenAI's 4096 characters."""
+    """Text to sound; self-hosted servers take longer texts than OpenAI's 4096 characters."""
 
     input: Annotated[str, Meta(min_length=1, max_length=100_000)]
     voice: str | dict[str, Any] | None = None
@@ -102,4 +102,4 @@ class SpeechRequest(TaskRequest, frozen=True, kw_only=True):
 
 
 class FormRequest(TaskRequest, frozen=True, kw_only=True):
-    """What is known of a multipart form, whose files travel on byte for byte."""
+    """The known fields of a multipart form, whose files are forwarded byte for byte."""

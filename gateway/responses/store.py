@@ -1,4 +1,4 @@
-"""Keeps responses for a while: found at once, written behind the answers' backs by a thread of its own."""
+"""Stores responses for a limited time: available at once, written to the database by a background thread."""
 
 import asyncio
 import queue
@@ -56,12 +56,12 @@ class _Removal:
 
 
 def owner_of(caller: Caller) -> str:
-    """Whose responses a caller may see: those of the same person in the same organization."""
+    """Return the owner whose responses a caller may see: the same user in the same organization."""
     return f"{caller.organization_id}/{caller.user_id}"
 
 
 class ResponseStore:
-    """Stores, finds and forgets. What is not written yet is found all the same."""
+    """Stores, finds and deletes responses. It also finds those not written yet."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ResponseStore:
         keep: ResponsesSettings = _KEEP,
         storage: Storage | None = None,
     ) -> None:
-        """`storage` is where the tables are, if that is a folder of this gateway's."""
+        """`storage` is the gateway's data folder, if the tables are there."""
         self._storage = storage
         self._read = read
         self._write = write
@@ -87,7 +87,7 @@ class ResponseStore:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Writes what is waiting, as far as that takes no longer than `timeout_s`."""
+        """Write waiting responses for `timeout_s` seconds at most."""
         self._stopping.set()
         try:
             self._jobs.put(None, timeout=timeout_s)
@@ -101,27 +101,27 @@ class ResponseStore:
         return self._keep.store and PRIVACY_RANK[privacy] <= PRIVACY_RANK[self._keep.privacy_max]
 
     async def check(self) -> None:
-        """Raises StorageUnavailable while responses that end now could not be written."""
+        """Raises StorageUnavailable while responses cannot be written."""
         if self._is_failing:
             raise StorageUnavailable("stored responses cannot be written to the database")
         if self._storage:
             await self._storage.check()
 
     def add(self, response: StoredResponse) -> None:
-        """Never waits and never raises; one that finds no room is not stored, and said to be lost."""
+        """Queue a response for storing. Never waits and never raises; if there is no room, it logs the loss."""
         if response.size_bytes > RESPONSE_BYTES_MAX or not self._put(response):
             log.warning("response not stored", response_id=response.id, size_bytes=response.size_bytes)
 
     async def find(self, owner: str, response_id: str) -> StoredResponse:
-        """Raises NotFound, also for what belongs to somebody else."""
+        """Return a response. Raises NotFound, also for another owner's."""
         return await asyncio.to_thread(self._find, owner, response_id)
 
     async def chain(self, owner: str, response_id: str) -> list[StoredResponse]:
-        """A response and those before it, the oldest first. Raises NotFound and RequestInvalid."""
+        """Return a response and those before it, oldest first. Raises NotFound and RequestInvalid."""
         return await asyncio.to_thread(self._chain, owner, response_id)
 
     async def remove(self, owner: str, response_id: str) -> None:
-        """Raises NotFound and Overloaded."""
+        """Delete a response. Raises NotFound and Overloaded."""
         await asyncio.to_thread(self._find, owner, response_id)
         if not self._put(_Removal(response_id)):
             raise Overloaded("Too much waits to be written just now. Try again in a second.")
@@ -180,7 +180,7 @@ class ResponseStore:
                     del self._waiting[job.id]
 
     def _carry_out(self, job: StoredResponse | _Removal) -> None:
-        """Try until the database takes it: whoever waits for it was told that it is kept."""
+        """Retry until the database accepts the job, because the client was told that it is stored."""
         while not self._try(job):
             self._is_failing = True
             if self._stopping.wait(_AGAIN_S):
@@ -189,7 +189,7 @@ class ResponseStore:
         self._is_failing = False
 
     def _try(self, job: StoredResponse | _Removal) -> bool:
-        """False if the database does not take it now. The thread's edge: whatever else happens must not end it."""
+        """Return False if the database does not accept the job now. No error may end the thread."""
         try:
             with self._write() as session, session.begin():
                 if isinstance(job, StoredResponse):

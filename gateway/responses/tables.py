@@ -5,7 +5,7 @@ from sqlmodel import Field, SQLModel
 
 
 class ResponseRecord(SQLModel, table=True):
-    """`owner` is whose it is; nobody else finds it. `privacy` is its label. `input` and `answer` are JSON."""
+    """Only `owner` can find the response. `privacy` is its label. `input` and `answer` are JSON."""
 
     __tablename__ = "stored_response"
     __table_args__ = (Index("ix_stored_response_owner", "owner", "created_ns"),)

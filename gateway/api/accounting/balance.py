@@ -1,4 +1,4 @@
-"""/accounting/v1/balance: what somebody may spend, what of it is put aside, and what they owe."""
+"""/accounting/v1/balance: what a user may spend, the part of it that is reserved, and what they owe."""
 
 import time
 

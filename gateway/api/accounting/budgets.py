@@ -46,7 +46,7 @@ async def list_budgets(
     """
 
     def read(session: Session) -> Facts:
-        # A look into the usage rows for each: so many at a time.
+        # Each budget reads usage rows, so the page size is limited.
         shown, last = cut(_found(authority, session, scope, offset, limit + 1), limit)
         return {
             "data": [budget_facts(session, quota) for quota in shown],

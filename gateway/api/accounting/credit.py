@@ -1,4 +1,4 @@
-"""/accounting/v1/credits: given by the house, and put by people into their organization's pool."""
+"""/accounting/v1/credits: granted by instance admins, and moved by users to their organization's balance."""
 
 import asyncio
 from typing import Annotated, Literal, Self
@@ -126,7 +126,7 @@ async def return_from_pool(operator: Operator, key: Key, wanted: OutOfPool) -> F
 
 
 async def _put_in(services: Services, user_id: str, amount_nano: int, posting: Posting) -> Posted:
-    """Raises PayerFrozen, RequestInvalid for credits that are too fresh, and what the books raise."""
+    """Raises PayerFrozen, RequestInvalid for credits that are too recent, and the errors of the ledger."""
     till = services.till
     if till is None:
         return await _moved(services.books, posting)
@@ -144,7 +144,7 @@ async def _put_in(services: Services, user_id: str, amount_nano: int, posting: P
 
 
 async def _moved(books: Books, posting: Posting) -> Posted:
-    """Whoever pays out of one of the accounts looks again what there is. Raises BooksBroken, as spending does."""
+    """Book a posting and drop cached balances, so that later payments read them again. Raises BooksBroken."""
     books.inspection.check()
     posted = await books.book(posting)
     books.leases.purses.forget_all()
@@ -152,7 +152,7 @@ async def _moved(books: Books, posting: Posting) -> Posted:
 
 
 async def _done(authority: Authority, action: str, target: str, posted: Posted, facts: Facts) -> Facts:
-    """What was booked, in the audit log too; once, however often it is asked for."""
+    """Return the booked facts; record them in the audit log once, even if the request is repeated."""
     add_once = authority.directory.audit.add_once
     await asyncio.to_thread(add_once, authority.actor, action, target, facts, named_by="id")
     return facts | {"event": posted.event_seq}

@@ -1,4 +1,4 @@
-"""Who asks the accounting API, about whom, and under which key."""
+"""Dependencies of the accounting API: the caller, the user or scope of a request, and its idempotency key."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
@@ -26,18 +26,18 @@ Key = Annotated[str, Depends(key_of)]
 
 
 def is_operator(authority: Authority) -> bool:
-    """Whether this is the machine, or an admin of the house whose key may administer."""
+    """Whether this is the machine's own token, or an instance admin whose key has admin access."""
     caller = authority.caller
     return caller is None or (authority.organization_id is None and caller.may_administer)
 
 
 def user_of(authority: Authority, wanted: str | None) -> str:
-    """Whose money is meant: one's own, or for admins anybody's of theirs.
+    """Return the user that a request is about: the caller, or for admins any user whom they administer.
 
     Raises:
-        RequestInvalid: the machine has to say whose.
-        RoleForbids: somebody else's, and the caller is no admin.
-        NotFound: there is nobody called so, or in another organization.
+        RequestInvalid: the machine's own token has to name a user.
+        RoleForbids: it is another user, and the caller is no admin.
+        NotFound: there is no such user, or only in another organization.
     """
     caller = authority.caller
     if wanted is None:
@@ -53,7 +53,7 @@ def user_of(authority: Authority, wanted: str | None) -> str:
 
 
 def organization_of(authority: Authority, wanted: str) -> str:
-    """The organization that is meant, by its id: one's own, or for admins of the house any.
+    """Return the organization with this id: the caller's own, or for instance admins any.
 
     Raises RoleForbids, NotFound.
     """
@@ -70,7 +70,7 @@ def managed(authority: Authority, wanted: str) -> str:
 
 
 def sheet(name: str, columns: Sequence[str], rows: Iterable[Sequence[object]], after: int | None) -> Response:
-    """A page as a CSV file; the header x-next tells where the next one begins, where there is one."""
+    """A page as a CSV file; the header x-next has the offset of the next page, if there is one."""
     headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
     if after is not None:
         headers["x-next"] = str(after)
@@ -78,7 +78,7 @@ def sheet(name: str, columns: Sequence[str], rows: Iterable[Sequence[object]], a
 
 
 def scope_of(authority: Authority, wanted: str) -> str | None:
-    """A scope as limits have it, which the caller may see: one's own, or for admins one of theirs; None for `all`.
+    """Return a limit scope that the caller may see: their own, or for admins any they administer; None for `all`.
 
     Raises RequestInvalid, NotFound, RoleForbids.
     """

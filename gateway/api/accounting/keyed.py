@@ -1,4 +1,4 @@
-"""Routes that are answered once for each Idempotency-Key: every POST and PUT of the accounting API."""
+"""Routes that run once for each Idempotency-Key: every POST and PUT of the accounting API."""
 
 import hashlib
 import re
@@ -37,15 +37,15 @@ def key_of(request: Request) -> str:
 
 
 def id_of(what: str, whose: str, key: str) -> str:
-    """Return the id of what somebody asks for under a key: asked for again, it is the same."""
+    """Return the id of the object that a keyed request creates: a repeated request gets the same id."""
     return hashlib.sha256("\0".join((what, whose, key)).encode()).hexdigest()[:32]
 
 
 class KeyedRoute(APIRoute):
-    """What writes asks for a key, and answers a request that it has answered before with what it said then.
+    """A route whose writes require an idempotency key; a repeated request gets the first answer again.
 
-    Answers are kept where something was done, or refused for good. Whoever was not let in, sent what makes no
-    sense, or was told to ask again may use the key once more.
+    It stores answers to requests that were carried out or finally refused. After an authentication error, an
+    invalid request or a request to retry, the client may use the key again.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -87,7 +87,7 @@ async def _answered(
         answer = Answer(response.status_code, bytes(response.body))
         return response
     finally:
-        # Also where the request was given up: whoever asks again finds what was done.
+        # Do this even if the request was cancelled, so that a retry gets the result.
         with anyio.CancelScope(shield=True):
             if answer is None:
                 await anyio.to_thread.run_sync(before.forget, claim)
@@ -96,12 +96,12 @@ async def _answered(
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether this is the key's answer for good: what was asked for was decided, whoever asks for it again."""
+    """Whether this error is the final answer for the key: a retry would get the same decision."""
     return isinstance(error, InsufficientCredit | IdempotencyConflict | PaymentRefused)
 
 
 async def _asked(request: Request) -> bytes:
-    """What is asked, byte for byte. Raises BodyTooLarge."""
+    """Return the request's method, path, query and body as bytes, to compare retries. Raises BodyTooLarge."""
     body = await request.body()
     if len(body) > _BODY_MAX:
         raise BodyTooLarge.of_request(_BODY_MAX)

@@ -1,4 +1,4 @@
-"""What routes of payments ask first: the till, and whether somebody may see what lies in it."""
+"""Dependencies of payment routes: the payments service, and the check whether a caller may see an object."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -34,7 +34,7 @@ Paying = Annotated["Till", Depends(_till)]
 async def own(
     till: "Till", authority: Somebody, find: Callable[[str], T], object_id: str, owner: Callable[[T], str]
 ) -> T:
-    """What somebody has asked for, shown to them and to operators. Raises NotFound, also for what is others'."""
+    """Return an object, which only its owner and operators may see. Raises NotFound, also for another user's."""
     found = await till.ask(find, object_id)
     caller = authority.caller
     if not is_operator(authority) and (caller is None or owner(found) != caller.user_id):
@@ -43,7 +43,7 @@ async def own(
 
 
 def whose(authority: Authority, wanted: str | None) -> str | None:
-    """Whose are listed: one's own; for operators those that they ask for, or all. Raises RoleForbids."""
+    """Return the user to list: the caller; for operators the requested user or None (all). Raises RoleForbids."""
     if is_operator(authority):
         return wanted
     assert authority.caller, "the machine is an operator"

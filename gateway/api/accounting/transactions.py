@@ -1,4 +1,4 @@
-"""/accounting/v1/transactions: what came onto somebody's accounts and left them, newest first."""
+"""/accounting/v1/transactions: credits and debits of a user's accounts, newest first."""
 
 from typing import Annotated, Any
 
@@ -58,7 +58,7 @@ def _accounts(session: Session, authority: Authority, user: str | None, organiza
 def _lines(
     session: Session, accounts: list[str], before: int | None, limit: int
 ) -> list[tuple[str, StatementLine]]:
-    """The newest of all these accounts together; a transfer between two of them is a line of the first."""
+    """Return the newest lines of all these accounts; a transfer between two of them is a line of the first."""
     found: dict[int, tuple[str, StatementLine]] = {}
     for account in accounts:
         for line in statement(session, account, before_seq=before, limit=limit):

@@ -47,9 +47,9 @@ async def refund_usage(operator: Operator, _: Key, wanted: UsageRefund) -> Facts
         try:
             await books.book(posting)
         except InsufficientCredit:
-            continue  # A seller was paid meanwhile: it is looked again what there is.
+            continue  # A seller was paid meanwhile: read the balances again.
         except IdempotencyConflict:
-            continue  # Somebody else refunded it a moment ago.
+            continue  # Another caller refunded it a moment ago.
         break
     else:
         raise LedgerBusy(f"what request {wanted.request_id} was charged changes too quickly")
@@ -66,7 +66,7 @@ async def refund_usage(operator: Operator, _: Key, wanted: UsageRefund) -> Facts
 
 
 async def _settle_debts(books: Books, request_id: str) -> None:
-    """What came back as own credits pays what their users owe first."""
+    """Use refunded credits to pay the debts of their users first."""
     key = f"refund:{request_id}"
     legs = await books.look(lambda session: event_legs(session, key))
     for user_id in {owner for leg in legs if (owner := chart.owner_of(leg.credit))}:
@@ -74,7 +74,7 @@ async def _settle_debts(books: Books, request_id: str) -> None:
 
 
 def _asked(session: Session, wanted: UsageRefund) -> tuple[Charged, int, Posting | None]:
-    """The charge, how much of it comes back, and the event for that; None where it is booked.
+    """Return the charge, the amount to refund, and the posting for it, or None if it is booked already.
 
     Raises NotFound, Conflict, RequestInvalid.
     """

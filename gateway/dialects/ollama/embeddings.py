@@ -1,4 +1,4 @@
-"""An embedding answer becomes Ollama's, of either of its two routes."""
+"""Translates an embedding answer for either of Ollama's two routes."""
 
 import time
 from typing import Any
@@ -17,7 +17,7 @@ _NONSENSE = ApiError(502, "The backend answered without embeddings.", "upstream_
 
 
 class EmbedWriter:
-    """Keeps the whole answer, which is not ours to stream. `is_single` is the older route's one vector."""
+    """Buffers the whole answer, because it cannot be streamed. `is_single`: the older route, with one vector."""
 
     content_type = "application/json"
     keeps_calls = False

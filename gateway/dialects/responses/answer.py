@@ -25,14 +25,14 @@ def item_id(kind: str, request_id: str, place: int | str) -> str:
 
 
 def response_of_item(item: str) -> str | None:
-    """The id of the response that an item belongs to; None for an item that is not ours."""
+    """The id of the response that an item belongs to; None for an item that this gateway did not make."""
     kind, _, rest = item.partition("_")
     request_id, _, place = rest.rpartition("_")
     return response_id(request_id) if kind in ("msg", "fc", "ctc", "rs") and request_id and place else None
 
 
 def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
-    """The response before anything was said."""
+    """Return the response before any output."""
     chosen = (asked.text and asked.text.format) or TextFormat()
     return {
         "id": response_id(request_id),
@@ -60,7 +60,7 @@ def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
         "tools": [_tool(tool) for tool in asked.tools or () if tool.type in ("function", "custom", "namespace")],
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": 1.0 if asked.top_p is None else asked.top_p,
-        # What does not fit is refused, whatever was wished.
+        # A prompt that does not fit is refused, whatever the request asks for.
         "truncation": "disabled",
         "metadata": asked.metadata or {},
         **({} if asked.user is None else {"user": asked.user}),
@@ -68,7 +68,7 @@ def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
 
 
 def ended(response: Json, said: Said, output: list[Json]) -> Json:
-    """The response with all that was said."""
+    """Return the response with all output."""
     reason = _INCOMPLETE.get(said.finish or "")
     done: Json = {"status": "incomplete", "incomplete_details": {"reason": reason}}
     if reason is None:
@@ -109,7 +109,7 @@ def _usage(usage: Usage) -> Json:
 
 
 def call_item(call_id: str, tool: ToolName) -> Json:
-    """A call of a tool of the client's, before its arguments or its input."""
+    """Return a call of a client's tool, before its arguments or input."""
     named: Json = {"call_id": call_id, "name": tool.name}
     if tool.namespace is not None:
         named["namespace"] = tool.namespace
