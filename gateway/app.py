@@ -280,7 +280,7 @@ def _rest(router: Router, guests: Guests, paused: frozenset[Pausable]) -> None:
 
 
 def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list[Booked]], None]]:
-    """Who is told of ended requests besides the request log."""
+    """The receivers of ended requests other than the request log."""
     witnesses: list[Callable[[list[Booked]], None]] = []
     if settings.log.access == "json":
         witnesses.append(AccessLog().write)
@@ -384,7 +384,7 @@ def _cloud_worker(settings: CloudSettings, folder: DataFolder) -> CloudWorker:
 
 
 def _price_book(settings: CloudSettings) -> PriceBook:
-    """The providers' list, with the owner's own prices before it."""
+    """The providers' price list. The instance's own prices take precedence."""
     own = {("cloud", name): price for name, model in settings.models.items() if (price := model.own_price)}
     return PriceBook(own, "settings", CloudPrices.installed())
 

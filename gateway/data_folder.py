@@ -98,7 +98,7 @@ class DataFolder:
 
     @property
     def node(self) -> Path:
-        """Where this machine is a node of somebody's cluster."""
+        """The folder of this machine as a node of a cluster."""
         return self.path / "node"
 
     @property

@@ -47,7 +47,7 @@ class DatabaseNewer(RuntimeError):
 
 
 class DatabaseUnusable(RuntimeError):
-    """The database cannot be opened, in words for whoever started the program and without the DSN's password."""
+    """The database cannot be opened. The text is for the operator and omits the DSN's password."""
 
 
 def open_upgraded(dsn: str) -> Engine:
@@ -74,7 +74,7 @@ def open_upgraded(dsn: str) -> Engine:
 def is_behind(dsn: str) -> bool:
     """Whether the tables are older than the code.
 
-    False as well where that cannot be found out: whoever opens the database is told why.
+    Also False if that cannot be determined: opening the database then raises the reason.
     """
     try:
         engine = open_engine(dsn)
@@ -113,7 +113,7 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
     """Return an engine for a DSN as `parse_dsn` reads it; connects on first use.
 
     SQLite runs in WAL mode with full sync: what is committed survives a power cut. PostgreSQL statements and
-    lock waits are bounded, here as well as at the server: a frozen server holds nobody longer. At most twice
+    lock waits are bounded, here as well as at the server: a frozen server blocks no caller longer. At most twice
     `pool_size` connections are open, and the wait for one is bounded.
     """
     url = parse_dsn(dsn)
@@ -168,7 +168,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> N
 
 
 def _keep_to_file(engine: Engine, path: Path) -> None:
-    """Refuse commits to a file that was deleted or replaced: SQLite goes on writing to it, and nobody finds it."""
+    """Refuse commits to a deleted or replaced file: SQLite would keep writing to it and lose the data."""
     known: list[tuple[int, int]] = []
 
     def check() -> None:
@@ -211,8 +211,8 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     use = connection.get_execution_options().get(_USE)
-    # Connections go from one use to the other. Each pragma makes SQLite parse its statements anew, so that it is
-    # only told what changes.
+    # Connections change between uses. Each pragma makes SQLite parse its statements again, so send only
+    # changes.
     if connection.info.get(_USE, "") != use:
         connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if use == _READ else 'OFF'}")
         connection.info[_USE] = use

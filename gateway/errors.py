@@ -120,7 +120,7 @@ class RateLimited(GatewayError):
 
 
 class TooManyHangUps(RateLimited):
-    """The payer's callers left too many requests before whoever is paid had begun to answer them."""
+    """The payer's callers cancelled too many requests before the paid backend began to answer."""
 
     def __init__(self, wait_s: float) -> None:
         message = (
@@ -135,7 +135,7 @@ class BudgetExceeded(RateLimited):
 
 
 class BudgetUnavailable(RateLimited):
-    """Nobody can say what is left of a limit on money, so nothing is spent."""
+    """The remaining amount of a spending limit is unknown, so nothing is spent."""
 
 
 class PolicyForbids(GatewayError):
@@ -165,7 +165,7 @@ class DeadlinePassed(GatewayError):
 
 
 class GuestsNotNow(GatewayError):
-    """No guest may come in just now: the owner's own work, or no free slot. Worth asking elsewhere."""
+    """No preemptible request is accepted now: local requests run, or no slot is free. Try another gateway."""
 
 
 class Preempted(GatewayError):

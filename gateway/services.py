@@ -1,4 +1,4 @@
-"""What lives as long as the process, built once and handed to whoever needs it."""
+"""Objects that live as long as the process, built once and passed to the modules that need them."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -70,7 +70,7 @@ class Services:
     coordination: "Coordination | None" = None
     """What it agrees through with other gateways, where there may be some."""
     counting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
-    """Prompts whose tokens are only counted, so many at once."""
+    """Limits how many prompts are tokenized at once only to count them."""
     verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the ledger is verified: one at a time."""
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -112,7 +112,7 @@ async def run(
                     services.guests.close()
                     folder.forget_running()
                     log.info("stopping", in_flight=services.admission.in_flight)
-                    # The nodes go next: nobody starts another one.
+                    # The nodes stop next, so no node may start from here on.
                     await asyncio.wait((starting,), timeout=_CANCEL_S)
 
 
@@ -158,7 +158,7 @@ async def _local_nodes(
     try:
         yield nodes
     finally:
-        # First the controller, which would otherwise plan anew with every node that goes.
+        # Stop the controller first: it would otherwise make a new plan for every node that stops.
         await controller.stop()
         await nodes.stop()
 

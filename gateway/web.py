@@ -28,7 +28,7 @@ _UPLOADS = ("/v1/files",)
 
 def make_web(services: Services, cluster: Target) -> ASGIApp:
     """FastAPI with all of them, and every error in OpenAI's shape."""
-    # Not redirected to the path without a slash: Starlette would send whoever asks to the host that Host names.
+    # No redirect to the path without a slash: Starlette would redirect to the host in the client's Host header.
     app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.services = services
     app.state.cluster = cluster

@@ -94,7 +94,7 @@ class CloudApp:
         except Refusal as refusal:
             _note_refusal(refusal, request)
             await exchange.refuse(refusal)
-        except Exception as error:  # noqa: BLE001  # the request's edge: a mistake of ours ends this request only
+        except Exception as error:  # noqa: BLE001  # a bug here must end this request only
             place = traceback.extract_tb(error.__traceback__)[-1]
             note("failed", error=type(error).__name__, place=f"{place.filename}:{place.lineno}")
             await exchange.refuse(Refusal(500, "cloud_worker_failed", "The cloud worker made a mistake."))

@@ -71,7 +71,7 @@ class Exchange:
         body = b"".join([b"data: %b\n\n" % data for data in several])
         await self.send({"type": "http.response.body", "body": body, "more_body": True})
         if self.has_gone():
-            # Sending waits for nobody any more, and all that has come would be taken. Whoever sends is cancelled.
+            # The client is gone: sends no longer wait, so the whole answer would be read. Wait to be cancelled.
             await asyncio.sleep(CANCEL_S)
 
     async def end(self) -> None:

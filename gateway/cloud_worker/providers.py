@@ -14,7 +14,7 @@ class CloudModel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     litellm_model: Name
     """litellm's name with the provider in front, as in `anthropic/claude-sonnet-4-5`."""
     base_url: str | None = None
-    """The provider's own address when None; the only place besides it that the worker talks to."""
+    """The provider's own address if None. The worker connects to no other address."""
     key_name: Name | None = None
     """The line of the keys file that holds the API key; when None the usual one, for a provider's own address."""
     parameters: dict[Name, str] = field(default_factory=dict)

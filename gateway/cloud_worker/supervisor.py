@@ -43,7 +43,7 @@ class Upkeep:
     retire_s: float = 960.0
     """How long a replaced worker may finish its answers; longer than any answer may take."""
     eager_restarts_max: int = 3
-    """After so many failures in a row a worker is started only when a request asks for one."""
+    """After this number of consecutive failures a worker is started only when a request needs one."""
     backoff_max_s: float = 60.0
 
     def backoff_s(self, failures: int) -> float:

@@ -200,7 +200,7 @@ def _private_folder(prefix: str) -> Path:
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Folders of workers whose gateway was killed: ours, not new, and with nobody behind the socket."""
+    """Remove folders of workers whose gateway was killed: own folders, not new, with no process at the socket."""
     for folder in parent.glob(prefix + "*"):
         with suppress(OSError):
             known = folder.lstat()
@@ -231,7 +231,7 @@ async def _give_orders(process: Process, orders: bytes) -> Health:
 
 
 async def _relay_log(stderr: asyncio.StreamReader, name: str, generation: int) -> None:
-    """The worker's log lines into ours, for as long as it writes any."""
+    """Copy the worker's log lines into this log until the worker closes stderr."""
     while True:
         try:
             line = await stderr.readline()
@@ -252,7 +252,7 @@ async def _fetch_health(socket_path: Path) -> Health:
 
 
 async def ask_worker(socket_path: Path, target: str, bytes_max: int, method: str = "GET") -> bytes:
-    """The body that a worker answers with. Raises OSError, EOFError; whoever calls has a time limit."""
+    """The body of a worker's answer. Raises OSError, EOFError. The caller sets the time limit."""
     reader, writer = await asyncio.open_unix_connection(str(socket_path))
     try:
         asked = b"%b %b HTTP/1.1\r\nHost: worker\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"

@@ -37,7 +37,7 @@ class Coordination:
     read: Callable[[], Session]
 
     def lead(self, name: str) -> Leadership:
-        """A claim to a chore's seat: whoever runs it must fence what the chore writes by its `seat`."""
+        """A claim to a chore's seat. The caller must fence the chore's writes by its `seat`."""
 
         def known() -> int:
             with self.read() as session:

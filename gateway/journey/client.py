@@ -8,14 +8,14 @@ from gateway.lanes.body import Out
 
 
 class Client(Out, Protocol):
-    """Takes a head, bytes, and an end. Whoever goes away cancels the journey's task."""
+    """Takes a head, bytes, and an end. A client that disconnects cancels the journey's task."""
 
     def begin(self, status: int, headers: list[tuple[bytes, bytes]], *, is_stream: bool) -> None:
         """The head; it may leave with the first bytes."""
 
     @property
     def is_gone(self) -> bool:
-        """Nobody reads any more: what is written now is lost."""
+        """Whether the client stopped reading: bytes written now are lost."""
 
     @property
     def keeps_calls(self) -> bool:

@@ -50,7 +50,7 @@ async def send_on(services: Services, trip: Trip, answer: Answer, out: Out) -> N
             more = await _rest(services, trip, told, failed)
             if more is None:
                 raise
-            note_error(services, broken, error)  # of what is raised, whoever is told takes note
+            note_error(services, broken, error)  # the handler of a raised error notes it itself
             backend = trip.offer.label if trip.offer else ""
             log.warning("answer broke off", request_id=trip.call.id, reason=str(error), continued_on=backend)
         finally:

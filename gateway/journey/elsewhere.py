@@ -32,9 +32,9 @@ async def open_elsewhere(
     failed: set[str],
     may_go_on: Callable[[Offer], bool],
 ) -> Answer | None:
-    """The first bytes of what `call` asks for, which is the rest; None when nobody can go on.
+    """The first bytes of what `call` asks for, which is the rest; None when no backend can continue.
 
-    Labels in `failed` are not asked; those who cannot go on after all are added. The trip is that backend's then.
+    Skips labels in `failed` and adds those of backends that cannot continue after all. Sets the trip's backend.
     """
     for candidate in decision.candidates:
         offer = candidate.offer
@@ -57,7 +57,7 @@ async def open_elsewhere(
 
 @contextmanager
 def keeping_awake(note: Callable[[str], None]) -> Iterator[None]:
-    """While somebody is looked for, the caller gets a comment now and then; `note` writes it."""
+    """Send the caller a comment at intervals, through `note`, while another backend is being found."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
 

@@ -30,7 +30,7 @@ def heard(client: Client, call: Call, offer: Offer | None, recounter: Recounter)
 
 
 class Heard:
-    """A client whose answer is looked at besides, so that its tokens can be counted."""
+    """A client whose answer is also read, so that its tokens can be counted."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -114,7 +114,7 @@ class Followed(Heard):
 
     @property
     def is_full(self) -> bool:
-        # Whoever is gone keeps nobody waiting: nothing more arrives.
+        # A client that disconnected delays nothing: no more bytes arrive there.
         return not self._client.is_gone and self._lags
 
     @property
@@ -126,7 +126,7 @@ class Followed(Heard):
         await self.drain()
 
     def has_all(self, choices: int) -> bool:
-        """Whether the ends of so many choices have been delivered."""
+        """Whether the ends of that number of choices have been delivered."""
         return not self.is_full and self._said.finished() >= choices
 
     def tell(self, meter: Meter, call: Call, *, is_whole: bool, others: tuple[Delivered, ...] = ()) -> None:
@@ -141,7 +141,7 @@ class Followed(Heard):
             if self._is_checked:
                 super().tell(meter, call, is_whole=is_whole)
             return
-        # What sellers are owed beyond the text that arrived is nobody's charge.
+        # Do not charge the caller for text that sellers are owed for but that did not arrive.
         meter.cost_nano = None
         said = self._said.by_index()
         if self._client.keeps_calls:
@@ -154,7 +154,7 @@ class Followed(Heard):
         meter.delivered = choices if self._is_countable else ()
 
     async def drain(self) -> None:
-        """Returns when the socket has taken everything, or nobody reads any more."""
+        """Returns when the socket has accepted everything, or the client stopped reading."""
         while self.is_full:
             await self._client.drain()
             if self._client.is_gone:
@@ -193,7 +193,7 @@ def _tokens(choices: tuple[Delivered, ...]) -> int:
 
 
 def _pieces(data: bytes, bytes_max: int) -> Iterator[bytes]:
-    """Whole events, so many together that they are no more bytes than that, or one."""
+    """Groups of whole events of at most `bytes_max` bytes; a longer event is a group of its own."""
     piece = b""
     for event in events_of(data):
         if piece and len(piece) + len(event) > bytes_max:

@@ -108,7 +108,7 @@ class _Race:
         except LaneFailed as error:
             return await self._second_or(error)
         finally:
-            # Nothing is waited for from here on: whoever hung up then would leave an answer that nobody closes.
+            # Do not await past this point: if the client disconnected here, the answer would never be closed.
             self._timer.cancel()
             self._is_on = False
             self._stop()
@@ -186,7 +186,7 @@ class _Race:
         self._task.cancel()
 
     def _judge(self) -> None:
-        """A backend of the pool that is late, and answers nobody else either, has failed."""
+        """Count a pool backend as failed if it is late and is answering no other request either."""
         waited_s = self._loop.time() - self._began_s
         if self._first.lane == "pool" and waited_s >= self._late_s and self._dispatch.is_mute:
             self._dispatch.failed()
@@ -249,7 +249,7 @@ class _Race:
         return begun.answer
 
     def _stop(self) -> None:
-        """Nobody waits for the second one any more."""
+        """Stop the second request, which is no longer needed."""
         second, self._second = self._second, None
         if second is None:
             return

@@ -12,7 +12,7 @@ from gateway.sse import DONE, EventSplitter
 
 _TEXT_CHARS_MAX = 2**20
 _SAME = ("id", "created", "model", "system_fingerprint")
-# Said beside the text, where nobody could go on with it.
+# Fields beside the text. No backend could continue an answer that has them.
 _BESIDE = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal", "audio")
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -37,7 +37,7 @@ class Told:
 
     def write(self, data: bytes) -> None:
         for event in self._events.feed(data):
-            self._hear(event)
+            self._read_event(event)
         self._out.write(data)
 
     def note(self, text: str) -> None:
@@ -51,7 +51,7 @@ class Told:
     async def drain(self) -> None:
         await self._out.drain()
 
-    def _hear(self, data: bytes) -> None:
+    def _read_event(self, data: bytes) -> None:
         event = _as_object(data)
         if event is None:
             self._is_over = self._is_over or data == DONE

@@ -1,7 +1,7 @@
-"""Who hangs up behind the last word of a paid answer and before its count is still charged what that says.
+"""Charge the reported token count of a paid answer if the caller disconnects after its text and before its count.
 
-Providers count what nobody sees, as what a model thought, and say so behind the end of every choice. For so long
-the answer goes on without its caller; in all other cases it is stopped at once.
+Providers count hidden tokens, such as reasoning, and report the count after the end of every choice. The answer
+continues without its caller for at most LINGER_S. In all other cases it is stopped at once.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Why nobody can answer a request: the error that fits an empty ranking, in the words of its rejections."""
+"""The error for a request without candidates: it fits the empty ranking and quotes its rejections."""
 
 from gateway.errors import (
     FeatureUnsupported,

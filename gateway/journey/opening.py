@@ -1,4 +1,4 @@
-"""Having somebody begin to answer: the best candidate, or whoever takes over from it before the first byte."""
+"""Opens an answer at the best candidate, or at the one that replaces it before the first byte."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-# A request that nobody could begin to answer is offered to so many candidates at most. One that only asks to be
-# left alone for a while does not count, and neither does a gateway that restarts: these are waited for.
+# The maximum number of candidates tried before the first byte. A candidate that only asks for a pause does not
+# count, and neither does a gateway that restarts: the request waits for these.
 ATTEMPTS_MAX = 3
 
 # The caller's money does not cover the candidate, and says nothing against those that charge nothing.
@@ -69,7 +69,7 @@ async def open_first(services: Services, trip: Trip) -> Answer:
             return await in_time(trip, _open(services, trip, offer, rest))
         except _REFUSED as error:
             if trip.hold and isinstance(error, _NO_MONEY):
-                continue  # what was put aside for a cheaper provider does not cover it
+                continue  # the hold for a cheaper provider does not cover this candidate
             refusal = refusal or error
             rest = await _others(services, trip, rest, error)
         except LaneFailed as error:
@@ -135,7 +135,7 @@ async def _open(services: Services, trip: Trip, offer: Offer, others: Sequence[C
 def _may_cost_twice(offer: Offer, error: LaneFailed) -> bool:
     """Whether asking another candidate could have the same work paid for twice.
 
-    On own machines (cluster, pool) work done in vain costs nobody money: the next candidate is always asked. A
+    On own machines (cluster, pool) wasted work costs no money: the next candidate is always asked. A
     provider that was not reached, or that answered with an error, charges nothing; one that fell silent after
     it had the request may well charge for it.
     """

@@ -24,7 +24,7 @@ class Failure(NamedTuple):
     offer: Offer
     at_s: float
     is_cut: bool
-    """Whether its connection failed, and asking again costs nobody: it had nothing, or its own cluster worked."""
+    """Whether its connection failed and a retry costs nothing: it received nothing, or the own cluster worked."""
 
     @classmethod
     def of(cls, services: Services, offer: Offer, error: LaneFailed) -> "Failure":

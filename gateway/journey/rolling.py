@@ -1,4 +1,4 @@
-"""A stream whose hold grows as it comes: passed on as far as it is paid for, while more is put aside.
+"""A stream whose hold grows as it arrives: paid parts are passed on while more is reserved.
 
 paid:  |------------512------------|----------1024----------|
 said:  ==================>                                      at 75 % more is asked for, in the background
@@ -28,7 +28,7 @@ from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-# So much of what is paid for may be used before more is asked for.
+# Percentage of the paid amount that may be used before more is requested.
 _USED_PERCENT = 75
 # How long a stream stands at the border while the books do not answer.
 BORDER_S = 5.0
@@ -36,7 +36,7 @@ _LATE_S = 2.0
 
 
 class PaidUp(GatewayError):
-    """The answer has come to the end of what is paid for, and no more could be put aside."""
+    """The answer has used its hold, and no more could be reserved."""
 
     def __init__(self, reason: Ended) -> None:
         super().__init__(f"The answer ends where what was paid for ends: {reason}.")
@@ -57,7 +57,7 @@ def rolled(services: Services, trip: Trip, answer: Answer) -> Answer:
 
 
 class RollingBody:
-    """The body of an answer that may cost more than is put aside for it by now."""
+    """The body of an answer that may cost more than its hold covers so far."""
 
     def __init__(self, services: Services, trip: Trip, allowance: Allowance, tally: Tally, answer: Answer) -> None:
         self._services = services
@@ -83,7 +83,7 @@ class RollingBody:
 
 
 class _WholeBody:
-    """An answer that came whole in place of a stream: what its backend counts is put aside before it leaves."""
+    """A whole answer received in place of a stream: its counted cost is reserved before it is sent."""
 
     def __init__(self, services: Services, trip: Trip, allowance: Allowance, answer: Answer) -> None:
         self._services = services
@@ -177,7 +177,7 @@ class _Rolling:
 
     async def drain(self) -> None:
         """Raises PaidUp where what waits is not paid for, and will not be."""
-        self._pass()  # More may have been put aside since this was written.
+        self._pass()  # More may have been reserved since the last write.
         while self._waiting:
             await self._wait_for_more()
             self._pass()
@@ -185,7 +185,7 @@ class _Rolling:
             await self.out.drain()
 
     async def stop(self) -> None:
-        """Nothing is put aside any more."""
+        """Reserve no more."""
         asking, self._asking = self._asking, None
         if asking:
             asking.cancel()
@@ -211,9 +211,9 @@ class _Rolling:
             self._ask()
 
     def _ask(self) -> None:
-        self._asking = asyncio.create_task(self._put_more_aside(), name="hold grows")
+        self._asking = asyncio.create_task(self._reserve_more(), name="hold grows")
 
-    async def _put_more_aside(self) -> Ended | None:
+    async def _reserve_more(self) -> Ended | None:
         refusal: Ended | None = "books_unavailable"
         try:
             refusal = await put_more_aside(self._services, self._trip, self._allowance)

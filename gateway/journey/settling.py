@@ -10,7 +10,7 @@ from gateway.limits.hang_ups import HangUps
 from gateway.records.ended import Bearer, Ending
 from gateway.services import Services
 
-# Whoever counted these knows what of the prompt it had kept.
+# Sources of token counts that also know the cached part of the prompt.
 _BY_BACKEND = ("upstream", "tokenizer")
 
 
@@ -40,7 +40,7 @@ def settle(services: Services, trip: Trip, meter: Meter, ending: Ending) -> None
         meter.source = "characters"
     spent_nano = settle_request(services.bookkeeper, trip, meter, ending)
     if trip.ticket:
-        # What was found needed nobody's work: it counts as a request, and as no tokens.
+        # A cached answer needed no backend: it counts as a request, and as no tokens.
         tokens = 0 if trip.found else meter.prompt_tokens + meter.completion_tokens
         is_served = ending.outcome != "refused" and trip.first_byte_s is not None
         trip.ticket.leave(tokens, spent_nano, is_served=is_served or ending.prompt != "nobody")

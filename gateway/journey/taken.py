@@ -65,7 +65,7 @@ class TakenStream:
         self._is_done = False
 
     def join(self) -> None:
-        """The next part comes from somebody else; what of the last one was not whole is dropped."""
+        """The next part comes from another backend. Drop incomplete data of the last part."""
         self._begin()
         self._is_joined = True
 
@@ -84,7 +84,7 @@ class TakenStream:
         return self._tells is not False and not self._is_done and self.tokens <= HAD_TOKENS_MAX
 
     def is_told(self, *, with_usage: bool) -> bool:
-        """Whether the caller has all of it, but perhaps for the end, which needs nobody's work."""
+        """Whether the caller has everything but perhaps the end, which needs no backend."""
         has_usage = not with_usage or any(b'"usage"' in event for event in self._last)
         return self._is_done or (has_usage and all(choice.is_finished for choice in self._choices))
 

@@ -44,13 +44,13 @@ class Trip(Struct):
     refused_models: frozenset[str] = frozenset()
     """Those in whose own limits there is no room for it."""
     found: Source | None = None
-    """Where its answer comes from that needed nobody's work."""
+    """The source of an answer that needed no backend."""
     allowance: Allowance | None = None
     """What it may cost where it is tried; None where that is nothing."""
     paid_tokens: int = 0
-    """So much of each choice the hold covers."""
+    """The number of tokens of each choice that the hold covers."""
     has_asked: bool = False
-    """Whether somebody who is paid may have the request, and has neither failed nor refused."""
+    """Whether a paid backend may have the request, and has neither failed nor refused."""
     is_left: bool = False
     """Whether its caller has hung up."""
     tally: Tally | None = None

@@ -43,9 +43,8 @@ def take_at_once(services: Services, trip: Trip, offer: Offer) -> bool:
 async def take_turn(services: Services, trip: Trip) -> None:
     """Wait until the trip's first candidate, which may be another one by then, has room for the request.
 
-    `trip.turn` has one of its slots, unless nobody may answer any more, or the request was sent from line to line
-    too often. When the wait ends without a turn, the next best that has room is taken. Raises
-    QueueFull when none has.
+    `trip.turn` has one of its slots, unless no candidate is left, or the request changed queues too often.
+    If the wait ends without a turn, the next best candidate with room is taken. Raises QueueFull if none has room.
     """
     for _ in range(_MOVES_MAX):
         if not trip.decision.candidates:
@@ -67,7 +66,7 @@ async def take_turn(services: Services, trip: Trip) -> None:
 
 
 def first_pause(services: Services, decision: Decision) -> Pause | None:
-    """The one that ends first of those for which the decision ruled somebody out."""
+    """The earliest-ending pause of those that ruled a candidate out of the decision."""
     now_s, found = services.health.now_s(), []
     for rejection in decision.rejections:
         if rejection.objection.check == "breaker":

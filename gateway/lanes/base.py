@@ -25,17 +25,17 @@ State = Literal["ready", "starting", "draining", "down"]
 class Offer:
     """One model at one backend of a lane, as routing sees it just now. `note` explains a state in words.
 
-    `served_as` is the model's name there, where callers know it by an alias; `stands_for` are the names by which
-    callers may ask for the same model besides, where `model` is an alias: limits on them hold, too. `clearance` is
-    the most private label that may go there. `is_resident` is False where the model must be loaded first, which
-    takes about `load_s`.
-    `queued` and `running` are the backend's own word on all its requests, None where it says nothing.
-    `continues`: where the last message of a chat is the assistant's, its text is gone on with.
-    `weights` name the model byte for byte and its precision, where the backend can go on behind given tokens:
+    `served_as` is the model's name at the backend, if callers know it by an alias. If `model` is an alias,
+    `stands_for` are the other names by which callers may request the same model; limits on them also apply.
+    `clearance` is the most private label that may go there. `is_resident` is False if the model must be loaded
+    first, which takes about `load_s`.
+    `queued` and `running` count all requests at the backend as it reports them; None if it reports nothing.
+    `continues`: if the last message of a chat is the assistant's, the backend continues its text.
+    `weights` identify the model's exact bytes and precision, if the backend can continue after given tokens:
     offers of equal weights answer with equal tokens.
-    `place`: where its lane has drawn lots among its offers, in which order, from 1; the first is asked first.
-    `is_gateway`: another Millrace, with requests of its own.
-    `first_token_s` (after a prompt of 512 tokens) and `token_s` are what its plan foretells, where it has one.
+    `place` is its position, from 1, if its lane ordered its offers at random; the first is asked first.
+    `is_gateway`: the backend is another Millrace, with requests of its own.
+    `first_token_s` (after a prompt of 512 tokens) and `token_s` are its plan's predictions, if it has a plan.
     `size_bytes` of the model's weights, if the backend says it.
     """
 
@@ -110,7 +110,7 @@ class Call(Struct, frozen=True):
     address: str = ""
     """Where the caller is, for the access log; empty where no connection brought the call."""
     is_guest: bool = False
-    """It comes over the market, and gives way to whoever lives here."""
+    """The request comes from the market and yields to local requests."""
     _features: dict[Feature, str] | None = None
     _prompt_tokens: int | None = None
 

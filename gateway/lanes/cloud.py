@@ -24,7 +24,8 @@ from gateway.lanes.upstream import Upstream
 from gateway.openai import GENERATES
 from gateway.settings import CloudSettings, LaneName
 
-# The worker keeps to the settings' bounds and says which was passed. So much later a worker that is stuck is left.
+# The worker enforces the timeouts of the settings and names the one that expired.
+# A stuck worker is abandoned this much later.
 _WORKER_LATE_S = 60.0
 _WORKER_LATE_IN_ALL_S = 200.0
 OPERATORS = "operators"

@@ -180,7 +180,7 @@ class ClusterLane:
             async with aclosing(self._controller.generate(request, self._patience_s)) as events:
                 async for event in events:
                     await merged.put((number, event))
-        except Exception as error:  # noqa: BLE001 - a task's edge: whoever merges raises it again
+        except Exception as error:  # noqa: BLE001 - a task's edge: the merging task raises it again
             await merged.put(error)
 
 

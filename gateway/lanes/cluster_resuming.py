@@ -40,7 +40,7 @@ def has_one_prompt(request: GenerationRequest) -> bool:
 
 
 def resume_of(had: tuple[Had, ...]) -> tuple[Resume, ...]:
-    """For a head. It tells the whole text once more: whoever takes it apart has to hear it from its beginning."""
+    """Entries for the coordinator, which sends the whole text again: its parser must start at the beginning."""
     return tuple(Resume(token_ids=one.token_ids, characters=0) for one in had)
 
 

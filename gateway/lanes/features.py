@@ -149,7 +149,7 @@ def _of_tool(tool: dict[str, Any], field: str) -> _Asked:
 
 
 def _is_plain(message: Message) -> bool:
-    """Text that somebody said, as nearly every message is: every model can do with it."""
+    """Whether this is a plain text message, as nearly every message is. Every model can process it."""
     return (
         isinstance(message.content, str)
         and message.role not in ("tool", "function")

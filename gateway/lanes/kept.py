@@ -1,11 +1,11 @@
-"""What a free stream has passed on, kept for the case that nobody says what it used."""
+"""Keeps the forwarded bytes of a free stream, in case its backend reports no usage."""
 
 import orjson
 
 from gateway.lanes.tokens import said_in
 from gateway.sse import EVENT_BYTES_MAX, EventSplitter
 
-# Of what is free the first events say what the others are like; every stream under way has so much in memory.
+# In a free stream the first events show what the others are like. Each open stream keeps this much in memory.
 _BYTES_MAX = 16 * 2**10
 
 

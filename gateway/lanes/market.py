@@ -42,11 +42,11 @@ _PAUSE_S = 1.0
 _BUYER_S = 10.0
 _OFFERS_BYTES_MAX = 16 * 2**20
 _PRICES_MAX = 4096
-# The buyer keeps to its own bounds; so much later one that is stuck is left. It may ask several sellers in turn.
+# The buyer process enforces its own timeouts. These outer timeouts are longer, because it may try several sellers.
 _LATE_S = 60.0
 _BEGINS_S = 300.0
 _GAP_S = 240.0
-# Of the caller's, and nobody else's.
+# Fields about the caller, which are never sent to the market.
 _PERSONAL = ("user", "metadata", "safety_identifier", "prompt_cache_key", "store", "service_tier")
 
 
@@ -158,7 +158,7 @@ class MarketLane:
             return await ask_worker(lease.socket_path, target, _OFFERS_BYTES_MAX, method)
 
     async def _listen(self) -> None:
-        """Hear of every change; where the buyer is away, nothing is on offer."""
+        """Follow every change. While the buyer is unreachable, the lane has no offers."""
         version = -1
         while True:
             try:
@@ -193,7 +193,7 @@ class MarketLane:
             if len(self._noted) > _PRICES_MAX:
                 self._noted.clear()
             self._noted |= {price.id for price in new.values()}
-        # Listings are signed anew every few minutes: those before them are asked about a little longer.
+        # Listings are signed again every few minutes. Requests about the previous ones come a little longer.
         for listing in list(self._tokenizers)[:-_PRICES_MAX]:
             del self._tokenizers[listing]
         self._stalls, self._told = stalls, offers

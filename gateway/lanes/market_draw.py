@@ -1,7 +1,7 @@
-"""Which of the sellers of a model is asked first, and who after it: drawn by matching's weights. Pure.
+"""The order in which the sellers of a model are asked, drawn by matching's weights. Pure.
 
-The first is matching's own choice. Those behind it are drawn by the same shares without putting back: whoever may
-not be asked, by a rule of the caller's, leaves the others with the chances that they would have had without it.
+The first is matching's own choice. The others are drawn by the same shares without replacement. If a caller's rule
+excludes a seller, the others keep the chances that they would have had without it.
 """
 
 from collections.abc import Sequence

@@ -216,7 +216,7 @@ class RelayBody:
             self._wake()
 
     def _hold(self, data: bytes) -> None:
-        """Until somebody takes it."""
+        """Buffer the bytes until a reader takes them."""
         self._held.append(data)
         self._held_bytes += len(data)
         if not self._is_holding:

@@ -7,7 +7,7 @@ from gateway.openai import ChatRequest, GenerationRequest
 
 # Every model that no list knows can do this much.
 _OUTPUT_TOKENS = 4096
-# OpenAI's completions stop after so many unless told otherwise.
+# OpenAI's completions stop after this number of tokens by default.
 _COMPLETION_TOKENS = 16
 _FORMAT_TOKENS = 16
 # The most that a model of the price list bills for one inline picture: gpt-4o-mini's 2833 + 5667 a tile, 8 tiles.

@@ -17,7 +17,7 @@ _KEPT_BYTES_MAX = 64 * 2**10
 # Far above any answer there is; of what comes behind it nothing is known, and nothing charged.
 TEXT_CHARS_MAX = 2**22
 CHOICES_MAX = 1024
-"""So many choices of an answer are followed."""
+"""The maximum number of choices of an answer that are followed."""
 _CALLS_MAX = 1024
 
 
@@ -67,9 +67,9 @@ class Transcript:
         is_stream = self._is_stream
         content, self._chunks, self._kept_bytes = b"".join(self._chunks), [], 0
         for data in data_of(content) if is_stream else [content]:
-            self._hear(_as_object(data))
+            self._read_event(_as_object(data))
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _read_event(self, event: dict[str, Any]) -> None:
         choices = event.get("choices")
         for place, said in enumerate(choices if isinstance(choices, list) else ()):
             if not isinstance(said, dict) or self._chars > TEXT_CHARS_MAX:
@@ -112,7 +112,7 @@ class _Choice:
 
 
 def _without(said: Delivered, prompt: str | int | list[int]) -> Delivered:
-    """What stands behind the prompt; of one that was given as tokens nobody here knows the text."""
+    """The text after the prompt. The text of a prompt given as tokens is unknown here."""
     if not isinstance(prompt, str):
         return said
     content = said.content

@@ -22,7 +22,7 @@ from gateway.settings import CostsSettings
 log = structlog.get_logger(__name__)
 
 SAMPLE_S = 30.0
-# So many samples of a machine at work are one measurement: a version of the rate lasts half an hour at least.
+# Samples of a busy machine per measurement: a version of the rate lasts half an hour at least.
 _SAMPLES = 60
 # The same work draws a little more or less: smaller changes are none.
 _CHANGE_RATIO = 0.1
@@ -91,7 +91,7 @@ class Rates:
                     await asyncio.to_thread(self._take, sum(samples) / len(samples))
                     samples.clear()
             except Exception:
-                # The task's edge: costs are for people to know, and nobody's answer waits for them.
+                # The task's edge: costs are informational, and no request waits for them.
                 log.exception("power not measured")
             was_busy = is_busy
 

@@ -45,7 +45,7 @@ class Spread:
 
 
 class Counter:
-    """Counts by the values of its labels; or those that somebody else keeps, and `read` gives at the scrape."""
+    """Counts by label values, or counts kept elsewhere that `read` returns at each scrape."""
 
     kind: Literal["counter"] = "counter"
 

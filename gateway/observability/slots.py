@@ -24,7 +24,7 @@ class Slot:
     spreads: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
 
     def add(self, other: "Slot") -> None:
-        """What happened besides."""
+        """Add another slot's counts to this one."""
         for lane, tokens in other.tokens.items():
             self.tokens[lane] = self.tokens.get(lane, 0.0) + tokens
         for lane, busy_s in other.busy_s.items():

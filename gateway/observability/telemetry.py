@@ -112,7 +112,7 @@ def _attributes(ended: Ended) -> Attributes:
         "gen_ai.request.model": usage.model,
         "server.address": ended.backend,
     }
-    if usage.ttft_ms is not None:  # else nobody answered
+    if usage.ttft_ms is not None:  # else no backend answered
         attributes["gen_ai.response.model"] = usage.served_model or usage.model
     if usage.outcome in ("failed", "refused"):
         attributes["error.type"] = str(ended.status) if ended.status != 200 else usage.outcome

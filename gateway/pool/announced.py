@@ -33,7 +33,7 @@ async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTE
     deadline_s = loop.time() + within_s
     heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue(_SERVICES_MAX)
 
-    def hear(
+    def note_change(
         zeroconf: Zeroconf,  # noqa: ARG001 - the library names its arguments
         service_type: str,
         name: str,
@@ -48,7 +48,7 @@ async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTE
     except (OSError, ZeroconfError) as error:
         log.warning("no multicast here", reason=str(error))
         return []
-    browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE, _BY_HAND], handlers=[hear])
+    browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE, _BY_HAND], handlers=[note_change])
     found: dict[Place, None] = {}
     try:
         with contextlib.suppress(TimeoutError):

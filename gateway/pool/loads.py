@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from gateway.pool.report import MODELS_MAX, ModelReport
 
-# A plain SSD and the work around it; whoever has seen a load knows better.
+# Assumes a plain SSD and its overhead; a measured load replaces this.
 _BYTES_PER_S = 1_000_000_000
 _AROUND_S = 2.0
 _UNKNOWN_S = 10.0

@@ -194,7 +194,7 @@ class Pool:
     async def _keep(self) -> None:
         if self._store is None:
             return
-        # Whoever writes last must have seen last.
+        # One writer at a time, so the last write has the latest state.
         async with self._keeping:
             backends = self.backends()
             added = [backend.settings for backend in backends if backend.origin == "added"]

@@ -28,7 +28,7 @@ from gateway.settings import LaneName
 
 log = structlog.get_logger(__name__)
 
-# Another gateway of the same database learns of it so much later.
+# Another gateway of the same database sees a change within this time.
 LOOK_EVERY_S = 5.0
 ALIASES_MAX = 500
 MODELS_MAX = 50

@@ -25,7 +25,7 @@ _FIRST_PAUSE_S = 0.5
 _BUSY_SHARE = 5
 _BUSY_PAUSE_S_MIN = 1.0
 _JITTER = 0.15
-# A probe is several questions; all together may take so many times the patience for one.
+# A probe is several questions; together they may take this multiple of the timeout for one.
 _QUESTIONS = 4
 _TIMEOUTS_MAX = 2
 
@@ -118,9 +118,9 @@ class Prober:
         patience_s = self.settings.silence_s if facts and facts.hears_nothing else 0.0
         standing = judge(failure, self._misses, backend.probed, silent_s, patience_s)
         if standing.state == "down":
-            self._reader = None  # Whoever comes back there may be somebody else.
+            self._reader = None  # Another server may come back at this address.
         elif patience_s and standing.state == "ready":
-            self._misses = 0  # Questions it cannot hear would only pile up before it.
+            self._misses = 0  # More questions would only queue up at a server that is too busy to read them.
         return backend.missed(standing)
 
 

@@ -33,7 +33,7 @@ class _Version(Struct, frozen=True):
 
 
 async def recognise(asker: Asker) -> BackendKind:
-    """The kind; "openai" for a list of models that has nobody's marks. Raises ProbeFailed for no such server."""
+    """The kind; "openai" for a model list without another kind's marks. Raises ProbeFailed for no such server."""
     reply = await asker.models()
     listed = reply.read(ModelList)
     if listed and (kind := _by_list(listed.data or [], reply)):

@@ -23,11 +23,11 @@ Problem = Literal["unreachable", "timeout", "refused", "loading", "strange"]
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """One model of a backend. What nobody published is None, or all that could be.
+    """One model of a backend. A value that the backend did not publish is None, or the widest possible.
 
     `aliases` are further names that the backend itself takes. `load_bytes` is how much must be read to load it.
-    `is_remote` says that the backend only passes requests on to somebody else. `state` and `note` are the model's
-    own, where they differ from the backend's. `weights` are an offer's.
+    `is_remote`: the backend only forwards requests to a third party. `state` and `note` are the model's own, if
+    they differ from the backend's. `weights` are an offer's.
     """
 
     name: str
@@ -47,10 +47,10 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True)
 class BackendReport:
-    """A backend's answer to a probe. `running` and `queued` count everybody's requests there, not ours alone.
+    """A backend's answer to a probe. `running` and `queued` count the requests of all its clients.
 
-    `kv_used` is the part of its cache of keys and values that is taken, from 0 to 1. `is_gateway`: others than we
-    may ask it, and it has its own order among them.
+    `kv_used` is the used share of its KV cache, from 0 to 1. `is_gateway`: it serves other clients too, in an
+    order of its own.
     """
 
     models: tuple[ModelReport, ...] = ()
@@ -73,7 +73,7 @@ class ProbeFailed(Exception):
 
 @dataclass(slots=True)
 class Listing:
-    """Takes models one by one, refuses names that nobody may use, and keeps count."""
+    """Takes models one by one, refuses names that are not allowed, and keeps count."""
 
     models: dict[str, ModelReport] = field(default_factory=dict)
     refused: int = 0

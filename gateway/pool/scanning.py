@@ -19,7 +19,7 @@ from gateway.settings.pool import BackendKind, PoolBackend
 HOSTS_MAX = 64
 ADDRESSES_MAX = 256
 PORTS_MAX = 64
-# What is looked at while somebody waits for the answer.
+# The maximum number of places to scan while a user waits for the answer.
 PLACES_MAX = 4096
 
 _CONNECT_S = 0.7
@@ -43,8 +43,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to look. `addresses` are what the resolver said of a host that is a name: it is not asked again, since
-    it might say something else to whoever connects than to whoever admitted it."""
+    """Where to look. `addresses` are the resolved addresses of a host name.
+
+    The name is not resolved again: a second answer might differ from the addresses that were checked."""
 
     host: str
     port: int
@@ -163,7 +164,7 @@ async def _look(client: Client, place: Place) -> Found | None:
 
 
 async def _open_door(place: Place) -> Place | None:
-    """The first of its addresses where somebody listens."""
+    """The first of its addresses where a server listens."""
     for door in place.doors:
         if await _listens(door):
             return door

@@ -23,9 +23,10 @@ _STOP_S = 10.0
 
 
 class Bookkeeper:
-    """Takes what ended off the event loop: the clerk's thread books it and tells the logs.
+    """Moves ended requests off the event loop: the clerk's thread books them and informs the logs.
 
-    `witnesses` are told of every batch besides the request log: the access log, telemetry. On the clerk's thread.
+    `witnesses` also get every batch, as the request log does: the access log, telemetry. They run on the clerk's
+    thread.
     """
 
     def __init__(

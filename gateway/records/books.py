@@ -41,7 +41,7 @@ T = TypeVar("T")
 class Books:
     """Owns the threads of the poster and of the leases, and the tasks that watch over the books.
 
-    `frozen_why` says why a user may spend nothing for now, from memory; whoever knows puts it there.
+    `frozen_why` returns from memory why a user may not spend for now. The module that freezes payers sets it.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Books:
         self._reaper = Reaper(self._poster, read)
         self.settler = Settler(self._poster, self.leases, self._look)
         self.inspection = Inspection(self._look, self._witness)
-        self.frozen_why: Callable[[str], str | None] = _nobody_is_frozen
+        self.frozen_why: Callable[[str], str | None] = _no_user_is_frozen
         self.unkept_why: Callable[[], str | None] = _nothing_is_wrong
         """Why what is booked cannot be kept, if that is so; from memory."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -119,7 +119,7 @@ class Books:
 
     @property
     def writer(self) -> Writer:
-        """Whoever takes this gateway's events."""
+        """The writer of this gateway's journal entries."""
         return self._poster
 
     async def book(self, posting: Posting) -> Posted:
@@ -158,7 +158,7 @@ class Books:
         return held
 
     async def grow(self, held: Hold, amount_nano: int) -> Hold:
-        """Have a running request's part be so large in all. Whoever stops waiting need give nothing back.
+        """Grow a running request's hold to `amount_nano` in total. A cancelled caller need not give anything back.
 
         Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen.
         """
@@ -173,7 +173,7 @@ class Books:
             raise DatabaseFailing("the books did not answer in time") from None
 
     def _check(self, user_id: str) -> None:
-        """Whether anything may be put aside for this user now.
+        """Check that funds may be reserved for this user now.
 
         Raises BooksBroken, PayerFrozen, and DatabaseFailing while what is booked cannot be kept.
         """
@@ -184,7 +184,7 @@ class Books:
             raise PayerFrozen(user_id, why)
 
     def _give_back(self, placed: "Future[Hold]") -> None:
-        """Free what nobody waited for."""
+        """Release a hold whose caller stopped waiting."""
         if placed.exception() is None:
             self.leases.end(placed.result(), 0)
 
@@ -253,7 +253,7 @@ class Books:
                 log.warning("holds reaped", count=reaped)
 
 
-def _nobody_is_frozen(_: str) -> str | None:
+def _no_user_is_frozen(_: str) -> str | None:
     return None
 
 

@@ -1,4 +1,4 @@
-"""The thread that books what ended requests leave, in batches, and hands each to whoever writes it down."""
+"""The thread that books ended requests in batches and hands each batch to the logs."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ BATCH_WAIT_S = 0.5
 WAITING_MAX = 6_000
 # Between tries, doubling: a database that restarts is back within them.
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
-# Beyond so many waiting, a batch goes to the spool after one try.
+# If more requests than this wait, a batch goes to the spool after one try.
 _PATIENT_MAX = 4096
 _REPLAY_EVERY_S = 30.0
 
@@ -82,7 +82,7 @@ class Clerk:
         self._waiting.append(ended)
         self._taken += 1
         if self._abandoned.is_set():
-            self._keep_waiting()  # Stopped in this moment: nobody else looks there any more.
+            self._keep_waiting()  # The clerk stopped just now, so no thread reads the queue any more.
             return
         # What was delivered for money is booked at once: a crash within the wait would give it away.
         is_urgent = ended.settlement.hold is not None
@@ -116,7 +116,7 @@ class Clerk:
         self._abandoned.set()
         # In this order: what the thread still takes from the queue is noted before it leaves that.
         self._keep_waiting()
-        # Booked or not, nobody knows: booking it again under its key finds out.
+        # Whether this batch was booked is unknown: booking it again under its key is safe and finds out.
         self._keep([ended.settlement for ended in self._busy_with])
         self._tell_settled(0)
 
@@ -151,12 +151,12 @@ class Clerk:
             work(*arguments)
         except Exception:
             log.exception("requests not settled", requests=len(self._busy_with))
-            self._put_aside()
+            self._keep_batch()
         self._busy_with = []
 
-    def _put_aside(self) -> None:
+    def _keep_batch(self) -> None:
         if self._abandoned.is_set():
-            return  # Whoever stops us does so.
+            return  # `stop` writes them to disk.
         try:
             self._keep([ended.settlement for ended in self._busy_with])
         except Exception:
@@ -180,7 +180,7 @@ class Clerk:
         return self._is_urgent or len(self._waiting) >= BATCH_MAX or self._stopping.is_set()
 
     def _book(self, batch: list[Ended]) -> None:
-        # Noted as counted: whoever puts them on disk keeps what is booked here, or it were another request.
+        # Store the counted requests first: if they go to disk, they must equal what is booked here.
         self._busy_with = batch = [self._counted(ended) if ended.recount else ended for ended in batch]
         settled = self._settle([ended.settlement for ended in batch])
         if self._abandoned.is_set():
@@ -237,7 +237,7 @@ class Clerk:
         self._keep(away)
 
     def _keep_waiting(self) -> None:
-        """Each that waits, by whoever takes it first."""
+        """Write each waiting request to disk. Two threads may do this; each request is taken once."""
         left = []
         with suppress(IndexError):
             while True:

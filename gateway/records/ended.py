@@ -19,9 +19,9 @@ Bearer = Literal["nobody", "gateway", "seller", "caller"]
 
 
 class Ending(Struct, frozen=True):
-    """How a request ended: the status sent, whether the answer was whole, what went wrong in words.
+    """How a request ended: the status sent, whether the answer was whole, and the error as text.
 
-    `prompt` is who bears the cost of a prompt that somebody had who is paid, if no word was delivered.
+    `prompt` is who bears the cost of a prompt that a paid backend received, if no text was delivered.
     """
 
     status: int

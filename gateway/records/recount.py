@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 DIFFERENCE_RATIO_MAX = 0.02
 # The end's own token, and what calls and thoughts are wrapped in, are among a backend's tokens, not in the text.
 _UNSEEN_TOKENS = 8
-# Texts that wait to be counted are memory: beyond so many ended requests an answer's characters are its count.
+# Texts that wait to be counted use memory. If more ended requests than this wait, characters estimate the count.
 WAITING_MAX = 512
 
 

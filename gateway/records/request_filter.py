@@ -1,4 +1,4 @@
-"""Which rows of the request log somebody wants to see, and how one walks through them, newest first."""
+"""The filter for rows of the request log, and how to page through them, newest first."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +11,10 @@ from gateway.paging import Cursor
 from gateway.records.tables import request_table
 
 SCANNED_MAX = 100_000
-"""So many rows one page looks through at most: what is rare in a long log takes several."""
+"""The maximum number of rows that one page searches: rare matches in a long log take several pages."""
 WALKED_MAX = 2000
-"""So many of the newest rows are looked through first for what some people asked: by their keys' index all that
-they ever asked is read and sorted."""
+"""The number of newest rows searched first for requests of some users: the index of their keys would read and sort
+all requests that they ever made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,10 +150,10 @@ class RequestLog:
         *,
         has_decisions: bool = True,
     ) -> RequestPage:
-        """What is wanted of the log, older than where the last page ended.
+        """The matching rows of the log that are older than the end of the last page.
 
-        Where a stretch of the log has nothing of it, up to so many `stretches` are looked through. Without
-        decisions each row has its reason alone: half of what a page costs is to make them data.
+        If a stretch of the log has no match, up to `stretches` of them are searched. Without decisions each row
+        has only its reason: decoding the decisions is half of the cost of a page.
         """
         read = _entry if has_decisions else _short_entry
         found = self._stretch(wanted, limit, before, read)
@@ -299,7 +299,7 @@ def _decision_text(entry: RequestEntry) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """PostgreSQL knows no NUL, and nobody half a surrogate pair."""
+    """Remove NUL, which PostgreSQL cannot store; replace lone surrogates, which UTF-8 cannot encode."""
     return value.replace("\0", "").encode(errors="replace").decode() if isinstance(value, str) else value
 
 

@@ -130,7 +130,7 @@ class Settler:
             return None
         except HoldExpired:
             if settlement.bill is None:
-                # Nothing is charged, and what was put aside is free already.
+                # Nothing is charged, and the hold's funds are already released.
                 return self._record([settlement.usage])[0]
             log.warning("hold settled late", request_id=held.request_id)
         except LedgerError as error:

@@ -59,7 +59,7 @@ class Breaker:
         return self.state(now_s) in ("closed", "half_open")
 
     def claim(self, now_s: float) -> None:
-        """A request was chosen for the trial: for a moment nobody else is."""
+        """A request was chosen for the trial. For a short time no other request is."""
         if self.state(now_s) == "half_open":
             self.trial_until_s = now_s + _CLAIM_S
 

@@ -1,10 +1,10 @@
-"""Which lane answers a request: a pure function of offers, health and weights to a ranking with its reasons.
+"""Ranks the lanes for a request, with reasons: a pure function of offers, health and weights.
 
-First what may and can answer (`sift`), then what each would take (`weigh`), in one cost. Own machines cost no
-dollars, so they come first until waiting for them costs more than the cloud charges. That they speak slowly is no
-reason to pay somebody else; among equals the one that is predicted to finish first leads.
+`sift` selects the offers that may and can answer, then `weigh` expresses what each would take as one cost. Own
+machines cost no dollars, so they lead until waiting for them costs more than the cloud charges. Their slow output
+is no reason to pay a provider. Among equals the offer with the earliest predicted end leads.
 
-Numbers are kept, words are made of them only when somebody asks.
+Decisions keep numbers; text is made of them only on request.
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ _PRIOR = 0.5
 _OUTLIER = 5.0
 _OUTLIERS_MAX = 2
 _TRUSTED_AFTER = 8
-# After so many, rates move slowly, and are worked out anew with every few observations only.
+# After this number of observations, rates change slowly and are solved again only every few observations.
 SETTLED = 32
 _SOLVE_EVERY = 4
 _LEAST_S = 0.02

@@ -67,7 +67,7 @@ class Health:
         return max(stalled_s, now_s - self.answered_s) if self.pending_tokens else stalled_s
 
     def owes(self, tokens: int, now_s: float) -> None:
-        """A stream is waited for whose prompt has so many new tokens."""
+        """Note a pending stream whose prompt has `tokens` new tokens."""
         if not self.pending_tokens:
             self.answered_s = now_s
         self.pending_tokens += tokens

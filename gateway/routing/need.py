@@ -71,7 +71,7 @@ def need_of(call: Call, caller: Caller, expected_tokens: int) -> Need:
 
 
 def _lane(extras: Extras) -> LaneName | None:
-    """Only the cluster goes on behind the tokens of an answer: anybody else would begin anew."""
+    """Only the cluster can continue after an answer's tokens; other lanes would start again."""
     return "cluster" if extras.resume else extras.lane
 
 

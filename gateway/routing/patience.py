@@ -7,20 +7,20 @@ from gateway.lanes.base import Offer
 from gateway.routing.prediction import Prediction
 from gateway.routing.rates import Rates
 
-# After so many answers it is known how long a backend mostly takes; the last ones count.
+# After this number of answers a backend's usual time is known; the last ones count.
 _SEEN_MIN = 20
 _SEEN_MAX = 64
 _RENEW_EVERY = 8
 _MOSTLY = 0.95
-# Nobody is hurt by less, and a second request is not worth it.
+# Shorter delays hurt no caller, and do not justify a second request.
 _LEAST_S = 0.05
 _BACKENDS_MAX = 2048
-# Of all requests that could be, so many are asked of a second backend.
+# The share of eligible requests that are sent to a second backend as well.
 _SHARE = 0.05
 _SAVED_MAX = 5.0
 
-# A first byte is late after so long and so many times the predicted time. It is given up after the setting's time
-# and so many times the predicted one: predictions for hardware that has yet to answer are rough.
+# A first byte is late after this time and this multiple of the predicted time. The wait ends after the setting's
+# time and a larger multiple: predictions are rough for hardware that has not answered yet.
 _LATE_S = 3.0
 _LATE_TIMES = 2.0
 _GIVEN_UP_TIMES = 5.0

@@ -1,4 +1,4 @@
-"""The operator's switch: buying on a lane, or selling, rests until somebody resumes it."""
+"""The operator's switch: buying on a lane, or selling, is paused until an operator resumes it."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 Pausable = Literal["cloud", "market", "selling"]
 """The lanes to other people's machines, and one's own machines' work for others."""
 
-# Another gateway of the same database learns of it so much later.
+# Another gateway of the same database sees a change within this time.
 LOOK_EVERY_S = 5.0
 
 

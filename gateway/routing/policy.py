@@ -1,7 +1,7 @@
-"""Hard rules, checked before anything is weighed: what may, can, and is wished to answer. Pure.
+"""Hard rules, checked before offers are weighed: which offers may, can, and are wanted to answer. Pure.
 
-Every check has a name, says what stands against an offer, and what would help. Rules that somebody set (a key's, a
-privacy label) are told apart from what a backend cannot do, since they end in different errors.
+Every check has a name, and says what rules an offer out and what would help. Configured rules (a key's, a privacy
+label) are distinct from a backend's missing abilities, because they end in different errors.
 """
 
 from collections.abc import Iterable, Set
@@ -79,7 +79,7 @@ class Rule:
 
 
 class Objection(Struct, frozen=True):
-    """What stands against an offer; in words only when somebody asks."""
+    """A reason against an offer, formatted as text only on request."""
 
     check: Check
     values: tuple[Any, ...] = ()
@@ -128,8 +128,8 @@ def objection_to(offer: Offer, need: Need, caller: Caller) -> Objection | None:
 def clearance_of(offer: Offer) -> Privacy:
     """The most private label that may go there.
 
-    Nobody else's machine is ever cleared for private requests: a provider or seller is for internal ones where
-    the owner of this gateway says so, else for public ones.
+    A third party's machine is never cleared for private requests. A provider or seller is cleared for internal
+    ones if this gateway's owner says so, else for public ones.
     """
     if offer.lane not in FOREIGN:
         return offer.clearance
@@ -158,7 +158,7 @@ def _forbidden(offer: Offer, need: Need, caller: Caller) -> Objection | None:
 
 
 def lack_of(offer: Offer, kind: Kind, features: Set[Feature]) -> Objection | None:
-    """What the model at this backend cannot do, whoever asks."""
+    """What the model at this backend cannot do, for any caller."""
     if kind not in offer.kinds:
         is_embedding = kind in GENERATES and "embedding" in offer.kinds
         return Objection("kind", ("is an embedding model" if is_embedding else f"does not {DOES[kind]}",))

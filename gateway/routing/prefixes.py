@@ -1,8 +1,8 @@
-"""Which backend has seen how much of a prompt: chains of block hashes, and who was sent them last.
+"""How much of a prompt each backend has seen: chains of block hashes, and the backend that got them last.
 
-A prompt is cut into blocks of 64 bytes. Each block's checksum takes in the one before, so that equal ones mean
-equal beginnings; the first takes in the model, the tenant and the privacy class under a secret of the process, so
-that nobody learns from a fast answer what another one asked. Two that collide cost a wrong guess, no more.
+A prompt is cut into blocks of 64 bytes. Each block's checksum includes the previous one, so equal checksums mean
+equal prefixes. The first includes the model, the tenant and the privacy class under a secret of the process, so a
+fast answer does not reveal another tenant's prompt. A collision costs only a wrong guess.
 """
 
 from collections import OrderedDict

@@ -13,7 +13,7 @@ from gateway.routing.priors import Speed, prior_of
 from gateway.settings import LaneName
 
 _ALPHA = 0.1
-# A backend that is still being started, where nobody says how long that takes.
+# The wait for a starting backend that does not say how long the start takes.
 STARTING_S = 10.0
 _USUAL_ANSWER_TOKENS = 256
 
@@ -24,7 +24,7 @@ _ASSUMED_SERIAL: dict[LaneName, float] = {"cluster": 0.2, "pool": 0.2, "cloud": 
 # How far first tokens are off what was predicted, as a share.
 _ASSUMED_SPREAD = 0.2
 _LEAST_S = 0.001
-# A backend that was not chosen so many times in a row may no longer be what it was.
+# A backend that was passed over this many times in a row may have changed.
 _OLD_AFTER = 200
 # What a token that the backend was sent before costs beside a new one: some have left its cache since.
 _ASSUMED_KNOWN_SHARE = 0.1
@@ -34,11 +34,11 @@ _STRIDE_MAX = 256
 
 
 class Load(Struct, frozen=True, gc=False):
-    """What stood before a request when it was sent.
+    """The load ahead of a request when it was sent.
 
-    `slots` are the requests that the backend answers at once: by its own word, or as many as were seen to be; None
-    where nothing is known. `beside` are all other requests there, `pending_tokens` those prompts' that have no
-    answer yet. `stalled_s` is how long nobody there has got what this request would wait for.
+    `slots` are the requests that the backend answers in parallel, as reported or as observed; None if unknown.
+    `beside` counts all other requests there; `pending_tokens` are the prompt tokens of those without an answer
+    yet. `stalled_s` is how long no request there has got what this request would wait for.
     """
 
     prompt_tokens: int
@@ -124,7 +124,8 @@ class Rates:
     def is_due(self, now_s: float) -> bool:
         """Whether to learn from one more answer: from each until rates have settled, and where they are few.
 
-        Else from every so many'th, which takes slow and fast ones as they come; the first after a pause would not.
+        Otherwise from one of every `_stride` answers, which samples slow and fast ones evenly. Sampling the first
+        after a pause would not.
         """
         self._passed += 1
         since_s = now_s - self._looked_s
@@ -200,7 +201,7 @@ class Rates:
         return overhead_s + prompt_s * (load.prompt_tokens - known) + known_s * known
 
     def _queue_s(self, load: Load) -> float:
-        """Service time before it: until enough slots are free; all of it where nobody knows how many there are."""
+        """Service time ahead of it: until enough slots are free, or all of it if the slot count is unknown."""
         if load.slots is None:
             return load.beside * self.service_s
         return max(0, load.beside - load.slots + 1) * self.service_s / load.slots

@@ -27,7 +27,7 @@ from gateway.settings.routing import chain_of_fallbacks
 SAMPLE = 16
 # What an estimated token is, as everywhere where no tokenizer was asked.
 BYTES_PER_TOKEN = 4
-# With so many candidates of the model that was asked for, nobody gets as far as its fallbacks.
+# With this number of candidates for the requested model, its fallbacks are never reached.
 _ENOUGH = 3
 
 
@@ -60,7 +60,7 @@ class Router:
         self._paused: frozenset[str] = frozenset()
 
     def pause(self, lanes: Collection[str]) -> None:
-        """From the next request on these lanes get nothing, and all others what is theirs."""
+        """From the next request on, these lanes get no requests; all other lanes are resumed."""
         self._paused = frozenset(lanes)
 
     def decide(self, caller: Caller, call: Call) -> Decision:

@@ -5,7 +5,7 @@ from sqlmodel import Field, SQLModel
 
 
 class PauseRow(SQLModel, table=True):
-    """What rests until somebody takes the row away. `actor` is who put it there."""
+    """A switch that is paused until its row is deleted. `actor` is the user who paused it."""
 
     __tablename__ = "pause"
 

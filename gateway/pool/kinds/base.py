@@ -1,4 +1,4 @@
-"""What every kind of backend is to the prober: somebody who can ask it and say what it said."""
+"""The interface of every backend kind to the prober: it queries the backend and reports the answer."""
 
 from typing import Protocol
 

@@ -4,7 +4,7 @@ TabbyAPI (2024 and later): /v1/models lists the whole folder to an administrator
 loaded, 503 where none is. Another one is loaded by its administrator, not by a request.
 
 exo (1.0 and later): /v1/models lists what may be run, /ollama/api/ps what has an instance. A model without an
-instance answers with an error until somebody places one.
+instance answers with an error until an instance is placed.
 """
 
 from msgspec import Struct

@@ -75,8 +75,9 @@ class _Version(Struct, frozen=True):
 
 
 class OllamaReader:
-    """Remembers what /api/show said: it is long, and stays true as long as the digest does. So does the version,
-    for a server that was away is read anew."""
+    """Caches /api/show: the answer is long, and holds while the digest is the same.
+
+    The version is also cached: a server that was unreachable gets a new reader."""
 
     def __init__(self) -> None:
         self._version: _Version | None = None
@@ -108,7 +109,7 @@ class OllamaReader:
         try:
             shown = (await asker.post("/api/show", {"model": key[0]})).read(_Show)
         except ProbeFailed:
-            return  # Asked again at the next probe; until then nobody knows what it can.
+            return  # Asked again at the next probe; until then its abilities are unknown.
         self._shown[key] = shown or _Show()
 
     def _report(self, tag: _Tag, loaded: dict[str, _Loaded] | None) -> ModelReport:
