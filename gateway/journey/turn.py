@@ -85,7 +85,7 @@ async def wait_for_candidate(services: Services, trip: Trip, failed: Failures) -
     False if there is neither, or if neither ends within the request's patience.
     """
     _leave_turn(services, trip)
-    is_found = _decide_anew(services, trip, failed)
+    is_found = _decide_again(services, trip, failed)
     pause = first_pause(services, trip.decision)
     if pause and pause.left_s > _patience_s(services, trip):
         pause = None
@@ -95,7 +95,7 @@ async def wait_for_candidate(services: Services, trip: Trip, failed: Failures) -
         return False
     try:
         if pause and not is_found:
-            await _sit_out(services, trip, pause.name, pause.left_s, lambda: _decide_anew(services, trip, failed))
+            await _sit_out(services, trip, pause.name, pause.left_s, lambda: _decide_again(services, trip, failed))
         elif outage and not is_found:
             await _sit_out(services, trip, outage, RESTART_S, lambda: _is_over(services, trip, failed))
         await take_turn(services, trip)
@@ -105,8 +105,8 @@ async def wait_for_candidate(services: Services, trip: Trip, failed: Failures) -
 
 
 def _is_over(services: Services, trip: Trip, failed: Failures) -> bool:
-    """Whether somebody may be asked, or nobody can be waited for any more."""
-    if _decide_anew(services, trip, failed):
+    """Whether a candidate may be asked, or none is left to wait for."""
+    if _decide_again(services, trip, failed):
         return True
     return not (first_pause(services, trip.decision) or find_outage(services, trip.decision, failed))
 
@@ -122,7 +122,7 @@ async def _sit_out(
         services.metrics.queue_seconds.observe(time.monotonic() - began_s)
 
 
-def _decide_anew(services: Services, trip: Trip, failed: Failures) -> bool:
+def _decide_again(services: Services, trip: Trip, failed: Failures) -> bool:
     """Whether anybody may be asked now; the trip has the decision."""
     decision = _allowed(trip, services.router.decide(trip.caller, trip.call))
     candidates = tuple(c for c in decision.candidates if answers_again(services, c.offer, failed))

@@ -85,14 +85,14 @@ class TwinsBody:
             while not await self._send_part(stream):
                 pass
         finally:
-            # Here alone: whoever goes on from the text, behind all twins, adds to it.
+            # Count only here: a continuation from the text, after all replicas, adds to it.
             self._count(stream)
 
     async def close(self) -> None:
         await self._part.body.close()
 
     async def _send_part(self, stream: TakenStream) -> bool:
-        """Whether the answer is whole now; otherwise the next part has begun. Raises what nobody mends."""
+        """Whether the answer is complete; otherwise the next part has begun. Raises errors that no replica can fix."""
         try:
             await self._send_all(stream)
         except _OF_THE_REQUEST:
@@ -103,7 +103,7 @@ class TwinsBody:
             await self._part.body.close()
             if not await self._go_on(stream, error):
                 raise
-            note_error(self._services, broken, error)  # of what is raised, whoever is told takes note
+            note_error(self._services, broken, error)  # the handler of a raised error notes it itself
             return stream.is_done
         if self._part is not self._first:
             self._leave()
@@ -186,7 +186,7 @@ def _is_free_twin(offer: Offer, weights: str) -> bool:
 
 
 def _can_be_resumed(call: Call) -> bool:
-    """Half an answer that somebody else has resumed is theirs to resume again."""
+    """Whether this gateway may resume the answer. If the request itself resumes one, its client resumes it again."""
     request = call.request
     if call.kind not in GENERATES or not request.is_stream or (request.millrace and request.millrace.resume):
         return False
