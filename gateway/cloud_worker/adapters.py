@@ -47,7 +47,7 @@ litellm.cache = None
 litellm.turn_off_message_logging = True
 litellm.disable_streaming_logging = True
 litellm.disable_hf_tokenizer_download = True
-# Its counter measures images too, which it would fetch. What providers do not count, the gateway does.
+# litellm's counter would fetch images to measure them. The gateway counts what providers do not.
 litellm.disable_token_counter = True
 litellm.callbacks = []
 litellm.input_callback = []

@@ -1,6 +1,6 @@
 """Bounds on what providers send, set on every httpx client of the process: litellm's adapters have none.
 
-An answer is asked for without compression, since some kilobytes could stand for gigabytes, and is refused with it.
+Requests ask for uncompressed answers, and compressed ones are refused: some kilobytes could expand to gigabytes.
 """
 
 from collections import Counter
@@ -82,7 +82,7 @@ async def _bound_async(response: httpx.Response) -> None:
 
 
 class _BoundedStream(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """Passes a body on, and raises AnswerTooLarge where it exceeds a bound."""
+    """Passes a body on, and raises AnswerTooLarge if it exceeds a bound."""
 
     _held: ClassVar[Counter[str]] = Counter()
     """Bytes of whole answers under way, by host."""
@@ -143,7 +143,7 @@ class _BoundedStream(httpx.AsyncByteStream, httpx.SyncByteStream):
             self._tail = text[-2:]
 
     def _release(self) -> None:
-        """What has come is no longer under way: it was read, or is dropped."""
+        """Release the received bytes: they were read, or are dropped."""
         if self._is_whole and self._size_bytes:
             self._held[self._host] -= self._size_bytes
             self._size_bytes = 0

@@ -1,4 +1,4 @@
-"""The worker's HTTP application: bounds what it takes on, and drops a request when its client hangs up."""
+"""The worker's HTTP application: limits its requests, and drops a request when its client disconnects."""
 
 import asyncio
 import os
@@ -120,7 +120,7 @@ class CloudApp:
 
 
 def _usual_key_name(model: CloudModel, provider: str) -> str | None:
-    """None where the key may come into wrong hands, at another address, and where it is not the custom."""
+    """None if another address could get the key, or if the provider uses no such key."""
     if model.base_url or model.secret_parameters or provider in KEYLESS:
         return None
     return usual_key_name(provider)

@@ -1,4 +1,4 @@
-"""Why a request was not answered, in OpenAI's shape: `Refusal`, and litellm's exceptions turned into one.
+"""Errors in OpenAI's format: `Refusal`, and the conversion of litellm's exceptions to it.
 
 The exceptions are told apart by the names of their classes, so that nothing here needs litellm.
 """
@@ -17,7 +17,7 @@ CHAIN_LENGTH_MAX = 10
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """What the gateway is told instead of an answer; it never holds a key."""
+    """The error that the gateway gets instead of an answer; it never contains a key."""
 
     status: int
     code: str

@@ -1,4 +1,4 @@
-"""What the gateway tells the cloud worker: the models and their providers, the keys file, and every bound."""
+"""The configuration that the gateway sends the cloud worker: models, providers, the keys file, and every bound."""
 
 from typing import Annotated
 

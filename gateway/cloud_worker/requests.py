@@ -109,7 +109,7 @@ def parse(body: bytes, kind: Literal["chat", "completion"]) -> Request:
 
 
 def _check(request: Request) -> None:
-    """What the types above cannot say."""
+    """Check rules that the types above cannot express."""
     if isinstance(request, ChatRequest):
         for position, message in enumerate(request.messages):
             place = f"messages[{position}]"

@@ -1,6 +1,6 @@
-"""One worker process as the gateway holds it: started in a folder and a session of its own, watched, ended.
+"""One worker process of the gateway: started in its own folder and session, monitored, and stopped.
 
-What it runs is a `Program`: the cloud worker's, or another one that lives by the same rules (gateway.buying).
+It runs a `Program`: the cloud worker's, or another one with the same protocol (gateway.buying).
 """
 
 import asyncio
@@ -45,9 +45,9 @@ class WorkerFailed(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """What is run, `python -m module`, and the orders on its stdin: one line of JSON, from the socket's path.
+    """The module to run with `python -m`, and its configuration: one line of JSON on stdin, by socket path.
 
-    It says `Health` on stdout once it serves, answers `GET /healthz` with it, and ends with its stdin.
+    It prints `Health` on stdout once it serves, answers `GET /healthz` with it, and exits when its stdin closes.
     """
 
     name: str
@@ -69,7 +69,7 @@ def cloud_program(configuration: CloudConfiguration) -> Program:
 
 @dataclass(eq=False)
 class WorkerProcess:
-    """A worker that has said it is ready; `leases` counts the requests that hold on to its socket."""
+    """A worker that has reported it is ready; `leases` counts the requests that use its socket."""
 
     generation: int
     socket_path: Path
@@ -118,7 +118,7 @@ class WorkerProcess:
         return await self._process.wait()
 
     async def health(self, timeout_s: float) -> Health | None:
-        """What GET /healthz says, or None when it does not say it in time."""
+        """The answer of GET /healthz, or None if it does not come in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await _fetch_health(self.socket_path)
@@ -141,7 +141,7 @@ class WorkerProcess:
 
 
 async def launch(program: Program, generation: int, start_s: float) -> WorkerProcess:
-    """Start a worker and wait until it answers; raises WorkerFailed, and leaves nothing behind when it does."""
+    """Start a worker and wait until it answers. Raises WorkerFailed, after removing process and folder."""
     folder, process, log_relay = None, None, None
     try:
         folder = _private_folder(program.folder_prefix)

@@ -1,4 +1,4 @@
-"""The coordinator put together from the settings, and what this gateway does with it as long as it runs."""
+"""Builds the coordinator from the settings, and runs this gateway's tasks that use it."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ _UNTOLD_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """What gateways agree through, and who of them is there."""
+    """The coordinator that gateways share, and the list of live gateways."""
 
     coordinator: Coordinator
     membership: Membership

@@ -1,4 +1,4 @@
-"""Who is answered, as the journey sees it."""
+"""The client of a request, as the journey sees it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -25,7 +25,7 @@ class Client(Out, Protocol):
         """`is_full`, until this answer ends, while anything waits here that the reader's socket did not take."""
 
     def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """Everything was written. Trailers follow it where they may; the head has announced them."""
+        """Everything was written. Trailers follow if they are allowed; the head has announced them."""
 
     def break_off(self, error: ApiError) -> None:
         """No more will come, and not everything was written."""

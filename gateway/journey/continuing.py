@@ -1,8 +1,8 @@
-"""Going on with a stream that its backend broke off, at another backend and from the text so far.
+"""Continues a broken stream at another backend, from the text so far.
 
-Only for requests that ask for it: another model, or the same with other chances, goes on where the first one
+Only for requests that ask for it: another model, or the same one with other sampling, continues where the first
 stopped. Never across costs: both backends are free of charge. Never with tools, schemas, log-probabilities or
-several choices, where half an answer cannot be gone on with.
+several choices, because half of such an answer cannot be continued.
 """
 
 from functools import partial

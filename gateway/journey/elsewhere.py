@@ -1,4 +1,4 @@
-"""Who gives the rest of an answer that its backend broke off: the best of those who may, up to the first bytes."""
+"""Finds the backend for the rest of a broken answer: the best allowed candidate, opened up to its first bytes."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ async def open_elsewhere(
             services.metrics.continuations.labels(offer.lane, "failed").inc()
             failed.add(offer.label)
             continue
-        # What the request log says; the caller has had its headers.
+        # For the request log; the caller already has its headers.
         trip.decision = structs.replace(trip.decision, said=f"{trip.decision.reason}; continued on {offer.label}")
         services.metrics.continuations.labels(offer.lane, "begun").inc()
         return answer

@@ -65,7 +65,7 @@ def observe_answer(metrics: Metrics, trip: Trip, meter: Meter) -> None:
     tallies.request_seconds.observe(elapsed_s)
     if first_byte_s is not None:
         tallies.first_token_seconds.observe(first_byte_s)
-        # What comes as a whole, or was there already, does not show how fast it was made.
+        # Whole and cached answers do not show how fast they were generated.
         if tokens > 1 and trip.call.request.is_stream and not trip.found:
             tallies.token_seconds.observe((elapsed_s - first_byte_s) / (tokens - 1))
     tallies.prompt_tokens.value += meter.prompt_tokens
@@ -73,7 +73,7 @@ def observe_answer(metrics: Metrics, trip: Trip, meter: Meter) -> None:
 
 
 def _recount(trip: Trip, meter: Meter) -> Recount | None:
-    """Of what the backend has counted itself, the count is only checked."""
+    """The recount of an answer. If the backend counted it, the recount is only a check."""
     offer = trip.offer
     if offer is None:
         return None

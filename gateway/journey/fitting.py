@@ -1,4 +1,4 @@
-"""The part of an event that is still paid for, where the event as a whole is more. Pure."""
+"""Cuts an event to the part that the hold still covers. Pure."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What of an answer has reached its caller: the text that is charged for, wherever the answer breaks off."""
+"""Tracks the part of an answer that reached its caller. That text is charged, wherever the answer breaks off."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,8 @@ from gateway.lanes.transcript import Transcript, generated
 from gateway.openai import GENERATES
 from gateway.records.recount import Recounter
 
-# What is written in one piece. Of a piece that the socket had no room for as a whole nothing is charged: while a
-# caller reads as fast as the answer comes, pieces are what came; one who lags gets event by event.
+# The maximum size of one write. Only writes that the socket accepted in full are charged. A client that keeps up
+# gets chunks as they arrive; a slow client gets one event at a time.
 PIECE_BYTES_MAX = 2**10
 
 
@@ -44,7 +44,7 @@ class Heard:
         is_whole: bool,
         others: tuple[Delivered, ...] = (),  # noqa: ARG002
     ) -> None:
-        """Say what was delivered, where the backend's count of a whole answer is to be checked."""
+        """Record the delivered text if the backend's count of a whole answer is to be checked."""
         if is_whole and meter.source == "upstream":
             meter.delivered = self._said.choices()
 
@@ -130,11 +130,11 @@ class Followed(Heard):
         return not self.is_full and self._said.finished() >= choices
 
     def tell(self, meter: Meter, call: Call, *, is_whole: bool, others: tuple[Delivered, ...] = ()) -> None:
-        """Have a whole answer charged as it was counted, one that was bought and left here whole as our buyer
-        counts it, and all else by what arrived.
+        """Charge a whole answer by its count, a bought answer that was sent in full by the buyer's count, and all
+        others by the text that arrived.
 
-        What counts no token is no count. `others` is what those were given who followed the answer: the longer of
-        both is charged.
+        A count of zero tokens is ignored. `others` is the text delivered to other clients of the same answer: the
+        longer text is charged.
         """
         is_counted = is_whole or (meter.cost_nano is not None and not self._lags)
         if is_counted and meter.source != "estimate" and meter.completion_tokens:
@@ -165,7 +165,7 @@ class Followed(Heard):
             self._put_waiting()
 
     def break_off(self, error: ApiError) -> None:
-        """What waits still goes out, uncharged: the caller did not get an answer."""
+        """Send the waiting bytes uncharged: the caller did not get an answer."""
         for data in self._waiting:
             self._client.write(data)
         self._waiting.clear()

@@ -1,7 +1,7 @@
-"""A second backend beside one that is slow to begin: who begins first answers, the other is stopped at once.
+"""Asks a second backend if the first is slow to begin. The first to begin answers, and the other is stopped.
 
-Only between own backends, which cost nothing, with equal clearance, and only if the second one has room. If there
-is no such backend, one that is mute is left, and the next candidate is asked in its place.
+Only between own backends, which cost nothing, with equal clearance, and only if the second one has room. Without
+such a backend, a silent first one is abandoned, and the next candidate is asked in its place.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def are_equal(first: Offer, second: Offer) -> bool:
 async def open_hedged(
     services: Services, trip: Trip, offer: Offer, dispatch: Dispatch, others: Sequence[Candidate]
 ) -> Answer:
-    """The first bytes from there, or from one of the others that was asked later and had them earlier.
+    """The first bytes from `offer`, or from another candidate that was asked later and began earlier.
 
     Raises LaneTimeout, too, if the next candidate should be asked: the backend answers no probe any more, or half
     of the time is over that the request allows.
@@ -199,7 +199,7 @@ class _Race:
         return not health.of(offer.label).breakers.barring(offer.model_there, health.now_s())
 
     def _has_time(self, offer: Offer) -> bool:
-        """Whether it may be asked, and has nothing else to do with some of its room."""
+        """Whether it may be asked and has a free slot."""
         if not self._may_ask(offer):
             return False
         if offer.slots is None:

@@ -1,6 +1,6 @@
 """The money behind a paid request: reserved before it is sent, and more of it while its answer streams.
 
-One hold for the request, however many providers it is tried at; what its budgets have reserved grows with it.
+A request has one hold, however many providers are tried. Its budgets' reservations grow with the hold.
 """
 
 from typing import Literal
@@ -17,7 +17,7 @@ from gateway.services import Services
 Ended = Literal["credits_exhausted", "budget_exceeded", "payments_frozen", "books_unavailable"]
 """Why an answer gets no further than what is paid for."""
 
-# What one refusal says is there, another request may take before the next try.
+# Another request may take the amount that a refusal reports as available before the next try.
 _TRIES_MAX = 8
 
 
@@ -96,7 +96,7 @@ async def _cover(services: Services, trip: Trip, amount_nano: int) -> None:
         await trip.ticket.cover(amount_nano)
         trip.hold = await _hold(services, trip, amount_nano)
     except (GatewayError, LedgerError, PayerFrozen):
-        # What the books refused, other requests of these budgets may spend.
+        # Other requests of these budgets may spend the amount that the ledger refused.
         trip.ticket.uncover(held.amount_nano if held else 0)
         raise
 
@@ -107,7 +107,7 @@ async def _hold(services: Services, trip: Trip, amount_nano: int) -> Hold | None
         # A user who is both buyer and seller would turn promotional credits into money.
         payer = payer._replace(takes_lots=False)
     elif lane == "cloud":
-        # What sellers earn is paid out: only providers may be paid at this gateway's expense.
+        # Sellers' earnings are paid out, so only providers may be paid at this gateway's expense.
         payer = payer._replace(is_own_use=trip.caller.owns_provider_keys)
     if trip.hold and (trip.hold.takes_lots, trip.hold.is_own_use) != (payer.takes_lots, payer.is_own_use):
         # The hold was for an endpoint that was asked before. It belongs to another lease; free it.

@@ -1,4 +1,4 @@
-"""How a stream ends where its payer's money does: as one that came to its limit of tokens, and says why."""
+"""The end of a stream whose payer's funds are used up: as at a token limit, with the reason."""
 
 import time
 from typing import Any

@@ -14,7 +14,7 @@ _STOP_S = 5.0
 
 
 async def send_out(body: Body, hearing: Followed, choices: int) -> None:
-    """Send the body, as it does itself. Returns, too, where its caller had left and it came to its end."""
+    """Send the body. Also returns normally if its caller had left and the body reached its end."""
     sending = asyncio.create_task(body.send(hearing), name="paid answer")
     try:
         await asyncio.wait((sending,))

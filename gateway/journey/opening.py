@@ -46,10 +46,9 @@ _REFUSED = (RateLimited, *_NO_MONEY)
 async def open_first(services: Services, trip: Trip) -> Answer:
     """The best candidate that begins to answer; one that fails before its first byte is replaced by the next.
 
-    One that the caller's money or limits do not cover is replaced, too, by those that they do cover. Where none of
-    these answers, that is what the caller is told. If the only ones left asked to be left alone, or are a gateway
-    that restarts, the request waits for the end of the first such pause or of the restart, as long as its patience
-    lasts.
+    A candidate that the caller's money or limits do not cover is also replaced, by those that they cover. If none
+    of these answers, the caller gets that refusal. If the only ones left asked for a pause, or are a gateway that
+    restarts, the request waits for the end of the first pause or of the restart, within its timeout.
     """
     failure: LaneFailed | None = None
     refusal: Exception | None = None
@@ -86,7 +85,7 @@ async def open_first(services: Services, trip: Trip) -> Answer:
 
 
 async def _others(services: Services, trip: Trip, rest: deque[Candidate], refusal: Exception) -> deque[Candidate]:
-    """Those of the rest that the refusal does not concern, with a turn at the first; none where no turn comes."""
+    """The remaining candidates that the refusal does not affect, with a turn at the first; else none."""
     log.info("not covered", request_id=trip.call.id, lane=trip.lane, reason=str(refusal))
     if isinstance(refusal, _NO_MONEY) and trip.offer and trip.offer.lane == "market":
         # Given credits, which the market does not take, may pay a provider.
@@ -105,7 +104,7 @@ async def _others(services: Services, trip: Trip, rest: deque[Candidate], refusa
 
 
 async def enter_for(services: Services, trip: Trip, offer: Offer) -> None:
-    """Limits on what is to answer hold, too, where it was asked for by another name. Raises RateLimited."""
+    """Apply the limits of the answering model also if it was requested by another name. Raises RateLimited."""
     ticket = trip.ticket
     if ticket and (offer.model != ticket.model or offer.stands_for or ticket.further):
         await services.limits.enter_beside(ticket, trip.caller, (offer.model, *offer.stands_for))

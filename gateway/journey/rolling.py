@@ -44,7 +44,7 @@ class PaidUp(GatewayError):
 
 
 def rolled(services: Services, trip: Trip, answer: Answer) -> Answer:
-    """The answer as its hold grows with it, where not all that it may have is paid for."""
+    """The answer with a growing hold, if the hold does not cover its maximum."""
     allowance = trip.allowance
     if allowance is None or trip.hold is None or trip.paid_tokens >= allowance.tokens_max:
         return answer
@@ -68,7 +68,7 @@ class RollingBody:
         self._meter: Meter = answer.meter
 
     async def send(self, out: Out) -> None:
-        """Raises PaidUp where it comes to the end of what is paid for: upstream's work is stopped then."""
+        """Raises PaidUp at the end of the paid part; the upstream is then stopped."""
         rolling = self._rolling
         rolling.out = out
         try:
@@ -125,10 +125,10 @@ class _Gathered:
 
 
 async def _cover_count(services: Services, trip: Trip, allowance: Allowance, meter: Meter) -> None:
-    """Where the provider has counted more than could be seen, the hold should cover that, too.
+    """If the provider counted more than was visible, grow the hold to cover that too.
 
-    If it cannot, the answer has been given all the same, and the house bears the rest: also what the provider
-    counts beyond the length that the request has bound it to.
+    If it cannot grow, the answer was delivered anyway, and this gateway bears the rest. That includes what the
+    provider counts beyond the requested length.
     """
     price = trip.offer.price if trip.offer else None
     if price is None or trip.hold is None:
@@ -176,7 +176,7 @@ class _Rolling:
         return bool(self._waiting) or self.out.is_full
 
     async def drain(self) -> None:
-        """Raises PaidUp where what waits is not paid for, and will not be."""
+        """Raises PaidUp if the waiting part is not paid for and will not be."""
         self._pass()  # More may have been reserved since the last write.
         while self._waiting:
             await self._wait_for_more()
@@ -197,7 +197,7 @@ class _Rolling:
 
     @property
     def _paid_tokens(self) -> int:
-        """Those of all choices together; once all that upstream may say is paid for, nothing is looked at."""
+        """The paid tokens of all choices together. Once the maximum is paid, events are not examined."""
         return self._trip.paid_tokens * self._allowance.choices
 
     def _pass(self) -> None:
@@ -227,7 +227,7 @@ class _Rolling:
         return refusal
 
     async def _wait_for_more(self) -> None:
-        """What was refused some text ago is asked for once more: other requests may have ended since."""
+        """Request the refused amount once more: other requests may have ended since."""
         if self._asking is None:
             if self._refusal and self._has_asked_here:
                 self._pass_part()
@@ -241,7 +241,7 @@ class _Rolling:
             raise PaidUp("books_unavailable")
 
     def _pass_part(self) -> None:
-        """Of an event that is more than is left, the beginning: some upstreams say all they have in one."""
+        """Pass the beginning of an event that exceeds the paid rest: some upstreams send one event in all."""
         size_bytes = self._tally.bytes_left(self._paid_tokens)
         part = part_of(self._waiting[0], size_bytes)
         if part and not self._tally.take(part, self._paid_tokens):

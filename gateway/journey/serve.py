@@ -30,7 +30,7 @@ from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-# What limits on tokens reserve for an answer whose length the request leaves open.
+# Tokens that limits reserve for an answer whose length the request leaves open.
 _OUTPUT_TOKENS = 1024
 
 

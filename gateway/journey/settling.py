@@ -1,4 +1,4 @@
-"""What follows a request: what it had taken is given back, routing learns of it, the books get to know."""
+"""Finishes a request: releases its slots and holds, reports to routing, and books it."""
 
 from msgspec import structs
 
@@ -15,7 +15,7 @@ _BY_BACKEND = ("upstream", "tokenizer")
 
 
 def report(trip: Trip, meter: Meter, ending: Ending) -> None:
-    """What routing learns of the backend, where one was asked."""
+    """Report the outcome to routing, if a backend was asked."""
     dispatch = trip.dispatch
     if dispatch is None:
         return
@@ -47,10 +47,10 @@ def settle(services: Services, trip: Trip, meter: Meter, ending: Ending) -> None
 
 
 def _bearer(hang_ups: HangUps, trip: Trip, meter: Meter, ending: Ending) -> Bearer:
-    """Who bears the cost of a prompt that no word was delivered for.
+    """The bearer of a prompt's cost if no text was delivered.
 
-    Once the provider has begun the caller does. Before that this gateway does, or the seller, for as many as a
-    payer may leave unpaid. Who failed is paid nothing; what sellers are owed our buyer says.
+    Once the provider has begun, the caller bears it. Before that this gateway does, or the seller, for as many
+    requests as a payer may leave unpaid. A failed backend is paid nothing. The buyer states what sellers are owed.
     """
     offer = trip.offer
     if offer is None or offer.price is None or trip.hold is None or not trip.has_asked or meter.completion_tokens:
@@ -67,7 +67,7 @@ def _bearer(hang_ups: HangUps, trip: Trip, meter: Meter, ending: Ending) -> Bear
 
 
 def refusal(error: BaseException) -> Ending:
-    """How a request ended that got no answer; 499 is what others log for a caller who hung up."""
+    """The ending of a request without an answer. As in nginx, 499 means that the caller disconnected."""
     if not isinstance(error, Exception):
         return Ending(499, "interrupted")
     status = to_api_error(error).status

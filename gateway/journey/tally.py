@@ -1,4 +1,4 @@
-"""How much of an answer a stream has brought so far, event by event, as cheaply as will do."""
+"""Estimates how much of an answer a stream has delivered so far, event by event, at low cost."""
 
 from typing import Any
 

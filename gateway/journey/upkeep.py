@@ -1,4 +1,4 @@
-"""A model is loaded before it is needed, or put away, where its backend does either when it is told to."""
+"""Loads a model before it is needed, or unloads it, if its backend supports that."""
 
 import asyncio
 from dataclasses import replace

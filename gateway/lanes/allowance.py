@@ -17,7 +17,7 @@ STEP_TOKENS_MAX = 4096
 USEFUL_TOKENS = 16
 """Less than this is not worth beginning an answer for, or going on with one."""
 
-# Claude thinks only when it is told to, which `_works_unseen` sees by itself.
+# Claude thinks only on request, which `_works_unseen` checks itself.
 _THINKS_WHEN_TOLD = ("anthropic",)
 
 

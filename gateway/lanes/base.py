@@ -1,4 +1,4 @@
-"""What every lane is to the journey: models on offer, and a call that becomes an answer."""
+"""The interface of every lane to the journey: models on offer, and a call that becomes an answer."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -76,12 +76,12 @@ class Offer:
 
     @property
     def model_there(self) -> str:
-        """What the backend itself calls the model."""
+        """The model's name at the backend."""
         return self.served_as or self.model
 
     @property
     def counted_as(self) -> str:
-        """Whose tokenizer its answers are counted by: the model's, or the one that a listing pins."""
+        """The tokenizer that counts its answers: the model's, or the one that a listing pins."""
         if self.lane == "market" and self.price:
             return f"market/{self.price.source}"
         # Owners name the tokenizers of pool models by the names that callers use.
@@ -96,7 +96,7 @@ class Offer:
 class Call(Struct, frozen=True):
     """A checked request with its original bytes and the id that every log line and row of it carries.
 
-    Only calls of the same `tenant` share what is cached of prompts. What is derived is worked out once.
+    Only calls of the same `tenant` share cached prompts. Derived values are computed once.
     """
 
     id: str
@@ -116,7 +116,7 @@ class Call(Struct, frozen=True):
 
     @property
     def features(self) -> dict[Feature, str]:
-        """What a lane must be able to do, beyond text in and text out, and the field that asks for it."""
+        """The abilities that the call needs beyond text in and text out, each with the field that requests it."""
         features = self._features
         if features is None:
             features = features_of(self.request)

@@ -24,7 +24,7 @@ class Body(Protocol):
     async def send(self, out: Out) -> None:
         """Write everything, then return.
 
-        Raises LaneFailed and GenerationError when it breaks off. Cancelled, it stops the upstream's work at once.
+        Raises LaneFailed and GenerationError if it breaks off. On cancellation it stops the upstream immediately.
         """
 
     async def close(self) -> None:

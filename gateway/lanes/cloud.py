@@ -54,7 +54,7 @@ class CloudLane:
         self._client = Client()
 
     def warm(self) -> None:
-        """Have the worker ready before the first request; returns at once."""
+        """Start the worker before the first request. Returns immediately."""
         self._worker.warm()
 
     async def stop(self) -> None:
@@ -62,7 +62,7 @@ class CloudLane:
         await self._worker.stop()
 
     def troubles(self) -> list[str]:
-        """What keeps all of its models from being answered, for operators."""
+        """Problems that make all of its models unavailable, for operators."""
         wants_keys = self._settings.keys_file or any(model.key for model in self._settings.models.values())
         found = (self._worker.trouble, keys_trouble(self._worker.keys_file) if wants_keys else None)
         return [trouble for trouble in found if trouble]
@@ -109,7 +109,7 @@ class CloudLane:
         return self._listed.over({("cloud", name): price for name, price in prices.items()}, OPERATORS)
 
     def prices_by(self, book: PriceBook) -> dict[str, PricedModel]:
-        """What each model costs by a book, as far as it knows."""
+        """The price of each model in a price book, if it is listed."""
         found = {}
         for name, entry in self._settings.models.items():
             with contextlib.suppress(PriceUnknown):
@@ -158,5 +158,5 @@ class CloudLane:
 
 
 def _features(litellm_model: str) -> frozenset[Feature]:
-    """What a provider's models can do as far as we can price it."""
+    """The features of a provider's models that this gateway can price."""
     return _FEATURES if gives_logprobs(litellm_model) else _FEATURES - {"logprobs", "echo_logprobs"}

@@ -87,7 +87,7 @@ class ClusterLane:
 
     @property
     def _features(self) -> frozenset[Feature]:
-        """Tools where the model's template has them, schemas where the machines can keep to them.
+        """Tools if the model's template supports them, schemas if the machines can enforce them.
 
         Before the model is read it may have both: `open` waits for that.
         """

@@ -67,7 +67,7 @@ def requests_of(
 
 
 def echo_of(request: GenerationRequest, prompt: Prompt) -> str:
-    """What the answer begins with when the caller wants its prompt back."""
+    """The prompts that the answers begin with, if the caller requests an echo."""
     if isinstance(request, ChatRequest) or not request.echo:
         return ""
     if isinstance(prompt, TextPrompt):

@@ -7,7 +7,7 @@ from gateway.openai import CompletionRequest, GenerationRequest, Had
 
 
 def had_of(call: Call, weights: str, context_tokens: int | None) -> tuple[Had, ...]:
-    """What the caller has of each choice; nothing, unless it says so. Raises RequestInvalid, naming the field."""
+    """The part of each choice that the caller states it has. Raises RequestInvalid, which names the field."""
     extras, request = call.request.millrace, call.generation
     if extras is None or extras.resume is None:
         return ()

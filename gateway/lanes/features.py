@@ -1,4 +1,4 @@
-"""What a request asks of a lane beyond text in and text out, and where in the request it does so."""
+"""The features that a request needs beyond text in and text out, and the fields that request them."""
 
 from collections.abc import Iterator
 from operator import attrgetter
@@ -26,7 +26,7 @@ Feature = Literal[
 
 ALL_FEATURES: frozenset[Feature] = frozenset(get_args(Feature))
 
-# What GET /v1/models tells of a model, in words that people choose one by. What is only a way of charging is none.
+# The features that GET /v1/models lists for a model, without those that only concern charging.
 ABILITIES: tuple[Feature, ...] = ("tools", "json", "vision", "audio", "files")
 
 # Providers charge for these by other units or rates than the tokens of the price list, or for tokens that nothing

@@ -10,9 +10,9 @@ _BYTES_MAX = 16 * 2**10
 
 
 class Kept:
-    """Up to a bound the bytes themselves are kept; what is past it has been counted.
+    """Keeps the bytes themselves up to a bound; bytes beyond it are counted.
 
-    Every event with text is about one token. What is paid for is counted where it leaves (gateway.journey.heard).
+    Every event with text is about one token. Paid text is counted when it is sent (gateway.journey.heard).
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What an answer turned out to use."""
+"""The measured usage of an answer."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -56,7 +56,7 @@ class Meter(Struct):
         return usage
 
     def take(self, counted: "Meter") -> None:
-        """The token counts of another meter, and where they come from."""
+        """Take over the token counts of another meter and their source."""
         self.prompt_tokens = counted.prompt_tokens
         self.cached_tokens = counted.cached_tokens
         self.completion_tokens = counted.completion_tokens

@@ -22,7 +22,7 @@ _Count = Annotated[int, Meta(ge=0, le=_COUNT_MAX)]
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The tokens of one choice and the number of characters they produced, covering the next `chunks` chunks.
 
-    `text_offset` is where the next token of a completion's log-probabilities begins. With `finished` it has ended.
+    `text_offset` is the next token's offset in a completion's log-probabilities. `finished`: the choice ended.
     """
 
     choice: _Count

@@ -30,7 +30,7 @@ _Spreads = dict[tuple[str, str], tuple[int, ...]]
 
 
 class Load(Protocol):
-    """What is waiting and being answered just now."""
+    """The numbers of requests that are waiting and being answered."""
 
     def __call__(self) -> tuple[int, int]: ...
 
@@ -52,7 +52,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What a gateway did over the last `seconds`, up to the last sample. Rates are per second.
+    """A gateway's activity over the last `seconds`, up to the last sample. Rates are per second.
 
     `busy` is how many machines' worth of time answers took, by lane.
     """

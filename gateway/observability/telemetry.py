@@ -1,6 +1,6 @@
 """Spans and metrics in OpenTelemetry's GenAI conventions, made of ended requests and sent from threads of the SDK.
 
-Only loaded where the settings name a collector: the SDK is an extra (`otel`).
+Only loaded if the settings name a collector: the SDK is an extra (`otel`).
 """
 
 from collections.abc import Iterable
