@@ -1,8 +1,8 @@
-"""Hosts that announce themselves by mDNS, as places to look at. What is announced is a hint and proves nothing.
+"""Hosts that announce themselves by mDNS, as places to scan. An announcement is a hint and proves nothing.
 
-Of the servers we know none announces its HTTP interface: Ollama has open requests for it, and what exo announces
-is libp2p's and names another port. What there is: our own gateways, whose announcement for nodes names the port
-next to their HTTP port, and `_ollama._tcp`, which people announce by hand (Avahi).
+No known server announces its HTTP interface: Ollama has open requests for it, and exo announces libp2p, on another
+port. Two announcements exist. Millrace gateways announce, for nodes, the port next to their HTTP port; and users
+announce `_ollama._tcp` by hand (Avahi).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _ADDRESSES_MAX = 4
 
 
 async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTERFACES) -> list[Place]:
-    """Places in own networks that were announced within that time; none where there is no multicast."""
+    """Places in own networks that were announced within that time, in seconds; none without multicast."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + within_s
     heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue(_SERVICES_MAX)

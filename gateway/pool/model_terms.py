@@ -47,7 +47,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class OwnPrice:
-    """Of a million tokens, in nano-USD; nothing is cheaper for being cached, as with prices of the settings."""
+    """The price of a million tokens, in nano-USD. Cached tokens cost the same, as with prices of the settings."""
 
     model: str
     prompt_nano: Nano
@@ -85,21 +85,21 @@ class ModelTerms:
         self._pool = pool
         self._cloud = cloud if isinstance(cloud, CloudLane) else None
         self._now = Terms()
-        # What was read earlier must not be taken later.
+        # An earlier read must not replace a later one.
         self._taking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def now(self) -> Terms:
-        """As of some seconds ago where another gateway changed it; at once what was changed here."""
+        """The current terms. Changes by another gateway show after some seconds, own changes immediately."""
         return self._now
 
     def aliases(self) -> Aliases:
-        """What names stand for just now, those of the settings among them."""
+        """The current aliases, including those of the settings."""
         return self._pool.aliases()
 
     async def start(self) -> None:
-        """Look now, and then again and again. Raises SQLAlchemyError where the database is away."""
+        """Read now, and then at intervals. Raises SQLAlchemyError if the database is unavailable."""
         await self._look()
         self._task = asyncio.create_task(self._keep_looking(), name="model terms")
 
@@ -128,7 +128,7 @@ class ModelTerms:
         return wanted
 
     async def remove_alias(self, alias: str, by: Actor) -> None:
-        """What the settings say of it holds again. Raises NotFound."""
+        """Remove an alias; the one of the settings applies again. Raises NotFound."""
         await asyncio.to_thread(self._remove, "alias", alias, by)
         await self._look()
 

@@ -127,10 +127,10 @@ class Prober:
 def judge(
     failure: ProbeFailed, misses: int, before: Standing, silent_s: float | None, patience_s: float
 ) -> Standing:
-    """What a probe that failed makes of a backend that was `before`.
+    """The new standing of a backend after a failed probe; `before` is the old one.
 
-    Silence alone is no proof: a machine at work answers late, and one that `hears_nothing` meanwhile not at all,
-    which is borne for `patience_s`.
+    Silence alone proves nothing: a busy machine answers late, and one that `hears_nothing` does not answer while
+    busy, which is tolerated for `patience_s`.
     """
     if failure.problem == "loading":
         return Standing("starting", failure.note)

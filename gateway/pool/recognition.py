@@ -7,7 +7,7 @@ from gateway.pool.kinds.base import ListedModel, ModelList
 from gateway.pool.report import ProbeFailed
 from gateway.settings.pool import BackendKind
 
-# Whom the entries of GET /v1/models belong to.
+# The owner named in the entries of GET /v1/models, by kind.
 _BY_OWNER: dict[str, BackendKind] = {
     "llamacpp": "llama-server",
     "vllm": "vllm",
@@ -19,7 +19,7 @@ _BY_OWNER: dict[str, BackendKind] = {
     "library": "ollama",
     "millrace": "millrace",
 }
-# What stands in the Server header.
+# The text of the Server header, by kind.
 _BY_SERVER: tuple[tuple[str, BackendKind], ...] = (("llama.cpp", "llama-server"), ("BaseHTTP/", "mlx-lm"))
 # distributed-llama gives its model this name whatever it is.
 _DLLAMA = ListedModel("dl", "user")

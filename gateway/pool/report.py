@@ -1,4 +1,4 @@
-"""What a backend says of itself, in one shape whatever its kind."""
+"""A backend's report about itself, in one format for all kinds."""
 
 import re
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ MODELS_MAX = 2_000
 NAME_CHARS_MAX = 256
 
 EMBEDS: frozenset[Kind] = frozenset(("embedding", "rerank"))
-# What a server of language models may be asked for, where it does not say which it has.
+# The request kinds assumed for a server of language models that does not report its kinds.
 LANGUAGE: frozenset[Kind] = GENERATES | EMBEDS
 
 # Also those that turn the writing around or hide: U+202E and its like are not printable.
@@ -63,7 +63,7 @@ class BackendReport:
 
 
 class ProbeFailed(Exception):
-    """The backend has not said what it has; `note` says why in words, with the remedy where there is one."""
+    """The backend did not list its models. `note` says why, with the remedy if there is one."""
 
     def __init__(self, problem: Problem, note: str) -> None:
         super().__init__(note)
@@ -119,7 +119,7 @@ def abilities(*, tools: bool, vision: bool, audio: bool = True, logprobs: bool =
 
 
 def kinds_of(*, generates: bool, embeds: bool) -> frozenset[Kind]:
-    """What a model is asked for; one that says neither may be both."""
+    """The request kinds of a model. A model that reports neither may serve both."""
     if not generates and not embeds:
         return LANGUAGE
     return (GENERATES if generates else frozenset()) | (EMBEDS if embeds else frozenset())

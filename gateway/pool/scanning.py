@@ -1,4 +1,4 @@
-"""Looking for servers of models, on request only and only where it is admitted: a few ports of some hosts."""
+"""Scans for model servers, only on request and only in permitted networks: a few ports of some hosts."""
 
 import asyncio
 import contextlib
@@ -136,7 +136,7 @@ def _admit(host: str, address: str, *, public: bool) -> None:
 
 
 async def scan(client: Client, wanted: Iterable[Place]) -> list[Found]:
-    """Those that answer like a server of models, in the order in which they were asked for."""
+    """The places that answer like a model server, in the order of the request."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def look(place: Place) -> Found | None:
@@ -184,7 +184,7 @@ async def _listens(place: Place) -> bool:
 
 
 async def _models(asker: Asker, kind: BackendKind) -> tuple[tuple[str, ...], str]:
-    """What it would offer, and why nothing where it says so."""
+    """The models that it would offer, and the reason if it states one for offering none."""
     try:
         async with asyncio.timeout(_ASK_S * 2):
             report = await KINDS_OF_BACKEND[kind].reader().read(asker)

@@ -31,7 +31,7 @@ class PoolStore:
         self._path = path
 
     def read(self) -> tuple[list[PoolBackend], set[str]]:
-        """What was added, and the names of all that are drained.
+        """The added backends, and the names of all drained ones.
 
         A file that cannot be parsed is renamed to `.json.broken`.
         """

@@ -29,7 +29,7 @@ _column = asked_table.c
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was answered: the status, and the body byte for byte."""
+    """A stored answer: the status, and the exact body."""
 
     status: int
     body: bytes
@@ -44,7 +44,7 @@ class Claim:
 
 
 class AskedBefore:
-    """Blocking; any thread may ask. Where a gateway `is_alone`, claims that are not its own died with it."""
+    """Blocking; any thread may call it. If a gateway `is_alone`, claims of other processes are dead."""
 
     def __init__(
         self, write: Callable[[], Session], clock_ns: Callable[[], int] = time.time_ns, *, is_alone: bool = False

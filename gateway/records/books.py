@@ -66,7 +66,7 @@ class Books:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Raises OSError where the books are shared and the port for others' events cannot be had."""
+        """Raises OSError if the ledger is shared and the port for other gateways' entries cannot be opened."""
         if self._shared:
             self._shared.start(self._poster.submit)
         self._poster.start()
@@ -110,7 +110,7 @@ class Books:
 
     @property
     def unproven(self) -> "Unproven | None":
-        """Events that are in no block, as of a second ago; None where this process makes no blocks."""
+        """Journal entries in no block, at most a second old; None if this process makes no blocks."""
         return self._proofs.unproven if self._proofs else None
 
     @property
@@ -135,7 +135,7 @@ class Books:
         return await asyncio.to_thread(self._look, query)
 
     async def hold(self, request_id: str, payer: Payer, amount_nano: int) -> Hold:
-        """Put credits aside, in memory where this process's lease has them; a lease lasts as long as its requests.
+        """Reserve credits, in memory if this process's lease has them. A lease lasts as long as its requests.
 
         Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen.
         """
@@ -189,7 +189,7 @@ class Books:
             self.leases.end(placed.result(), 0)
 
     async def credit(self, credit_id: str, user_id: str, amount_nano: int, reason: str) -> Posted:
-        """The operator's own money, once per `credit_id`. What the user owes is taken out of it first."""
+        """Credit the operator's own money, once per `credit_id`. The user's debt is deducted first."""
         posting = grants.manual_credit(credit_id, user_id, amount_nano, reason)
         posted = await self.book(posting)
         await self.settle_debt(posting.idem_key, user_id)
@@ -220,7 +220,7 @@ class Books:
         return await asyncio.to_thread(self._look, lambda session: _paid(session, user_id))
 
     async def findings(self, *, deep: bool) -> list[BrokenRule]:
-        """What is wrong with the books now; spending goes by a deep look from then on. Raises DatabaseFailing."""
+        """The rules that the ledger breaks now. A deep look also decides on spending. Raises DatabaseFailing."""
         return await (self.inspection.inspect() if deep else self.inspection.glance())
 
     async def condition(self) -> Condition:

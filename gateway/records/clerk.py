@@ -24,8 +24,8 @@ BATCH_MAX = 1000
 # How long an ended request waits for others to be booked with: at fifty a second most of what booking costs is the
 # transaction, not what is in it.
 BATCH_WAIT_S = 0.5
-# About 8 MB. More wait only where the books hang: at full load some 600 do. Then each further request is put on
-# disk before its caller's next turn.
+# About 8 MB. At full load some 600 wait; more wait only if the ledger hangs. Then each further request is written
+# to disk before its caller continues.
 WAITING_MAX = 6_000
 # Between tries, doubling: a database that restarts is back within them.
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
@@ -35,16 +35,16 @@ _REPLAY_EVERY_S = 30.0
 
 
 class Booked(NamedTuple):
-    """An ended request with the event that ended it; None where the books have not taken it, or had before."""
+    """An ended request with its journal entry; None if the ledger did not accept it, or had it before."""
 
     ended: Ended
     event_seq: int | None
 
 
 class Clerk:
-    """Settles batch after batch. What the books do not take goes to the spool, which is replayed now and then.
+    """Settles batch after batch. Requests that the ledger does not accept go to the spool, which it replays.
 
-    `witness` is told of every batch after it was booked or put on disk; it must not raise.
+    `witness` gets every batch after it was booked or written to disk; it must not raise.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Clerk:
         if self._abandoned.is_set():
             self._keep_waiting()  # The clerk stopped just now, so no thread reads the queue any more.
             return
-        # What was delivered for money is booked at once: a crash within the wait would give it away.
+        # Paid requests are booked immediately: after a crash during the wait they would be free.
         is_urgent = ended.settlement.hold is not None
         # The thread is only woken for what may end its wait, not for each request that joins a batch.
         if is_urgent or len(self._waiting) in (1, BATCH_MAX):
@@ -97,7 +97,7 @@ class Clerk:
         return len(self._waiting) + len(self._busy_with)
 
     def tell_when_caught_up(self, tell: Callable[[], object]) -> None:
-        """Call `tell`, on any thread, once all that was taken by now is booked, or on disk where it cannot be."""
+        """Call `tell`, on any thread, once all requests taken so far are booked, or on disk if booking fails."""
         with self._changed:
             if self._settled < self._taken and not self._abandoned.is_set():
                 self._awaited.append((self._taken, tell))
@@ -107,7 +107,7 @@ class Clerk:
         tell()
 
     def stop(self, timeout_s: float) -> None:
-        """Book what waits. What is not booked in time is on disk afterwards, and so is all that comes later."""
+        """Book the waiting requests. Requests not booked in time, and all later ones, are on disk afterwards."""
         self._stopping.set()
         with self._changed:
             self._changed.notify()
@@ -143,9 +143,9 @@ class Clerk:
             tell()
 
     def _guarded(self, work: Callable[..., None], *arguments: list[Ended]) -> None:
-        """The thread's edge: it outlives whatever one batch or a broken disk does to it.
+        """The thread's edge: the thread survives any error of a batch or of the disk.
 
-        What it had not settled by then is put on disk, and booked from there if it was not after all.
+        Unsettled requests are written to disk, and booked from there if they were not booked already.
         """
         try:
             work(*arguments)

@@ -70,7 +70,7 @@ class Inspection:
         return asyncio.create_task(self.keep(), name="books inspection")
 
     async def looked(self) -> None:
-        """Wait for the first glance after a start. Raises DatabaseFailing where it takes too long."""
+        """Wait for the first glance after a start. Raises DatabaseFailing if it takes too long."""
         if self._first_look is None or self._first_look.is_set():
             return
         try:
@@ -85,8 +85,8 @@ class Inspection:
             raise BooksBroken(self._essential.rule, self._essential.meaning)
 
     async def keep(self) -> None:
-        """Glance every few seconds; inspect now, and then every hour, behind the answers, since old books take a
-        while. Ends by being cancelled."""
+        """Glance every few seconds. Inspect at the start and every hour, in the background, as a big ledger is
+        slow. Runs until cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._keep_glancing(), name="books glance")
             both.create_task(self._keep_inspecting(), name="books deep inspection")
@@ -131,7 +131,7 @@ class Inspection:
         last_seq, found = await asyncio.to_thread(self._read, look)
         self._note(found, began_s)
         if all(finding.is_accepted for finding in found):
-            # What is booked never changes: the next look goes on from here.
+            # Booked entries never change, so the next inspection continues from here.
             self._clean_seq = max(self._clean_seq, last_seq)
         return found
 
@@ -177,7 +177,7 @@ class Inspection:
         return self._condition
 
     def by_rule(self) -> dict[tuple[str, ...], float]:
-        """Every rule, 1 where it was broken at the last look, for the metrics; nothing before the first."""
+        """Every rule for the metrics: 1 if it was broken at the last inspection. Empty before the first."""
         if self._inspected_s is None:
             return {}
         broken = {finding.rule for finding in self._found if not finding.is_accepted}

@@ -1,4 +1,4 @@
-"""What became of every request, written in batches behind the answers' backs, and kept for a while."""
+"""The result of every request, written in batches in the background, and kept for a limited time."""
 
 import math
 import threading
@@ -55,9 +55,9 @@ _DATABASE_AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
 class RequestEntry:
     """One finished request. `decision` explains the route, as data when it is read, and `reason` in a sentence.
 
-    Who writes an entry leaves the reason to the decision. `error` is empty for an answer. `served_model` is the
-    one that answered, where that is not the one asked for. `decided_ms` is when it was known who is to answer and
-    its turn there had come, from its start; the decision carries it.
+    A writer leaves the reason to the decision. `error` is empty for an answer. `served_model` is the model that
+    answered, if it is not the requested one. `decided_ms` is the time from the request's start until its backend
+    was chosen and had a free slot; the decision carries it.
     """
 
     request_id: str
@@ -83,9 +83,9 @@ class RequestEntry:
 
 
 class RequestPage(NamedTuple):
-    """Rows, newest first, and where the next page begins; None where there is none.
+    """Rows, newest first, and the start of the next page; None if there is none.
 
-    A page of a long log may have fewer rows than were asked for, or none, and a next one.
+    A page of a long log may have fewer rows than requested, or none, and still have a next page.
     """
 
     rows: list[RequestEntry]
@@ -193,7 +193,7 @@ class RequestLog:
         return RequestPage(rows, None if horizon_ns is None else Cursor(horizon_ns, ""))
 
     def _horizon_ns(self, session: Session, before: Cursor | None) -> int | None:
-        """When the oldest row started that a page looks at; None where it may look at all."""
+        """The start of the oldest row that a page searches; None if it may search all rows."""
         if before is not None:
             found: int | None = session.scalar(first_out_of_sight(before))
             return found
@@ -220,7 +220,7 @@ class RequestLog:
                 prune_at_s = time.monotonic() + (PRUNE_PAUSE_S if self._prune() else PRUNE_EVERY_S)
 
     def _next_batch(self, until_s: float) -> tuple[list[RequestEntry], bool]:
-        """What came, waiting for the first of it, and whether more may come."""
+        """The next entries, after waiting for the first, and whether more may come."""
         with self._changed:
             patience_s = max(0.0, until_s - time.monotonic())
             self._changed.wait_for(lambda: self._entries or not self._open, timeout=patience_s)
@@ -228,7 +228,7 @@ class RequestLog:
             return batch, self._open or bool(self._entries)
 
     def _store(self, batch: list[RequestEntry]) -> None:
-        """All at once; where one entry cannot be written, each by itself, so that the others are."""
+        """Write all entries together; if one cannot be written, write each by itself to save the others."""
         error = last_error = self._insert(batch)
         if error is None:
             return

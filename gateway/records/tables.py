@@ -1,4 +1,4 @@
-"""What became of every request; what was asked of the accounting API under which key."""
+"""Tables of the results of requests, and of the accounting API's idempotency keys."""
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Text
 from sqlmodel import Field, SQLModel
