@@ -1,4 +1,4 @@
-"""Engines, sessions and migrations: the one place that knows where the tables live.
+"""Engines, sessions and migrations: the only module that knows where the tables are.
 
 SQLite transactions are begun by hand, because the standard library's driver opens them too late for savepoints
 and never with the write lock. Writers take that lock at once (BEGIN IMMEDIATE): a transaction that reads first
@@ -19,7 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 import migrations
 
-# What a session is for, as an option of its engine.
+# The use of a session, as an option of its engine.
 _USE = "millrace_use"
 _READ, _WRITE = "read", "write"
 _MIGRATION_LOCK = 0x6D696C6C
@@ -27,8 +27,8 @@ _BUSY_TIMEOUT_S = 10
 _WAL_PAUSE_S = 0.02
 _LOCK_TIMEOUT_S = 5
 MIGRATION_TIMEOUT_S = 600
-# A server that is gone without a word, behind a network that swallows everything: found out in about ten seconds,
-# whether it owes us an answer or an acknowledgement.
+# Detect a server that vanished behind a network that drops everything, in about ten seconds, whether an answer
+# or an acknowledgement is outstanding.
 _SILENCE = {
     "keepalives": 1,
     "keepalives_idle": 4,
@@ -131,7 +131,7 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
         _keep_to_file(engine, Path(url.database or ""))
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    # psycopg warns of each batch that the database refuses; who sent it is told anyway.
+    # psycopg warns of each batch that the database refuses; the sender gets the error anyway.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
     # SQLite's owners need none of it.
     from gateway.postgresql import CONNECT_TIMEOUT_S, STATEMENT_TIMEOUT_S, Server
@@ -143,7 +143,7 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
         max_overflow=pool_size,
         pool_timeout=CONNECT_TIMEOUT_S,
         pool_pre_ping=True,
-        # Whatever the server's default is: who waited for a lock must see what the holder committed.
+        # Overrides the server's default: a transaction that waited for a lock must see what the holder committed.
         isolation_level="READ COMMITTED",
         connect_args=_SILENCE
         | {"connect_timeout": CONNECT_TIMEOUT_S, "options": bounds, "application_name": "millrace"},
@@ -155,7 +155,7 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
 
 
 def _expect_usual_statements(connection: Any, _: ConnectionPoolEntry) -> None:
-    if connection is not None:  # None: it was given up.
+    if connection is not None:  # None: the connection was discarded.
         connection.allow(None)
 
 
@@ -195,7 +195,7 @@ def _keep_to_file(engine: Engine, path: Path) -> None:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Of several that open a new file at once SQLite refuses this to all but one, without waiting."""
+    """Switch to WAL, with retries: SQLite refuses all but one of several connections to a new file at once."""
     until_s = time.monotonic() + _BUSY_TIMEOUT_S
     while True:
         try:
@@ -233,7 +233,7 @@ def read_sessions(engine: Engine) -> Callable[[], Session]:
 
 
 def allow_s(session: Session, seconds: int) -> None:
-    """Give the statements of the session's transaction so long, in seconds; SQLite's have no bound."""
+    """Set the time limit of the transaction's statements, in seconds; SQLite's have no limit."""
     if session.get_bind().dialect.name == "postgresql":
         _allow_s(session.connection(), seconds)
 
@@ -254,7 +254,7 @@ def upgrade(engine: Engine) -> None:
     Any number of processes may start at once: one migrates, the others wait for it and find nothing to do.
 
     Raises:
-        DatabaseNewer: a newer version of the code was here.
+        DatabaseNewer: a newer version of the code upgraded the tables.
     """
     known = revisions()
     with _writing(engine).begin() as connection:
@@ -283,7 +283,7 @@ def revisions() -> list[str]:
 
 
 def _revision(connection: Connection) -> str | None:
-    """The revision that the database is at, None where there are no tables yet."""
+    """The revision of the database; None if there are no tables yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

@@ -49,7 +49,7 @@ class MessagesRefused(RequestInvalid):
 
 
 class PaymentRefused(RequestInvalid):
-    """Stripe has said no for good."""
+    """Stripe refused permanently."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="stripe_refused")
@@ -90,7 +90,7 @@ class RoleForbids(GatewayError):
 
 
 class Conflict(GatewayError):
-    """What is there already, or must stay, stands against it."""
+    """The request conflicts with existing data, or with data that must stay."""
 
 
 class KeyInUse(Conflict):
@@ -169,11 +169,11 @@ class GuestsNotNow(GatewayError):
 
 
 class Preempted(GatewayError):
-    """The owner has come, and the guest's answer ends where it is."""
+    """A local request needs the machine, so the preemptible request's answer ends here."""
 
 
 class StorageUnavailable(GatewayError):
-    """What was to be kept cannot be: the data folder's disk is full, read-only or gone."""
+    """Data cannot be stored: the data folder's disk is full, read-only or gone."""
 
 
 class LaneFailed(GatewayError):
@@ -227,7 +227,7 @@ class LaneLimited(LaneBusy):
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """What the client gets."""
+    """The error body that the client gets."""
 
     status: int
     message: str
@@ -308,7 +308,7 @@ _TABLE: dict[type[Exception], _Row] = {
     books.PostingInvalid: _Row(400, "invalid_request_error"),
     books.DatabaseFailing: _Row(503, "server_error", "database_unavailable", message=_DATABASE_AWAY),
     books.BooksUnavailable: _Row(503, "server_error", "ledger_unavailable", message=_LEDGER_AWAY),
-    # Of all that a hold is sized with, only the caller's limit can be too much for any request.
+    # Of all values that determine a hold's size, only the caller's limit can be too large.
     books.AmountInvalid: _Row(400, "invalid_request_error", "invalid_value", "max_tokens"),
     books.AccountUnknown: _Row(403, "permission_error", "account_unknown", message=_NO_ACCOUNT),
     books.PriceUnknown: _Row(503, "server_error", "price_unknown"),
@@ -340,7 +340,7 @@ _TABLE: dict[type[Exception], _Row] = {
     cluster.StageLost: _Row(502, "upstream_error"),
     cluster.GenerationError: _Row(500, "server_error"),
 }
-# From this status on an error may repeat what a backend, a machine or a provider has said.
+# Errors of this status and above may quote a backend, a machine or a provider.
 _MACHINES_WORDS = 429
 EXPECTED = tuple(_TABLE)
 """What a request may end with on purpose; anything else is a defect."""

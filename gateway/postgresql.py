@@ -18,7 +18,7 @@ STATEMENT_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 5
 # The time that the server needs, beyond the statement itself, to report a timeout.
 _TRANSFER_S = 5.0
-# So long an answer is waited for before the server is asked whether it answers at all.
+# The wait for an answer, in seconds, before a test of whether the server answers at all.
 _PATIENCE_S = 2.0
 # After a try to connect that was not answered, before the next one.
 _AGAIN_S = 1.0
@@ -42,7 +42,7 @@ class Server:
         return self._is_silent
 
     def connect(self, *arguments: Any, **parameters: Any) -> "BoundedConnection":
-        """Open a connection. Raises ServerSilent at once while others are finding out whether it answers again."""
+        """Open a connection. Raises ServerSilent immediately while another thread tests the server."""
         if not self._is_silent:
             return self._try(arguments, parameters)
         if not self._trying.acquire(blocking=False):
@@ -55,7 +55,7 @@ class Server:
             self._trying.release()
 
     def probe(self, connect: "Callable[[], BoundedConnection]") -> bool:
-        """Whether the server answers; who asks while another one finds out is told what is known so far."""
+        """Whether the server answers. During another thread's test, returns the last known state."""
         if self._is_silent:
             return False
         if self._trying.acquire(blocking=False):
@@ -96,7 +96,7 @@ class BoundedConnection(Connection[Any]):
     ask_server: Callable[[], bool] = staticmethod(_assume_alive)
 
     def allow(self, statement_s: float | None) -> None:
-        """Let statements take so long from now on, as the server was told; None for the usual bound."""
+        """Set the statement timeout in seconds, as set at the server; None for the default."""
         self.answer_s = (STATEMENT_TIMEOUT_S if statement_s is None else statement_s) + _TRANSFER_S
 
     def wait(self, gen: PQGen[RV], *arguments: Any, **parameters: Any) -> RV:

@@ -116,7 +116,7 @@ def reason_of(error: OSError) -> str:
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """What the disk refuses inside the block is an error of this gateway's storage. Raises StorageUnavailable."""
+    """Convert disk errors inside the block to storage errors. Raises StorageUnavailable."""
     try:
         yield
     except OSError as error:

@@ -87,7 +87,7 @@ def _of_status(request: Request, error: HTTPException) -> GatewayError:
 
 
 def _of_field(error: RequestValidationError) -> GatewayError:
-    """The first field that is wrong; its place begins with where the field was, as in ("query", "limit")."""
+    """An error for the first wrong field. Its location begins with the source, as in ("query", "limit")."""
     problem = error.errors()[0]
     param = ".".join(map(str, problem["loc"][1:]))
     return RequestInvalid(f"{param}: {problem['msg'].removeprefix('Value error, ')}", param=param)

@@ -1,4 +1,4 @@
-"""What a request asks of a lane, as numbers and sets; estimates made before any tokenizer has seen it."""
+"""A request's needs of a lane, as numbers and sets. Token counts are estimates made without a tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

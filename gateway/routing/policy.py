@@ -39,7 +39,7 @@ Check = Literal[
 
 RULES: frozenset[Check] = frozenset(("lanes", "models", "privacy", "regions", "spend", "paused"))
 
-# Estimated prompts are off by a part: one is turned away for its length only where it is too long even so.
+# Prompt estimates have an error: refuse a prompt for its length only if it is too long even after this margin.
 _CONTEXT_CERTAIN = 0.8
 
 _WORDS: dict[Check, tuple[str, str]] = {
@@ -116,7 +116,7 @@ class Ceiling:
 
 
 def objection_to(offer: Offer, need: Need, caller: Caller) -> Objection | None:
-    """The first thing that stands against this offer, health apart; None where it may and can answer."""
+    """The first objection to this offer, apart from health; None if it may and can answer."""
     if need.lane and offer.lane != need.lane:
         return Objection("lane", (need.lane,))
     found = _forbidden(offer, need, caller) or _unable(offer, need)
@@ -211,7 +211,7 @@ def _too_dear(offer: Offer, wished: Preferences) -> Objection | None:
 
 
 def names_of(offer: Offer) -> frozenset[str]:
-    """What a request's preferences may call an offer: its backend, provider, lane, or both."""
+    """The names of an offer in a request's preferences: its backend, provider, lane, or both."""
     provider = (offer.price.provider,) if offer.price and offer.price.provider else ()
     return frozenset(name.lower() for name in (offer.backend, offer.lane, offer.label, *provider))
 
@@ -227,7 +227,7 @@ def place_in(order: Iterable[str], offer: Offer) -> int:
 
 
 def price_nano(offer: Offer, need: Need) -> int:
-    """What the answer will probably cost, in nano-USD."""
+    """The expected cost of the answer, in nano-USD."""
     if offer.price is None:
         return 0
     return charge(offer.price.price_for(need.prompt_tokens), need.prompt_tokens, 0, need.expected_tokens)

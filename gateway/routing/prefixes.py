@@ -15,7 +15,7 @@ BLOCK_BYTES = 64
 BLOCKS_MAX = 256
 # About a megabyte of text, as much as large servers keep; 2 MB here.
 REMEMBERED_BLOCKS = 16_384
-# Of all backends together: 30 MB here.
+# The limit for all backends together: 30 MB of memory.
 _ALL_BLOCKS_MAX = 2**18
 
 # A backend that says it had less than this part of what it was sent has thrown it away since.
@@ -97,7 +97,7 @@ class PrefixIndex:
             self._forget_one()
 
     def _forget_one(self) -> None:
-        """Of the backend that was sent nothing for longest."""
+        """Remove one entry of the backend that has received no prompt for the longest time."""
         label, oldest = next(iter(self._seen.items()))
         oldest.popitem(last=False)
         self._total -= 1

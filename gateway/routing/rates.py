@@ -1,4 +1,4 @@
-"""What a model takes at one backend, learned from its answers: seconds to the first token and for each next one.
+"""A model's rates at one backend, learned from its answers: seconds to the first token and for each next one.
 
 first token = overhead (network, template) + new prompt tokens x seconds + known ones x seconds + wait
 wait        = the longer one of: prompts that were sent before it; requests before it, until a slot is free
@@ -18,17 +18,17 @@ STARTING_S = 10.0
 _USUAL_ANSWER_TOKENS = 256
 
 _ASSUMED_BATCH_SHARE = 0.05
-# Where a backend does not say how many requests it answers at once: how much of the wait is believed that there
-# would be with as many slots as were seen in use. Providers have room for everybody.
+# For a backend that does not report its slots: the share that is assumed of the wait computed for the slots
+# seen in use. Providers have room for every request.
 _ASSUMED_SERIAL: dict[LaneName, float] = {"cluster": 0.2, "pool": 0.2, "cloud": 0.001, "market": 0.2}
 # How far first tokens are off what was predicted, as a share.
 _ASSUMED_SPREAD = 0.2
 _LEAST_S = 0.001
 # A backend that was passed over this many times in a row may have changed.
 _OLD_AFTER = 200
-# What a token that the backend was sent before costs beside a new one: some have left its cache since.
+# The cost of a previously sent token as a share of a new one's: some have left the backend's cache.
 _ASSUMED_KNOWN_SHARE = 0.1
-# Once rates have settled, a busy backend's answers are looked at so often: learning from one takes 20 us.
+# Once rates have settled, a busy backend's answers are sampled at this interval: learning from one takes 20 us.
 _LOOK_EVERY_S = 0.01
 _STRIDE_MAX = 256
 
@@ -98,7 +98,7 @@ class Rates:
 
     @property
     def speed(self) -> Speed | None:
-        """Of one request alone, by its answers or the backend's plan; None if there are neither."""
+        """The speed of a request alone, from its answers or the backend's plan; None without either."""
         if not self.has_answered and not any(self.told):
             return None
         overhead_s, prompt_s, _, _ = self.first.rates
@@ -106,7 +106,7 @@ class Rates:
 
     @property
     def token_alone_s(self) -> float:
-        """Of each token of a request that has the backend for itself."""
+        """Seconds per token of a request that has the backend to itself."""
         return sum(self.each.rates)
 
     def expect(self, prior: Speed) -> None:
@@ -167,7 +167,7 @@ class Rates:
         if serial * queue_s > wait_s:
             wait_s = serial * queue_s
         if load.stalled_s > wait_s:
-            # What has lasted so long will last as long again, whatever was usual before.
+            # Assume that a stall lasts as long again as it has lasted, whatever was usual before.
             wait_s = load.stalled_s
         own_s = overhead_s + prompt_s * (load.prompt_tokens - known) + known_s * known
         base_s, each_s = self.each.rates
@@ -184,7 +184,7 @@ class Rates:
     def saw_end(self, load: Load, beside: float, first_s: float | None, duration_s: float, tokens: int) -> None:
         """`beside` is how many others there were on average. Without `first_s` the answer came as a whole."""
         if first_s is None:
-            # What of the time was before the first token is not seen: what is left by the known speed.
+            # The time before the first token is not visible: subtract the answer's time at the known speed.
             _, _, token_s = self.predict(load)
             self.saw_first_token(load, max(0.0, duration_s - tokens * token_s))
             first_s, _, _ = self.predict(load)
@@ -207,7 +207,7 @@ class Rates:
         return max(0, load.beside - load.slots + 1) * self.service_s / load.slots
 
     def _causes(self, load: Load) -> tuple[float, float, float, float]:
-        """What a time is explained by. Of the two waits it is the one that is longer by all that is known."""
+        """The causes of a first token's time. Only the longer of the two predicted waits counts."""
         known, queue_s = load.matched_tokens, self._queue_s(load)
         new = load.prompt_tokens - known
         _, prompt_s, _, serial = self.first.rates

@@ -24,7 +24,7 @@ _NO_BOUND = 2**62
 
 
 class Shortlist(Struct, frozen=True):
-    """What passed every rule and what did not. `context_tokens` is the least of those that passed."""
+    """The offers that passed every rule, and the rejections. `context_tokens` is the passed offers' minimum."""
 
     caller: Caller
     offers: Sequence[Offer]

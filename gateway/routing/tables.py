@@ -1,4 +1,4 @@
-"""What operators have told a gateway while it ran."""
+"""The table of pauses that operators set at run time."""
 
 from sqlalchemy import BigInteger, Text
 from sqlmodel import Field, SQLModel
