@@ -1,8 +1,8 @@
 """Engines, sessions and migrations: the only module that knows where the tables are.
 
-SQLite transactions are begun by hand, because the standard library's driver opens them too late for savepoints
-and never with the write lock. Writers take that lock at once (BEGIN IMMEDIATE): a transaction that reads first
-and asks for it later is refused without waiting whenever another one committed in between.
+This module begins SQLite transactions itself: the standard library's driver opens them too late for savepoints
+and never with the write lock. Writers take that lock first (BEGIN IMMEDIATE). A transaction that reads first and
+locks later is refused without waiting if another one committed in between.
 """
 
 import logging
@@ -249,9 +249,9 @@ def _writing(engine: Engine) -> Engine:
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring the tables up to this version of the code, whole or not at all.
+    """Upgrade the tables to this version of the code, completely or not at all.
 
-    Any number of processes may start at once: one migrates, the others wait for it and find nothing to do.
+    Any number of processes may start together: one migrates, the others wait and find nothing to do.
 
     Raises:
         DatabaseNewer: a newer version of the code upgraded the tables.

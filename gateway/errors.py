@@ -19,7 +19,7 @@ from cluster import errors as cluster
 from gateway.redaction import without_internals
 
 DATABASE_AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
-"""What SQLAlchemy raises if the database does not answer, or cannot."""
+"""Exceptions of SQLAlchemy if the database does not or cannot answer."""
 
 
 class GatewayError(Exception):
@@ -343,7 +343,7 @@ _TABLE: dict[type[Exception], _Row] = {
 # Errors of this status and above may quote a backend, a machine or a provider.
 _MACHINES_WORDS = 429
 EXPECTED = tuple(_TABLE)
-"""What a request may end with on purpose; anything else is a defect."""
+"""Exceptions that may intentionally end a request; any other is a defect."""
 
 
 def to_api_error(error: Exception) -> ApiError:

@@ -64,13 +64,13 @@ class Services:
     afterwork: Afterwork
     guests: Guests
     till: "Till | None" = None
-    """Payments, where the owner has set them up."""
+    """Payments, if they are configured."""
     house: "House | None" = None
-    """The house of a market, where this gateway is one."""
+    """The marketplace, if this gateway operates one."""
     coordination: "Coordination | None" = None
-    """What it agrees through with other gateways, where there may be some."""
+    """Coordination with other gateways, if it is configured."""
     counting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
-    """Limits how many prompts are tokenized at once only to count them."""
+    """Limits how many prompts are tokenized in parallel only for a count."""
     verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the ledger is verified: one at a time."""
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import httpx
 
 WHOLE_BYTES_MAX = 16 * 2**20
-"""What is parsed at once, while all other requests of the worker wait."""
+"""The maximum size parsed in one step, while all other requests of the worker wait."""
 STREAM_BYTES_MAX = 128 * 2**20
 PART_BYTES_MAX = 4 * 2**20
-"""Of a stream's event or line: the adapter keeps it until it ends, and some copy it with every piece."""
+"""The maximum size of a stream's event or line: adapters buffer it, and some copy it with every chunk."""
 HOST_BYTES_MAX = 64 * 2**20
-"""Of all whole answers that one host is sending."""
+"""The maximum size of all whole answers that one host is sending."""
 ERROR_BYTES_MAX = 16 * 2**10
 """The rest of an error's body is left unread: litellm searches it with many patterns, for seconds per megabyte."""
 

@@ -39,7 +39,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     body_s: Seconds = 30.0
     requests_in_flight_max: Annotated[int, Meta(gt=0)] = 512
     memory_bytes_max: Annotated[int, Meta(gt=0)] = 4 * 1024 * 1024 * 1024
-    """Of address space, most of which a worker maps and never uses."""
+    """The limit of address space, most of which a worker maps and never uses."""
     drain_s: Seconds = 30.0
     """How long running answers may go on after SIGTERM."""
 

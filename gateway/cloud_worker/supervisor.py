@@ -39,7 +39,7 @@ class Upkeep:
     rss_bytes_max: int = 1024 * 1024 * 1024
     """A worker of this size is replaced once another is ready; its answers may finish."""
     rss_bytes_kill: int = 3 * 1024 * 1024 * 1024
-    """One of this size is ended at once, before the machine runs out of memory."""
+    """A worker of this size is stopped immediately, before the machine runs out of memory."""
     retire_s: float = 960.0
     """How long a replaced worker may finish its answers; longer than any answer may take."""
     eager_restarts_max: int = 3

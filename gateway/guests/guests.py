@@ -122,8 +122,8 @@ class Guests:
         """Stop every guest immediately. Return when their backends have been notified.
 
         Cancelled tasks run before this coroutine's next turn on the loop. They close a backend's connection, or
-        send its cancellation, without any await in between. What guests still receive, and their usage rows, wait
-        until the owner's request is on its way.
+        send its cancellation, without any await in between. The guests' remaining output and usage rows wait until
+        the local request has been sent.
         """
         for stay in self.stays:
             stay.end()

@@ -112,7 +112,7 @@ def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> Clou
 
 
 def _bought(usage: UsageRecord, hold: Hold, price: PricedModel, cost_nano: int) -> Settlement:
-    """What sellers are owed, to the nano. Several of them, or a price that fell meanwhile, are of no one price."""
+    """The exact amount owed to sellers, in nano-USD. Several sellers, or a fallen price, have no one price."""
     if not usage.completion_tokens:
         return Settlement(usage, hold)
     usual = bill_of(price, usage)

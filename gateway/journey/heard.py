@@ -96,7 +96,7 @@ class Followed(Heard):
         self._is_checked = is_checked
         self._waiting: deque[bytes] = deque()
         self._unsure: bytes | None = None
-        """The last piece written, where the socket did not take all of it."""
+        """The last chunk written, if the socket did not accept all of it."""
         self._piece_bytes = PIECE_BYTES_MAX
 
     def begin(self, status: int, headers: list[tuple[bytes, bytes]], *, is_stream: bool) -> None:

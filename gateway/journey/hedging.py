@@ -38,8 +38,8 @@ async def open_hedged(
 ) -> Answer:
     """The first bytes from `offer`, or from another candidate that was asked later and began earlier.
 
-    Raises LaneTimeout, too, if the next candidate should be asked: the backend answers no probe any more, or half
-    of the time is over that the request allows.
+    Also raises LaneTimeout if the next candidate should be asked: the backend answers no probes, or half of the
+    request's time is over.
     """
     times = services.patience.of(offer, is_stream=trip.call.request.is_stream)
     began_s = trip.elapsed_s

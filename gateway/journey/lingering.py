@@ -1,7 +1,7 @@
 """Charge the reported token count of a paid answer if the caller disconnects after its text and before its count.
 
 Providers count hidden tokens, such as reasoning, and report the count after the end of every choice. The answer
-continues without its caller for at most LINGER_S. In all other cases it is stopped at once.
+continues without its caller for at most LINGER_S. In all other cases it is stopped immediately.
 """
 
 import asyncio

@@ -162,7 +162,7 @@ class _Rolling:
         self._asking: asyncio.Task[Ended | None] | None = None
         self._refusal: Ended | None = None
         self._has_asked_here = False
-        """At the border where the answer stands now."""
+        """Whether more was requested at the border where the answer is now."""
 
     def write(self, data: bytes) -> None:
         if self._is_all_paid and not self._waiting:

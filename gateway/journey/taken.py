@@ -55,13 +55,13 @@ class TakenStream:
 
     def _begin(self) -> None:
         self.failure = ""
-        """What this part says went wrong."""
+        """This part's error message."""
         self._tells: bool | None = None
         self._record: Record | None = None
         self._group: list[bytes] = []
         self._last: list[bytes] = []
         self._held_bytes = 0
-        """Of `_group` and `_last` together."""
+        """The size of `_group` and `_last` together."""
         self._is_done = False
 
     def join(self) -> None:

@@ -22,7 +22,7 @@ class Pause(Struct, frozen=True):
     """A backend asked to be left alone with a model, with 429 if `is_limit` and else with 503."""
 
     name: str
-    """Of the backend and of what it calls the model."""
+    """The backend's label and its name for the model."""
     left_s: float
     is_limit: bool
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from gateway.lanes.base import Offer
 
 Aliases = Mapping[str, Sequence[str]]
-"""Of each list a lane, or a backend of the pool, gives the first model that it has."""
+"""A lane, or a backend of the pool, uses the first model of each list that it has."""
 
 
 def names_with(aliases: Aliases, own: Collection[str]) -> list[str]:

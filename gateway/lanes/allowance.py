@@ -12,7 +12,7 @@ from gateway.lanes.transcript import CHOICES_MAX
 from gateway.openai import ChatRequest, GenerationRequest, TaskRequest
 
 FIRST_TOKENS = 512
-"""What a stream of unknown length begins with, in tokens of each choice."""
+"""The first reservation of a stream of unknown length, in tokens of each choice."""
 STEP_TOKENS_MAX = 4096
 USEFUL_TOKENS = 16
 """Less than this is not worth beginning an answer for, or going on with one."""

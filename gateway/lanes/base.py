@@ -68,7 +68,7 @@ class Offer:
     place: int = 0
     is_gateway: bool = False
     label: str = field(init=False, compare=False, repr=False)
-    """What it is called where lane and backend are one word; made once, as routing asks for it all the time."""
+    """Lane and backend as one word. Computed once, because routing reads it very often."""
 
     def __post_init__(self) -> None:
         label = self.lane if self.backend == self.lane else f"{self.lane}:{self.backend}"
@@ -108,7 +108,7 @@ class Call(Struct, frozen=True):
     traceparent: str = ""
     """The caller's span in a trace that it has, as W3C Trace Context writes it."""
     address: str = ""
-    """Where the caller is, for the access log; empty where no connection brought the call."""
+    """The caller's address for the access log; empty if no connection brought the call."""
     is_guest: bool = False
     """The request comes from the market and yields to local requests."""
     _features: dict[Feature, str] | None = None

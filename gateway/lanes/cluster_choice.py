@@ -45,7 +45,7 @@ class Choice:
     known: int = 0
     """Characters to come that the caller has from another gateway."""
     told_apart: int = 0
-    """Of its tokens, those of which it is known what they were for."""
+    """The number of its tokens that are already counted by type."""
     reasoning_tokens: int = 0
     tool_tokens: int = 0
 

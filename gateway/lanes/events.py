@@ -19,7 +19,7 @@ from gateway.redaction import error_without_internals
 from gateway.sse import DONE, EVENT_BYTES_MAX
 
 HEAD = ("id", "object", "created", "model", "system_fingerprint")
-"""What all events of a stream have in common."""
+"""Fields that all events of a stream have in common."""
 _CHOICES_MAX = 10_000
 _REASON_CHARS = 64
 _REASONS_MAX = 128

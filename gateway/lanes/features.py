@@ -29,8 +29,8 @@ ALL_FEATURES: frozenset[Feature] = frozenset(get_args(Feature))
 # The features that GET /v1/models lists for a model, without those that only concern charging.
 ABILITIES: tuple[Feature, ...] = ("tools", "json", "vision", "audio", "files")
 
-# Providers charge for these by other units or rates than the tokens of the price list, or for tokens that nothing
-# in the request bounds: a picture of unknown size behind a URL, the pages that a search finds, a wrong prediction.
+# Providers charge for these in other units or rates than the price list's tokens, or for tokens that the request
+# does not limit: a picture of unknown size at a URL, the pages that a search finds, a wrong prediction.
 UNPRICED: frozenset[Feature] = frozenset(
     (
         "audio",

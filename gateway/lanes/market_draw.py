@@ -18,7 +18,7 @@ from market.records.amounts import Amount
 
 USUAL_PROMPT_TOKENS = 512
 USUAL_ANSWER_TOKENS = 256
-"""What listings are compared at: the draw is made before the request is looked at."""
+"""The answer length at which listings are compared: the draw precedes any look at the request."""
 DRAWN_MAX = 8
 
 

@@ -41,7 +41,7 @@ class WholeReader:
         self._is_paid = is_paid
         self._usage = Meter()
         self.is_json = False
-        """Whether a part of it can be told from the whole."""
+        """Whether a part of it can be distinguished from the whole."""
         self._call = call
         self._chunks: list[bytes] = []
         self._size_bytes = 0

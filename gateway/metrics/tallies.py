@@ -45,7 +45,7 @@ class Spread:
 
 
 class Counter:
-    """Counts by label values, or counts kept elsewhere that `read` returns at each scrape."""
+    """Counts by label values, or external counts that `read` returns at each scrape."""
 
     kind: Literal["counter"] = "counter"
 

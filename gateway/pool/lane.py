@@ -1,4 +1,4 @@
-"""The pool lane: whole copies of models behind any OpenAI-compatible server; bytes pass as they are."""
+"""The pool lane: whole copies of models behind any OpenAI-compatible server; bytes pass unchanged."""
 
 import asyncio
 import contextlib

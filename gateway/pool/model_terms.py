@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 LOOK_EVERY_S = 5.0
 ALIASES_MAX = 500
 MODELS_MAX = 50
-"""Of one alias."""
+"""The maximum number of models of one alias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class ModelTerms:
         await self._look()
 
     async def set_price(self, model: str, prompt_nano: Nano, completion_nano: Nano, by: Actor) -> OwnPrice:
-        """From the next request on. Raises RequestInvalid for what is no cloud model of the settings, Conflict."""
+        """Set a price from the next request on. Raises Conflict, RequestInvalid if no cloud model is so named."""
         if self._cloud is None or not self._cloud.has(model):
             raise RequestInvalid("model: only models of cloud.models have a price to set", param="model")
         wanted = OwnPrice(model, prompt_nano, completion_nano, time.time_ns(), by.name)
@@ -142,7 +142,7 @@ class ModelTerms:
         return wanted
 
     async def remove_price(self, model: str, by: Actor) -> None:
-        """That of the settings holds again, or the providers' list's. Raises NotFound."""
+        """Remove a price; the one of the settings, or of the providers' list, applies again. Raises NotFound."""
         await asyncio.to_thread(self._remove, "price", model, by)
         await self._look()
 

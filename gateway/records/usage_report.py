@@ -23,7 +23,7 @@ GROUPS: dict[str, UsageGroup] = {
     "outcome": "outcome",
 }
 DAYS = 30
-"""How far back a report goes unless it is told."""
+"""The default period of a report, in days."""
 DAY_NS = 86_400 * 10**9
 GROUPS_MAX = 1_000
 

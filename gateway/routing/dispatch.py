@@ -30,7 +30,7 @@ class Dispatch(Struct):
 
     label: str
     model: str
-    """As the backend calls it."""
+    """The model's name at the backend."""
     clock: Callable[[], float]
     record: Health
     memory: Memory
@@ -39,7 +39,7 @@ class Dispatch(Struct):
     began_s: float = 0.0
     first_s: float | None = None
     pending_tokens: int = 0
-    """Of its prompt, until its answer begins."""
+    """The tokens of its prompt, until its answer begins."""
     teaches: bool = False
     has_ended: bool = False
 

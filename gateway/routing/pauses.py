@@ -70,7 +70,7 @@ class Pauses:
         return found
 
     async def resume(self, name: Pausable, by: Actor) -> None:
-        """Where it does not rest nothing changes."""
+        """Resume it. If it is not paused, nothing changes."""
         await asyncio.to_thread(self._remove, name, by)
         self._take(await asyncio.to_thread(self._stored))
 

@@ -122,7 +122,7 @@ class Rates:
         self.service_s = overhead_s + _USUAL_ANSWER_TOKENS * token_s
 
     def is_due(self, now_s: float) -> bool:
-        """Whether to learn from one more answer: from each until rates have settled, and where they are few.
+        """Whether to learn from one more answer: from each until rates have settled, and while answers are few.
 
         Otherwise from one of every `_stride` answers, which samples slow and fast ones evenly. Sampling the first
         after a pause would not.

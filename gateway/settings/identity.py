@@ -1,4 +1,4 @@
-"""Who may come in: sign-in through an identity provider, and how often a wrong key or password may be tried."""
+"""Settings of authentication: sign-in through an identity provider, and limits on wrong keys and passwords."""
 
 from pathlib import Path
 from typing import Self

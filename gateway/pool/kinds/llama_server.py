@@ -3,8 +3,8 @@
 It serves one model, or in router mode its whole cache, whose `status` says which models are loaded. While a model
 is loading every endpoint answers 503. /metrics exists only with --metrics.
 
-Newer ones may be set to sleep when idle. /props, /models and /metrics leave them asleep; /slots wakes them and is
-therefore asked of older ones alone, which have no `is_sleeping`.
+Newer versions may sleep when idle. /props, /models and /metrics do not wake them; /slots does, and is therefore
+only requested from older versions, which have no `is_sleeping`.
 
 It embeds only with --embeddings and reranks only with --reranking, and none of these endpoints reports the flags.
 Without the flag it answers such a request with 501, before it reads the body. Older versions have no /v1/rerank
