@@ -130,8 +130,9 @@ class Followed(Heard):
         return not self.is_full and self._said.finished() >= choices
 
     def tell(self, meter: Meter, call: Call, *, is_whole: bool, others: tuple[Delivered, ...] = ()) -> None:
-        """Charge a whole answer by its count, a bought answer that was sent in full by the buyer's count, and all
-        others by the text that arrived.
+        """Charge a whole answer by its count, and a bought answer that was sent in full by the buyer's count.
+
+        Charge all other answers by the text that arrived.
 
         A count of zero tokens is ignored. `others` is the text delivered to other clients of the same answer: the
         longer text is charged.

@@ -47,8 +47,8 @@ async def open_first(services: Services, trip: Trip) -> Answer:
     """The best candidate that begins to answer; one that fails before its first byte is replaced by the next.
 
     A candidate that the caller's money or limits do not cover is also replaced, by those that they cover. If none
-    of these answers, the caller gets that refusal. If the only ones left asked for a pause, or are a gateway that
-    restarts, the request waits for the end of the first pause or of the restart, within its timeout.
+    of these answers, the caller gets that refusal. The only ones left may have asked for a pause, or be
+    a gateway that restarts. Then the request waits for the end of the first of these, within its timeout.
     """
     failure: LaneFailed | None = None
     refusal: Exception | None = None

@@ -1,7 +1,7 @@
 """Tracks what a caller has of a resumable stream: chunks are passed on when their tokens are known.
 
 Records (gateway.lanes.records) come before their chunks and stay here. A chunk with a record is passed on when all
-of that record's chunks are there, so the caller's text and the noted tokens always agree.
+of that record's chunks are there. So the caller's text and the noted tokens always agree.
 """
 
 from array import array

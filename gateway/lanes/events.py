@@ -57,8 +57,8 @@ class StreamReader:
     An unfinished event is not passed on. A whole stream ends with [DONE]. Line ends of CR or CRLF become LF.
 
     A backend's own token count is used if it is valid. Without it every event with text counts as about one
-    token; with `is_paid` the text that was sent to the caller is charged. A caller that asked for usage gets
-    this gateway's count in place of an invalid one, and in a paid stream also in place of a missing one.
+    token; with `is_paid` the text that was sent to the caller is charged. If the caller asked for usage,
+    this gateway's count replaces an invalid one, and in a paid stream also a missing one.
     """
 
     def __init__(self, call: Call, *, is_paid: bool = False) -> None:

@@ -48,10 +48,10 @@ def for_twin(call: Call, offer: Offer) -> bytes:
     The seed is stated, so that a gateway that continues samples the same tokens. Raises RequestInvalid.
     """
     request, extras = call.generation, call.generation.millrace
-    ours: dict[str, Any] = {"resumable": True, "weights": offer.weights}
+    extras_for_twin: dict[str, Any] = {"resumable": True, "weights": offer.weights}
     if extras and extras.resume:
-        ours["resume"] = extras.resume
-    changes: dict[str, Any] = {"millrace": ours}
+        extras_for_twin["resume"] = extras.resume
+    changes: dict[str, Any] = {"millrace": extras_for_twin}
     if request.seed is not None:
         changes["seed"] = request.seed
     if not request.wants_usage:

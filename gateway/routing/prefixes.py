@@ -1,7 +1,7 @@
 """How much of a prompt each backend has seen: chains of block hashes, and the backend that got them last.
 
 A prompt is cut into blocks of 64 bytes. Each block's checksum includes the previous one, so equal checksums mean
-equal prefixes. The first includes the model, the tenant and the privacy class under a secret of the process, so a
+equal prefixes. The first includes the model, the tenant and the privacy class under a secret of the process. So a
 fast answer does not reveal another tenant's prompt. A collision costs only a wrong guess.
 """
 
