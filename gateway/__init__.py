@@ -1,1 +1,1 @@
-"""The gateway: one OpenAI base URL, and the composition of all lanes, books and pages behind it."""
+"""The gateway: one OpenAI base URL in front of all lanes, the ledger and the pages."""

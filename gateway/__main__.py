@@ -1,4 +1,4 @@
-"""`python -m gateway`: the millrace command, where its script is not on the PATH."""
+"""`python -m gateway`: the millrace command, if its script is not on the PATH."""
 
 from gateway.cli.main import app
 

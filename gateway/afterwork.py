@@ -1,4 +1,4 @@
-"""What is left to do for requests that do not wait for it, such as stopping a backend that came second."""
+"""Work left over from requests that do not wait for it, such as stopping the slower of two backends."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -17,13 +17,13 @@ class Afterwork:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Have it done beside the request, whatever becomes of that. It must come to an end by itself."""
+        """Run the work beside the request and independently of its result. The work must end by itself."""
         task = asyncio.create_task(work, name="afterwork")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Returns when everything is done, or was given up after some seconds."""
+        """Returns when all work is done or, after some seconds, cancelled."""
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks, timeout=_STOP_S)

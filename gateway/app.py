@@ -211,7 +211,7 @@ def _open_till(
     read: Callable[[], Session],
     write: Callable[[], Session],
 ) -> "Till | None":
-    """Payments, where the owner has set up Stripe; nothing of them is imported otherwise."""
+    """Payments, if Stripe is configured; otherwise none of their modules is imported."""
     if not settings.payments.is_wanted:
         return None
     from gateway.payments.factory import open_till, watch
@@ -231,7 +231,7 @@ async def _open_coordination(
     read: Callable[[], Session],
     write: Callable[[], Session],
 ) -> "Coordination | None":
-    """This gateway among others, where there may be some; nothing of it is imported otherwise."""
+    """Coordination with other gateways, if it is configured; otherwise none of its modules is imported."""
     if settings.database.dsn is None and settings.coordination.kind == "database":
         return None
     from gateway.coordination.factory import open_coordination
@@ -242,7 +242,7 @@ async def _open_coordination(
 async def _open_house(
     settings: Settings, folder: DataFolder, books: Books, stack: AsyncExitStack, engine: Engine
 ) -> "House | None":
-    """The house of a market, where the owner wants one; nothing of it is imported otherwise."""
+    """The marketplace, if it is enabled; otherwise none of its modules is imported."""
     if not settings.house.enabled:
         return None
     from gateway.house.factory import open_house, watched
@@ -274,13 +274,13 @@ def _turns(metrics: Metrics, settings: RoutingSettings) -> Turns:
 
 
 def _rest(router: Router, guests: Guests, paused: frozenset[Pausable]) -> None:
-    """What an operator has paused: lanes get nothing, guests do not come in."""
+    """Apply an operator's pauses: paused lanes get no requests, and a pause of selling admits no guests."""
     router.pause(paused)
     guests.is_paused = "selling" in paused
 
 
 def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list[Booked]], None]]:
-    """Who is told of ended requests besides the request log."""
+    """The receivers of ended requests other than the request log."""
     witnesses: list[Callable[[list[Booked]], None]] = []
     if settings.log.access == "json":
         witnesses.append(AccessLog().write)
@@ -336,7 +336,7 @@ async def _open_market(
     write: Callable[[], Session],
     aliases: Callable[[], Aliases],
 ) -> Lane:
-    """The lane to other people's machines, where the owner wants it; nothing of it is imported otherwise."""
+    """The market lane to third parties' machines, if it is enabled; otherwise none of its modules is imported."""
     from gateway.buying.factory import open_market
 
     tokenizers = bookkeeper.recounter.tokenizers
@@ -384,7 +384,7 @@ def _cloud_worker(settings: CloudSettings, folder: DataFolder) -> CloudWorker:
 
 
 def _price_book(settings: CloudSettings) -> PriceBook:
-    """The providers' list, with the owner's own prices before it."""
+    """The providers' price list. The instance's own prices take precedence."""
     own = {("cloud", name): price for name, model in settings.models.items() if (price := model.own_price)}
     return PriceBook(own, "settings", CloudPrices.installed())
 

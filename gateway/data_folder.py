@@ -23,7 +23,7 @@ class FolderBusy(SettingsInvalid):
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """Made on first use; what lies in it is closed to other users, even where the folder was there and open."""
+    """Created on first use. Its files are closed to other users, even if the folder existed and was open."""
 
     path: Path
 
@@ -43,7 +43,7 @@ class DataFolder:
         return bool(self.path.stat().st_mode & _OTHERS)
 
     def _kept(self) -> Iterator[Path]:
-        """What we make in it; settings and provider keys are their owner's to close."""
+        """The paths that the gateway creates in it. The owner protects settings and provider keys."""
         for suffix in ("", "-wal", "-shm"):
             yield self.database.with_name(self.database.name + suffix)
         yield from (self.cluster, self.nodes, self.node, self.spool, self.pool, self.ledger_key, self.market)
@@ -75,7 +75,7 @@ class DataFolder:
 
     @property
     def ledger_key(self) -> Path:
-        """What blocks of the ledger are signed with."""
+        """The key that signs blocks of the ledger."""
         return self.path / "ledger.key"
 
     @property
@@ -85,7 +85,7 @@ class DataFolder:
 
     @property
     def spool(self) -> Path:
-        """What the books could not take, until they do."""
+        """Settlements that the ledger could not accept yet."""
         return self.path / "unbooked.jsonl"
 
     @property
@@ -98,7 +98,7 @@ class DataFolder:
 
     @property
     def node(self) -> Path:
-        """Where this machine is a node of somebody's cluster."""
+        """The folder of this machine as a node of a cluster."""
         return self.path / "node"
 
     @property
@@ -108,7 +108,7 @@ class DataFolder:
 
     @property
     def market(self) -> Path:
-        """Who this gateway is on the market, what it knows of others there, and what it owes and is owed."""
+        """This gateway's market identity, its records of other participants, and its debts and claims."""
         return self.path / "market"
 
     @property
@@ -116,7 +116,7 @@ class DataFolder:
         return self.path / "running.json"
 
     def write_running(self, base_url: str, admin_token: str) -> None:
-        """Tell this machine's command line where the gateway is, and how to be believed by it."""
+        """Write the gateway's address and a credential for this machine's command line."""
         facts = {"pid": os.getpid(), "base_url": base_url, "admin_token": admin_token}
         with os.fdopen(os.open(self._running, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(orjson.dumps(facts))

@@ -1,8 +1,8 @@
-"""Engines, sessions and migrations: the one place that knows where the tables live.
+"""Engines, sessions and migrations: the only module that knows where the tables are.
 
-SQLite transactions are begun by hand, because the standard library's driver opens them too late for savepoints
-and never with the write lock. Writers take that lock at once (BEGIN IMMEDIATE): a transaction that reads first
-and asks for it later is refused without waiting whenever another one committed in between.
+This module begins SQLite transactions itself: the standard library's driver opens them too late for savepoints
+and never with the write lock. Writers take that lock first (BEGIN IMMEDIATE). A transaction that reads first and
+locks later is refused without waiting if another one committed in between.
 """
 
 import logging
@@ -19,7 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 import migrations
 
-# What a session is for, as an option of its engine.
+# The use of a session, as an option of its engine.
 _USE = "millrace_use"
 _READ, _WRITE = "read", "write"
 _MIGRATION_LOCK = 0x6D696C6C
@@ -27,8 +27,8 @@ _BUSY_TIMEOUT_S = 10
 _WAL_PAUSE_S = 0.02
 _LOCK_TIMEOUT_S = 5
 MIGRATION_TIMEOUT_S = 600
-# A server that is gone without a word, behind a network that swallows everything: found out in about ten seconds,
-# whether it owes us an answer or an acknowledgement.
+# Detect a server that vanished behind a network that drops everything, in about ten seconds, whether an answer
+# or an acknowledgement is outstanding.
 _SILENCE = {
     "keepalives": 1,
     "keepalives_idle": 4,
@@ -47,7 +47,7 @@ class DatabaseNewer(RuntimeError):
 
 
 class DatabaseUnusable(RuntimeError):
-    """The database cannot be opened, in words for whoever started the program and without the DSN's password."""
+    """The database cannot be opened. The text is for the operator and omits the DSN's password."""
 
 
 def open_upgraded(dsn: str) -> Engine:
@@ -74,7 +74,7 @@ def open_upgraded(dsn: str) -> Engine:
 def is_behind(dsn: str) -> bool:
     """Whether the tables are older than the code.
 
-    False as well where that cannot be found out: whoever opens the database is told why.
+    Also False if that cannot be determined: opening the database then raises the reason.
     """
     try:
         engine = open_engine(dsn)
@@ -113,7 +113,7 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
     """Return an engine for a DSN as `parse_dsn` reads it; connects on first use.
 
     SQLite runs in WAL mode with full sync: what is committed survives a power cut. PostgreSQL statements and
-    lock waits are bounded, here as well as at the server: a frozen server holds nobody longer. At most twice
+    lock waits are bounded, here as well as at the server: a frozen server blocks no caller longer. At most twice
     `pool_size` connections are open, and the wait for one is bounded.
     """
     url = parse_dsn(dsn)
@@ -131,7 +131,7 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
         _keep_to_file(engine, Path(url.database or ""))
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    # psycopg warns of each batch that the database refuses; who sent it is told anyway.
+    # psycopg warns of each batch that the database refuses; the sender gets the error anyway.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
     # SQLite's owners need none of it.
     from gateway.postgresql import CONNECT_TIMEOUT_S, STATEMENT_TIMEOUT_S, Server
@@ -143,7 +143,7 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
         max_overflow=pool_size,
         pool_timeout=CONNECT_TIMEOUT_S,
         pool_pre_ping=True,
-        # Whatever the server's default is: who waited for a lock must see what the holder committed.
+        # Overrides the server's default: a transaction that waited for a lock must see what the holder committed.
         isolation_level="READ COMMITTED",
         connect_args=_SILENCE
         | {"connect_timeout": CONNECT_TIMEOUT_S, "options": bounds, "application_name": "millrace"},
@@ -155,7 +155,7 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
 
 
 def _expect_usual_statements(connection: Any, _: ConnectionPoolEntry) -> None:
-    if connection is not None:  # None: it was given up.
+    if connection is not None:  # None: the connection was discarded.
         connection.allow(None)
 
 
@@ -168,7 +168,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> N
 
 
 def _keep_to_file(engine: Engine, path: Path) -> None:
-    """Refuse commits to a file that was deleted or replaced: SQLite goes on writing to it, and nobody finds it."""
+    """Refuse commits to a deleted or replaced file: SQLite would keep writing to it and lose the data."""
     known: list[tuple[int, int]] = []
 
     def check() -> None:
@@ -195,7 +195,7 @@ def _keep_to_file(engine: Engine, path: Path) -> None:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Of several that open a new file at once SQLite refuses this to all but one, without waiting."""
+    """Switch to WAL, with retries: SQLite refuses all but one of several connections to a new file at once."""
     until_s = time.monotonic() + _BUSY_TIMEOUT_S
     while True:
         try:
@@ -211,8 +211,8 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     use = connection.get_execution_options().get(_USE)
-    # Connections go from one use to the other. Each pragma makes SQLite parse its statements anew, so that it is
-    # only told what changes.
+    # Connections change between uses. Each pragma makes SQLite parse its statements again, so send only
+    # changes.
     if connection.info.get(_USE, "") != use:
         connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if use == _READ else 'OFF'}")
         connection.info[_USE] = use
@@ -233,7 +233,7 @@ def read_sessions(engine: Engine) -> Callable[[], Session]:
 
 
 def allow_s(session: Session, seconds: int) -> None:
-    """Give the statements of the session's transaction so long, in seconds; SQLite's have no bound."""
+    """Set the time limit of the transaction's statements, in seconds; SQLite's have no limit."""
     if session.get_bind().dialect.name == "postgresql":
         _allow_s(session.connection(), seconds)
 
@@ -249,12 +249,12 @@ def _writing(engine: Engine) -> Engine:
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring the tables up to this version of the code, whole or not at all.
+    """Upgrade the tables to this version of the code, completely or not at all.
 
-    Any number of processes may start at once: one migrates, the others wait for it and find nothing to do.
+    Any number of processes may start together: one migrates, the others wait and find nothing to do.
 
     Raises:
-        DatabaseNewer: a newer version of the code was here.
+        DatabaseNewer: a newer version of the code upgraded the tables.
     """
     known = revisions()
     with _writing(engine).begin() as connection:
@@ -283,7 +283,7 @@ def revisions() -> list[str]:
 
 
 def _revision(connection: Connection) -> str | None:
-    """The revision that the database is at, None where there are no tables yet."""
+    """The revision of the database; None if there are no tables yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

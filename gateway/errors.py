@@ -19,7 +19,7 @@ from cluster import errors as cluster
 from gateway.redaction import without_internals
 
 DATABASE_AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
-"""What SQLAlchemy raises if the database does not answer, or cannot."""
+"""Exceptions of SQLAlchemy if the database does not or cannot answer."""
 
 
 class GatewayError(Exception):
@@ -49,7 +49,7 @@ class MessagesRefused(RequestInvalid):
 
 
 class PaymentRefused(RequestInvalid):
-    """Stripe has said no for good."""
+    """Stripe refused permanently."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="stripe_refused")
@@ -90,7 +90,7 @@ class RoleForbids(GatewayError):
 
 
 class Conflict(GatewayError):
-    """What is there already, or must stay, stands against it."""
+    """The request conflicts with existing data, or with data that must stay."""
 
 
 class KeyInUse(Conflict):
@@ -120,7 +120,7 @@ class RateLimited(GatewayError):
 
 
 class TooManyHangUps(RateLimited):
-    """The payer's callers left too many requests before whoever is paid had begun to answer them."""
+    """The payer's callers cancelled too many requests before the paid backend began to answer."""
 
     def __init__(self, wait_s: float) -> None:
         message = (
@@ -135,7 +135,7 @@ class BudgetExceeded(RateLimited):
 
 
 class BudgetUnavailable(RateLimited):
-    """Nobody can say what is left of a limit on money, so nothing is spent."""
+    """The remaining amount of a spending limit is unknown, so nothing is spent."""
 
 
 class PolicyForbids(GatewayError):
@@ -165,15 +165,15 @@ class DeadlinePassed(GatewayError):
 
 
 class GuestsNotNow(GatewayError):
-    """No guest may come in just now: the owner's own work, or no free slot. Worth asking elsewhere."""
+    """No preemptible request is accepted now: local requests run, or no slot is free. Try another gateway."""
 
 
 class Preempted(GatewayError):
-    """The owner has come, and the guest's answer ends where it is."""
+    """A local request needs the machine, so the preemptible request's answer ends here."""
 
 
 class StorageUnavailable(GatewayError):
-    """What was to be kept cannot be: the data folder's disk is full, read-only or gone."""
+    """Data cannot be stored: the data folder's disk is full, read-only or gone."""
 
 
 class LaneFailed(GatewayError):
@@ -227,7 +227,7 @@ class LaneLimited(LaneBusy):
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """What the client gets."""
+    """The error body that the client gets."""
 
     status: int
     message: str
@@ -308,7 +308,7 @@ _TABLE: dict[type[Exception], _Row] = {
     books.PostingInvalid: _Row(400, "invalid_request_error"),
     books.DatabaseFailing: _Row(503, "server_error", "database_unavailable", message=_DATABASE_AWAY),
     books.BooksUnavailable: _Row(503, "server_error", "ledger_unavailable", message=_LEDGER_AWAY),
-    # Of all that a hold is sized with, only the caller's limit can be too much for any request.
+    # Of all values that determine a hold's size, only the caller's limit can be too large.
     books.AmountInvalid: _Row(400, "invalid_request_error", "invalid_value", "max_tokens"),
     books.AccountUnknown: _Row(403, "permission_error", "account_unknown", message=_NO_ACCOUNT),
     books.PriceUnknown: _Row(503, "server_error", "price_unknown"),
@@ -340,10 +340,10 @@ _TABLE: dict[type[Exception], _Row] = {
     cluster.StageLost: _Row(502, "upstream_error"),
     cluster.GenerationError: _Row(500, "server_error"),
 }
-# From this status on an error may repeat what a backend, a machine or a provider has said.
+# Errors of this status and above may quote a backend, a machine or a provider.
 _MACHINES_WORDS = 429
 EXPECTED = tuple(_TABLE)
-"""What a request may end with on purpose; anything else is a defect."""
+"""Exceptions that may intentionally end a request; any other is a defect."""
 
 
 def to_api_error(error: Exception) -> ApiError:

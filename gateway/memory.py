@@ -1,4 +1,4 @@
-"""What a process asks of the C library's allocator, of Python's collector and of the kernel."""
+"""Configures a process's memory: the C library's allocator, Python's collector and the kernel's limits."""
 
 import ctypes
 import gc
@@ -7,21 +7,21 @@ import sys
 from contextlib import suppress
 
 _ARENAS_MAX = -8  # glibc's M_ARENA_MAX
-# Objects. A request leaves next to none behind that counting references does not free.
+# In objects. A request leaves almost none that reference counting does not free.
 _COLLECTED_AFTER = 20_000
 
 
 def share_one_arena() -> None:
-    """Before any thread is there: each would get memory of its own, 4 MB in all, that it hardly uses.
+    """Call before any thread starts: each would get an arena of its own, 4 MB in all, that it hardly uses.
 
-    Threads of Python hardly ever ask for memory at once, so that sharing costs no time.
+    Python threads rarely allocate at the same time, so sharing costs no time.
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
         mallopt(_ARENAS_MAX, 1)
 
 
 def settle() -> None:
-    """What is there now stays. Only what requests make is looked through for rubbish, and not after every few."""
+    """Freeze existing objects. The collector then scans only objects of requests, and less often."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -29,7 +29,7 @@ def settle() -> None:
 
 
 def limit_memory(bytes_max: int) -> None:
-    """What asks for more fails alone, with a MemoryError. And no core file: it would hold keys."""
+    """Limit memory: a larger allocation fails with MemoryError. Disable core files, which would hold keys."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:

@@ -1,7 +1,7 @@
 """Bring a database's tables up to date, in a process of its own that `gateway.upgrade` starts.
 
-It reads a DSN from stdin, upgrades that database, says on stdout how that went, and ends. If stdin ends before, it
-ends at once, with nothing committed.
+It reads a DSN from stdin, upgrades that database, prints the result on stdout, and exits. If stdin closes before
+that, it exits immediately, with nothing committed.
 """
 
 import os

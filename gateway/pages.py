@@ -1,4 +1,4 @@
-"""Pages of a list: where one ended, and what of the rows that were read it shows."""
+"""Pages of a list: the position where a page ended, and the rows that it shows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,5 +37,5 @@ class Cursor:
 
 
 def cut(found: Sequence[T], limit: int) -> tuple[Sequence[T], T | None]:
-    """What a page shows of the `limit` + 1 rows that were asked for, and its last row if more follow."""
+    """The page's part of the `limit` + 1 rows that were read, and its last row if more follow."""
     return found[:limit], found[limit - 1] if len(found) > limit else None

@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL whose every wait is bounded on this side, whatever the server or the network does.
+"""Connections to PostgreSQL that bound every wait on this side, whatever the server or the network does.
 
-A server that is frozen, or behind a proxy that passes nothing on, keeps its connections open and answers nothing:
-its own timeouts do not run. Whoever waits for an answer therefore tries to connect now and then. If the server
-does not answer that either, all who wait are told so, and until it answers again nobody waits for it.
+A server that is frozen, or behind a proxy that forwards nothing, keeps its connections open and answers nothing:
+its own timeouts do not run. A waiting thread therefore opens a test connection at intervals. If the server does
+not answer that either, every waiting thread gets an error, and no thread waits until the server answers again.
 """
 
 import threading
@@ -16,9 +16,9 @@ from psycopg.errors import ConnectionTimeout
 
 STATEMENT_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 5
-# What the server needs, besides the statement itself, to say that it took too long.
+# The time that the server needs, beyond the statement itself, to report a timeout.
 _TRANSFER_S = 5.0
-# So long an answer is waited for before the server is asked whether it answers at all.
+# The wait for an answer, in seconds, before a test of whether the server answers at all.
 _PATIENCE_S = 2.0
 # After a try to connect that was not answered, before the next one.
 _AGAIN_S = 1.0
@@ -42,7 +42,7 @@ class Server:
         return self._is_silent
 
     def connect(self, *arguments: Any, **parameters: Any) -> "BoundedConnection":
-        """Open a connection. Raises ServerSilent at once while others are finding out whether it answers again."""
+        """Open a connection. Raises ServerSilent immediately while another thread tests the server."""
         if not self._is_silent:
             return self._try(arguments, parameters)
         if not self._trying.acquire(blocking=False):
@@ -55,7 +55,7 @@ class Server:
             self._trying.release()
 
     def probe(self, connect: "Callable[[], BoundedConnection]") -> bool:
-        """Whether the server answers; who asks while another one finds out is told what is known so far."""
+        """Whether the server answers. During another thread's test, returns the last known state."""
         if self._is_silent:
             return False
         if self._trying.acquire(blocking=False):
@@ -85,7 +85,7 @@ class Server:
         return connection
 
 
-def _nobody_knows() -> bool:
+def _assume_alive() -> bool:
     return True
 
 
@@ -93,10 +93,10 @@ class BoundedConnection(Connection[Any]):
     """Waits for no answer longer than `answer_s`, and less for a server that does not answer at all."""
 
     answer_s = STATEMENT_TIMEOUT_S + _TRANSFER_S
-    ask_server: Callable[[], bool] = staticmethod(_nobody_knows)
+    ask_server: Callable[[], bool] = staticmethod(_assume_alive)
 
     def allow(self, statement_s: float | None) -> None:
-        """Let statements take so long from now on, as the server was told; None for the usual bound."""
+        """Set the statement timeout in seconds, as set at the server; None for the default."""
         self.answer_s = (STATEMENT_TIMEOUT_S if statement_s is None else statement_s) + _TRANSFER_S
 
     def wait(self, gen: PQGen[RV], *arguments: Any, **parameters: Any) -> RV:
@@ -112,7 +112,7 @@ class BoundedConnection(Connection[Any]):
                 ready = yield wanted
                 if not ready and (now_s := time.monotonic()) >= asks_s:
                     if now_s - began_s > self.answer_s or not self.ask_server():
-                        # Its state is unknown: nobody may go on with it, and the pool sees that it is closed.
+                        # Its state is unknown, so it must not be reused. The pool sees that it is closed.
                         self.pgconn.finish()
                         raise ServerSilent("the server does not answer")
                     asks_s = time.monotonic() + _PATIENCE_S

@@ -25,7 +25,7 @@ _FILE = re.compile(r"(?<![\w./\\~@:-])[\w./\\~-]*\w\.(?:keys?|pem|env|sqlite3?)\
 _VARIABLE = re.compile(
     r"\b(?:MILLRACE_[A-Z0-9_]+|[A-Z][A-Z0-9_]*_(?:KEYS?|TOKENS?|SECRET|PASSWORD|FOLDER|DIR|FILE|PATH|URL|HOME))\b"
 )
-# Of the ledger, as `accounting.chart` has them, and its unit.
+# Account names of the ledger, as in `accounting.chart`, and its unit.
 _ACCOUNT = re.compile(
     r"\b(?:(?:user|pool|seller|provider):[\w.@-]+:[\w.@:-]*\w|(?:asset|clearing|income|expense):\w+(?::[\w.@-]*\w)?)"
 )

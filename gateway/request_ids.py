@@ -7,7 +7,7 @@ import time
 HEADER = b"x-request-id"
 
 _DIGITS = 12
-# The system is asked for random digits of so many ids at once: a call for each would take longer than the rest.
+# Number of ids for which random digits are drawn in one system call: a call for each would dominate the cost.
 _DRAWN_AT_ONCE = 256
 
 _drawn: list[str] = []
@@ -16,7 +16,7 @@ os.register_at_fork(after_in_child=_drawn.clear)
 
 
 def new_request_id() -> str:
-    """An id that nobody can guess. Later ones sort after earlier ones: indices of them grow at their end."""
+    """An id that cannot be guessed. Later ids sort after earlier ones, so indexes grow at their end."""
     if not _drawn:
         digits = secrets.token_hex(_DRAWN_AT_ONCE * _DIGITS // 2)
         _drawn.extend(digits[at : at + _DIGITS] for at in range(0, len(digits), _DIGITS))

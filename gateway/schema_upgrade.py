@@ -1,4 +1,4 @@
-"""Alembic, by itself: it is imported where tables are behind the code, once in a version, and never to serve."""
+"""Uses Alembic. Imported only if tables are behind the code, once per version, and never while serving."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What lives as long as the process, built once and handed to whoever needs it."""
+"""Objects that live as long as the process, built once and passed to the modules that need them."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -64,20 +64,20 @@ class Services:
     afterwork: Afterwork
     guests: Guests
     till: "Till | None" = None
-    """Payments, where the owner has set them up."""
+    """Payments, if they are configured."""
     house: "House | None" = None
-    """The house of a market, where this gateway is one."""
+    """The marketplace, if this gateway operates one."""
     coordination: "Coordination | None" = None
-    """What it agrees through with other gateways, where there may be some."""
+    """Coordination with other gateways, if it is configured."""
     counting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
-    """Prompts whose tokens are only counted, so many at once."""
+    """Limits how many prompts are tokenized in parallel only for a count."""
     verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the ledger is verified: one at a time."""
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the cluster's model is read because an admin asked for it: one at a time."""
 
     def troubles(self) -> list[str]:
-        """What operators must mend: of the data folder, of the cloud's keys and worker."""
+        """Problems for operators to fix: of the data folder, and of the cloud's keys and worker."""
         cloud = self.lanes.get("cloud")
         found = cloud.troubles() if isinstance(cloud, CloudLane) else []
         return [self.storage.trouble, *found] if self.storage.trouble else found

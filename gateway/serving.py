@@ -83,8 +83,8 @@ async def run(
 ) -> None:
     """Serve until SIGINT or SIGTERM; a second one does not wait for running requests.
 
-    What was begun last ends first: the HTTP server drains, then the nodes go, then the books close. Raises
-    SettingsInvalid, DatabaseUnusable and ModelError when the gateway cannot start.
+    Parts stop in reverse order: the HTTP server drains, then the nodes stop, then the ledger closes. Raises
+    SettingsInvalid, DatabaseUnusable and ModelError if the gateway cannot start.
     """
     listening = _listen(settings.server)
     await upgrade_aside(dsn_of(settings, folder))
@@ -112,12 +112,12 @@ async def run(
                     services.guests.close()
                     folder.forget_running()
                     log.info("stopping", in_flight=services.admission.in_flight)
-                    # The nodes go next: nobody starts another one.
+                    # The nodes stop next, so no node may start from here on.
                     await asyncio.wait((starting,), timeout=_CANCEL_S)
 
 
 def _warm(services: Services) -> None:
-    """Start what takes seconds to start, once nothing else does: a request that bursts finds it ready."""
+    """Start slow parts once the rest runs, so that a request that bursts to the cloud finds them ready."""
     cloud = services.lanes.get("cloud")
     if isinstance(cloud, CloudLane):
         cloud.warm()
@@ -158,7 +158,7 @@ async def _local_nodes(
     try:
         yield nodes
     finally:
-        # First the controller, which would otherwise plan anew with every node that goes.
+        # Stop the controller first: it would otherwise make a new plan for every node that stops.
         await controller.stop()
         await nodes.stop()
 

@@ -5,9 +5,9 @@ EVENT_BYTES_MAX = 4 * 2**20
 
 
 class EventSplitter:
-    """Cuts a stream of bytes into the data of its events, however its server writes them.
+    """Cuts a stream of bytes into the data of its events, in any server's style.
 
-    Lines end with LF or CRLF, `data:` has a space behind it or not, and comments and other fields are left out.
+    Lines end with LF or CRLF, a space may follow `data:`, and comments and other fields are left out.
     """
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class EventSplitter:
         self._skips = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of every event that is complete now. What is longer than the bound is left out."""
+        """The data of every event that is complete now. Events longer than the bound are left out."""
         *lines, self._held = (self._held + chunk).split(b"\n")
         found = [data for line in lines if (data := self._line(line.removesuffix(b"\r"))) is not None]
         if len(self._held) > EVENT_BYTES_MAX:
@@ -25,7 +25,7 @@ class EventSplitter:
         return found
 
     def end(self) -> list[bytes]:
-        """What stands unfinished at the end: servers that stop without the last empty line meant it."""
+        """The unfinished event at the end: servers that stop without the last empty line meant to send it."""
         return self.feed(b"\n\n")
 
     def _line(self, line: bytes) -> bytes | None:

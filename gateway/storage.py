@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 _EVERY_S = 2.0
 # A request that is to be kept looks again if the last look is older.
 _FRESH_S = 1.0
-# A disk that takes longer answers nobody.
+# A disk that takes longer counts as failed.
 _LOOK_TIMEOUT_S = 30.0
 _FREE_MIN_BYTES = 2**20
 _PROBE = b"\0" * 4096
@@ -53,7 +53,7 @@ class Storage:
             await asyncio.sleep(_EVERY_S)
 
     async def check(self) -> None:
-        """Look, unless somebody just did. Raises StorageUnavailable."""
+        """Check the disk, unless another caller just did. Raises StorageUnavailable."""
         if time.monotonic() - self._looked_s > _FRESH_S:
             await self._look()
         self.refuse()
@@ -116,7 +116,7 @@ def reason_of(error: OSError) -> str:
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """What the disk refuses inside the block is an error of this gateway's storage. Raises StorageUnavailable."""
+    """Convert disk errors inside the block to storage errors. Raises StorageUnavailable."""
     try:
         yield
     except OSError as error:

@@ -25,7 +25,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 async def upgrade_aside(dsn: str) -> None:
-    """Bring the tables up to date where they are behind; whoever cancels this ends it. Raises DatabaseUnusable."""
+    """Upgrade the tables if they are behind. Cancelling the task ends the upgrade. Raises DatabaseUnusable."""
     if not is_behind(dsn):
         return
     # In a session of its own: a terminal's Ctrl-C reaches the gateway alone, which ends it without a word.

@@ -28,7 +28,7 @@ _UPLOADS = ("/v1/files",)
 
 def make_web(services: Services, cluster: Target) -> ASGIApp:
     """FastAPI with all of them, and every error in OpenAI's shape."""
-    # Not redirected to the path without a slash: Starlette would send whoever asks to the host that Host names.
+    # No redirect to the path without a slash: Starlette would redirect to the host in the client's Host header.
     app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.services = services
     app.state.cluster = cluster
@@ -87,7 +87,7 @@ def _of_status(request: Request, error: HTTPException) -> GatewayError:
 
 
 def _of_field(error: RequestValidationError) -> GatewayError:
-    """The first field that is wrong; its place begins with where the field was, as in ("query", "limit")."""
+    """An error for the first wrong field. Its location begins with the source, as in ("query", "limit")."""
     problem = error.errors()[0]
     param = ".".join(map(str, problem["loc"][1:]))
     return RequestInvalid(f"{param}: {problem['msg'].removeprefix('Value error, ')}", param=param)

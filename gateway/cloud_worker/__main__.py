@@ -21,7 +21,7 @@ def main() -> int:
         return EXIT_BAD_ORDERS
     limit_memory(orders.configuration.limits.memory_bytes_max)
     os.environ.update(orders.configuration.proxies)
-    # Imported this late because litellm comes with it, which takes seconds and reads the environment.
+    # Imported this late because it imports litellm, which takes seconds and reads the environment.
     from gateway.cloud_worker.server import serve
 
     serve(orders)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-# Read by litellm while it is imported, hence set here rather than by whoever starts the process.
+# litellm reads these while it is imported, so this module sets them, not the parent process.
 os.environ.update(
     LITELLM_LOCAL_MODEL_COST_MAP="True",  # else it fetches its price map from GitHub
     LITELLM_MODE="PRODUCTION",  # else it loads the first .env file it finds above its own folder
@@ -47,7 +47,7 @@ litellm.cache = None
 litellm.turn_off_message_logging = True
 litellm.disable_streaming_logging = True
 litellm.disable_hf_tokenizer_download = True
-# Its counter measures images too, which it would fetch. What providers do not count, the gateway does.
+# litellm's counter would fetch images to measure them. The gateway counts what providers do not.
 litellm.disable_token_counter = True
 litellm.callbacks = []
 litellm.input_callback = []

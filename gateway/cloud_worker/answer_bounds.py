@@ -1,6 +1,6 @@
 """Bounds on what providers send, set on every httpx client of the process: litellm's adapters have none.
 
-An answer is asked for without compression, since some kilobytes could stand for gigabytes, and is refused with it.
+Requests ask for uncompressed answers, and compressed ones are refused: some kilobytes could expand to gigabytes.
 """
 
 from collections import Counter
@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import httpx
 
 WHOLE_BYTES_MAX = 16 * 2**20
-"""What is parsed at once, while all other requests of the worker wait."""
+"""The maximum size parsed in one step, while all other requests of the worker wait."""
 STREAM_BYTES_MAX = 128 * 2**20
 PART_BYTES_MAX = 4 * 2**20
-"""Of a stream's event or line: the adapter keeps it until it ends, and some copy it with every piece."""
+"""The maximum size of a stream's event or line: adapters buffer it, and some copy it with every chunk."""
 HOST_BYTES_MAX = 64 * 2**20
-"""Of all whole answers that one host is sending."""
+"""The maximum size of all whole answers that one host is sending."""
 ERROR_BYTES_MAX = 16 * 2**10
 """The rest of an error's body is left unread: litellm searches it with many patterns, for seconds per megabyte."""
 
@@ -82,7 +82,7 @@ async def _bound_async(response: httpx.Response) -> None:
 
 
 class _BoundedStream(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """Passes a body on, and raises AnswerTooLarge where it exceeds a bound."""
+    """Passes a body on, and raises AnswerTooLarge if it exceeds a bound."""
 
     _held: ClassVar[Counter[str]] = Counter()
     """Bytes of whole answers under way, by host."""
@@ -143,7 +143,7 @@ class _BoundedStream(httpx.AsyncByteStream, httpx.SyncByteStream):
             self._tail = text[-2:]
 
     def _release(self) -> None:
-        """What has come is no longer under way: it was read, or is dropped."""
+        """Release the received bytes: they were read, or are dropped."""
         if self._is_whole and self._size_bytes:
             self._held[self._host] -= self._size_bytes
             self._size_bytes = 0

@@ -96,9 +96,9 @@ class WorkerAnswer:
 
 
 def _usage(usage: Any) -> Json | None:
-    """OpenAI's usage object, or None where the provider counted nothing (which litellm writes as noughts).
+    """OpenAI's usage object, or None if the provider counted nothing (which litellm writes as zeros).
 
-    A count that is no integer in range is none.
+    A count that is not an integer in range is ignored.
     """
     if usage is None:
         return None

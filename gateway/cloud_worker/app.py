@@ -1,4 +1,4 @@
-"""The worker's HTTP application: bounds what it takes on, and drops a request when its client hangs up."""
+"""The worker's HTTP application: limits its requests, and drops a request when its client disconnects."""
 
 import asyncio
 import os
@@ -94,7 +94,7 @@ class CloudApp:
         except Refusal as refusal:
             _note_refusal(refusal, request)
             await exchange.refuse(refusal)
-        except Exception as error:  # noqa: BLE001  # the request's edge: a mistake of ours ends this request only
+        except Exception as error:  # noqa: BLE001  # a bug here must end this request only
             place = traceback.extract_tb(error.__traceback__)[-1]
             note("failed", error=type(error).__name__, place=f"{place.filename}:{place.lineno}")
             await exchange.refuse(Refusal(500, "cloud_worker_failed", "The cloud worker made a mistake."))
@@ -120,7 +120,7 @@ class CloudApp:
 
 
 def _usual_key_name(model: CloudModel, provider: str) -> str | None:
-    """None where the key may come into wrong hands, at another address, and where it is not the custom."""
+    """None if another address could get the key, or if the provider uses no such key."""
     if model.base_url or model.secret_parameters or provider in KEYLESS:
         return None
     return usual_key_name(provider)

@@ -1,6 +1,6 @@
-"""Why a request was not answered, in OpenAI's shape: `Refusal`, and litellm's exceptions turned into one.
+"""Errors in OpenAI's format: `Refusal`, and the conversion of litellm's exceptions to it.
 
-The exceptions are told apart by the names of their classes, so that nothing here needs litellm.
+The exceptions are distinguished by their class names, so this module does not import litellm.
 """
 
 import re
@@ -17,7 +17,7 @@ CHAIN_LENGTH_MAX = 10
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """What the gateway is told instead of an answer; it never holds a key."""
+    """The error that the gateway gets instead of an answer; it never contains a key."""
 
     status: int
     code: str
@@ -96,7 +96,7 @@ _WORDLESS = {
     "provider_rate_limited": "{provider} has reached its rate limit.",
     "request_not_translated": "The request cannot be put into the form of {provider}: a field has an odd value.",
 }
-"""Said where the provider has not spoken: what litellm and Python say then may repeat the prompt, or the code."""
+"""Messages for errors without a provider's message: litellm's and Python's may repeat the prompt or the code."""
 
 _TRANSLATING = re.compile(
     r"transform_request|map_openai_params|get_optional_params|validate_chat_\w+|\w+_messages_pt"

@@ -28,7 +28,7 @@ class Exchange:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Further ones of a stream."""
     has_gone: Callable[[], bool] = lambda: False
-    """Whether the client has hung up, as far as the server can say it at once."""
+    """Whether the client disconnected, as far as the server knows now."""
 
     async def body(self, bytes_max: int, timeout_s: float) -> bytes:
         parts, size = [], 0
@@ -71,7 +71,7 @@ class Exchange:
         body = b"".join([b"data: %b\n\n" % data for data in several])
         await self.send({"type": "http.response.body", "body": body, "more_body": True})
         if self.has_gone():
-            # Sending waits for nobody any more, and all that has come would be taken. Whoever sends is cancelled.
+            # The client is gone: sends no longer wait, so the whole answer would be read. Wait to be cancelled.
             await asyncio.sleep(CANCEL_S)
 
     async def end(self) -> None:

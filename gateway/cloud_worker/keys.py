@@ -31,7 +31,7 @@ class KeyUnavailable(Exception):
 
 @dataclass
 class KeysFile:
-    """Looks keys up by name; reads the file anew when it has changed, so that rotating a key needs no restart."""
+    """Looks keys up by name. Reads the file again when it has changed, so rotating a key needs no restart."""
 
     path: Path
     _seen: tuple[int, ...] = ()

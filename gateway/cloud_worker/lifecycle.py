@@ -63,7 +63,7 @@ class WorkerServer(uvicorn.Server):
         _silence_stdout()
 
     async def serve_at(self, path: str) -> None:
-        """Serve this socket until told to stop, or until nobody holds the other end of our stdin."""
+        """Serve this socket until told to stop, or until the gateway closes its end of stdin."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_note_stray_error)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -77,7 +77,7 @@ class WorkerServer(uvicorn.Server):
         self.should_exit = True
 
     async def _leave_with_parent(self) -> None:
-        """The gateway holds the other end for as long as it lives; then nobody is left to read an answer."""
+        """Stop when stdin closes: the gateway holds the other end while it runs, and only it reads answers."""
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -112,7 +112,7 @@ def _listener(path: str) -> socket.socket:
 
 
 def _silence_stdout() -> None:
-    """Libraries print now and then; nobody reads our stdout after its first line."""
+    """Discard stdout: libraries print at times, and the gateway reads only the first line."""
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 

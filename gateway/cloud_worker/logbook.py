@@ -12,4 +12,4 @@ def note(event: str, **fields: str | int | float | None) -> None:
         sys.stderr.buffer.write(line + b"\n")
         sys.stderr.buffer.flush()
     except OSError:
-        return  # the gateway that read us is gone, and with it the reason to write
+        return  # the gateway that reads this log is gone, so there is no reason to write

@@ -1,4 +1,4 @@
-"""What the gateway tells the cloud worker: the models and their providers, the keys file, and every bound."""
+"""The configuration that the gateway sends the cloud worker: models, providers, the keys file, and every bound."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ class CloudModel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     litellm_model: Name
     """litellm's name with the provider in front, as in `anthropic/claude-sonnet-4-5`."""
     base_url: str | None = None
-    """The provider's own address when None; the only place besides it that the worker talks to."""
+    """The provider's own address if None. The worker connects to no other address."""
     key_name: Name | None = None
     """The line of the keys file that holds the API key; when None the usual one, for a provider's own address."""
     parameters: dict[Name, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class ProviderLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     body_s: Seconds = 30.0
     requests_in_flight_max: Annotated[int, Meta(gt=0)] = 512
     memory_bytes_max: Annotated[int, Meta(gt=0)] = 4 * 1024 * 1024 * 1024
-    """Of address space, most of which a worker maps and never uses."""
+    """The limit of address space, most of which a worker maps and never uses."""
     drain_s: Seconds = 30.0
     """How long running answers may go on after SIGTERM."""
 

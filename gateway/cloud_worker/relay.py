@@ -61,7 +61,7 @@ class Relay:
         await exchange.end()
 
     async def _from_provider(self, waiting: Awaitable[T], what: str = "", wait_s: float | None = None) -> T:
-        """What litellm gives, within the time it may take, its exceptions turned into refusals."""
+        """litellm's answer within its timeout. Converts litellm's exceptions to refusals."""
         bound = asyncio.timeout(wait_s)
         try:
             async with bound:

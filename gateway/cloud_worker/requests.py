@@ -40,7 +40,7 @@ class _Sampling(Struct, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: float | None = None
 
     def arguments(self) -> Json:
-        """What litellm is given besides the provider's model: the fields that were set."""
+        """The arguments for litellm other than the provider's model: the fields that were set."""
         fields = msgspec.structs.asdict(self)
         del fields["model"]
         fields["stream"] = bool(self.stream)
@@ -109,7 +109,7 @@ def parse(body: bytes, kind: Literal["chat", "completion"]) -> Request:
 
 
 def _check(request: Request) -> None:
-    """What the types above cannot say."""
+    """Check rules that the types above cannot express."""
     if isinstance(request, ChatRequest):
         for position, message in enumerate(request.messages):
             place = f"messages[{position}]"

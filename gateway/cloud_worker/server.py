@@ -1,4 +1,4 @@
-"""The worker's process: litellm made ready, then its application served until it is told to stop."""
+"""The worker's process: prepares litellm, then serves its application until told to stop."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor

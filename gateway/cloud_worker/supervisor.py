@@ -39,11 +39,11 @@ class Upkeep:
     rss_bytes_max: int = 1024 * 1024 * 1024
     """A worker of this size is replaced once another is ready; its answers may finish."""
     rss_bytes_kill: int = 3 * 1024 * 1024 * 1024
-    """One of this size is ended at once, before the machine runs out of memory."""
+    """A worker of this size is stopped immediately, before the machine runs out of memory."""
     retire_s: float = 960.0
     """How long a replaced worker may finish its answers; longer than any answer may take."""
     eager_restarts_max: int = 3
-    """After so many failures in a row a worker is started only when a request asks for one."""
+    """After this number of consecutive failures a worker is started only when a request needs one."""
     backoff_max_s: float = 60.0
 
     def backoff_s(self, failures: int) -> float:
@@ -61,7 +61,7 @@ class Upkeep:
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to send one request to `socket_path`; the worker behind it is not ended while it is held."""
+    """The right to send one request to `socket_path`. Its worker is not stopped while the lease is held."""
 
     socket_path: Path
     generation: int
@@ -114,7 +114,7 @@ class Worker:
         return [worker.pid for worker in workers if worker is not None and worker.alive]
 
     def warm(self) -> None:
-        """Have a worker started, if none runs; returns at once."""
+        """Start a worker if none runs. Returns immediately."""
         self._wanted.set()
         if (self._keeper is None or self._keeper.done()) and not self._stopped:
             self._keeper = asyncio.create_task(self._keep(), name="cloud-worker-keeper")
@@ -136,8 +136,8 @@ class Worker:
     async def report_unreachable(self, lease: Lease) -> None:
         """The lease's socket refused a connection, or dropped one before the first byte.
 
-        For the moment between a worker's death and the news of it: when the worker does not answer us either, it
-        is given up, and `acquire` waits for another.
+        Covers the time between a worker's death and its detection. If the worker does not answer here either, it
+        is dropped, and `acquire` waits for another.
         """
         worker = self._current
         if worker is None or not worker.alive or worker.generation != lease.generation:
@@ -275,7 +275,7 @@ class Worker:
         await worker.stop()
 
     async def _pause(self, failures: int) -> None:
-        """Wait before the next attempt; meanwhile requests are told to come back instead of waiting."""
+        """Wait before the next attempt; meanwhile requests are refused with a retry time instead of waiting."""
         pause_s = self._upkeep.backoff_s(failures)
         if pause_s:
             self._resume_at = time.monotonic() + pause_s

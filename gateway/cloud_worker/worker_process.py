@@ -1,6 +1,6 @@
-"""One worker process as the gateway holds it: started in a folder and a session of its own, watched, ended.
+"""One worker process of the gateway: started in its own folder and session, monitored, and stopped.
 
-What it runs is a `Program`: the cloud worker's, or another one that lives by the same rules (gateway.buying).
+It runs a `Program`: the cloud worker's, or another one with the same protocol (gateway.buying).
 """
 
 import asyncio
@@ -45,9 +45,9 @@ class WorkerFailed(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """What is run, `python -m module`, and the orders on its stdin: one line of JSON, from the socket's path.
+    """The module to run with `python -m`, and its configuration: one line of JSON on stdin, by socket path.
 
-    It says `Health` on stdout once it serves, answers `GET /healthz` with it, and ends with its stdin.
+    It prints `Health` on stdout once it serves, answers `GET /healthz` with it, and exits when its stdin closes.
     """
 
     name: str
@@ -69,7 +69,7 @@ def cloud_program(configuration: CloudConfiguration) -> Program:
 
 @dataclass(eq=False)
 class WorkerProcess:
-    """A worker that has said it is ready; `leases` counts the requests that hold on to its socket."""
+    """A worker that has reported it is ready; `leases` counts the requests that use its socket."""
 
     generation: int
     socket_path: Path
@@ -118,7 +118,7 @@ class WorkerProcess:
         return await self._process.wait()
 
     async def health(self, timeout_s: float) -> Health | None:
-        """What GET /healthz says, or None when it does not say it in time."""
+        """The answer of GET /healthz, or None if it does not come in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await _fetch_health(self.socket_path)
@@ -141,7 +141,7 @@ class WorkerProcess:
 
 
 async def launch(program: Program, generation: int, start_s: float) -> WorkerProcess:
-    """Start a worker and wait until it answers; raises WorkerFailed, and leaves nothing behind when it does."""
+    """Start a worker and wait until it answers. Raises WorkerFailed, after removing process and folder."""
     folder, process, log_relay = None, None, None
     try:
         folder = _private_folder(program.folder_prefix)
@@ -200,7 +200,7 @@ def _private_folder(prefix: str) -> Path:
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Folders of workers whose gateway was killed: ours, not new, and with nobody behind the socket."""
+    """Remove folders of workers whose gateway was killed: own folders, not new, with no process at the socket."""
     for folder in parent.glob(prefix + "*"):
         with suppress(OSError):
             known = folder.lstat()
@@ -231,7 +231,7 @@ async def _give_orders(process: Process, orders: bytes) -> Health:
 
 
 async def _relay_log(stderr: asyncio.StreamReader, name: str, generation: int) -> None:
-    """The worker's log lines into ours, for as long as it writes any."""
+    """Copy the worker's log lines into this log until the worker closes stderr."""
     while True:
         try:
             line = await stderr.readline()
@@ -252,7 +252,7 @@ async def _fetch_health(socket_path: Path) -> Health:
 
 
 async def ask_worker(socket_path: Path, target: str, bytes_max: int, method: str = "GET") -> bytes:
-    """The body that a worker answers with. Raises OSError, EOFError; whoever calls has a time limit."""
+    """The body of a worker's answer. Raises OSError, EOFError. The caller sets the time limit."""
     reader, writer = await asyncio.open_unix_connection(str(socket_path))
     try:
         asked = b"%b %b HTTP/1.1\r\nHost: worker\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"

@@ -29,7 +29,7 @@ from market.coordination.coordinator import (
 
 _SILENCE_S = 20.0
 _PAUSE_S = 0.2
-# A race for one epoch is lost to somebody who then has the seat, so that few tries are enough.
+# The winner of a race for an epoch then holds the seat, so a few tries are enough.
 _TRIES = 4
 
 
@@ -60,7 +60,7 @@ class EtcdCoordinator:
                 "kv/txn", _taking(self._key("seats", name), self._key("epochs", name), counter, epoch, mine, lease)
             )
             held = _entries(answer["responses"][0].get("response_range", {}))
-            # Where an answer was lost and the question came again, the seat is ours already.
+            # If an answer was lost and the call was retried, this gateway already holds the seat.
             if answer.get("succeeded") or (held and held[0].value == mine):
                 return HeldSeat(name, epoch, lease, ttl_s)
             if held:
@@ -129,7 +129,7 @@ class EtcdCoordinator:
     async def _changes(
         self, prefix: str, first: int
     ) -> AsyncGenerator[tuple[EntryChange, CoordinatorEntry | None]]:
-        """Every change since a revision, until there was none for a while: then it is compared anew."""
+        """Every change since a revision. Ends after a time without changes, and the caller compares again."""
         asked = self._range(prefix) | {"start_revision": str(first)}
         async with aclosing(self._members.follow("watch", {"create_request": asked}, _SILENCE_S)) as answers:
             async for answer in answers:
@@ -180,7 +180,7 @@ class EtcdCoordinator:
 def _taking(
     seat: str, epochs: str, counter: CoordinatorEntry | None, epoch: int, mine: bytes, lease: str
 ) -> dict[str, Any]:
-    """The transaction that takes a seat if it is free, with an epoch that nobody else has."""
+    """The transaction that takes a seat if it is free, with an epoch that no other holder has."""
     return {
         "compare": [_is_at(seat, 0), _is_at(epochs, counter.revision if counter else 0)],
         "success": [

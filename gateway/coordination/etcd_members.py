@@ -15,7 +15,7 @@ Answer = dict[str, Any]
 
 
 class EtcdMembers:
-    """Asks the member that answered last, and the others when it does not. Belongs to one event loop.
+    """Asks the member that answered last, and the others if it does not answer. Belongs to one event loop.
 
     Args:
         urls: of the members, such as `http://10.0.0.1:2379`.
@@ -34,10 +34,10 @@ class EtcdMembers:
         await self._client.aclose()
 
     async def call(self, what: str, body: Mapping[str, Any], *, may_repeat: bool) -> Answer:
-        """Ask one member; where it may have heard of it and not answered, another one only if that is harmless.
+        """Ask one member. If it may have received the call without answering, ask another only if harmless.
 
         Raises:
-            CoordinatorUnavailable: none answers, or it is not known what was done.
+            CoordinatorUnavailable: no member answers, or it is unknown what was done.
         """
         reason = "no member is named"
         for _ in self._urls:

@@ -1,4 +1,4 @@
-"""The coordinator put together from the settings, and what this gateway does with it as long as it runs."""
+"""Builds the coordinator from the settings, and runs this gateway's tasks that use it."""
 
 import asyncio
 import os
@@ -30,14 +30,14 @@ _UNTOLD_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """What gateways agree through, and who of them is there."""
+    """The coordinator that gateways share, and the list of live gateways."""
 
     coordinator: Coordinator
     membership: Membership
     read: Callable[[], Session]
 
     def lead(self, name: str) -> Leadership:
-        """A claim to a chore's seat: whoever runs it must fence what the chore writes by its `seat`."""
+        """A claim to a chore's seat. The caller must fence the chore's writes by its `seat`."""
 
         def known() -> int:
             with self.read() as session:

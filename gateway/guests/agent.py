@@ -6,7 +6,7 @@ SELLING = "selling"
 UNREACHED = "buyers cannot reach this machine yet"
 """Its tunnel, or the address that buyers are given, leads nowhere now."""
 
-# The agent asks again at once, and waits at most a minute for an answer.
+# The agent asks again immediately, and waits at most a minute for an answer.
 _SILENT_S = 150.0
 
 

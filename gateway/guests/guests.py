@@ -89,7 +89,7 @@ class Guests:
         return Places(taken, lately, self.slots_unknown)
 
     def place_for(self, offers: Sequence[Offer], places: int) -> Offer:
-        """Return where a guest may be served. Raises GuestsNotNow."""
+        """Return the place that may serve a guest. Raises GuestsNotNow."""
         if self._is_closed:
             raise GuestsNotNow("The gateway is shutting down and accepts no guests.")
         found = "paused" if self.is_paused else choose(offers, places, self.places, self.own_work())
@@ -119,11 +119,11 @@ class Guests:
         self.left_s = now_s
 
     async def make_way(self) -> None:
-        """Stop every guest at once. Return when their backends have been told.
+        """Stop every guest immediately. Return when their backends have been notified.
 
         Cancelled tasks run before this coroutine's next turn on the loop. They close a backend's connection, or
-        send its cancellation, without any await in between. What guests still receive, and their usage rows, wait
-        until the owner's request is on its way.
+        send its cancellation, without any await in between. The guests' remaining output and usage rows wait until
+        the local request has been sent.
         """
         for stay in self.stays:
             stay.end()
@@ -131,7 +131,7 @@ class Guests:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the gateway is shutting down; waits for news then end at once."""
+        """Return whether the gateway is shutting down; waits for news then end immediately."""
         return self._is_closed
 
     def close(self) -> None:

@@ -12,9 +12,9 @@ from gateway.services import Services
 
 
 async def begin(services: Services, call: Call, offer: Offer, dispatch: Dispatch) -> Answer:
-    """Routing is told how it went so far, and is to be told how it ends. Raises what `Lane.open` does.
+    """Open the answer and report a failure to routing; the caller reports the end. Raises what `Lane.open` raises.
 
-    No guest came in since the request did; those who were there leave only where it needs own machines.
+    No guest was admitted since the request came. Running guests are stopped only if it needs own machines.
     """
     try:
         if services.guests.stays and offer.lane in OWN:
@@ -54,7 +54,7 @@ async def _open_in_time(services: Services, call: Call, offer: Offer, dispatch: 
 
 
 def note_error(services: Services, offer: Offer | None, error: LaneFailed | GenerationError) -> None:
-    """What metrics know of a backend that failed, before its first byte or behind it."""
+    """Record a backend's failure in the metrics, before or after its first byte."""
     if offer:
         kind = error.kind if isinstance(error, LaneFailed) else "failed"
         services.metrics.upstream_errors.labels(offer.lane, kind).inc()

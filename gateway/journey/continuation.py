@@ -1,8 +1,8 @@
-"""Going on with a stream that its backend broke off, at another backend and from the text so far.
+"""Continues a broken stream at another backend, from the text so far.
 
-Only for requests that ask for it: another model, or the same with other chances, goes on where the first one
+Only for requests that ask for it: another model, or the same one with other sampling, continues where the first
 stopped. Never across costs: both backends are free of charge. Never with tools, schemas, log-probabilities or
-several choices, where half an answer cannot be gone on with.
+several choices, because half of such an answer cannot be continued.
 """
 
 from functools import partial
@@ -50,7 +50,7 @@ async def send_on(services: Services, trip: Trip, answer: Answer, out: Out) -> N
             more = await _rest(services, trip, told, failed)
             if more is None:
                 raise
-            note_error(services, broken, error)  # of what is raised, whoever is told takes note
+            note_error(services, broken, error)  # the handler of a raised error notes it itself
             backend = trip.offer.label if trip.offer else ""
             log.warning("answer broke off", request_id=trip.call.id, reason=str(error), continued_on=backend)
         finally:

@@ -46,7 +46,7 @@ async def cut_short(
 
 
 async def _count(recounter: Recounter, trip: Trip, meter: Meter) -> None:
-    """Where the caller is told a count, it is the one that will be booked."""
+    """If the caller gets a count, it is the one that will be booked."""
     if not (trip.call.generation.wants_usage and meter.delivered and trip.offer):
         return
     try:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def in_time(trip: Trip, doing: Coroutine[Any, Any, T]) -> T:
-    """What `doing` returns. Raises DeadlinePassed if that takes longer than the request allows."""
+    """The result of `doing`. Raises DeadlinePassed if that takes longer than the request allows."""
     left_s = trip.time_left_s
     if left_s is None:
         return await doing

@@ -1,7 +1,7 @@
-"""Who hangs up behind the last word of a paid answer and before its count is still charged what that says.
+"""Charge the reported token count of a paid answer if the caller disconnects after its text and before its count.
 
-Providers count what nobody sees, as what a model thought, and say so behind the end of every choice. For so long
-the answer goes on without its caller; in all other cases it is stopped at once.
+Providers count hidden tokens, such as reasoning, and report the count after the end of every choice. The answer
+continues without its caller for at most LINGER_S. In all other cases it is stopped immediately.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ _STOP_S = 5.0
 
 
 async def send_out(body: Body, hearing: Followed, choices: int) -> None:
-    """Send the body, as it does itself. Returns, too, where its caller had left and it came to its end."""
+    """Send the body. Also returns normally if its caller had left and the body reached its end."""
     sending = asyncio.create_task(body.send(hearing), name="paid answer")
     try:
         await asyncio.wait((sending,))

@@ -1,4 +1,4 @@
-"""Who gives the rest of an answer that its backend broke off: the best of those who may, up to the first bytes."""
+"""Finds the backend for the rest of a broken answer: the best allowed candidate, opened up to its first bytes."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -32,9 +32,9 @@ async def open_elsewhere(
     failed: set[str],
     may_go_on: Callable[[Offer], bool],
 ) -> Answer | None:
-    """The first bytes of what `call` asks for, which is the rest; None when nobody can go on.
+    """The first bytes of what `call` asks for, which is the rest; None when no backend can continue.
 
-    Labels in `failed` are not asked; those who cannot go on after all are added. The trip is that backend's then.
+    Skips labels in `failed` and adds those of backends that cannot continue after all. Sets the trip's backend.
     """
     for candidate in decision.candidates:
         offer = candidate.offer
@@ -48,7 +48,7 @@ async def open_elsewhere(
             services.metrics.continuations.labels(offer.lane, "failed").inc()
             failed.add(offer.label)
             continue
-        # What the request log says; the caller has had its headers.
+        # For the request log; the caller already has its headers.
         trip.decision = structs.replace(trip.decision, said=f"{trip.decision.reason}; continued on {offer.label}")
         services.metrics.continuations.labels(offer.lane, "begun").inc()
         return answer
@@ -57,7 +57,7 @@ async def open_elsewhere(
 
 @contextmanager
 def keeping_awake(note: Callable[[str], None]) -> Iterator[None]:
-    """While somebody is looked for, the caller gets a comment now and then; `note` writes it."""
+    """Send the caller a comment at intervals, through `note`, while another backend is being found."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
 

@@ -65,7 +65,7 @@ def observe_answer(metrics: Metrics, trip: Trip, meter: Meter) -> None:
     tallies.request_seconds.observe(elapsed_s)
     if first_byte_s is not None:
         tallies.first_token_seconds.observe(first_byte_s)
-        # What comes as a whole, or was there already, does not show how fast it was made.
+        # Whole and cached answers do not show how fast they were generated.
         if tokens > 1 and trip.call.request.is_stream and not trip.found:
             tallies.token_seconds.observe((elapsed_s - first_byte_s) / (tokens - 1))
     tallies.prompt_tokens.value += meter.prompt_tokens
@@ -73,7 +73,7 @@ def observe_answer(metrics: Metrics, trip: Trip, meter: Meter) -> None:
 
 
 def _recount(trip: Trip, meter: Meter) -> Recount | None:
-    """Of what the backend has counted itself, the count is only checked."""
+    """The recount of an answer. If the backend counted it, the recount is only a check."""
     offer = trip.offer
     if offer is None:
         return None
@@ -104,7 +104,7 @@ def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
 
 
 def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> CloudBill | None:
-    """Without a word of the answer: what the prompt comes to at the provider, for whoever pays it."""
+    """The provider's charge for the prompt when no text was delivered, for the bearer of that cost."""
     cost_nano = price.charge_for(usage.prompt_tokens, usage.cached_tokens, 0)
     if not cost_nano or bearer in ("nobody", "seller"):
         return None
@@ -112,7 +112,7 @@ def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> Clou
 
 
 def _bought(usage: UsageRecord, hold: Hold, price: PricedModel, cost_nano: int) -> Settlement:
-    """What sellers are owed, to the nano. Several of them, or a price that fell meanwhile, are of no one price."""
+    """The exact amount owed to sellers, in nano-USD. Several sellers, or a fallen price, have no one price."""
     if not usage.completion_tokens:
         return Settlement(usage, hold)
     usual = bill_of(price, usage)
@@ -170,13 +170,13 @@ def _provider(offer: Offer | None) -> str:
 def _compute_nano(offer: Offer | None, meter: Meter, ending: Ending, duration_s: float) -> int:
     duration_ns = int(duration_s * 1e9)
     if offer and offer.lane == "pool" and ending.outcome in ("complete", "interrupted"):
-        # A backend that is not ours does not say how busy it was: the time it took stands for it.
+        # A pool backend does not report its compute time, so use the request's duration.
         return duration_ns
     return _between(0, meter.compute_ns, duration_ns * _STAGES_MAX)
 
 
 def _served_model(trip: Trip) -> str | None:
-    """None where nobody answered, or the model is called the same where it was served, as nearly all are."""
+    """None if no backend answered, or if the backend uses the same name for the model, as nearly all do."""
     served_as = trip.offer.served_as if trip.offer and trip.first_byte_s is not None else None
     return None if served_as is None or served_as == trip.call.request.model else _storable(served_as)
 

@@ -1,4 +1,4 @@
-"""What of an answer has reached its caller: the text that is charged for, wherever the answer breaks off."""
+"""Tracks the part of an answer that reached its caller. That text is charged, wherever the answer breaks off."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,8 @@ from gateway.lanes.transcript import Transcript, generated
 from gateway.openai import GENERATES
 from gateway.records.recount import Recounter
 
-# What is written in one piece. Of a piece that the socket had no room for as a whole nothing is charged: while a
-# caller reads as fast as the answer comes, pieces are what came; one who lags gets event by event.
+# The maximum size of one write. Only writes that the socket accepted in full are charged. A client that keeps up
+# gets chunks as they arrive; a slow client gets one event at a time.
 PIECE_BYTES_MAX = 2**10
 
 
@@ -30,7 +30,7 @@ def heard(client: Client, call: Call, offer: Offer | None, recounter: Recounter)
 
 
 class Heard:
-    """A client whose answer is looked at besides, so that its tokens can be counted."""
+    """A client whose answer is also read, so that its tokens can be counted."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -44,7 +44,7 @@ class Heard:
         is_whole: bool,
         others: tuple[Delivered, ...] = (),  # noqa: ARG002
     ) -> None:
-        """Say what was delivered, where the backend's count of a whole answer is to be checked."""
+        """Record the delivered text if the backend's count of a whole answer is to be checked."""
         if is_whole and meter.source == "upstream":
             meter.delivered = self._said.choices()
 
@@ -96,7 +96,7 @@ class Followed(Heard):
         self._is_checked = is_checked
         self._waiting: deque[bytes] = deque()
         self._unsure: bytes | None = None
-        """The last piece written, where the socket did not take all of it."""
+        """The last chunk written, if the socket did not accept all of it."""
         self._piece_bytes = PIECE_BYTES_MAX
 
     def begin(self, status: int, headers: list[tuple[bytes, bytes]], *, is_stream: bool) -> None:
@@ -114,7 +114,7 @@ class Followed(Heard):
 
     @property
     def is_full(self) -> bool:
-        # Whoever is gone keeps nobody waiting: nothing more arrives.
+        # A client that disconnected delays nothing: no more bytes arrive there.
         return not self._client.is_gone and self._lags
 
     @property
@@ -126,22 +126,23 @@ class Followed(Heard):
         await self.drain()
 
     def has_all(self, choices: int) -> bool:
-        """Whether the ends of so many choices have been delivered."""
+        """Whether the ends of that number of choices have been delivered."""
         return not self.is_full and self._said.finished() >= choices
 
     def tell(self, meter: Meter, call: Call, *, is_whole: bool, others: tuple[Delivered, ...] = ()) -> None:
-        """Have a whole answer charged as it was counted, one that was bought and left here whole as our buyer
-        counts it, and all else by what arrived.
+        """Charge a whole answer by its count, and a bought answer that was sent in full by the buyer's count.
 
-        What counts no token is no count. `others` is what those were given who followed the answer: the longer of
-        both is charged.
+        Charge all other answers by the text that arrived.
+
+        A count of zero tokens is ignored. `others` is the text delivered to other clients of the same answer: the
+        longer text is charged.
         """
         is_counted = is_whole or (meter.cost_nano is not None and not self._lags)
         if is_counted and meter.source != "estimate" and meter.completion_tokens:
             if self._is_checked:
                 super().tell(meter, call, is_whole=is_whole)
             return
-        # What sellers are owed beyond the text that arrived is nobody's charge.
+        # Do not charge the caller for text that sellers are owed for but that did not arrive.
         meter.cost_nano = None
         said = self._said.by_index()
         if self._client.keeps_calls:
@@ -154,7 +155,7 @@ class Followed(Heard):
         meter.delivered = choices if self._is_countable else ()
 
     async def drain(self) -> None:
-        """Returns when the socket has taken everything, or nobody reads any more."""
+        """Returns when the socket has accepted everything, or the client stopped reading."""
         while self.is_full:
             await self._client.drain()
             if self._client.is_gone:
@@ -165,7 +166,7 @@ class Followed(Heard):
             self._put_waiting()
 
     def break_off(self, error: ApiError) -> None:
-        """What waits still goes out, uncharged: the caller did not get an answer."""
+        """Send the waiting bytes uncharged: the caller did not get an answer."""
         for data in self._waiting:
             self._client.write(data)
         self._waiting.clear()
@@ -193,7 +194,7 @@ def _tokens(choices: tuple[Delivered, ...]) -> int:
 
 
 def _pieces(data: bytes, bytes_max: int) -> Iterator[bytes]:
-    """Whole events, so many together that they are no more bytes than that, or one."""
+    """Groups of whole events of at most `bytes_max` bytes; a longer event is a group of its own."""
     piece = b""
     for event in events_of(data):
         if piece and len(piece) + len(event) > bytes_max:

@@ -1,7 +1,7 @@
-"""A second backend beside one that is slow to begin: who begins first answers, the other is stopped at once.
+"""Asks a second backend if the first is slow to begin. The first to begin answers, and the other is stopped.
 
-Only between own backends, which cost nothing, with equal clearance, and only if the second one has room. If there
-is no such backend, one that is mute is left, and the next candidate is asked in its place.
+Only between own backends, which cost nothing, with equal clearance, and only if the second one has room. Without
+such a backend, a silent first one is abandoned, and the next candidate is asked in its place.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ def are_equal(first: Offer, second: Offer) -> bool:
 async def open_hedged(
     services: Services, trip: Trip, offer: Offer, dispatch: Dispatch, others: Sequence[Candidate]
 ) -> Answer:
-    """The first bytes from there, or from one of the others that was asked later and had them earlier.
+    """The first bytes from `offer`, or from another candidate that was asked later and began earlier.
 
-    Raises LaneTimeout, too, if the next candidate should be asked: the backend answers no probe any more, or half
-    of the time is over that the request allows.
+    Also raises LaneTimeout if the next candidate should be asked: the backend answers no probes, or half of the
+    request's time is over.
     """
     times = services.patience.of(offer, is_stream=trip.call.request.is_stream)
     began_s = trip.elapsed_s
@@ -108,7 +108,7 @@ class _Race:
         except LaneFailed as error:
             return await self._second_or(error)
         finally:
-            # Nothing is waited for from here on: whoever hung up then would leave an answer that nobody closes.
+            # Do not await past this point: if the client disconnected here, the answer would never be closed.
             self._timer.cancel()
             self._is_on = False
             self._stop()
@@ -186,7 +186,7 @@ class _Race:
         self._task.cancel()
 
     def _judge(self) -> None:
-        """A backend of the pool that is late, and answers nobody else either, has failed."""
+        """Count a pool backend as failed if it is late and is answering no other request either."""
         waited_s = self._loop.time() - self._began_s
         if self._first.lane == "pool" and waited_s >= self._late_s and self._dispatch.is_mute:
             self._dispatch.failed()
@@ -199,7 +199,7 @@ class _Race:
         return not health.of(offer.label).breakers.barring(offer.model_there, health.now_s())
 
     def _has_time(self, offer: Offer) -> bool:
-        """Whether it may be asked, and has nothing else to do with some of its room."""
+        """Whether it may be asked and has a free slot."""
         if not self._may_ask(offer):
             return False
         if offer.slots is None:
@@ -249,7 +249,7 @@ class _Race:
         return begun.answer
 
     def _stop(self) -> None:
-        """Nobody waits for the second one any more."""
+        """Stop the second request, which is no longer needed."""
         second, self._second = self._second, None
         if second is None:
             return

@@ -1,6 +1,6 @@
-"""The money behind a paid request: put aside before it is sent, and more of it while its answer comes.
+"""The money behind a paid request: reserved before it is sent, and more of it while its answer streams.
 
-One hold for the request, however many providers it is tried at; what its budgets have reserved grows with it.
+A request has one hold, however many providers are tried. Its budgets' reservations grow with the hold.
 """
 
 from typing import Literal
@@ -17,15 +17,15 @@ from gateway.services import Services
 Ended = Literal["credits_exhausted", "budget_exceeded", "payments_frozen", "books_unavailable"]
 """Why an answer gets no further than what is paid for."""
 
-# What one refusal says is there, another request may take before the next try.
+# Another request may take the amount that a refusal reports as available before the next try.
 _TRIES_MAX = 8
 
 
 async def put_aside(services: Services, trip: Trip, offer: Offer) -> None:
-    """What the call may cost there at most, or what its stream begins with: `trip.paid_tokens` says how much.
+    """Reserve the call's maximum cost there, or the first part of a stream's. Sets `trip.paid_tokens`.
 
-    What is put aside for an earlier candidate counts. Raises what stands against it: InsufficientCredit,
-    BudgetExceeded, BudgetUnavailable, BooksUnavailable, AmountInvalid, RequestInvalid.
+    An amount reserved for an earlier candidate counts. Raises InsufficientCredit, BudgetExceeded,
+    BudgetUnavailable, BooksUnavailable, AmountInvalid, RequestInvalid.
     """
     trip.allowance = allowance = allowance_of(trip.call, offer)
     if allowance is None:
@@ -75,7 +75,7 @@ async def put_more_aside(services: Services, trip: Trip, allowance: Allowance) -
 
 
 async def put_aside_late(services: Services, trip: Trip, amount_nano: int) -> None:
-    """An answer that has been given came to more than could be seen: so much, or what there is of it.
+    """Reserve the cost of a finished answer that exceeds its hold, or as much as the payer has.
 
     Raises BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavailable, AmountInvalid.
     """
@@ -87,7 +87,7 @@ async def put_aside_late(services: Services, trip: Trip, amount_nano: int) -> No
 
 
 async def _cover(services: Services, trip: Trip, amount_nano: int) -> None:
-    """Have so much put aside in all: within the caller's budgets, then out of the accounts that pay."""
+    """Reserve this total: within the caller's budgets first, then from the accounts that pay."""
     held = trip.hold
     if trip.ticket is None:
         trip.hold = await _hold(services, trip, amount_nano)
@@ -96,7 +96,7 @@ async def _cover(services: Services, trip: Trip, amount_nano: int) -> None:
         await trip.ticket.cover(amount_nano)
         trip.hold = await _hold(services, trip, amount_nano)
     except (GatewayError, LedgerError, PayerFrozen):
-        # What the books refused, other requests of these budgets may spend.
+        # Other requests of these budgets may spend the amount that the ledger refused.
         trip.ticket.uncover(held.amount_nano if held else 0)
         raise
 
@@ -107,7 +107,7 @@ async def _hold(services: Services, trip: Trip, amount_nano: int) -> Hold | None
         # A user who is both buyer and seller would turn promotional credits into money.
         payer = payer._replace(takes_lots=False)
     elif lane == "cloud":
-        # What sellers earn is paid out: only providers may be paid at this gateway's expense.
+        # Sellers' earnings are paid out, so only providers may be paid at this gateway's expense.
         payer = payer._replace(is_own_use=trip.caller.owns_provider_keys)
     if trip.hold and (trip.hold.takes_lots, trip.hold.is_own_use) != (payer.takes_lots, payer.is_own_use):
         # The hold was for an endpoint that was asked before. It belongs to another lease; free it.
@@ -119,7 +119,7 @@ async def _hold(services: Services, trip: Trip, amount_nano: int) -> Hold | None
 
 
 def _affordable_nano(trip: Trip, refusal: InsufficientCredit | BudgetExceeded) -> int | None:
-    """How much could be put aside in all, where the refusal says it."""
+    """The total that could be reserved, in nano-USD, if the refusal states it."""
     if isinstance(refusal, BudgetExceeded):
         return None
     return refusal.available_nano + (trip.hold.amount_nano if trip.hold else 0)

@@ -1,4 +1,4 @@
-"""A stream whose hold grows as it comes: passed on as far as it is paid for, while more is put aside.
+"""A stream whose hold grows as it arrives: paid parts are passed on while more is reserved.
 
 paid:  |------------512------------|----------1024----------|
 said:  ==================>                                      at 75 % more is asked for, in the background
@@ -28,7 +28,7 @@ from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-# So much of what is paid for may be used before more is asked for.
+# Percentage of the paid amount that may be used before more is requested.
 _USED_PERCENT = 75
 # How long a stream stands at the border while the books do not answer.
 BORDER_S = 5.0
@@ -36,7 +36,7 @@ _LATE_S = 2.0
 
 
 class PaidUp(GatewayError):
-    """The answer has come to the end of what is paid for, and no more could be put aside."""
+    """The answer has used its hold, and no more could be reserved."""
 
     def __init__(self, reason: Ended) -> None:
         super().__init__(f"The answer ends where what was paid for ends: {reason}.")
@@ -44,7 +44,7 @@ class PaidUp(GatewayError):
 
 
 def rolled(services: Services, trip: Trip, answer: Answer) -> Answer:
-    """The answer as its hold grows with it, where not all that it may have is paid for."""
+    """The answer with a growing hold, if the hold does not cover its maximum."""
     allowance = trip.allowance
     if allowance is None or trip.hold is None or trip.paid_tokens >= allowance.tokens_max:
         return answer
@@ -57,7 +57,7 @@ def rolled(services: Services, trip: Trip, answer: Answer) -> Answer:
 
 
 class RollingBody:
-    """The body of an answer that may cost more than is put aside for it by now."""
+    """The body of an answer that may cost more than its hold covers so far."""
 
     def __init__(self, services: Services, trip: Trip, allowance: Allowance, tally: Tally, answer: Answer) -> None:
         self._services = services
@@ -68,7 +68,7 @@ class RollingBody:
         self._meter: Meter = answer.meter
 
     async def send(self, out: Out) -> None:
-        """Raises PaidUp where it comes to the end of what is paid for: upstream's work is stopped then."""
+        """Raises PaidUp at the end of the paid part; the upstream is then stopped."""
         rolling = self._rolling
         rolling.out = out
         try:
@@ -83,7 +83,7 @@ class RollingBody:
 
 
 class _WholeBody:
-    """An answer that came whole in place of a stream: what its backend counts is put aside before it leaves."""
+    """A whole answer received in place of a stream: its counted cost is reserved before it is sent."""
 
     def __init__(self, services: Services, trip: Trip, allowance: Allowance, answer: Answer) -> None:
         self._services = services
@@ -125,10 +125,10 @@ class _Gathered:
 
 
 async def _cover_count(services: Services, trip: Trip, allowance: Allowance, meter: Meter) -> None:
-    """Where the provider has counted more than could be seen, the hold should cover that, too.
+    """If the provider counted more than was visible, grow the hold to cover that too.
 
-    If it cannot, the answer has been given all the same, and the house bears the rest: also what the provider
-    counts beyond the length that the request has bound it to.
+    If it cannot grow, the answer was delivered anyway, and this gateway bears the rest. That includes what the
+    provider counts beyond the requested length.
     """
     price = trip.offer.price if trip.offer else None
     if price is None or trip.hold is None:
@@ -162,7 +162,7 @@ class _Rolling:
         self._asking: asyncio.Task[Ended | None] | None = None
         self._refusal: Ended | None = None
         self._has_asked_here = False
-        """At the border where the answer stands now."""
+        """Whether more was requested at the border where the answer is now."""
 
     def write(self, data: bytes) -> None:
         if self._is_all_paid and not self._waiting:
@@ -176,8 +176,8 @@ class _Rolling:
         return bool(self._waiting) or self.out.is_full
 
     async def drain(self) -> None:
-        """Raises PaidUp where what waits is not paid for, and will not be."""
-        self._pass()  # More may have been put aside since this was written.
+        """Raises PaidUp if the waiting part is not paid for and will not be."""
+        self._pass()  # More may have been reserved since the last write.
         while self._waiting:
             await self._wait_for_more()
             self._pass()
@@ -185,7 +185,7 @@ class _Rolling:
             await self.out.drain()
 
     async def stop(self) -> None:
-        """Nothing is put aside any more."""
+        """Reserve no more."""
         asking, self._asking = self._asking, None
         if asking:
             asking.cancel()
@@ -197,7 +197,7 @@ class _Rolling:
 
     @property
     def _paid_tokens(self) -> int:
-        """Those of all choices together; once all that upstream may say is paid for, nothing is looked at."""
+        """The paid tokens of all choices together. Once the maximum is paid, events are not examined."""
         return self._trip.paid_tokens * self._allowance.choices
 
     def _pass(self) -> None:
@@ -211,9 +211,9 @@ class _Rolling:
             self._ask()
 
     def _ask(self) -> None:
-        self._asking = asyncio.create_task(self._put_more_aside(), name="hold grows")
+        self._asking = asyncio.create_task(self._reserve_more(), name="hold grows")
 
-    async def _put_more_aside(self) -> Ended | None:
+    async def _reserve_more(self) -> Ended | None:
         refusal: Ended | None = "books_unavailable"
         try:
             refusal = await put_more_aside(self._services, self._trip, self._allowance)
@@ -227,7 +227,7 @@ class _Rolling:
         return refusal
 
     async def _wait_for_more(self) -> None:
-        """What was refused some text ago is asked for once more: other requests may have ended since."""
+        """Request the refused amount once more: other requests may have ended since."""
         if self._asking is None:
             if self._refusal and self._has_asked_here:
                 self._pass_part()
@@ -241,7 +241,7 @@ class _Rolling:
             raise PaidUp("books_unavailable")
 
     def _pass_part(self) -> None:
-        """Of an event that is more than is left, the beginning: some upstreams say all they have in one."""
+        """Pass the beginning of an event that exceeds the paid rest: some upstreams send one event in all."""
         size_bytes = self._tally.bytes_left(self._paid_tokens)
         part = part_of(self._waiting[0], size_bytes)
         if part and not self._tally.take(part, self._paid_tokens):

@@ -1,4 +1,4 @@
-"""Where one backend's stream ends and another's goes on: the text so far, the rest as parts of the same answer."""
+"""Joins one backend's stream to another's: keeps the text so far, and passes the rest on as the same answer."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from gateway.sse import DONE, EventSplitter
 
 _TEXT_CHARS_MAX = 2**20
 _SAME = ("id", "created", "model", "system_fingerprint")
-# Said beside the text, where nobody could go on with it.
+# Fields beside the text. No backend could continue an answer that has them.
 _BESIDE = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal", "audio")
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -37,7 +37,7 @@ class Told:
 
     def write(self, data: bytes) -> None:
         for event in self._events.feed(data):
-            self._hear(event)
+            self._read_event(event)
         self._out.write(data)
 
     def note(self, text: str) -> None:
@@ -51,7 +51,7 @@ class Told:
     async def drain(self) -> None:
         await self._out.drain()
 
-    def _hear(self, data: bytes) -> None:
+    def _read_event(self, data: bytes) -> None:
         event = _as_object(data)
         if event is None:
             self._is_over = self._is_over or data == DONE
@@ -107,7 +107,7 @@ class Joined:
 def next_call(call: Call, told: Told) -> Call:
     """The request for the rest, as the caller sent it: the text so far is the beginning of its answer."""
     if not told.text:
-        # What twins would have told each other is nothing for the caller.
+        # Fields for twins are not for the caller.
         return structs.replace(call, request=read_request(call.kind, call.raw))
     fields = _top_level.decode(call.raw)
     request = call.generation
@@ -115,7 +115,7 @@ def next_call(call: Call, told: Told) -> Call:
         said = msgspec.json.encode({"role": "assistant", "content": told.text})
         messages = bytes(fields["messages"]).strip()
         fields["messages"] = msgspec.Raw(messages[:-1] + b"," + said + b"]")
-        # As vLLM, SGLang and llama-server are told that the last message is not over; Ollama takes it so anyway.
+        # Tells vLLM, SGLang and llama-server that the last message is unfinished; Ollama assumes that anyway.
         fields["continue_final_message"] = msgspec.Raw(b"true")
         fields["add_generation_prompt"] = msgspec.Raw(b"false")
     else:
@@ -129,7 +129,7 @@ def next_call(call: Call, told: Told) -> Call:
 
 
 def _add_usage(usage: dict[str, Any], tokens: int) -> None:
-    """What was said before counts as said, and not as read."""
+    """Count the earlier text as completion tokens, not as prompt tokens."""
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if isinstance(prompt, int) and isinstance(completion, int):
         usage["prompt_tokens"] = max(0, prompt - tokens)

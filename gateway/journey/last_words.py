@@ -1,4 +1,4 @@
-"""How a stream ends where its payer's money does: as one that came to its limit of tokens, and says why."""
+"""The end of a stream whose payer's funds are used up: as at a token limit, with the reason."""
 
 import time
 from typing import Any
@@ -15,7 +15,7 @@ TRAILER = b"x-millrace-ended"
 
 
 def last_words(call: Call, choices_count: int, tally: Tally, meter: Meter, reason: Ended) -> bytes:
-    """The last events in OpenAI's shape: every one of so many choices that has not finished ends as `length`."""
+    """The last events in OpenAI's format. Each unfinished one of the `choices_count` choices ends as `length`."""
     head = _head(call, tally)
     is_chat = isinstance(call.request, ChatRequest)
     said: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}

@@ -1,4 +1,4 @@
-"""Why nobody can answer a request: the error that fits an empty ranking, in the words of its rejections."""
+"""The error for a request without candidates: it fits the empty ranking and quotes its rejections."""
 
 from gateway.errors import (
     FeatureUnsupported,
@@ -16,7 +16,7 @@ from gateway.openai import ChatRequest, CompletionRequest
 from gateway.routing.decision import Decision, Rejection
 from gateway.routing.policy import Check, lack_of
 
-# What stays until the request is another one; the further down the list, the nearer an offer was to serving it.
+# Objections that only another request removes. The later in the list, the closer an offer was to serving it.
 _NEARNESS: tuple[Check, ...] = ("lane", "kind", "features", "context", "provider", "price")
 
 
@@ -27,10 +27,10 @@ def why_nobody(call: Call, decision: Decision, pause: Pause | None = None) -> Ga
         message = f"The model '{model}' does not exist here. GET /v1/models lists what does."
         return ModelUnknown(message, param="model")
     if pause:
-        # Of all that stands against it, this alone passes by itself.
+        # This is the only objection that passes by itself.
         kind = LaneLimited if pause.is_limit else LaneBusy
         return kind(_not_now(model, decision), retry_after_s=pause.retry_after_s)
-    # What the request itself leaves out says nothing, unless there is nothing else.
+    # Ignore offers that the request itself excludes, unless there are no others.
     considered = [r for r in rejections if r.objection.check != "lane"] or list(rejections)
     able, lacking = _by_ability(call, considered)
     if not able:
@@ -52,7 +52,7 @@ def _not_now(model: str, decision: Decision) -> str:
 
 
 def _by_ability(call: Call, rejections: list[Rejection]) -> tuple[list[Rejection], list[Rejection]]:
-    """Those whose offers could do it, and the others, each with what its offer lacks."""
+    """Rejections whose offers have the ability, and the others, each with what its offer lacks."""
     able: list[Rejection] = []
     lacking: list[Rejection] = []
     for rejection in rejections:

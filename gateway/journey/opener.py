@@ -1,4 +1,4 @@
-"""Having somebody begin to answer: the best candidate, or whoever takes over from it before the first byte."""
+"""Opens an answer at the best candidate, or at the one that replaces it before the first byte."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-# A request that nobody could begin to answer is offered to so many candidates at most. One that only asks to be
-# left alone for a while does not count, and neither does a gateway that restarts: these are waited for.
+# The maximum number of candidates tried before the first byte. A candidate that only asks for a pause does not
+# count, and neither does a gateway that restarts: the request waits for these.
 ATTEMPTS_MAX = 3
 
 # The caller's money does not cover the candidate, and says nothing against those that charge nothing.
@@ -46,10 +46,9 @@ _REFUSED = (RateLimited, *_NO_MONEY)
 async def open_first(services: Services, trip: Trip) -> Answer:
     """The best candidate that begins to answer; one that fails before its first byte is replaced by the next.
 
-    One that the caller's money or limits do not cover is replaced, too, by those that they do cover. Where none of
-    these answers, that is what the caller is told. If the only ones left asked to be left alone, or are a gateway
-    that restarts, the request waits for the end of the first such pause or of the restart, as long as its patience
-    lasts.
+    A candidate that the caller's money or limits do not cover is also replaced, by those that they cover. If none
+    of these answers, the caller gets that refusal. The only ones left may have asked for a pause, or be
+    a gateway that restarts. Then the request waits for the end of the first of these, within its timeout.
     """
     failure: LaneFailed | None = None
     refusal: Exception | None = None
@@ -69,7 +68,7 @@ async def open_first(services: Services, trip: Trip) -> Answer:
             return await in_time(trip, _open(services, trip, offer, rest))
         except _REFUSED as error:
             if trip.hold and isinstance(error, _NO_MONEY):
-                continue  # what was put aside for a cheaper provider does not cover it
+                continue  # the hold for a cheaper provider does not cover this candidate
             refusal = refusal or error
             rest = await _others(services, trip, rest, error)
         except LaneFailed as error:
@@ -86,7 +85,7 @@ async def open_first(services: Services, trip: Trip) -> Answer:
 
 
 async def _others(services: Services, trip: Trip, rest: deque[Candidate], refusal: Exception) -> deque[Candidate]:
-    """Those of the rest that the refusal does not concern, with a turn at the first; none where no turn comes."""
+    """The remaining candidates that the refusal does not affect, with a turn at the first; else none."""
     log.info("not covered", request_id=trip.call.id, lane=trip.lane, reason=str(refusal))
     if isinstance(refusal, _NO_MONEY) and trip.offer and trip.offer.lane == "market":
         # Given credits, which the market does not take, may pay a provider.
@@ -105,7 +104,7 @@ async def _others(services: Services, trip: Trip, rest: deque[Candidate], refusa
 
 
 async def enter_for(services: Services, trip: Trip, offer: Offer) -> None:
-    """Limits on what is to answer hold, too, where it was asked for by another name. Raises RateLimited."""
+    """Apply the limits of the answering model also if it was requested by another name. Raises RateLimited."""
     ticket = trip.ticket
     if ticket and (offer.model != ticket.model or offer.stands_for or ticket.further):
         await services.limits.enter_beside(ticket, trip.caller, (offer.model, *offer.stands_for))
@@ -135,7 +134,7 @@ async def _open(services: Services, trip: Trip, offer: Offer, others: Sequence[C
 def _may_cost_twice(offer: Offer, error: LaneFailed) -> bool:
     """Whether asking another candidate could have the same work paid for twice.
 
-    On own machines (cluster, pool) work done in vain costs nobody money: the next candidate is always asked. A
+    On own machines (cluster, pool) wasted work costs no money: the next candidate is always asked. A
     provider that was not reached, or that answered with an error, charges nothing; one that fell silent after
     it had the request may well charge for it.
     """

@@ -14,17 +14,17 @@ from gateway.pool.members import Pool
 from gateway.routing.decision import Decision
 from gateway.services import Services
 
-# A gateway that has not answered for so long is not waited for any more.
+# The request stops waiting for a gateway that has not answered for this long.
 RESTART_S = 120.0
 
 
 class Failure(NamedTuple):
-    """Of a request at one backend; `at_s` is on the clock of the backends' health."""
+    """A request's failure at one backend; `at_s` is on the clock of the backends' health."""
 
     offer: Offer
     at_s: float
     is_cut: bool
-    """Whether its connection failed, and asking again costs nobody: it had nothing, or its own cluster worked."""
+    """Whether its connection failed and a retry costs nothing: it received nothing, or the own cluster worked."""
 
     @classmethod
     def of(cls, services: Services, offer: Offer, error: LaneFailed) -> "Failure":
@@ -38,7 +38,7 @@ Failures = Mapping[tuple[str, str], Failure]
 
 
 def find_outage(services: Services, decision: Decision, failed: Failures) -> str | None:
-    """What to wait for, if a gateway that answered lately cannot be reached; it is probed soon."""
+    """The outage to wait for, if a gateway that answered recently cannot be reached; it is probed soon."""
     away = [failure.offer for failure in failed.values() if _is_away(services, failure)]
     for rejection in decision.rejections:
         offer, check = rejection.offer, rejection.objection.check

@@ -1,4 +1,4 @@
-"""Whether an answer is there already, or on its way to somebody who asked the same."""
+"""Finds an answer that exists already, or is being sent to another caller of the same request."""
 
 from gateway.cache.answers import Found
 from gateway.journey.trip import Trip
@@ -8,7 +8,7 @@ from gateway.services import Services
 
 
 async def recall(services: Services, trip: Trip) -> Answer | None:
-    """An answer that needs nobody's work; without one the trip may have the lead for others who ask the same."""
+    """An answer that needs no backend. Without one, the trip may become the leader for identical requests."""
     found = await services.answers.find(trip.call, trip.caller, privacy_of(trip.call, trip.caller))
     if not isinstance(found, Found):
         trip.lead = found

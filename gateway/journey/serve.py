@@ -30,7 +30,7 @@ from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-# What limits on tokens reserve for an answer whose length the request leaves open.
+# Tokens that limits reserve for an answer whose length the request leaves open.
 _OUTPUT_TOKENS = 1024
 
 
@@ -55,7 +55,7 @@ async def serve(services: Services, caller: Caller, call: Call, client: Client) 
 
 
 async def _enter(services: Services, trip: Trip) -> Answer:
-    """Take a place, within all limits, and have somebody begin to answer, unless an answer is there already."""
+    """Take a queue slot within all limits and open an answer, unless an answer exists already."""
     caller, call = trip.caller, trip.call
     services.admission.enter()
     trip.has_place = True

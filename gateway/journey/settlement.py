@@ -1,4 +1,4 @@
-"""What follows a request: what it had taken is given back, routing learns of it, the books get to know."""
+"""Finishes a request: releases its slots and holds, reports to routing, and books it."""
 
 from msgspec import structs
 
@@ -10,12 +10,12 @@ from gateway.limits.hang_ups import HangUps
 from gateway.records.ended import Bearer, Ending
 from gateway.services import Services
 
-# Whoever counted these knows what of the prompt it had kept.
+# Sources of token counts that also know the cached part of the prompt.
 _BY_BACKEND = ("upstream", "tokenizer")
 
 
 def report(trip: Trip, meter: Meter, ending: Ending) -> None:
-    """What routing learns of the backend, where one was asked."""
+    """Report the outcome to routing, if a backend was asked."""
     dispatch = trip.dispatch
     if dispatch is None:
         return
@@ -40,17 +40,17 @@ def settle(services: Services, trip: Trip, meter: Meter, ending: Ending) -> None
         meter.source = "characters"
     spent_nano = settle_request(services.bookkeeper, trip, meter, ending)
     if trip.ticket:
-        # What was found needed nobody's work: it counts as a request, and as no tokens.
+        # A cached answer needed no backend: it counts as a request, and as no tokens.
         tokens = 0 if trip.found else meter.prompt_tokens + meter.completion_tokens
         is_served = ending.outcome != "refused" and trip.first_byte_s is not None
         trip.ticket.leave(tokens, spent_nano, is_served=is_served or ending.prompt != "nobody")
 
 
 def _bearer(hang_ups: HangUps, trip: Trip, meter: Meter, ending: Ending) -> Bearer:
-    """Who bears the cost of a prompt that no word was delivered for.
+    """The bearer of a prompt's cost if no text was delivered.
 
-    Once the provider has begun the caller does. Before that this gateway does, or the seller, for as many as a
-    payer may leave unpaid. Who failed is paid nothing; what sellers are owed our buyer says.
+    Once the provider has begun, the caller bears it. Before that this gateway does, or the seller, for as many
+    requests as a payer may leave unpaid. A failed backend is paid nothing. The buyer states what sellers are owed.
     """
     offer = trip.offer
     if offer is None or offer.price is None or trip.hold is None or not trip.has_asked or meter.completion_tokens:
@@ -67,7 +67,7 @@ def _bearer(hang_ups: HangUps, trip: Trip, meter: Meter, ending: Ending) -> Bear
 
 
 def refusal(error: BaseException) -> Ending:
-    """How a request ended that got no answer; 499 is what others log for a caller who hung up."""
+    """The ending of a request without an answer. As in nginx, 499 means that the caller disconnected."""
     if not isinstance(error, Exception):
         return Ending(499, "interrupted")
     status = to_api_error(error).status

@@ -1,4 +1,4 @@
-"""The part of an event that is still paid for, where the event as a whole is more. Pure."""
+"""Cuts an event to the part that the hold still covers. Pure."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ _PARTED = ("content", "reasoning_content", "reasoning", "refusal")
 
 
 def part_of(event: bytes, size_bytes: int) -> bytes | None:
-    """The event with its text cut to so many bytes of UTF-8; None where it has none that can be cut.
+    """The event with its text cut to `size_bytes` of UTF-8; None if it has no text that can be cut.
 
-    Only the text of one choice is cut, under one name: half a tool's call is of no use to anybody.
+    Only the text of one choice is cut, in one field: half a tool call is of no use.
     """
     try:
         (data,) = data_of(event)

@@ -1,7 +1,7 @@
-"""What a caller has of a stream that can be resumed: chunks go through when the tokens behind them are known.
+"""Tracks what a caller has of a resumable stream: chunks are passed on when their tokens are known.
 
-Records (gateway.lanes.records) come before their chunks and stay here. A chunk whose record came is passed on when
-all of that record's chunks are there, so that what the caller has, and what is noted, is always the same.
+Records (gateway.lanes.records) come before their chunks and stay here. A chunk with a record is passed on when all
+of that record's chunks are there. So the caller's text and the noted tokens always agree.
 """
 
 from array import array
@@ -15,10 +15,10 @@ from gateway.lanes.records import ResumeRecord, read_record
 from gateway.openai import HAD_TOKENS_MAX, Had
 from gateway.sse import DONE, EVENT_BYTES_MAX
 
-# What all parts of an answer say alike.
+# Fields that are equal in all parts of an answer.
 _SAME = ("id", "created", "model", "system_fingerprint")
 _DATA = b"data:"
-# Far beyond what one step's tokens are told with.
+# Far more than one step's tokens need.
 _CHUNKS_MAX = 1000
 
 
@@ -28,7 +28,7 @@ class PartUseless(Exception):
 
 @dataclass(slots=True)
 class _Choice:
-    """What the caller has of it."""
+    """The part of one choice that the caller has."""
 
     token_ids: "array[int]" = field(default_factory=lambda: array("I"))
     characters: int = 0
@@ -55,17 +55,17 @@ class TakenStream:
 
     def _begin(self) -> None:
         self.failure = ""
-        """What this part says went wrong."""
+        """This part's error message."""
         self._tells: bool | None = None
         self._record: ResumeRecord | None = None
         self._group: list[bytes] = []
         self._last: list[bytes] = []
         self._held_bytes = 0
-        """Of `_group` and `_last` together."""
+        """The size of `_group` and `_last` together."""
         self._is_done = False
 
     def join(self) -> None:
-        """The next part comes from somebody else; what of the last one was not whole is dropped."""
+        """The next part comes from another backend. Drop incomplete data of the last part."""
         self._begin()
         self._is_joined = True
 
@@ -84,7 +84,7 @@ class TakenStream:
         return self._tells is not False and not self._is_done and self.tokens <= HAD_TOKENS_MAX
 
     def is_told(self, *, with_usage: bool) -> bool:
-        """Whether the caller has all of it, but perhaps for the end, which needs nobody's work."""
+        """Whether the caller has everything but perhaps the end, which needs no backend."""
         has_usage = not with_usage or any(b'"usage"' in event for event in self._last)
         return self._is_done or (has_usage and all(choice.is_finished for choice in self._choices))
 
@@ -115,7 +115,7 @@ class TakenStream:
             self._last = []
 
     def finish(self) -> None:
-        """Tell the end, where that is missing, in place of a part that did not come to it."""
+        """Send the end if it is missing, in place of a part that did not reach it."""
         if not self._is_done:
             self._out.write(b"".join(self._last) + b"data: %b\n\n" % DONE)
         self.failure, self._is_done = "", True
@@ -135,7 +135,7 @@ class TakenStream:
         await self._out.drain()
 
     def _take(self, event: bytes) -> bytes:
-        """What of it, and of what waited for it, goes on to the caller now."""
+        """The part of the event, and of the waiting chunks, to pass on to the caller now."""
         if self.failure or self._is_done:
             return b""
         if record := read_record(event):
@@ -184,7 +184,7 @@ class TakenStream:
         return self._commit(record) if len(self._group) == whole else b""
 
     def _hold(self, held: list[bytes], event: bytes) -> bool:
-        """Keep it back; False where that was too much."""
+        """Hold the chunk back; False if too much is held."""
         held.append(event)
         self._held_bytes += len(event)
         if self._held_bytes > EVENT_BYTES_MAX:
@@ -207,7 +207,7 @@ class TakenStream:
         return group
 
     def _take_last(self, event: bytes) -> bytes:
-        """What was used, and the end: kept back up to the end, so that none of it is told twice."""
+        """Hold back usage and the end until the end, so that neither is sent twice."""
         if not self._hold(self._last, self._as_one(event)) or not _is_end(event):
             return b""
         last, self._last, self._is_done = b"".join(self._last), [], True

@@ -1,4 +1,4 @@
-"""How much of an answer a stream has brought so far, event by event, as cheaply as will do."""
+"""Estimates how much of an answer a stream has delivered so far, event by event, at low cost."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ class Tally:
 
     Letters are a quarter of a token a byte. Digits and marks are half of one: tables, code and hexadecimal have
     shorter tokens than words do. Most upstreams send a token an event; those that send letter by letter do not,
-    so that an event of one letter is none. What is charged is counted when the answer is over; this only says when
-    more is to be put aside. An upstream that says its usage on the way is believed where that is more.
+    so that an event of one letter is none. The charge is counted when the answer is over; this estimate only says
+    when to reserve more. If an upstream reports a higher usage on the way, that counts.
     """
 
     def __init__(self) -> None:

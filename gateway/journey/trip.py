@@ -1,4 +1,4 @@
-"""What is known of a request on its way, and how it ended."""
+"""The state of a request in progress, and how it ended."""
 
 import time
 
@@ -20,7 +20,7 @@ UNDECIDED = Decision((), ())
 
 
 class Trip(Struct):
-    """What is known of a request so far. Times are perf_counter seconds, `started_ns` wall clock."""
+    """The state of a request. Times are perf_counter seconds; `started_ns` is wall clock in nanoseconds."""
 
     call: Call
     caller: Caller
@@ -42,19 +42,19 @@ class Trip(Struct):
     may_pay: bool = True
     """Whether its caller's money covers candidates that charge."""
     refused_models: frozenset[str] = frozenset()
-    """Those in whose own limits there is no room for it."""
+    """Models whose own limits have no room for the request."""
     found: Source | None = None
-    """Where its answer comes from that needed nobody's work."""
+    """The source of an answer that needed no backend."""
     allowance: Allowance | None = None
-    """What it may cost where it is tried; None where that is nothing."""
+    """The call's maximum cost at the offer being tried; None if it is free."""
     paid_tokens: int = 0
-    """So much of each choice the hold covers."""
+    """The number of tokens of each choice that the hold covers."""
     has_asked: bool = False
-    """Whether somebody who is paid may have the request, and has neither failed nor refused."""
+    """Whether a paid backend may have the request, and has neither failed nor refused."""
     is_left: bool = False
-    """Whether its caller has hung up."""
+    """Whether the caller disconnected."""
     tally: Tally | None = None
-    """Of an answer whose hold grows while it comes."""
+    """The token estimate of an answer whose hold grows while it streams."""
 
     @classmethod
     def begin(cls, call: Call, caller: Caller, decision: Decision = UNDECIDED) -> "Trip":

@@ -14,7 +14,7 @@ from gateway.queueing.turns import Wish
 from gateway.routing.decision import Candidate, Decision
 from gateway.services import Services
 
-# Decisions can send a request from one line to another so often; then it goes where it may, line or not.
+# How often decisions may move a request between queues; then it goes to an allowed backend without waiting.
 _MOVES_MAX = 8
 
 
@@ -22,7 +22,7 @@ class Pause(Struct, frozen=True):
     """A backend asked to be left alone with a model, with 429 if `is_limit` and else with 503."""
 
     name: str
-    """Of the backend and of what it calls the model."""
+    """The backend's label and its name for the model."""
     left_s: float
     is_limit: bool
 
@@ -43,9 +43,8 @@ def take_at_once(services: Services, trip: Trip, offer: Offer) -> bool:
 async def take_turn(services: Services, trip: Trip) -> None:
     """Wait until the trip's first candidate, which may be another one by then, has room for the request.
 
-    `trip.turn` has one of its slots, unless nobody may answer any more, or the request was sent from line to line
-    too often. When the wait ends without a turn, the next best that has room is taken. Raises
-    QueueFull when none has.
+    `trip.turn` has one of its slots, unless no candidate is left, or the request changed queues too often.
+    If the wait ends without a turn, the next best candidate with room is taken. Raises QueueFull if none has room.
     """
     for _ in range(_MOVES_MAX):
         if not trip.decision.candidates:
@@ -67,7 +66,7 @@ async def take_turn(services: Services, trip: Trip) -> None:
 
 
 def first_pause(services: Services, decision: Decision) -> Pause | None:
-    """The one that ends first of those for which the decision ruled somebody out."""
+    """The earliest-ending pause of those that ruled a candidate out of the decision."""
     now_s, found = services.health.now_s(), []
     for rejection in decision.rejections:
         if rejection.objection.check == "breaker":
@@ -80,13 +79,13 @@ def first_pause(services: Services, decision: Decision) -> Pause | None:
 
 
 async def wait_for_candidate(services: Services, trip: Trip, failed: Failures) -> bool:
-    """Wait until a backend may be asked that did not fail; the trip has a new decision, and a turn at its first.
+    """Wait until a backend that did not fail may be asked. Gives the trip a new decision and a turn at its first.
 
-    What is waited for is the end of a pause that a backend asked for, or another gateway that restarts.
-    False if there is neither, or if neither ends within the request's patience.
+    It waits for the end of a pause that a backend asked for, or for another gateway that restarts.
+    False if there is neither, or if neither ends within the request's timeout.
     """
     _leave_turn(services, trip)
-    is_found = _decide_anew(services, trip, failed)
+    is_found = _decide_again(services, trip, failed)
     pause = first_pause(services, trip.decision)
     if pause and pause.left_s > _patience_s(services, trip):
         pause = None
@@ -96,7 +95,7 @@ async def wait_for_candidate(services: Services, trip: Trip, failed: Failures) -
         return False
     try:
         if pause and not is_found:
-            await _sit_out(services, trip, pause.name, pause.left_s, lambda: _decide_anew(services, trip, failed))
+            await _sit_out(services, trip, pause.name, pause.left_s, lambda: _decide_again(services, trip, failed))
         elif outage and not is_found:
             await _sit_out(services, trip, outage, RESTART_S, lambda: _is_over(services, trip, failed))
         await take_turn(services, trip)
@@ -106,8 +105,8 @@ async def wait_for_candidate(services: Services, trip: Trip, failed: Failures) -
 
 
 def _is_over(services: Services, trip: Trip, failed: Failures) -> bool:
-    """Whether somebody may be asked, or nobody can be waited for any more."""
-    if _decide_anew(services, trip, failed):
+    """Whether a candidate may be asked, or none is left to wait for."""
+    if _decide_again(services, trip, failed):
         return True
     return not (first_pause(services, trip.decision) or find_outage(services, trip.decision, failed))
 
@@ -115,7 +114,7 @@ def _is_over(services: Services, trip: Trip, failed: Failures) -> bool:
 async def _sit_out(
     services: Services, trip: Trip, name: str, request_s: float, is_over: Callable[[], bool]
 ) -> None:
-    """In a line of no slots, which is left with a decision. Raises QueueFull."""
+    """Wait in a queue without slots until a new decision is possible. Raises QueueFull."""
     began_s, wish = time.monotonic(), _wish(services, trip, request_s)
     try:
         await services.turns.take(name, 0, wish, lambda _: is_over())
@@ -123,7 +122,7 @@ async def _sit_out(
         services.metrics.queue_seconds.observe(time.monotonic() - began_s)
 
 
-def _decide_anew(services: Services, trip: Trip, failed: Failures) -> bool:
+def _decide_again(services: Services, trip: Trip, failed: Failures) -> bool:
     """Whether anybody may be asked now; the trip has the decision."""
     decision = _allowed(trip, services.router.decide(trip.caller, trip.call))
     candidates = tuple(c for c in decision.candidates if answers_again(services, c.offer, failed))
@@ -132,7 +131,7 @@ def _decide_anew(services: Services, trip: Trip, failed: Failures) -> bool:
 
 
 async def take_other_turn(services: Services, trip: Trip) -> None:
-    """What the trip has ruled out is left: a turn at the best of the others, if any. Raises QueueFull."""
+    """Leave the candidates that the trip ruled out: take a turn at the best of the others. Raises QueueFull."""
     _leave_turn(services, trip)
     trip.decision = _allowed(trip, trip.decision)
     await take_turn(services, trip)
@@ -191,7 +190,7 @@ def _still_serves(services: Services, trip: Trip, offer: Offer) -> bool:
     """The turn has come. Things have changed meanwhile: what is sent there goes by the present decision."""
     label = trip.turn = offer.label
     record = services.health.of(label)
-    waiting, record.waiting = record.waiting, 0  # those behind are no wait for this one
+    waiting, record.waiting = record.waiting, 0  # requests behind this one do not delay it
     decision = _allowed(trip, services.router.decide(trip.caller, trip.call))
     record.waiting = waiting
     mine = [candidate for candidate in decision.candidates if candidate.offer.label == label]
@@ -203,7 +202,7 @@ def _still_serves(services: Services, trip: Trip, offer: Offer) -> bool:
 
 
 def _go_elsewhere(services: Services, trip: Trip) -> bool:
-    """The next best that has room, where the best has none for longer than the request may wait."""
+    """Take the next best with room, if the best has none for longer than the request may wait."""
     candidates = trip.decision.candidates
     for at, candidate in enumerate(candidates):
         if take_at_once(services, trip, candidate.offer):
@@ -220,7 +219,7 @@ def _wish(services: Services, trip: Trip, request_s: float) -> Wish:
 
 
 def _patience_s(services: Services, trip: Trip) -> float:
-    """What is left of it."""
+    """The rest of the request's timeout, in seconds."""
     if (left_s := trip.time_left_s) is not None:
         return left_s
     return max(0.0, services.settings.routing.queue_s - trip.elapsed_s)
@@ -233,6 +232,6 @@ def _leave_turn(services: Services, trip: Trip) -> None:
 
 
 def move_turn(services: Services, trip: Trip, offer: Offer) -> None:
-    """Another backend takes over: with a slot there where one is free, and at once anyway."""
+    """Move the trip to another backend immediately, with a slot there if one is free."""
     _leave_turn(services, trip)
     take_at_once(services, trip, offer)

@@ -1,4 +1,4 @@
-"""A stream that its backend broke off goes on at a twin: another one of the same weights, behind the same tokens.
+"""Continues a broken stream at a twin: another backend of the same weights, after the same tokens.
 
 Twins are other gateways' clusters and our own. Every token's draw rests on the seed and the token's place alone:
 the caller sees the answer that an unbroken stream would have been; tools, schemas and several choices included.
@@ -29,12 +29,12 @@ log = structlog.get_logger(__name__)
 # An answer that breaks off at one twin after the other may be what they break by.
 _LOSSES_MAX = 8
 _SEED_BITS = 61
-# What the request itself is to blame for: it says nothing against its backend, and every twin would say the same.
+# Errors caused by the request. They do not count against the backend, and every twin would return the same.
 _OF_THE_REQUEST = (RequestInvalid, ContextLengthExceeded)
 
 
 def with_twins(trip: Trip) -> Call:
-    """The trip's call, asked so that a twin can go on with it where its first candidate has one.
+    """The trip's call, prepared so that a twin can continue it, if its first candidate has a twin.
 
     For nearly all calls one look says that it has none.
     """
@@ -45,7 +45,7 @@ def with_twins(trip: Trip) -> Call:
     if not any(_is_free_twin(candidate.offer, weights) for candidate in candidates[1:]):
         return call
     request = call.generation
-    # Whatever weights the caller expects, this is between us and our twins: `lasting` minds what is passed on.
+    # The weights that the caller expects do not matter between twins: `lasting` filters what is passed on.
     extras = structs.replace(request.millrace or Extras(), resumable=True, weights=None)
     seed = request.seed
     if seed is None and request.temperature != 0:
@@ -54,7 +54,7 @@ def with_twins(trip: Trip) -> Call:
 
 
 def lasting(services: Services, trip: Trip, asked: Call, answer: Answer) -> Answer:
-    """The answer as twins go on with it, where that was prepared for. `asked` is what the caller sent."""
+    """The answer that twins continue, if the call was prepared for it. `asked` is the caller's request."""
     offer, extras = trip.offer, asked.request.millrace
     if trip.call is asked or offer is None or not offer.weights or not is_stream(answer):
         return answer
@@ -85,14 +85,14 @@ class TwinsBody:
             while not await self._send_part(stream):
                 pass
         finally:
-            # Here alone: whoever goes on from the text, behind all twins, adds to it.
+            # Count only here: a continuation from the text, after all replicas, adds to it.
             self._count(stream)
 
     async def close(self) -> None:
         await self._part.body.close()
 
     async def _send_part(self, stream: TakenStream) -> bool:
-        """Whether the answer is whole now; otherwise the next part has begun. Raises what nobody mends."""
+        """Whether the answer is complete; if not, the next part has begun. Raises errors that no twin can fix."""
         try:
             await self._send_all(stream)
         except _OF_THE_REQUEST:
@@ -103,7 +103,7 @@ class TwinsBody:
             await self._part.body.close()
             if not await self._go_on(stream, error):
                 raise
-            note_error(self._services, broken, error)  # of what is raised, whoever is told takes note
+            note_error(self._services, broken, error)  # the handler of a raised error notes it itself
             return stream.is_done
         if self._part is not self._first:
             self._leave()
@@ -161,9 +161,9 @@ class TwinsBody:
         return _is_free_twin(offer, self._weights)
 
     def _count(self, stream: TakenStream) -> None:
-        """What was used by all parts together: the last one's count has what those before it told.
+        """Count the usage of all parts together: the last part's count includes what the earlier ones reported.
 
-        Where that one did not come to its end, what the caller has is what counts.
+        If the last part did not reach its end, the text that the caller received is counted.
         """
         sum_, part = self._first.meter, self._part.meter
         is_whole = part.is_complete and not stream.failure
@@ -186,7 +186,7 @@ def _is_free_twin(offer: Offer, weights: str) -> bool:
 
 
 def _can_be_resumed(call: Call) -> bool:
-    """Half an answer that somebody else has resumed is theirs to resume again."""
+    """Whether this gateway may resume the answer. A request that itself resumes one is left to its client."""
     request = call.request
     if call.kind not in GENERATES or not request.is_stream or (request.millrace and request.millrace.resume):
         return False

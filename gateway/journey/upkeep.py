@@ -1,4 +1,4 @@
-"""A model is loaded before it is needed, or put away, where its backend does either when it is told to."""
+"""Loads a model before it is needed, or unloads it, if its backend supports that."""
 
 import asyncio
 from dataclasses import replace
@@ -19,18 +19,18 @@ from gateway.routing.decision import sift
 from gateway.routing.need import need_of
 from gateway.services import Services
 
-# Loading a model takes so many times the patience for a first byte.
+# Loading a model may take this multiple of the timeout for a first byte.
 _LOADING_TIMES = 5
 
 
 async def look_after(
     services: Services, caller: Caller, request_id: str, upkeep: Upkeep, address: str = ""
 ) -> None:
-    """Returns when it is done, or when nobody need do anything: other backends load what they are asked for.
+    """Returns when the model is loaded or unloaded, or if no action is needed: other backends load on request.
 
-    It counts as a request within the caller's limits. What others may be using is put away for the house's admins
-    alone, and for them alone a model is kept as long as they say; for everybody else that is its backend's affair.
-    `address` is where they ask from. Raises what a question to the model would.
+    It counts as a request within the caller's limits. Only instance admins can unload a model that others may be
+    using, or set how long it stays loaded; for other callers the backend decides. `address` is the caller's
+    address. Raises the same errors as a request to the model.
     """
     services.admission.enter()
     try:

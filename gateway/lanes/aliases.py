@@ -6,7 +6,7 @@ from dataclasses import replace
 from gateway.lanes.base import Offer
 
 Aliases = Mapping[str, Sequence[str]]
-"""Of each list a lane, or a backend of the pool, gives the first model that it has."""
+"""A lane, or a backend of the pool, uses the first model of each list that it has."""
 
 
 def names_with(aliases: Aliases, own: Collection[str]) -> list[str]:
@@ -25,5 +25,5 @@ def offers_of(aliases: Aliases, model: str, own: Callable[[str], list[Offer]]) -
 
 
 def _renamed(offer: Offer, alias: str) -> Offer:
-    """Limits on the model itself hold, too, and the lane puts its name into the request."""
+    """Limits on the model itself also apply, and the lane puts its name into the request."""
     return replace(offer, model=alias, served_as=offer.model_there, stands_for=(offer.model, *offer.stands_for))

@@ -12,21 +12,21 @@ from gateway.lanes.transcript import CHOICES_MAX
 from gateway.openai import ChatRequest, GenerationRequest, TaskRequest
 
 FIRST_TOKENS = 512
-"""What a stream of unknown length begins with, in tokens of each choice."""
+"""The first reservation of a stream of unknown length, in tokens of each choice."""
 STEP_TOKENS_MAX = 4096
 USEFUL_TOKENS = 16
 """Less than this is not worth beginning an answer for, or going on with one."""
 
-# Claude thinks only when it is told to, which `_works_unseen` sees by itself.
+# Claude thinks only on request, which `_works_unseen` checks itself.
 _THINKS_WHEN_TOLD = ("anthropic",)
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a call costs at an offer by how many tokens its answer has. All tokens are those of each choice.
+    """A call's cost at an offer by the number of tokens of its answer. All token counts are per choice.
 
-    `tokens_max` is what upstream itself keeps to. `grows`: less than that may be put aside, since what the answer
-    has used can be seen while it comes; `is_open`: the request says no length, so that it begins with less.
+    The upstream enforces `tokens_max`. `grows`: less than that may be reserved, because usage can be seen while
+    the answer streams. `is_open`: the request states no length, so its first reservation is smaller.
     """
 
     price: Price
@@ -41,14 +41,14 @@ class Allowance:
         return min(FIRST_TOKENS, self.tokens_max) if self.grows and self.is_open else self.tokens_max
 
     def next_tokens(self, tokens: int) -> int:
-        """What is asked for when so much is not enough: twice as much, later a step more."""
+        """The next amount to request when `tokens` is not enough: twice as many, later one step more."""
         step_tokens = max(FIRST_TOKENS, min(tokens, STEP_TOKENS_MAX))
         return min(self.tokens_max, tokens + step_tokens)
 
     def less_tokens(self, tokens: int, affordable_nano: int | None) -> int:
-        """What an answer begins with where so much is refused; 0 where nothing useful is left.
+        """The tokens an answer begins with if `tokens` is refused; 0 if no useful number is left.
 
-        `affordable_nano` is None where nobody knows how much would not be refused.
+        `affordable_nano` is None if the amount that would be accepted is unknown.
         """
         less = tokens // 2 if affordable_nano is None else self.tokens_within(affordable_nano)
         less = min(less, FIRST_TOKENS, tokens - 1)
@@ -88,7 +88,7 @@ def allowance_of(call: Call, offer: Offer) -> Allowance | None:
 
 
 def _works_unseen(request: GenerationRequest, price: PricedModel) -> bool:
-    """Whether it may be billed for far more than it shows: that is put aside whole, or it is not asked."""
+    """Whether the bill may far exceed the visible text. If so, reserve the maximum or do not ask this offer."""
     if not isinstance(request, ChatRequest):
         return (request.best_of or 1) > (request.n or 1)
     if (request.reasoning_effort or "none") != "none":

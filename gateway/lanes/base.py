@@ -1,4 +1,4 @@
-"""What every lane is to the journey: models on offer, and a call that becomes an answer."""
+"""The interface of every lane to the journey: models on offer, and a call that becomes an answer."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -25,17 +25,17 @@ State = Literal["ready", "starting", "draining", "down"]
 class Offer:
     """One model at one backend of a lane, as routing sees it just now. `note` explains a state in words.
 
-    `served_as` is the model's name there, where callers know it by an alias; `stands_for` are the names by which
-    callers may ask for the same model besides, where `model` is an alias: limits on them hold, too. `clearance` is
-    the most private label that may go there. `is_resident` is False where the model must be loaded first, which
-    takes about `load_s`.
-    `queued` and `running` are the backend's own word on all its requests, None where it says nothing.
-    `continues`: where the last message of a chat is the assistant's, its text is gone on with.
-    `weights` name the model byte for byte and its precision, where the backend can go on behind given tokens:
+    `served_as` is the model's name at the backend, if callers know it by an alias. If `model` is an alias,
+    `stands_for` are the other names by which callers may request the same model; limits on them also apply.
+    `clearance` is the most private label that may go there. `is_resident` is False if the model must be loaded
+    first, which takes about `load_s`.
+    `queued` and `running` count all requests at the backend as it reports them; None if it reports nothing.
+    `continues`: if the last message of a chat is the assistant's, the backend continues its text.
+    `weights` identify the model's exact bytes and precision, if the backend can continue after given tokens:
     offers of equal weights answer with equal tokens.
-    `place`: where its lane has drawn lots among its offers, in which order, from 1; the first is asked first.
-    `is_gateway`: another Millrace, with requests of its own.
-    `first_token_s` (after a prompt of 512 tokens) and `token_s` are what its plan foretells, where it has one.
+    `place` is its position, from 1, if its lane ordered its offers at random; the first is asked first.
+    `is_gateway`: the backend is another Millrace, with requests of its own.
+    `first_token_s` (after a prompt of 512 tokens) and `token_s` are its plan's predictions, if it has a plan.
     `size_bytes` of the model's weights, if the backend says it.
     """
 
@@ -68,7 +68,7 @@ class Offer:
     place: int = 0
     is_gateway: bool = False
     label: str = field(init=False, compare=False, repr=False)
-    """What it is called where lane and backend are one word; made once, as routing asks for it all the time."""
+    """Lane and backend as one word. Computed once, because routing reads it very often."""
 
     def __post_init__(self) -> None:
         label = self.lane if self.backend == self.lane else f"{self.lane}:{self.backend}"
@@ -76,12 +76,12 @@ class Offer:
 
     @property
     def model_there(self) -> str:
-        """What the backend itself calls the model."""
+        """The model's name at the backend."""
         return self.served_as or self.model
 
     @property
     def counted_as(self) -> str:
-        """Whose tokenizer its answers are counted by: the model's, or the one that a listing pins."""
+        """The tokenizer that counts its answers: the model's, or the one that a listing pins."""
         if self.lane == "market" and self.price:
             return f"market/{self.price.source}"
         # Owners name the tokenizers of pool models by the names that callers use.
@@ -96,7 +96,7 @@ class Offer:
 class Call(Struct, frozen=True):
     """A checked request with its original bytes and the id that every log line and row of it carries.
 
-    Only calls of the same `tenant` share what is cached of prompts. What is derived is worked out once.
+    Only calls of the same `tenant` share cached prompts. Derived values are computed once.
     """
 
     id: str
@@ -108,15 +108,15 @@ class Call(Struct, frozen=True):
     traceparent: str = ""
     """The caller's span in a trace that it has, as W3C Trace Context writes it."""
     address: str = ""
-    """Where the caller is, for the access log; empty where no connection brought the call."""
+    """The caller's address for the access log; empty if no connection brought the call."""
     is_guest: bool = False
-    """It comes over the market, and gives way to whoever lives here."""
+    """The request comes from the market and yields to local requests."""
     _features: dict[Feature, str] | None = None
     _prompt_tokens: int | None = None
 
     @property
     def features(self) -> dict[Feature, str]:
-        """What a lane must be able to do, beyond text in and text out, and the field that asks for it."""
+        """The abilities that the call needs beyond text in and text out, each with the field that requests it."""
         features = self._features
         if features is None:
             features = features_of(self.request)

@@ -1,4 +1,4 @@
-"""An answer's bytes on their way to whoever asked: where they go, and what has them."""
+"""The bytes of an answer on their way to the caller: the sink, and the body that writes to it."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -15,16 +15,16 @@ class Out(Protocol):
         """The reader lags: await `drain` before writing much more."""
 
     async def drain(self) -> None:
-        """Returns when there is room again, or nobody reads any more."""
+        """Returns when there is room again, or the client stopped reading."""
 
 
 class Body(Protocol):
-    """The rest of an answer that has begun. Whoever has it sends it once, or not, and closes it in the end."""
+    """The rest of an answer that has begun. Its holder sends it at most once, and always closes it."""
 
     async def send(self, out: Out) -> None:
         """Write everything, then return.
 
-        Raises LaneFailed and GenerationError when it breaks off. Cancelled, it stops the upstream's work at once.
+        Raises LaneFailed and GenerationError if it breaks off. On cancellation it stops the upstream immediately.
         """
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from gateway.errors import RequestInvalid
 from gateway.lanes.base import Call, Offer
 from gateway.openai import GENERATES, with_model
 
-# What is said to us and nobody else; some servers refuse fields that they do not know.
+# Fields for this gateway only; some servers refuse fields that they do not know.
 OURS = ("millrace", "provider")
 _ASKING_USAGE = b'{"stream_options":{"include_usage":true},'
 
@@ -43,15 +43,15 @@ def for_backend(call: Call, served_as: str | None, *, salt: str | None = None) -
 
 
 def for_twin(call: Call, offer: Offer) -> bytes:
-    """The body for another Millrace, which is to tell its stream's tokens, and to go on behind those it is told.
+    """The body for another Millrace. It asks for the stream's tokens, and states the tokens to continue after.
 
-    The seed is said aloud, so that whoever goes on draws the same tokens. Raises RequestInvalid.
+    The seed is stated, so that a gateway that continues samples the same tokens. Raises RequestInvalid.
     """
     request, extras = call.generation, call.generation.millrace
-    ours: dict[str, Any] = {"resumable": True, "weights": offer.weights}
+    extras_for_twin: dict[str, Any] = {"resumable": True, "weights": offer.weights}
     if extras and extras.resume:
-        ours["resume"] = extras.resume
-    changes: dict[str, Any] = {"millrace": ours}
+        extras_for_twin["resume"] = extras.resume
+    changes: dict[str, Any] = {"millrace": extras_for_twin}
     if request.seed is not None:
         changes["seed"] = request.seed
     if not request.wants_usage:

@@ -24,7 +24,8 @@ from gateway.lanes.upstream import Upstream
 from gateway.openai import GENERATES
 from gateway.settings import CloudSettings, LaneName
 
-# The worker keeps to the settings' bounds and says which was passed. So much later a worker that is stuck is left.
+# The worker enforces the timeouts of the settings and names the one that expired.
+# A stuck worker is abandoned this much later.
 _WORKER_LATE_S = 60.0
 _WORKER_LATE_IN_ALL_S = 200.0
 OPERATORS = "operators"
@@ -53,7 +54,7 @@ class CloudLane:
         self._client = Client()
 
     def warm(self) -> None:
-        """Have the worker ready before the first request; returns at once."""
+        """Start the worker before the first request. Returns immediately."""
         self._worker.warm()
 
     async def stop(self) -> None:
@@ -61,7 +62,7 @@ class CloudLane:
         await self._worker.stop()
 
     def troubles(self) -> list[str]:
-        """What keeps all of its models from being answered, for operators."""
+        """Problems that make all of its models unavailable, for operators."""
         wants_keys = self._settings.keys_file or any(model.key for model in self._settings.models.values())
         found = (self._worker.trouble, keys_trouble(self._worker.keys_file) if wants_keys else None)
         return [trouble for trouble in found if trouble]
@@ -108,7 +109,7 @@ class CloudLane:
         return self._listed.over({("cloud", name): price for name, price in prices.items()}, OPERATORS)
 
     def prices_by(self, book: PriceBook) -> dict[str, PricedModel]:
-        """What each model costs by a book, as far as it knows."""
+        """The price of each model in a price book, if it is listed."""
         found = {}
         for name, entry in self._settings.models.items():
             with contextlib.suppress(PriceUnknown):
@@ -157,5 +158,5 @@ class CloudLane:
 
 
 def _features(litellm_model: str) -> frozenset[Feature]:
-    """What a provider's models can do as far as we can price it."""
+    """The features of a provider's models that this gateway can price."""
     return _FEATURES if gives_logprobs(litellm_model) else _FEATURES - {"logprobs", "echo_logprobs"}

@@ -87,7 +87,7 @@ class ClusterLane:
 
     @property
     def _features(self) -> frozenset[Feature]:
-        """Tools where the model's template has them, schemas where the machines can keep to them.
+        """Tools if the model's template supports them, schemas if the machines can enforce them.
 
         Before the model is read it may have both: `open` waits for that.
         """
@@ -180,7 +180,7 @@ class ClusterLane:
             async with aclosing(self._controller.generate(request, self._patience_s)) as events:
                 async for event in events:
                     await merged.put((number, event))
-        except Exception as error:  # noqa: BLE001 - a task's edge: whoever merges raises it again
+        except Exception as error:  # noqa: BLE001 - a task's edge: the merging task raises it again
             await merged.put(error)
 
 

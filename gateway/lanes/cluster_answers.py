@@ -26,7 +26,7 @@ _NO_TOOLS = Tools()
 class AnswerWriter:
     """Writes one call's answer. `echoes` are the texts that each choice begins with (completions' `echo`).
 
-    Of an answer that was begun elsewhere, what the caller `had` is not told again. `tells_tokens` writes records.
+    The part that the caller `had` of an answer begun elsewhere is not sent again. `tells_tokens` writes records.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class AnswerWriter:
         return self._record(index, event, len(new), written) + written if self._tells_tokens else written
 
     def _record(self, index: int, event: TokenEvent, characters: int, written: bytes) -> bytes:
-        """What stands for the chunks that follow it."""
+        """The record for the chunks that follow it."""
         return write_record(
             ResumeRecord(
                 choice=index,
@@ -116,7 +116,7 @@ class AnswerWriter:
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """Of those choices that have ended."""
+        """The finish reasons of the choices that have ended."""
         return tuple(choice.finish for choice in self._choices if choice.finish)
 
     def _opening(self, index: int) -> bytes:

@@ -31,7 +31,7 @@ class SpokenCall:
 
 @dataclass(slots=True)
 class Choice:
-    """What it has said so far. Calls beyond `calls_max` are left out."""
+    """The text and calls of one choice so far. Calls beyond `calls_max` are left out."""
 
     listener: SpeechListener | None = None
     calls_max: int | None = None
@@ -45,7 +45,7 @@ class Choice:
     known: int = 0
     """Characters to come that the caller has from another gateway."""
     told_apart: int = 0
-    """Of its tokens, those of which it is known what they were for."""
+    """The number of its tokens that are already counted by type."""
     reasoning_tokens: int = 0
     tool_tokens: int = 0
 
@@ -55,7 +55,7 @@ class Choice:
         self.told_apart = len(had.token_ids)
 
     def unknown(self, text: str) -> str:
-        """What of this text the caller has not got yet."""
+        """The part of this text that the caller does not have yet."""
         known = min(len(text), self.known)
         if known:
             self.known -= known
@@ -76,7 +76,7 @@ class Choice:
         return heard
 
     def tell_apart(self, completion_tokens: int, speech: list[Speech]) -> None:
-        """What its tokens up to here were for: what was said with them first. Those that said nothing yet wait."""
+        """Count the new tokens by the type of their first output. Tokens without output yet are counted later."""
         if not speech:
             return
         new, self.told_apart = completion_tokens - self.told_apart, completion_tokens
@@ -86,7 +86,7 @@ class Choice:
             self.tool_tokens += new
 
     def delta(self, said: Speech) -> dict[str, Any]:
-        """What a stream's chunk tells of it."""
+        """The choice's part of a stream chunk."""
         match said:
             case Content(text):
                 return {"content": text}

@@ -10,7 +10,7 @@ def chat_logprobs(tokens: list[SampledToken]) -> dict[str, Any]:
 
 
 def text_logprobs(tokens: list[SampledToken], offset: int) -> tuple[dict[str, Any], int]:
-    """A completion's, whose tokens begin at this character; and where the next ones do."""
+    """A completion's log-probabilities for tokens that start at this character, and the next tokens' offset."""
     offsets = []
     for token in tokens:
         offsets.append(offset)

@@ -40,7 +40,7 @@ def requests_of(
     Raises RequestInvalid, also for more choices than a head takes.
     """
     request = call.generation
-    # Only where somebody takes the answer apart: elsewhere they would be in the text.
+    # Only if a parser splits the answer: otherwise the markers would remain in the text.
     shows_markers = isinstance(request, ChatRequest) and listen(form, tools.names, is_thinking=False) is not None
     prompts = [_chat(request, tools)] if isinstance(request, ChatRequest) else _texts(request)
     choices = (request.n or 1) * len(prompts)
@@ -67,7 +67,7 @@ def requests_of(
 
 
 def echo_of(request: GenerationRequest, prompt: Prompt) -> str:
-    """What the answer begins with when the caller wants its prompt back."""
+    """The prompts that the answers begin with, if the caller requests an echo."""
     if isinstance(request, ChatRequest) or not request.echo:
         return ""
     if isinstance(prompt, TextPrompt):

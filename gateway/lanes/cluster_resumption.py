@@ -7,7 +7,7 @@ from gateway.openai import CompletionRequest, GenerationRequest, Had
 
 
 def had_of(call: Call, weights: str, context_tokens: int | None) -> tuple[Had, ...]:
-    """What the caller has of each choice; nothing, unless it says so. Raises RequestInvalid, naming the field."""
+    """The part of each choice that the caller states it has. Raises RequestInvalid, which names the field."""
     extras, request = call.request.millrace, call.generation
     if extras is None or extras.resume is None:
         return ()
@@ -40,7 +40,7 @@ def has_one_prompt(request: GenerationRequest) -> bool:
 
 
 def resume_of(had: tuple[Had, ...]) -> tuple[Resume, ...]:
-    """For a head. It tells the whole text once more: whoever takes it apart has to hear it from its beginning."""
+    """Entries for the coordinator, which sends the whole text again: its parser must start at the beginning."""
     return tuple(Resume(token_ids=one.token_ids, characters=0) for one in had)
 
 

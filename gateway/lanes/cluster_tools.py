@@ -1,4 +1,4 @@
-"""What of a request binds the cluster's answer: tools that may or must be called, and the shape of its text."""
+"""The constraints of a request on the cluster's answer: tools to call, allowed or required, and text schema."""
 
 import re
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def read_tools(request: ChatRequest) -> Tools:
 
 
 def constraint_of(request: ChatRequest, tools: Tools) -> Constraint | None:
-    """What the answer must keep to, None when it is free. Raises RequestInvalid, naming the field."""
+    """The constraint on the answer; None if there is none. Raises RequestInvalid, which names the field."""
     calls = tuple(_schema(tool["function"]) for tool in tools.shown)
     allows_parallel = tools.calls_max is None
     if tools.must_call:

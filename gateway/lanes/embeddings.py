@@ -18,7 +18,7 @@ from gateway.openai import EmbeddingRequest, Kind
 STATES: dict[Status, State] = {"ready": "ready", "planning": "starting", "waiting": "starting"}
 
 _KINDS: frozenset[Kind] = frozenset(("embedding",))
-# As text a vector takes a fraction of a millisecond: others get their turn between so many.
+# Writing a vector as text takes a fraction of a millisecond. Yield to other tasks after this number of vectors.
 _VECTORS_AT_ONCE = 8
 _VALUE_BYTES = 4
 

@@ -1,7 +1,7 @@
-"""Reading an answer on its way: whether it is whole and what it used, with as little looking as will do.
+"""Reads an answer as it passes, with as little parsing as possible: whether it is whole, and its usage.
 
-Nearly every event of a stream is text alone. Such events are passed on after a few searches for the words that
-matter, and are parsed only if the backend turns out not to have counted them.
+Nearly every event of a stream has only text. Such events are passed on after a few searches for the relevant
+fields, and are parsed only if the backend did not count them.
 """
 
 import json
@@ -19,7 +19,7 @@ from gateway.redaction import error_without_internals
 from gateway.sse import DONE, EVENT_BYTES_MAX
 
 HEAD = ("id", "object", "created", "model", "system_fingerprint")
-"""What all events of a stream have in common."""
+"""Fields that all events of a stream have in common."""
 _CHOICES_MAX = 10_000
 _REASON_CHARS = 64
 _REASONS_MAX = 128
@@ -41,7 +41,7 @@ class Reader(Protocol):
 
     @property
     def refusal(self) -> Any:
-        """What the backend says went wrong, where that came in place of an answer."""
+        """The backend's error message, if it came in place of an answer."""
 
     @property
     def is_whole(self) -> bool:
@@ -54,12 +54,11 @@ class Reader(Protocol):
 class StreamReader:
     """Passes a stream on in whole events, without the usage event unless the caller asked for one.
 
-    An event that never came to its end does not pass. A whole stream ends with [DONE]. Lines that a server ends
-    with CR or CRLF end with LF.
+    An unfinished event is not passed on. A whole stream ends with [DONE]. Line ends of CR or CRLF become LF.
 
-    A backend's own count of tokens is believed if it is one. Without it every event with text in it is about one
-    token; with `is_paid` what is charged for is the text that has left for the caller. Who asked for usage
-    gets our count in place of one that makes no sense, and in a paid stream in place of none.
+    A backend's own token count is used if it is valid. Without it every event with text counts as about one
+    token; with `is_paid` the text that was sent to the caller is charged. If the caller asked for usage,
+    this gateway's count replaces an invalid one, and in a paid stream also a missing one.
     """
 
     def __init__(self, call: Call, *, is_paid: bool = False) -> None:
@@ -160,7 +159,7 @@ class StreamReader:
             self._usage = counted
 
     def _whole_events(self, chunk: bytes) -> bytes:
-        """What is complete of what was held and what came; the rest is held."""
+        """The complete events of the held and new bytes; the rest is held."""
         held = self._held
         if not held and chunk.endswith(_ENDS):
             return _with_plain_lines(chunk)
@@ -183,7 +182,7 @@ class StreamReader:
         return b"".join(map(_without_internals, events_of(chunk))) if self._error else chunk
 
     def _passed(self, event: bytes) -> bytes:
-        """What the caller gets of an event; notes what it says."""
+        """The caller's part of an event. Also records its usage and end."""
         was_done = self._is_done
         said = [self._note(data) for data in data_of(event)]
         if self._is_done and not was_done:
@@ -241,7 +240,7 @@ class StreamReader:
 
 
 def events_of(chunk: bytes) -> list[bytes]:
-    """The chunk cut between its events, each with the empty line behind it."""
+    """The chunk cut between its events, each with the empty line after it."""
     *events, rest = chunk.split(_END)
     return [*(event + _END for event in events), rest]
 

@@ -1,4 +1,4 @@
-"""What a request asks of a lane beyond text in and text out, and where in the request it does so."""
+"""The features that a request needs beyond text in and text out, and the fields that request them."""
 
 from collections.abc import Iterator
 from operator import attrgetter
@@ -26,11 +26,11 @@ Feature = Literal[
 
 ALL_FEATURES: frozenset[Feature] = frozenset(get_args(Feature))
 
-# What GET /v1/models tells of a model, in words that people choose one by. What is only a way of charging is none.
+# The features that GET /v1/models lists for a model, without those that only concern charging.
 ABILITIES: tuple[Feature, ...] = ("tools", "json", "vision", "audio", "files")
 
-# Providers charge for these by other units or rates than the tokens of the price list, or for tokens that nothing
-# in the request bounds: a picture of unknown size behind a URL, the pages that a search finds, a wrong prediction.
+# Providers charge for these in other units or rates than the price list's tokens, or for tokens that the request
+# does not limit: a picture of unknown size at a URL, the pages that a search finds, a wrong prediction.
 UNPRICED: frozenset[Feature] = frozenset(
     (
         "audio",
@@ -149,7 +149,7 @@ def _of_tool(tool: dict[str, Any], field: str) -> _Asked:
 
 
 def _is_plain(message: Message) -> bool:
-    """Text that somebody said, as nearly every message is: every model can do with it."""
+    """Whether this is a plain text message, as nearly every message is. Every model can process it."""
     return (
         isinstance(message.content, str)
         and message.role not in ("tool", "function")

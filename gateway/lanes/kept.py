@@ -1,18 +1,18 @@
-"""What a free stream has passed on, kept for the case that nobody says what it used."""
+"""Keeps the forwarded bytes of a free stream, in case its backend reports no usage."""
 
 import orjson
 
 from gateway.lanes.tokens import said_in
 from gateway.sse import EVENT_BYTES_MAX, EventSplitter
 
-# Of what is free the first events say what the others are like; every stream under way has so much in memory.
+# In a free stream the first events show what the others are like. Each open stream keeps this much in memory.
 _BYTES_MAX = 16 * 2**10
 
 
 class Kept:
-    """Up to a bound the bytes themselves are kept; what is past it has been counted.
+    """Keeps the bytes themselves up to a bound; bytes beyond it are counted.
 
-    Every event with text is about one token. What is paid for is counted where it leaves (gateway.journey.heard).
+    Every event with text is about one token. Paid text is counted when it is sent (gateway.journey.heard).
     """
 
     def __init__(self) -> None:

@@ -42,17 +42,17 @@ _PAUSE_S = 1.0
 _BUYER_S = 10.0
 _OFFERS_BYTES_MAX = 16 * 2**20
 _PRICES_MAX = 4096
-# The buyer keeps to its own bounds; so much later one that is stuck is left. It may ask several sellers in turn.
+# The buyer process enforces its own timeouts. These outer timeouts are longer, because it may try several sellers.
 _LATE_S = 60.0
 _BEGINS_S = 300.0
 _GAP_S = 240.0
-# Of the caller's, and nobody else's.
+# Fields about the caller, which are never sent to the market.
 _PERSONAL = ("user", "metadata", "safety_identifier", "prompt_cache_key", "store", "service_tier")
 
 
 @dataclass(frozen=True, slots=True)
 class _Stall:
-    """What is sold of one model: the rows, and the offer that each is, by its digest."""
+    """The listings of one model: the rows, and the offer of each by its digest."""
 
     rows: list[OnOffer] = field(default_factory=list)
     offers: dict[str, Offer] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class MarketLane:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Have the buyer started, and listened to; returns at once."""
+        """Start the buyer and follow its changes. Returns immediately."""
         self._task = asyncio.create_task(self._listen(), name="market-offers")
 
     async def stop(self) -> None:
@@ -115,7 +115,7 @@ class MarketLane:
         return found
 
     def tokenizer_of(self, name: str) -> Pinned | None:
-        """What answers bought by a listing are counted with where they broke off: `Offer.counted_as` names it."""
+        """The tokenizer that counts broken answers bought by a listing: `Offer.counted_as` names it."""
         sha256 = self._tokenizers.get(name.removeprefix("market/"))
         return Pinned(self._folder / f"{sha256}.json", sha256) if sha256 else None
 
@@ -153,12 +153,12 @@ class MarketLane:
         return self._told
 
     async def ask_buyer(self, method: str, target: str) -> bytes:
-        """What the buyer's process answers. Raises OSError, EOFError, TimeoutError, CloudWorkerUnavailable."""
+        """The answer of the buyer's process. Raises OSError, EOFError, TimeoutError, CloudWorkerUnavailable."""
         async with self._buyer.acquire() as lease, asyncio.timeout(_BUYER_S):
             return await ask_worker(lease.socket_path, target, _OFFERS_BYTES_MAX, method)
 
     async def _listen(self) -> None:
-        """Hear of every change; where the buyer is away, nothing is on offer."""
+        """Follow every change. While the buyer is unreachable, the lane has no offers."""
         version = -1
         while True:
             try:
@@ -193,7 +193,7 @@ class MarketLane:
             if len(self._noted) > _PRICES_MAX:
                 self._noted.clear()
             self._noted |= {price.id for price in new.values()}
-        # Listings are signed anew every few minutes: those before them are asked about a little longer.
+        # Listings are signed again every few minutes. Requests about the previous ones come a little longer.
         for listing in list(self._tokenizers)[:-_PRICES_MAX]:
             del self._tokenizers[listing]
         self._stalls, self._told = stalls, offers
@@ -240,7 +240,7 @@ def _down(offer: Offer, why: str) -> Offer:
 
 
 def _body(call: Call, offer: Offer) -> bytes:
-    """What the buyer gets; it lets through to sellers what it knows. Raises RequestInvalid, LaneFailed."""
+    """The body for the buyer, which passes known fields on to sellers. Raises RequestInvalid, LaneFailed."""
     request = call.generation
     if isinstance(request, CompletionRequest) and (request.echo or not isinstance(request.prompt, str)):
         raise LaneFailed("a completion on the market has one text as its prompt, and does not say it again")
@@ -248,7 +248,7 @@ def _body(call: Call, offer: Offer) -> bytes:
 
 
 def _headers(call: Call, offer: Offer) -> dict[str, str]:
-    """What is bought, for how much at most, and who may go on with half an answer."""
+    """The headers for the buyer: the listing, the maximum price, and who may continue half of an answer."""
     assert offer.price
     allowance = allowance_of(call, offer)
     assert allowance

@@ -1,7 +1,7 @@
-"""Which of the sellers of a model is asked first, and who after it: drawn by matching's weights. Pure.
+"""The order in which the sellers of a model are asked, drawn by matching's weights. Pure.
 
-The first is matching's own choice. Those behind it are drawn by the same shares without putting back: whoever may
-not be asked, by a rule of the caller's, leaves the others with the chances that they would have had without it.
+The first is matching's own choice. The others are drawn by the same shares without replacement. If a caller's rule
+excludes a seller, the others keep the chances that they would have had without it.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from market.records.amounts import Amount
 
 USUAL_PROMPT_TOKENS = 512
 USUAL_ANSWER_TOKENS = 256
-"""What listings are compared at: the draw is made before the request is looked at."""
+"""The answer length at which listings are compared: the draw precedes any look at the request."""
 DRAWN_MAX = 8
 
 

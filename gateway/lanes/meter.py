@@ -1,4 +1,4 @@
-"""What an answer turned out to use."""
+"""The measured usage of an answer."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,10 +13,10 @@ from accounting.metering.delivered import Delivered, count_all
 class Meter(Struct):
     """Counts of one answer; the lane fills it while the bytes pass.
 
-    `finish_reasons` are why its choices ended, in their order, where that was seen on the way. `reasoning_tokens`
-    and `tool_tokens` are part of `completion_tokens`, as far as whoever counted told them apart. `delivered` is
-    what was said, where a tokenizer is to count it once the answer is over (gateway.records.recount). `cost_nano`
-    is what all sellers of an answer that was bought are owed together, by our own buyer's count.
+    `finish_reasons` are why its choices ended, in their order, if that was seen on the way. `reasoning_tokens`
+    and `tool_tokens` are part of `completion_tokens`, if the counter distinguished them. `delivered` is the text
+    that a tokenizer counts once the answer is over, if one is to (gateway.records.recount). `cost_nano` is what
+    all sellers of a bought answer are owed together, as this gateway's buyer counts it.
     """
 
     prompt_tokens: int = 0
@@ -37,7 +37,7 @@ class Meter(Struct):
         self.source = "upstream"
 
     def count_text(self, choices: Iterable[Delivered]) -> None:
-        """What was said, by its characters: where nobody counted, or not all of what was counted has arrived."""
+        """Estimate tokens from the characters, if there is no count or not all counted text has arrived."""
         counts = count_all(None, choices)
         self.completion_tokens = counts.completion_tokens
         self.reasoning_tokens = counts.reasoning_tokens
@@ -56,7 +56,7 @@ class Meter(Struct):
         return usage
 
     def take(self, counted: "Meter") -> None:
-        """The token counts of another meter, and where they come from."""
+        """Take over the token counts of another meter and their source."""
         self.prompt_tokens = counted.prompt_tokens
         self.cached_tokens = counted.cached_tokens
         self.completion_tokens = counted.completion_tokens

@@ -1,4 +1,4 @@
-"""A caller's body as somebody gets it who is paid for it: bounded by what was put aside, and asked for a count."""
+"""The caller's body for a paid backend: limited to the reserved amount, and with a request for usage."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,11 +12,11 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def paid_body(call: Call, offer: Offer, without: Iterable[str] = ()) -> bytes:
-    """The caller's bytes without our extras, and with what the hold rests on said aloud.
+    """The caller's bytes without Millrace's fields, and with the limits that the hold assumes.
 
-    A stream is asked for its usage, which is what gets charged, and the answer is bounded by what was put aside
-    for it. `without` are further fields that are nobody else's. Values that stay are passed on as they stand,
-    however deep they are. Raises RequestInvalid.
+    A stream is asked for its usage, which is charged, and the answer is limited to the reserved amount.
+    `without` are further fields that must not be passed on. Remaining values are passed on unchanged, however
+    deep they are. Raises RequestInvalid.
     """
     request = call.generation
     changes: dict[str, Any] = {}
@@ -30,5 +30,8 @@ def paid_body(call: Call, offer: Offer, without: Iterable[str] = ()) -> bytes:
 
 
 def _says_completion_tokens(call: Call) -> bool:
-    """Providers know the limit by one name or the other: it stays under the caller's; litellm translates ours."""
+    """Whether the caller names the limit `max_completion_tokens`: providers know one name or the other.
+
+    That name is kept; litellm translates the one added here.
+    """
     return isinstance(call.request, ChatRequest) and call.request.max_completion_tokens is not None

@@ -1,9 +1,9 @@
-"""What a resumable stream tells beside its chunks: the tokens that they stand for, before them, as an event.
+"""Events of a resumable stream that state, before its chunks, the tokens that the chunks represent.
 
     data: {"choices":[],"millrace":{"choice":0,"token_ids":[15,7],"characters":9,"chunks":1}}
     data: {"id":"chatcmpl-...","choices":[{"index":0,"delta":{"content":" a wheel,"}}]}
 
-Whoever has the chunks has these tokens, and can have another gateway of the same weights go on behind them.
+A client with the chunks has these tokens, and can ask another gateway of the same weights to continue after them.
 """
 
 from typing import Annotated
@@ -20,9 +20,9 @@ _Count = Annotated[int, Meta(ge=0, le=_COUNT_MAX)]
 
 
 class ResumeRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of one choice: tokens, and characters of the text they gave, told by the next so many `chunks`.
+    """The tokens of one choice and the number of characters they produced, covering the next `chunks` chunks.
 
-    `text_offset` is where the next token of a completion's log-probabilities begins. With `finished` it has ended.
+    `text_offset` is the next token's offset in a completion's log-probabilities. `finished`: the choice ended.
     """
 
     choice: _Count

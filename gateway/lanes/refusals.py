@@ -1,4 +1,4 @@
-"""What a backend's error means: whom it blames, and whether another backend may do better."""
+"""Interprets a backend's error: which side caused it, and whether another backend may do better."""
 
 import math
 import re
@@ -23,7 +23,7 @@ _SAID_CHARS = 500
 _CODE = re.compile("[A-Za-z0-9_.-]{1,64}")
 # Statuses that say something of the backend, not of the request: another candidate may do better.
 _BACKEND_TO_BLAME = frozenset((401, 403, 404, 405, 408, 429))
-# What servers say if a chat template raises an error: llama-server (500 or 400), vLLM (400), mlx-lm (404).
+# Server messages if a chat template raises an error: llama-server (500 or 400), vLLM (400), mlx-lm (404).
 _TEMPLATE_RAISED = re.compile(
     rb"(?i)jinja exception|jinja template|templateerror|applying chat template|roles must alternate"
     rb"|system message must be|system role (is )?not supported|roles are supported|unexpected (message )?role"
@@ -52,7 +52,7 @@ def check_messages(name: str, content: bytes) -> None:
 
 
 def failure_of(name: str, status: int, content: bytes, retry_after: bytes | None) -> LaneFailed:
-    """What an error answer means for the journey."""
+    """The exception for an error answer."""
     said, code = _words(content)
     error = _failure(f"{name} answered {status}" + _in_log(code), status, code, retry_after)
     return error.quoting(f"{name} answered {status}" + (f": {said}" if said else ""))
@@ -70,7 +70,7 @@ def _failure(message: str, status: int, code: str | None, retry_after: bytes | N
 
 
 def raise_error(name: str, error: Any) -> NoReturn:
-    """An error in place of an answer, under status 200. Raises RequestInvalid where it blames the request."""
+    """Raise an error that came in place of an answer under status 200: RequestInvalid if the request caused it."""
     said = error.get("message") if isinstance(error, dict) else error
     said = said[:_SAID_CHARS] if isinstance(said, str) else "an error without words"
     code, kind = (error.get("code"), error.get("type")) if isinstance(error, dict) else (None, None)
@@ -83,7 +83,7 @@ def raise_error(name: str, error: Any) -> NoReturn:
 
 
 def _in_log(code: str | None) -> str:
-    """A code where it is one: whatever else a backend puts there may be the caller's own text."""
+    """The error code for the log, if it is one: other text from a backend may be the caller's own."""
     return f" ({code})" if code and _CODE.fullmatch(code) else ""
 
 

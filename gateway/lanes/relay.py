@@ -132,7 +132,7 @@ class RelayBody:
         if self._owned:
             await self._owned.aclose()
 
-    # What the connection calls.
+    # The callbacks of the connection.
 
     def take_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         content_type = headers.get(b"content-type", b"application/json")
@@ -216,7 +216,7 @@ class RelayBody:
             self._wake()
 
     def _hold(self, data: bytes) -> None:
-        """Until somebody takes it."""
+        """Buffer the bytes until a reader takes them."""
         self._held.append(data)
         self._held_bytes += len(data)
         if not self._is_holding:
@@ -234,8 +234,8 @@ class RelayBody:
             raise_error(self._upstream.name, error)
         if self.status >= 400 and self._is_holding:
             self._held = [error_without_internals(b"".join(self._held))]
-        # What broke off before the caller has seen any of it can be asked of another backend. What is paid for is
-        # delivered as far as it came.
+        # If the caller got no part of a broken answer, another backend can be asked. A paid answer is delivered as
+        # far as it came.
         if self._problem and (not self._held or self._holds_whole or not self._upstream.is_paid):
             raise self._problem
 

@@ -1,4 +1,4 @@
-"""What a choice of an answer says, in one event or in the whole: the one reading of it that everybody shares."""
+"""Reads the text of a choice, from one event or a whole answer. All modules share this reading."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class ChoiceSaid(NamedTuple):
 
 
 def said_of(choice: dict[str, Any]) -> ChoiceSaid:
-    """Whatever in it is no text says nothing."""
+    """Values that are not text are ignored."""
     message = choice.get("delta") or choice.get("message") or {}
     content = _text(choice.get("text"))
     if not isinstance(message, dict):

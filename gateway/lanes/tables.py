@@ -1,4 +1,4 @@
-"""What operators have set of models while a gateway ran: further names, and prices of providers' models."""
+"""Model settings that operators made at run time: aliases, and prices of providers' models."""
 
 from sqlalchemy import BigInteger, Text
 from sqlmodel import Field, SQLModel
@@ -16,7 +16,7 @@ class AliasRow(SQLModel, table=True):
 
 
 class OwnPriceRow(SQLModel, table=True):
-    """What a million tokens of a cloud model cost, by the name that callers use."""
+    """The price of a million tokens of a cloud model, by the name that callers use."""
 
     __tablename__ = "model_price"
 

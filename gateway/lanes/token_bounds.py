@@ -7,7 +7,7 @@ from gateway.openai import ChatRequest, GenerationRequest
 
 # Every model that no list knows can do this much.
 _OUTPUT_TOKENS = 4096
-# OpenAI's completions stop after so many unless told otherwise.
+# OpenAI's completions stop after this number of tokens by default.
 _COMPLETION_TOKENS = 16
 _FORMAT_TOKENS = 16
 # The most that a model of the price list bills for one inline picture: gpt-4o-mini's 2833 + 5667 a tile, 8 tiles.
@@ -15,7 +15,7 @@ _MEDIA_TOKENS = 2833 + 8 * 5667
 
 
 def output_bound(request: GenerationRequest, offer: Offer) -> int:
-    """The most tokens that each choice may have: what the hold pays for, and what upstream is told."""
+    """The most tokens that each choice may have. The hold covers them, and the upstream gets this limit."""
     if request.tokens_limit is not None:
         return request.tokens_limit
     if not isinstance(request, ChatRequest):
@@ -46,7 +46,7 @@ def prompt_tokens_max(call: Call) -> int:
 
 
 def _added_tokens(call: Call) -> int:
-    """What a provider adds: its chat format around each message, and pictures, whose bytes say nothing."""
+    """The tokens that a provider adds: its chat format around each message, and pictures, whatever their bytes."""
     if not isinstance(call.request, ChatRequest):
         return _FORMAT_TOKENS
     messages = call.request.messages

@@ -1,4 +1,4 @@
-"""Counts and estimates of tokens, from what upstreams say and from texts where they say nothing."""
+"""Counts and estimates of tokens, from upstreams' reports, or from texts if there is no report."""
 
 import re
 from typing import Any
@@ -34,10 +34,9 @@ def cost_of(said: Any) -> int | None:
 
 
 def tool_tokens_max(request: Request) -> int:
-    """What tools and schemas may add to a prompt beyond the request's own bytes. Raises RequestInvalid.
+    """The most tokens that tools and schemas may add beyond the request's own bytes. Raises RequestInvalid.
 
-    Providers explain to the model how to call tools, and where they want schemas without references, these are
-    written out.
+    Providers explain to the model how to call tools. If they need schemas without references, these are expanded.
     """
     if not isinstance(request, ChatRequest):
         return 0

@@ -1,4 +1,4 @@
-"""What an answer said, assembled from its bytes as they pass: streamed or whole, in OpenAI's shape."""
+"""Assembles an answer's text from its bytes as they pass: streamed or whole, in OpenAI's format."""
 
 import json
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from gateway.openai import CompletionRequest, Request
 
 # JSON around it is twenty times the text of an event: beyond this it is read, and the text alone stays.
 _KEPT_BYTES_MAX = 64 * 2**10
-# Far above any answer there is; of what comes behind it nothing is known, and nothing charged.
+# Far above any real answer. Text beyond this bound is neither recorded nor charged.
 TEXT_CHARS_MAX = 2**22
 CHOICES_MAX = 1024
-"""So many choices of an answer are followed."""
+"""The maximum number of choices of an answer that are followed."""
 _CALLS_MAX = 1024
 
 
 def generated(said: Mapping[int, Delivered], request: Request) -> tuple[Delivered, ...]:
-    """What each choice says, without the prompt in front if the request has it repeated: that is paid already."""
+    """The text of each choice, without an echoed prompt, which is already paid."""
     if not (isinstance(request, CompletionRequest) and request.echo):
         return tuple(said.values())
     prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
@@ -45,7 +45,7 @@ class Transcript:
             self._read()
 
     def choices(self) -> tuple[Delivered, ...]:
-        """What was said so far, each choice by itself."""
+        """The text so far, by choice."""
         return tuple(self.by_index().values())
 
     def by_index(self) -> dict[int, Delivered]:
@@ -67,9 +67,9 @@ class Transcript:
         is_stream = self._is_stream
         content, self._chunks, self._kept_bytes = b"".join(self._chunks), [], 0
         for data in data_of(content) if is_stream else [content]:
-            self._hear(_as_object(data))
+            self._read_event(_as_object(data))
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _read_event(self, event: dict[str, Any]) -> None:
         choices = event.get("choices")
         for place, said in enumerate(choices if isinstance(choices, list) else ()):
             if not isinstance(said, dict) or self._chars > TEXT_CHARS_MAX:
@@ -112,7 +112,7 @@ class _Choice:
 
 
 def _without(said: Delivered, prompt: str | int | list[int]) -> Delivered:
-    """What stands behind the prompt; of one that was given as tokens nobody here knows the text."""
+    """The text after the prompt. The text of a prompt given as tokens is unknown here."""
     if not isinstance(prompt, str):
         return said
     content = said.content

@@ -1,4 +1,4 @@
-"""A backend as a call sees it: where it is, what is said to it, and how long it may take."""
+"""A backend from a call's view: its address, its headers, and its timeouts."""
 
 from collections.abc import Mapping
 

@@ -18,7 +18,7 @@ _BRACKET = ord("[")
 
 
 class _Parts(msgspec.Struct, frozen=True):
-    """Of a whole answer, what is looked at, as JSON; the rest is skipped without becoming objects."""
+    """The examined parts of a whole answer as JSON; the rest is skipped without creating objects."""
 
     error: msgspec.Raw = _NULL
     choices: msgspec.Raw = _NULL
@@ -41,7 +41,7 @@ class WholeReader:
         self._is_paid = is_paid
         self._usage = Meter()
         self.is_json = False
-        """Whether a part of it can be told from the whole."""
+        """Whether a part of it can be distinguished from the whole."""
         self._call = call
         self._chunks: list[bytes] = []
         self._size_bytes = 0
@@ -101,7 +101,7 @@ class WholeReader:
 
     @property
     def _has_answer(self) -> bool:
-        """Whether it has what its kind of answer is made of. What was too long to be kept is believed to."""
+        """Whether it has the fields of its kind of answer. An answer too long to keep is assumed to."""
         if self._size_bytes >= ANSWER_BYTES_MAX:
             return True
         if self._call.kind in GENERATES:

@@ -1,4 +1,4 @@
-"""What is known before anything is counted and charged: tokenizers, and prices that are written down."""
+"""Opens the parts that counting and charging need: tokenizers, and recorded prices."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What a second of own machines costs just now: written down when it changes, measured where that can be read."""
+"""The current cost of a second of own machines: recorded when it changes, and measured if power can be read."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ from gateway.settings import CostsSettings
 log = structlog.get_logger(__name__)
 
 SAMPLE_S = 30.0
-# So many samples of a machine at work are one measurement: a version of the rate lasts half an hour at least.
+# Samples of a busy machine per measurement: a version of the rate lasts half an hour at least.
 _SAMPLES = 60
 # The same work draws a little more or less: smaller changes are none.
 _CHANGE_RATIO = 0.1
@@ -67,7 +67,7 @@ class Rates:
         metrics.own_cost_nano.read = self._rates_now
 
     async def start(self) -> None:
-        """The declared rate is written down, unless one was measured; measuring goes on behind the answers."""
+        """Record the declared rate, unless one was measured. Measuring continues in the background."""
         await asyncio.to_thread(self._begin)
         if self._settings.read_power:
             self._task = asyncio.create_task(self._measure(), name="power meter")
@@ -91,7 +91,7 @@ class Rates:
                     await asyncio.to_thread(self._take, sum(samples) / len(samples))
                     samples.clear()
             except Exception:
-                # The task's edge: costs are for people to know, and nobody's answer waits for them.
+                # The task's edge: costs are informational, and no request waits for them.
                 log.exception("power not measured")
             was_busy = is_busy
 
@@ -115,7 +115,7 @@ class Rates:
         return float(found[1]) if found else None
 
     def _take(self, watts: float) -> None:
-        """A measurement: written down where it says something new."""
+        """Record a measurement if it differs from the current rate."""
         measured = self._rates(watts, "measured")
         changed = {key: each for key, each in measured.items() if self._differs(key, each)}
         self._now |= changed

@@ -1,1 +1,1 @@
-"""What is counted while requests are answered, as Prometheus reads it."""
+"""The gateway's metrics in Prometheus format."""

@@ -125,7 +125,7 @@ class Metrics:
         return [each for each in vars(self).values() if isinstance(each, Counter | Gauge | Histogram)]
 
     def of_lane(self, lane: str) -> "LaneTallies":
-        """What every answer of a lane adds to."""
+        """The metrics that every answer of a lane adds to."""
         tallies = self._lanes.get(lane)
         if tallies is None:
             tallies = self._lanes[lane] = LaneTallies(

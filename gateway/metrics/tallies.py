@@ -1,7 +1,7 @@
 """Counts, levels and spreads as plain numbers: cheap to add to, made into Prometheus samples at the scrape.
 
-One event loop adds to most of them. Where threads do, too, a count may miss one in many: these are for watching,
-the books are for reckoning.
+One event loop adds to most of them. If threads also do, a count may miss some increments: metrics are for
+monitoring, the ledger is for accounting.
 """
 
 from bisect import bisect_left
@@ -45,7 +45,7 @@ class Spread:
 
 
 class Counter:
-    """Counts by the values of its labels; or those that somebody else keeps, and `read` gives at the scrape."""
+    """Counts by label values, or external counts that `read` returns at each scrape."""
 
     kind: Literal["counter"] = "counter"
 
@@ -65,7 +65,7 @@ class Counter:
         self._series[()].inc(amount)
 
     def counts(self) -> dict[Labels, float]:
-        """What has been counted here, by labels."""
+        """The counts by labels."""
         return {values: series.value for values, series in list(self._series.items())}
 
     def samples(self) -> Iterator[Sample]:
@@ -115,7 +115,7 @@ class Histogram:
 
 
 class Gauge:
-    """A level: what was set last, or what `read` says at the scrape; by labels where there are some."""
+    """A level: the value set last, or the result of `read` at the scrape; by labels if there are any."""
 
     kind: Literal["gauge"] = "gauge"
 

@@ -16,7 +16,7 @@ from gateway.records.ended import Ended
 class AccessLine(Struct, omit_defaults=True):
     """A finished request. `started` is when it came, in UTC; an answer has no `error`.
 
-    `served_model` is the one that answered, where that is not the one asked for.
+    `served_model` is the model that answered, if it is not the requested one.
     """
 
     event: str

@@ -1,4 +1,4 @@
-"""Loads OpenTelemetry where the settings want it, and nowhere else: it is an extra, and takes its time."""
+"""Loads OpenTelemetry only if the settings enable it: it is an optional extra, and slow to import."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def open_telemetry(settings: TelemetrySettings) -> "Telemetry":
-    """Raises SettingsInvalid where the extra is not installed."""
+    """Raises SettingsInvalid if the extra is not installed."""
     try:
         from gateway.observability.telemetry import Telemetry
     except ModuleNotFoundError as error:

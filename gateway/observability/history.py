@@ -30,16 +30,16 @@ _Spreads = dict[tuple[str, str], tuple[int, ...]]
 
 
 class Load(Protocol):
-    """What is waiting and being answered just now."""
+    """The numbers of requests that are waiting and being answered."""
 
     def __call__(self) -> tuple[int, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Of a stretch of time: medians and what one in twenty passes, in seconds; None where nobody measured.
+    """p50 and p95 over a period, in seconds; None without measurements.
 
-    The ratios are predicted by measured, in the middle: 1 is right, 2 twice as long as it took.
+    The ratios are the median of predicted over measured: 1 is exact, 2 predicts twice the actual time.
     """
 
     first_token_s: float | None
@@ -52,7 +52,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What a gateway did over the last `seconds`, up to the last sample. Rates are per second.
+    """A gateway's activity over the last `seconds`, up to the last sample. Rates are per second.
 
     `busy` is how many machines' worth of time answers took, by lane.
     """
@@ -114,7 +114,7 @@ class History:
         self._add(now_s - STEP_S / 2, now_s, self._since_last())
 
     def recent(self, seconds: int = _MINUTE_S) -> Recent:
-        """Over the last so many seconds, or since the start where that is less."""
+        """Over the last `seconds`, or since the start if that is less."""
         slots = self.last(seconds)
         total = summed(slots)
         lasted_s = min(len(slots) * self._ring(seconds).step_s, max(float(STEP_S), self._clock() - self.since_s))
@@ -128,7 +128,7 @@ class History:
         )
 
     def last(self, seconds: int) -> list[Slot]:
-        """Slots of the last so many seconds, oldest first: of five seconds within the hour, else of a minute."""
+        """Slots of the last `seconds`, oldest first: of five seconds within the hour, else of a minute."""
         ring = self._ring(seconds)
         return ring.last(max(1, seconds // ring.step_s), self._clock())
 

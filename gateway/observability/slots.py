@@ -1,4 +1,4 @@
-"""What happened in equal stretches of time, of which the last are kept; and percentiles of counted buckets."""
+"""Activity per equal period, of which the last are kept; and percentiles of counted buckets."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Slot:
     spreads: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
 
     def add(self, other: "Slot") -> None:
-        """What happened besides."""
+        """Add another slot's counts to this one."""
         for lane, tokens in other.tokens.items():
             self.tokens[lane] = self.tokens.get(lane, 0.0) + tokens
         for lane, busy_s in other.busy_s.items():
@@ -107,9 +107,9 @@ def spread_over(begin_s: float, end_s: float, step_s: int) -> Iterator[tuple[int
 
 
 def percentile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """The value that `share` of the observations do not pass, as far as buckets tell; None where there are none.
+    """The value that `share` of the observations do not exceed, by buckets; None without observations.
 
-    Inside a bucket they are taken to lie evenly. Beyond the last bound it is that bound: more is not known.
+    Observations are assumed to be evenly spread inside a bucket. Beyond the last bound the result is that bound.
     """
     total = sum(counts)
     if not total:

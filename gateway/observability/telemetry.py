@@ -1,6 +1,6 @@
 """Spans and metrics in OpenTelemetry's GenAI conventions, made of ended requests and sent from threads of the SDK.
 
-Only loaded where the settings name a collector: the SDK is an extra (`otel`).
+Only loaded if the settings name a collector: the SDK is an extra (`otel`).
 """
 
 from collections.abc import Iterable
@@ -112,7 +112,7 @@ def _attributes(ended: Ended) -> Attributes:
         "gen_ai.request.model": usage.model,
         "server.address": ended.backend,
     }
-    if usage.ttft_ms is not None:  # else nobody answered
+    if usage.ttft_ms is not None:  # else no backend answered
         attributes["gen_ai.response.model"] = usage.served_model or usage.model
     if usage.outcome in ("failed", "refused"):
         attributes["error.type"] = str(ended.status) if ended.status != 200 else usage.outcome

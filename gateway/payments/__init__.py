@@ -1,1 +1,1 @@
-"""Payments as a part of the gateway; imported only where its owner has set up Stripe."""
+"""Payments as a part of the gateway; imported only if Stripe is configured."""

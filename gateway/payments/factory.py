@@ -36,7 +36,7 @@ def open_till(
     write: Callable[[], Session],
     check: Callable[[], None],
 ) -> Till:
-    """Payments over the books behind `writer`; `Till.keeper` waits to be started.
+    """Payments over the ledger of `writer`. The caller starts `Till.keeper`.
 
     `check` raises BooksBroken while the books break a rule.
 
@@ -109,7 +109,7 @@ def secret_key(settings: PaymentsSettings) -> str:
 
 
 def terms_of(settings: Settings) -> PaymentTerms:
-    """What the house offers, as the settings say it."""
+    """This gateway's payment terms from the settings."""
     wanted, server = settings.payments, settings.server
     own = settings.identity.public_url or f"http://127.0.0.1:{server.port}"
     console = f"{own.rstrip('/')}/console"

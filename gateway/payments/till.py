@@ -25,7 +25,7 @@ from gateway.records.asked import HEADER
 T = TypeVar("T")
 
 _THREADS = 4
-# Of their own: however slow Stripe's answers are, its messages are taken.
+# Threads of their own: Stripe's messages are accepted however slow its answers are.
 _INBOX_THREADS = 2
 _STOP_S = 25.0
 

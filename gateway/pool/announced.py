@@ -1,8 +1,8 @@
-"""Hosts that announce themselves by mDNS, as places to look at. What is announced is a hint and proves nothing.
+"""Hosts that announce themselves by mDNS, as places to scan. An announcement is a hint and proves nothing.
 
-Of the servers we know none announces its HTTP interface: Ollama has open requests for it, and what exo announces
-is libp2p's and names another port. What there is: our own gateways, whose announcement for nodes names the port
-next to their HTTP port, and `_ollama._tcp`, which people announce by hand (Avahi).
+No known server announces its HTTP interface: Ollama has open requests for it, and exo announces libp2p, on another
+port. Two announcements exist. Millrace gateways announce, for nodes, the port next to their HTTP port; and users
+announce `_ollama._tcp` by hand (Avahi).
 """
 
 import asyncio
@@ -28,12 +28,12 @@ _ADDRESSES_MAX = 4
 
 
 async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTERFACES) -> list[ScanTarget]:
-    """Places in own networks that were announced within that time; none where there is no multicast."""
+    """Places in own networks that were announced within that time, in seconds; none without multicast."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + within_s
     heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue(_SERVICES_MAX)
 
-    def hear(
+    def note_change(
         zeroconf: Zeroconf,  # noqa: ARG001 - the library names its arguments
         service_type: str,
         name: str,
@@ -48,7 +48,7 @@ async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTE
     except (OSError, ZeroconfError) as error:
         log.warning("no multicast here", reason=str(error))
         return []
-    browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE, _BY_HAND], handlers=[hear])
+    browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE, _BY_HAND], handlers=[note_change])
     found: dict[ScanTarget, None] = {}
     try:
         with contextlib.suppress(TimeoutError):

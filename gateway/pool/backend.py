@@ -13,7 +13,7 @@ from gateway.settings.pool import BackendKind, PoolBackend
 
 Origin = Literal["settings", "added"]
 
-# These go on with an assistant's last message, by themselves or when they are told to.
+# These kinds continue an assistant's last message, by default or on request.
 CONTINUE: frozenset[BackendKind] = frozenset(("vllm", "sglang", "llama-server", "ollama"))
 _NOT_ASKED = Standing("starting", "not asked yet")
 
@@ -45,7 +45,7 @@ class Backend:
 
     @property
     def standing(self) -> Standing:
-        """What the probe found, unless the owner wants it left alone."""
+        """The probe's result, unless the backend is draining."""
         if self.is_draining:
             return Standing(
                 "draining", f"is drained; `millrace pool undrain {self.settings.name}` has it serve again"
@@ -94,7 +94,7 @@ class Backend:
         self._renew()
 
     def loaded(self, served_as: str, seconds: float) -> None:
-        """A model that had to be loaded gave its first byte after so long."""
+        """Record the time to the first byte of a model that had to be loaded."""
         self.loads.saw(served_as, seconds)
         self._renew()
 

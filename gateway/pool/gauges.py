@@ -26,7 +26,7 @@ def read_gauges(text: bytes, names: Iterable[str]) -> dict[str, float]:
 
 
 def _value(text: bytes) -> float | None:
-    """The first number; a time stamp may stand behind it."""
+    """The first number; a time stamp may follow it."""
     try:
         value = float(text.split()[0])
     except (ValueError, IndexError):

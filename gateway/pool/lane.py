@@ -1,4 +1,4 @@
-"""The pool lane: whole copies of models behind any OpenAI-compatible server; bytes pass as they are."""
+"""The pool lane: whole copies of models behind any OpenAI-compatible server; bytes pass unchanged."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from gateway.settings.pool import BackendKind
 _SALTED: frozenset[BackendKind] = frozenset(("vllm",))
 
 
-# A backend that owes its first bytes for so long is asked how it is.
+# A backend whose first byte is overdue for this long is probed.
 _DOUBTED_AFTER_S = 3.0
 
 
@@ -64,7 +64,7 @@ class PoolLane:
         return self.pool.offers(model)
 
     def aliases(self) -> Aliases:
-        """What names stand for just now, in every lane."""
+        """The current aliases in every lane."""
         return self.pool.aliases
 
     async def open(self, call: Call, offer: Offer) -> Answer:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from gateway.pool.report import MODELS_MAX, ModelReport
 
-# A plain SSD and the work around it; whoever has seen a load knows better.
+# Assumes a plain SSD and its overhead; a measured load replaces this.
 _BYTES_PER_S = 1_000_000_000
 _AROUND_S = 2.0
 _UNKNOWN_S = 10.0
@@ -15,12 +15,12 @@ _S_MAX = 3600.0
 
 @dataclass(slots=True)
 class LoadTimes:
-    """Of one backend's models, in seconds."""
+    """Load times of one backend's models, in seconds."""
 
     _seen_s: dict[str, float] = field(default_factory=dict)
 
     def saw(self, model: str, seconds: float) -> None:
-        """A request to a model that was not loaded got its first byte after so long."""
+        """Record the time to the first byte of a request to a model that was not loaded."""
         seconds = min(seconds, _S_MAX)
         before = self._seen_s.get(model)
         if before is not None:

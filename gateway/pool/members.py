@@ -1,4 +1,4 @@
-"""Who is in the pool: those of the settings and those added since, each with the task that asks it."""
+"""The backends of the pool: those of the settings and those added since, each with its probe task."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ class Pool:
         store: PoolStore | None = None,
         on_return: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_return` is told the name of a backend that answers after it was down."""
+        """`on_return` gets the name of a backend that answers after it was down."""
         self._settings = settings
         self._client = client
         self._store = store
@@ -83,7 +83,7 @@ class Pool:
 
     @property
     def aliases(self) -> Aliases:
-        """Those of the settings, with those over them that operators set."""
+        """The aliases of the settings, overridden by those that operators set."""
         return self._aliases
 
     def set_aliases(self, aliases: Aliases) -> None:
@@ -106,7 +106,7 @@ class Pool:
             member.prober.doubt()
 
     def loaded(self, offer: Offer, seconds: float) -> None:
-        """A model that was not loaded has begun to answer after so long: what else is loaded is asked soon."""
+        """Record a model's load time, and probe soon which other models are loaded."""
         if member := self._members.get(offer.backend):
             member.backend.loaded(offer.served_as or offer.model, seconds)
             member.prober.doubt()
@@ -138,7 +138,7 @@ class Pool:
             raise RequestInvalid(f"The pool has {BACKENDS_MAX} backends, which is all it takes.", param="name")
 
     async def remove(self, name: str) -> None:
-        """Out at once; requests that run there go on. Raises NotFound, RequestInvalid for one of the settings."""
+        """Remove it now; running requests continue. Raises NotFound, RequestInvalid for one of the settings."""
         self.refuse_removing(name)
         await self._take_out(name)
         await self._keep()
@@ -194,7 +194,7 @@ class Pool:
     async def _keep(self) -> None:
         if self._store is None:
             return
-        # Whoever writes last must have seen last.
+        # One writer at a time, so the last write has the latest state.
         async with self._keeping:
             backends = self.backends()
             added = [backend.settings for backend in backends if backend.origin == "added"]

@@ -28,11 +28,11 @@ from gateway.settings import LaneName
 
 log = structlog.get_logger(__name__)
 
-# Another gateway of the same database learns of it so much later.
+# Another gateway of the same database sees a change within this time.
 LOOK_EVERY_S = 5.0
 ALIASES_MAX = 500
 MODELS_MAX = 50
-"""Of one alias."""
+"""The maximum number of models of one alias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class OwnPrice:
-    """Of a million tokens, in nano-USD; nothing is cheaper for being cached, as with prices of the settings."""
+    """The price of a million tokens, in nano-USD. Cached tokens cost the same, as with prices of the settings."""
 
     model: str
     prompt_nano: Nano
@@ -85,21 +85,21 @@ class ModelTerms:
         self._pool = pool
         self._cloud = cloud if isinstance(cloud, CloudLane) else None
         self._now = Terms()
-        # What was read earlier must not be taken later.
+        # An earlier read must not replace a later one.
         self._taking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def now(self) -> Terms:
-        """As of some seconds ago where another gateway changed it; at once what was changed here."""
+        """The current terms. Changes by another gateway show after some seconds, own changes immediately."""
         return self._now
 
     def aliases(self) -> Aliases:
-        """What names stand for just now, those of the settings among them."""
+        """The current aliases, including those of the settings."""
         return self._pool.aliases()
 
     async def start(self) -> None:
-        """Look now, and then again and again. Raises SQLAlchemyError where the database is away."""
+        """Read now, and then at intervals. Raises SQLAlchemyError if the database is unavailable."""
         await self._look()
         self._task = asyncio.create_task(self._keep_looking(), name="model terms")
 
@@ -128,12 +128,12 @@ class ModelTerms:
         return wanted
 
     async def remove_alias(self, alias: str, by: Actor) -> None:
-        """What the settings say of it holds again. Raises NotFound."""
+        """Remove an alias; the one of the settings applies again. Raises NotFound."""
         await asyncio.to_thread(self._remove, "alias", alias, by)
         await self._look()
 
     async def set_price(self, model: str, prompt_nano: Nano, completion_nano: Nano, by: Actor) -> OwnPrice:
-        """From the next request on. Raises RequestInvalid for what is no cloud model of the settings, Conflict."""
+        """Set a price from the next request on. Raises Conflict, RequestInvalid if no cloud model is so named."""
         if self._cloud is None or not self._cloud.has(model):
             raise RequestInvalid("model: only models of cloud.models have a price to set", param="model")
         wanted = OwnPrice(model, prompt_nano, completion_nano, time.time_ns(), by.name)
@@ -142,7 +142,7 @@ class ModelTerms:
         return wanted
 
     async def remove_price(self, model: str, by: Actor) -> None:
-        """That of the settings holds again, or the providers' list's. Raises NotFound."""
+        """Remove a price; the one of the settings, or of the providers' list, applies again. Raises NotFound."""
         await asyncio.to_thread(self._remove, "price", model, by)
         await self._look()
 

@@ -49,7 +49,7 @@ def offering(
 
 
 def _further(name: str, model: ModelReport, served: Mapping[str, ModelReport]) -> tuple[str, ...]:
-    """What callers may call this model as well, where the name is one that its backend takes besides."""
+    """Other names by which callers may request this model, if `name` is an alias at its backend."""
     return (model.name,) if model.name != name and model.name in served else ()
 
 
@@ -64,10 +64,10 @@ def _served(backend: PoolBackend, report: BackendReport, warnings: list[str]) ->
     if not backend.models:
         return known
     wanted = backend.models if isinstance(backend.models, dict) else {name: name for name in backend.models}
-    unlisted = sorted(theirs for theirs in wanted.values() if theirs not in known)
+    unlisted = sorted(served for served in wanted.values() if served not in known)
     if report.models and unlisted:
         warnings.append(f"not in its list of models: {', '.join(unlisted[:5])}")
-    return {ours: known.get(theirs) or ModelReport(theirs) for ours, theirs in wanted.items()}
+    return {name: known.get(served) or ModelReport(served) for name, served in wanted.items()}
 
 
 def _offer(
@@ -92,7 +92,7 @@ def _offer(
         slots=backend.slots or model.slots or report.slots,
         served_as=None if model.name == name else model.name,
         stands_for=stands_for,
-        # Whoever it passes requests on to is not the owner of the address.
+        # A remote model's requests go to a third party, not to the owner of the address.
         clearance="public" if model.is_remote else backend.cleared_for,
         region=backend.region,
         quantization=backend.quantization or model.quantization,

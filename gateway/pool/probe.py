@@ -25,7 +25,7 @@ _FIRST_PAUSE_S = 0.5
 _BUSY_SHARE = 5
 _BUSY_PAUSE_S_MIN = 1.0
 _JITTER = 0.15
-# A probe is several questions; all together may take so many times the patience for one.
+# A probe is several questions; together they may take this multiple of the timeout for one.
 _QUESTIONS = 4
 _TIMEOUTS_MAX = 2
 
@@ -118,19 +118,19 @@ class Prober:
         patience_s = self.settings.silence_s if facts and facts.hears_nothing else 0.0
         standing = judge(failure, self._misses, backend.probed, silent_s, patience_s)
         if standing.state == "down":
-            self._reader = None  # Whoever comes back there may be somebody else.
+            self._reader = None  # Another server may come back at this address.
         elif patience_s and standing.state == "ready":
-            self._misses = 0  # Questions it cannot hear would only pile up before it.
+            self._misses = 0  # More questions would only queue up at a server that is too busy to read them.
         return backend.missed(standing)
 
 
 def judge(
     failure: ProbeFailed, misses: int, before: Standing, silent_s: float | None, patience_s: float
 ) -> Standing:
-    """What a probe that failed makes of a backend that was `before`.
+    """The new standing of a backend after a failed probe; `before` is the old one.
 
-    Silence alone is no proof: a machine at work answers late, and one that `hears_nothing` meanwhile not at all,
-    which is borne for `patience_s`.
+    Silence alone proves nothing: a busy machine answers late, and one that `hears_nothing` does not answer while
+    busy, which is tolerated for `patience_s`.
     """
     if failure.problem == "loading":
         return Standing("starting", failure.note)

@@ -28,7 +28,7 @@ Shape = TypeVar("Shape")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer whose head and at most so many bytes were read; `is_cut` when there were more."""
+    """An answer's head and a limited number of its bytes; `is_cut` when there were more."""
 
     status: int
     body: bytes
@@ -78,7 +78,7 @@ class _Collector:
             self.reply.set_exception(_BrokeOff(broken))
 
     def look_at_clock(self, now_s: float, *, is_heard: bool) -> None:
-        """Whoever asked has a timeout of its own."""
+        """Nothing to do: the asker has a timeout of its own."""
 
     def _answer(self, *, is_cut: bool = False) -> None:
         if not self.reply.done():
@@ -154,7 +154,7 @@ class Asker:
 
 
 def _head(method: str, path: str, origin: Origin, headers: dict[str, str], body_bytes: int) -> bytes:
-    """A request's head. Whoever set the headers up has seen that no line ends in them."""
+    """A request's head. The caller has checked that the headers contain no line breaks."""
     lines = [
         f"{method} {path} HTTP/1.1",
         f"host: {origin.authority}",

@@ -7,7 +7,7 @@ from gateway.pool.queries import Asker, Reply
 from gateway.pool.report import ProbeFailed
 from gateway.settings.pool import BackendKind
 
-# Whom the entries of GET /v1/models belong to.
+# The owner named in the entries of GET /v1/models, by kind.
 _BY_OWNER: dict[str, BackendKind] = {
     "llamacpp": "llama-server",
     "vllm": "vllm",
@@ -19,7 +19,7 @@ _BY_OWNER: dict[str, BackendKind] = {
     "library": "ollama",
     "millrace": "millrace",
 }
-# What stands in the Server header.
+# The text of the Server header, by kind.
 _BY_SERVER: tuple[tuple[str, BackendKind], ...] = (("llama.cpp", "llama-server"), ("BaseHTTP/", "mlx-lm"))
 # distributed-llama gives its model this name whatever it is.
 _DLLAMA = ListedModel("dl", "user")
@@ -33,7 +33,7 @@ class _Version(Struct, frozen=True):
 
 
 async def recognise(asker: Asker) -> BackendKind:
-    """The kind; "openai" for a list of models that has nobody's marks. Raises ProbeFailed for no such server."""
+    """The kind; "openai" for a model list without another kind's marks. Raises ProbeFailed for no such server."""
     reply = await asker.models()
     listed = reply.read(ModelList)
     if listed and (kind := _by_list(listed.data or [], reply)):

@@ -1,4 +1,4 @@
-"""What a backend says of itself, in one shape whatever its kind."""
+"""A backend's report about itself, in one format for all kinds."""
 
 import re
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ MODELS_MAX = 2_000
 NAME_CHARS_MAX = 256
 
 EMBEDS: frozenset[Kind] = frozenset(("embedding", "rerank"))
-# What a server of language models may be asked for, where it does not say which it has.
+# The request kinds assumed for a server of language models that does not report its kinds.
 LANGUAGE: frozenset[Kind] = GENERATES | EMBEDS
 
 # Also those that turn the writing around or hide: U+202E and its like are not printable.
@@ -23,11 +23,11 @@ Problem = Literal["unreachable", "timeout", "refused", "loading", "strange"]
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """One model of a backend. What nobody published is None, or all that could be.
+    """One model of a backend. A value that the backend did not publish is None, or the widest possible.
 
     `aliases` are further names that the backend itself takes. `load_bytes` is how much must be read to load it.
-    `is_remote` says that the backend only passes requests on to somebody else. `state` and `note` are the model's
-    own, where they differ from the backend's. `weights` are an offer's.
+    `is_remote`: the backend only forwards requests to a third party. `state` and `note` are the model's own, if
+    they differ from the backend's. `weights` are an offer's.
     """
 
     name: str
@@ -47,10 +47,10 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True)
 class BackendReport:
-    """A backend's answer to a probe. `running` and `queued` count everybody's requests there, not ours alone.
+    """A backend's answer to a probe. `running` and `queued` count the requests of all its clients.
 
-    `kv_used` is the part of its cache of keys and values that is taken, from 0 to 1. `is_gateway`: others than we
-    may ask it, and it has its own order among them.
+    `kv_used` is the used share of its KV cache, from 0 to 1. `is_gateway`: it serves other clients too, in an
+    order of its own.
     """
 
     models: tuple[ModelReport, ...] = ()
@@ -63,7 +63,7 @@ class BackendReport:
 
 
 class ProbeFailed(Exception):
-    """The backend has not said what it has; `note` says why in words, with the remedy where there is one."""
+    """The backend did not list its models. `note` says why, with the remedy if there is one."""
 
     def __init__(self, problem: Problem, note: str) -> None:
         super().__init__(note)
@@ -73,7 +73,7 @@ class ProbeFailed(Exception):
 
 @dataclass(slots=True)
 class Listing:
-    """Takes models one by one, refuses names that nobody may use, and keeps count."""
+    """Takes models one by one, refuses names that are not allowed, and keeps count."""
 
     models: dict[str, ModelReport] = field(default_factory=dict)
     refused: int = 0
@@ -119,7 +119,7 @@ def abilities(*, tools: bool, vision: bool, audio: bool = True, logprobs: bool =
 
 
 def kinds_of(*, generates: bool, embeds: bool) -> frozenset[Kind]:
-    """What a model is asked for; one that says neither may be both."""
+    """The request kinds of a model. A model that reports neither may serve both."""
     if not generates and not embeds:
         return LANGUAGE
     return (GENERATES if generates else frozenset()) | (EMBEDS if embeds else frozenset())

@@ -1,4 +1,4 @@
-"""Telling an Ollama to have a model in memory, or to put it away: the one kind that is told so by a request."""
+"""Asks an Ollama to load or unload a model. It is the only kind that supports this by request."""
 
 from gateway.dialects.upkeep import Upkeep
 from gateway.errors import LaneFailed, LaneTimeout, LaneUnreachable
@@ -15,7 +15,7 @@ def can_be_told(pool: Pool, offer: Offer) -> bool:
 
 
 async def reside(pool: Pool, offer: Offer, upkeep: Upkeep, timeout_s: float) -> None:
-    """Returns when the backend says it is so; at once where it is no Ollama. Raises LaneFailed."""
+    """Returns when the backend confirms it; immediately if it is not an Ollama. Raises LaneFailed."""
     backend = pool.get(offer.backend)
     if backend is None or not can_be_told(pool, offer):
         return

@@ -1,4 +1,4 @@
-"""Looking for servers of models, on request only and only where it is admitted: a few ports of some hosts."""
+"""Scans for model servers, only on request and only in permitted networks: a few ports of some hosts."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from gateway.settings.pool import BackendKind, PoolBackend
 HOSTS_MAX = 64
 ADDRESSES_MAX = 256
 PORTS_MAX = 64
-# What is looked at while somebody waits for the answer.
+# The maximum number of places to scan while a user waits for the answer.
 PLACES_MAX = 4096
 
 _CONNECT_S = 0.7
@@ -43,8 +43,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ScanTarget:
-    """Where to look. `addresses` are what the resolver said of a host that is a name: it is not asked again, since
-    it might say something else to whoever connects than to whoever admitted it."""
+    """Where to look. `addresses` are the resolved addresses of a host name.
+
+    The name is not resolved again: a second answer might differ from the addresses that were checked."""
 
     host: str
     port: int
@@ -137,7 +138,7 @@ def _admit(host: str, address: str, *, public: bool) -> None:
 
 
 async def scan(client: Client, wanted: Iterable[ScanTarget]) -> list[Found]:
-    """Those that answer like a server of models, in the order in which they were asked for."""
+    """The places that answer like a model server, in the order of the request."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def look(place: ScanTarget) -> Found | None:
@@ -165,7 +166,7 @@ async def _look(client: Client, place: ScanTarget) -> Found | None:
 
 
 async def _open_door(place: ScanTarget) -> ScanTarget | None:
-    """The first of its addresses where somebody listens."""
+    """The first of its addresses where a server listens."""
     for door in place.doors:
         if await _listens(door):
             return door
@@ -185,7 +186,7 @@ async def _listens(place: ScanTarget) -> bool:
 
 
 async def _models(asker: Asker, kind: BackendKind) -> tuple[tuple[str, ...], str]:
-    """What it would offer, and why nothing where it says so."""
+    """The models that it would offer, and the reason if it states one for offering none."""
     try:
         async with asyncio.timeout(_ASK_S * 2):
             report = await KINDS_OF_BACKEND[kind].reader().read(asker)

@@ -31,7 +31,10 @@ class PoolStore:
         self._path = path
 
     def read(self) -> tuple[list[PoolBackend], set[str]]:
-        """What was added, and the names of all that are drained. A file that cannot be read is put aside."""
+        """The added backends, and the names of all drained ones.
+
+        A file that cannot be parsed is renamed to `.json.broken`.
+        """
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Requests that are answered once for each key: asked again, the answer is the one that was given.
+"""Requests that are executed once per idempotency key: a repeated request gets the first answer.
 
-What a request does has an id made of the key, so that a process which dies between the deed and its answer does no
-harm: the next one to ask does it again, finds it done, and answers anew. Answers are kept for ANSWERS_KEPT_S; what
-was booked has its key in the books for ever.
+The effect of a request has an id made from the key, so a process that dies between effect and answer does no harm.
+The next request repeats the effect, finds it done, and answers again. Answers are kept for ANSWERS_KEPT_S; booked
+entries keep their key in the ledger permanently.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ _column = asked_table.c
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was answered: the status, and the body byte for byte."""
+    """A stored answer: the status, and the exact body."""
 
     status: int
     body: bytes
@@ -37,14 +37,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A key that is ours to answer."""
+    """A key that this request must answer."""
 
     key_digest: bytes
     token: str
 
 
 class AskedBefore:
-    """Blocking; any thread may ask. Where a gateway `is_alone`, claims that are not its own died with it."""
+    """Blocking; any thread may call it. If a gateway `is_alone`, claims of other processes are dead."""
 
     def __init__(
         self, write: Callable[[], Session], clock_ns: Callable[[], int] = time.time_ns, *, is_alone: bool = False
@@ -56,9 +56,9 @@ class AskedBefore:
         self._begun = 0
 
     def begin(self, whose: str, key: str, request: bytes) -> Answer | Claim:
-        """Return the answer that there is, or a claim on it that `end` or `forget` resolves.
+        """Return the stored answer, or a claim that `end` or `forget` resolves.
 
-        Keys of different callers have nothing to do with each other. A claim that nobody resolves lapses.
+        Keys of different callers are independent. A claim that is never resolved expires.
 
         Raises:
             KeyInUse: the same request is being answered.
@@ -108,7 +108,7 @@ class AskedBefore:
             session.execute(update(asked_table).where(*_of(claim)).values(values))
 
     def forget(self, claim: Claim) -> None:
-        """Nothing was done, or nobody knows: the key may be used again."""
+        """Release the key for reuse: nothing was done, or the result is unknown."""
         with self._write() as session, session.begin():
             session.execute(delete(asked_table).where(*_of(claim)))
 

@@ -1,4 +1,4 @@
-"""What every request leaves behind: its ledger event with a usage row, its log entries, its metrics."""
+"""Records every request: its journal entry with a usage row, its log entries, its metrics."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,9 +23,10 @@ _STOP_S = 10.0
 
 
 class Bookkeeper:
-    """Takes what ended off the event loop: the clerk's thread books it and tells the logs.
+    """Moves ended requests off the event loop: the clerk's thread books them and informs the logs.
 
-    `witnesses` are told of every batch besides the request log: the access log, telemetry. On the clerk's thread.
+    `witnesses` also get every batch, as the request log does: the access log, telemetry. They run on the clerk's
+    thread.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Bookkeeper:
         if recount and self.waiting > WAITING_MAX:
             ended, recount = structs.replace(ended, recount=None), None
         if settlement.hold and settlement.hold.lease and not (recount and recount.price):
-            # What it did not use is free for the next request now, not when it is booked.
+            # Release the unused part for the next request now, not when the request is booked.
             self._leases.end(settlement.hold, settlement.charge_nano)
         self._clerk.add(ended)
         return settlement.spent_nano
@@ -89,7 +90,7 @@ class Bookkeeper:
         await caught_up.wait()
 
     async def stop(self) -> None:
-        """What has ended is booked or on disk afterwards; so is what ends from now on."""
+        """Afterwards all ended requests are booked or on disk, and so are those that end later."""
         await asyncio.to_thread(self._clerk.stop, _STOP_S)
 
     def _witness(self, batch: list[Booked]) -> None:

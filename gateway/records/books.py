@@ -41,7 +41,7 @@ T = TypeVar("T")
 class Books:
     """Owns the threads of the poster and of the leases, and the tasks that watch over the books.
 
-    `frozen_why` says why a user may spend nothing for now, from memory; whoever knows puts it there.
+    `frozen_why` returns from memory why a user may not spend for now. The module that freezes payers sets it.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Books:
         self._reaper = Reaper(self._poster, read)
         self.settler = Settler(self._poster, self.leases, self._look)
         self.inspection = Inspection(self._look, self._witness)
-        self.frozen_why: Callable[[str], str | None] = _nobody_is_frozen
+        self.frozen_why: Callable[[str], str | None] = _no_user_is_frozen
         self.unkept_why: Callable[[], str | None] = _nothing_is_wrong
         """Why what is booked cannot be kept, if that is so; from memory."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Raises OSError where the books are shared and the port for others' events cannot be had."""
+        """Raises OSError if the ledger is shared and the port for other gateways' entries cannot be opened."""
         if self._shared:
             self._shared.start(self._poster.submit)
         self._poster.start()
@@ -110,7 +110,7 @@ class Books:
 
     @property
     def unproven(self) -> "Unproven | None":
-        """Events that are in no block, as of a second ago; None where this process makes no blocks."""
+        """Journal entries in no block, at most a second old; None if this process makes no blocks."""
         return self._proofs.unproven if self._proofs else None
 
     @property
@@ -119,7 +119,7 @@ class Books:
 
     @property
     def writer(self) -> Writer:
-        """Whoever takes this gateway's events."""
+        """The writer of this gateway's journal entries."""
         return self._poster
 
     async def book(self, posting: Posting) -> Posted:
@@ -135,7 +135,7 @@ class Books:
         return await asyncio.to_thread(self._look, query)
 
     async def hold(self, request_id: str, payer: Payer, amount_nano: int) -> Hold:
-        """Put credits aside, in memory where this process's lease has them; a lease lasts as long as its requests.
+        """Reserve credits, in memory if this process's lease has them. A lease lasts as long as its requests.
 
         Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen.
         """
@@ -158,7 +158,7 @@ class Books:
         return held
 
     async def grow(self, held: Hold, amount_nano: int) -> Hold:
-        """Have a running request's part be so large in all. Whoever stops waiting need give nothing back.
+        """Grow a running request's hold to `amount_nano` in total. A cancelled caller need not give anything back.
 
         Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen.
         """
@@ -173,7 +173,7 @@ class Books:
             raise DatabaseFailing("the books did not answer in time") from None
 
     def _check(self, user_id: str) -> None:
-        """Whether anything may be put aside for this user now.
+        """Check that funds may be reserved for this user now.
 
         Raises BooksBroken, PayerFrozen, and DatabaseFailing while what is booked cannot be kept.
         """
@@ -184,12 +184,12 @@ class Books:
             raise PayerFrozen(user_id, why)
 
     def _give_back(self, placed: "Future[Hold]") -> None:
-        """Free what nobody waited for."""
+        """Release a hold whose caller stopped waiting."""
         if placed.exception() is None:
             self.leases.end(placed.result(), 0)
 
     async def credit(self, credit_id: str, user_id: str, amount_nano: int, reason: str) -> Posted:
-        """The operator's own money, once per `credit_id`. What the user owes is taken out of it first."""
+        """Credit the operator's own money, once per `credit_id`. The user's debt is deducted first."""
         posting = grants.manual_credit(credit_id, user_id, amount_nano, reason)
         posted = await self.book(posting)
         await self.settle_debt(posting.idem_key, user_id)
@@ -220,7 +220,7 @@ class Books:
         return await asyncio.to_thread(self._look, lambda session: _paid(session, user_id))
 
     async def findings(self, *, deep: bool) -> list[BrokenRule]:
-        """What is wrong with the books now; spending goes by a deep look from then on. Raises DatabaseFailing."""
+        """The rules that the ledger breaks now. A deep look also decides on spending. Raises DatabaseFailing."""
         return await (self.inspection.inspect() if deep else self.inspection.glance())
 
     async def condition(self) -> Condition:
@@ -253,7 +253,7 @@ class Books:
                 log.warning("holds reaped", count=reaped)
 
 
-def _nobody_is_frozen(_: str) -> str | None:
+def _no_user_is_frozen(_: str) -> str | None:
     return None
 
 

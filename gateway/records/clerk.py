@@ -1,4 +1,4 @@
-"""The thread that books what ended requests leave, in batches, and hands each to whoever writes it down."""
+"""The thread that books ended requests in batches and hands each batch to the logs."""
 
 import threading
 import time
@@ -24,27 +24,27 @@ BATCH_MAX = 1000
 # How long an ended request waits for others to be booked with: at fifty a second most of what booking costs is the
 # transaction, not what is in it.
 BATCH_WAIT_S = 0.5
-# About 8 MB. More wait only where the books hang: at full load some 600 do. Then each further request is put on
-# disk before its caller's next turn.
+# About 8 MB. At full load some 600 wait; more wait only if the ledger hangs. Then each further request is written
+# to disk before its caller continues.
 WAITING_MAX = 6_000
 # Between tries, doubling: a database that restarts is back within them.
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
-# Beyond so many waiting, a batch goes to the spool after one try.
+# If more requests than this wait, a batch goes to the spool after one try.
 _PATIENT_MAX = 4096
 _REPLAY_EVERY_S = 30.0
 
 
 class Booked(NamedTuple):
-    """An ended request with the event that ended it; None where the books have not taken it, or had before."""
+    """An ended request with its journal entry; None if the ledger did not accept it, or had it before."""
 
     ended: Ended
     event_seq: int | None
 
 
 class Clerk:
-    """Settles batch after batch. What the books do not take goes to the spool, which is replayed now and then.
+    """Settles batch after batch. Requests that the ledger does not accept go to the spool, which it replays.
 
-    `witness` is told of every batch after it was booked or put on disk; it must not raise.
+    `witness` gets every batch after it was booked or written to disk; it must not raise.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Clerk:
         self._waiting.append(ended)
         self._taken += 1
         if self._abandoned.is_set():
-            self._keep_waiting()  # Stopped in this moment: nobody else looks there any more.
+            self._keep_waiting()  # The clerk stopped just now, so no thread reads the queue any more.
             return
-        # What was delivered for money is booked at once: a crash within the wait would give it away.
+        # Paid requests are booked immediately: after a crash during the wait they would be free.
         is_urgent = ended.settlement.hold is not None
         # The thread is only woken for what may end its wait, not for each request that joins a batch.
         if is_urgent or len(self._waiting) in (1, BATCH_MAX):
@@ -97,7 +97,7 @@ class Clerk:
         return len(self._waiting) + len(self._busy_with)
 
     def tell_when_caught_up(self, tell: Callable[[], object]) -> None:
-        """Call `tell`, on any thread, once all that was taken by now is booked, or on disk where it cannot be."""
+        """Call `tell`, on any thread, once all requests taken so far are booked, or on disk if booking fails."""
         with self._changed:
             if self._settled < self._taken and not self._abandoned.is_set():
                 self._awaited.append((self._taken, tell))
@@ -107,7 +107,7 @@ class Clerk:
         tell()
 
     def stop(self, timeout_s: float) -> None:
-        """Book what waits. What is not booked in time is on disk afterwards, and so is all that comes later."""
+        """Book the waiting requests. Requests not booked in time, and all later ones, are on disk afterwards."""
         self._stopping.set()
         with self._changed:
             self._changed.notify()
@@ -116,7 +116,7 @@ class Clerk:
         self._abandoned.set()
         # In this order: what the thread still takes from the queue is noted before it leaves that.
         self._keep_waiting()
-        # Booked or not, nobody knows: booking it again under its key finds out.
+        # Whether this batch was booked is unknown: booking it again under its key is safe and finds out.
         self._keep([ended.settlement for ended in self._busy_with])
         self._tell_settled(0)
 
@@ -143,20 +143,20 @@ class Clerk:
             tell()
 
     def _guarded(self, work: Callable[..., None], *arguments: list[Ended]) -> None:
-        """The thread's edge: it outlives whatever one batch or a broken disk does to it.
+        """The thread's edge: the thread survives any error of a batch or of the disk.
 
-        What it had not settled by then is put on disk, and booked from there if it was not after all.
+        Unsettled requests are written to disk, and booked from there if they were not booked already.
         """
         try:
             work(*arguments)
         except Exception:
             log.exception("requests not settled", requests=len(self._busy_with))
-            self._put_aside()
+            self._keep_batch()
         self._busy_with = []
 
-    def _put_aside(self) -> None:
+    def _keep_batch(self) -> None:
         if self._abandoned.is_set():
-            return  # Whoever stops us does so.
+            return  # `stop` writes them to disk.
         try:
             self._keep([ended.settlement for ended in self._busy_with])
         except Exception:
@@ -180,7 +180,7 @@ class Clerk:
         return self._is_urgent or len(self._waiting) >= BATCH_MAX or self._stopping.is_set()
 
     def _book(self, batch: list[Ended]) -> None:
-        # Noted as counted: whoever puts them on disk keeps what is booked here, or it were another request.
+        # Store the counted requests first: if they go to disk, they must equal what is booked here.
         self._busy_with = batch = [self._counted(ended) if ended.recount else ended for ended in batch]
         settled = self._settle([ended.settlement for ended in batch])
         if self._abandoned.is_set():
@@ -237,7 +237,7 @@ class Clerk:
         self._keep(away)
 
     def _keep_waiting(self) -> None:
-        """Each that waits, by whoever takes it first."""
+        """Write each waiting request to disk. Two threads may do this; each request is taken once."""
         left = []
         with suppress(IndexError):
             while True:

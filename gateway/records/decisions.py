@@ -1,4 +1,4 @@
-"""A routing decision as one line of the request log: its numbers only, made into words when somebody looks.
+"""A routing decision as one line of the request log: numbers only, formatted as text when it is read.
 
 Packing costs a twentieth of what the words do, and thousands are packed for one that is read.
 """
@@ -13,7 +13,7 @@ from gateway.routing.policy import Objection
 from gateway.routing.prediction import Prediction
 from gateway.routing.rates import Load
 
-# The best and the first: nobody needs the fortieth to see why the first led.
+# The best candidates and the first rejections. They show why the first led; later ones add nothing.
 _CANDIDATES_MAX = 8
 _REJECTIONS_MAX = 16
 _PER_S = 10**6

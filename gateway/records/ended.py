@@ -1,7 +1,7 @@
-"""What is left of a request when it is over: what the books, the request log and the access log need, and no more.
+"""The record of an ended request: only what the ledger, the request log and the access log need.
 
-Neither the prompt nor the answer is among it, so that what waits to be written holds no bodies in memory: but for
-the few answers whose text a tokenizer is to count.
+It has neither the prompt nor the answer, so waiting records keep no bodies in memory. The exceptions are the few
+answers whose text a tokenizer is to count.
 """
 
 from typing import Literal
@@ -19,9 +19,9 @@ Bearer = Literal["nobody", "gateway", "seller", "caller"]
 
 
 class Ending(Struct, frozen=True):
-    """How a request ended: the status sent, whether the answer was whole, what went wrong in words.
+    """How a request ended: the status sent, whether the answer was whole, and the error as text.
 
-    `prompt` is who bears the cost of a prompt that somebody had who is paid, if no word was delivered.
+    `prompt` is who bears the cost of a prompt that a paid backend received, if no text was delivered.
     """
 
     status: int
@@ -31,7 +31,7 @@ class Ending(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True, gc=False):
-    """One request that is over. `problem` is empty for an answer, `address` the caller's where it is known."""
+    """One ended request. `problem` is empty for an answer; `address` is the caller's if known."""
 
     settlement: Settlement
     kind: Kind

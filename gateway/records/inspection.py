@@ -22,15 +22,15 @@ from gateway.records.settler import Read
 log = structlog.get_logger(__name__)
 
 EVERY_S = 3600.0
-# While a rule is broken: whoever has mended it should not have to wait, or to ask.
+# The interval while a rule is broken, so that a repair shows soon without a request.
 BROKEN_EVERY_S = 60.0
-# The rules that take milliseconds: so long at most is spent on after one of them broke.
+# The fast rules, which take milliseconds. Spending continues at most this long after one of them broke.
 GLANCE_EVERY_S = 5.0
 GLANCE_TIMEOUT_S = 10.0
 CONDITION_S = 10.0
-# For each rule of a look at all of them: a big database takes its time, and nobody's request waits for it.
+# The timeout of each rule of a full inspection: a big database is slow, and no request waits for it.
 INSPECTION_TIMEOUT_S = 1800
-# Whoever asks for every rule: how old the answer may be, and how long to wait for a new one.
+# For a caller that asks for every rule: the answer's maximum age, and how long to wait for a new one.
 FRESH_S = 60.0
 PATIENCE_S = 20.0
 
@@ -58,7 +58,7 @@ class Inspection:
         self._inspected_s: float | None = None
         self._made_s = time.monotonic()
         self._look: asyncio.Task[list[BrokenRule]] | None = None
-        # Set once somebody has looked; None where nobody was told to keep looking.
+        # Set after the first glance; None if `begin` was not called.
         self._first_look: asyncio.Event | None = None
         # When a glance last found money in danger, and that it has.
         self._alarmed_s = -math.inf
@@ -70,7 +70,7 @@ class Inspection:
         return asyncio.create_task(self.keep(), name="books inspection")
 
     async def looked(self) -> None:
-        """Wait for the first glance after a start. Raises DatabaseFailing where it takes too long."""
+        """Wait for the first glance after a start. Raises DatabaseFailing if it takes too long."""
         if self._first_look is None or self._first_look.is_set():
             return
         try:
@@ -85,8 +85,8 @@ class Inspection:
             raise BooksBroken(self._essential.rule, self._essential.meaning)
 
     async def keep(self) -> None:
-        """Glance every few seconds; inspect now, and then every hour, behind the answers, since old books take a
-        while. Ends by being cancelled."""
+        """Glance every few seconds. Inspect at the start and every hour, in the background, as a big ledger is
+        slow. Runs until cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._keep_glancing(), name="books glance")
             both.create_task(self._keep_inspecting(), name="books deep inspection")
@@ -131,15 +131,15 @@ class Inspection:
         last_seq, found = await asyncio.to_thread(self._read, look)
         self._note(found, began_s)
         if all(finding.is_accepted for finding in found):
-            # What is booked never changes: the next look goes on from here.
+            # Booked entries never change, so the next inspection continues from here.
             self._clean_seq = max(self._clean_seq, last_seq)
         return found
 
     async def latest(self) -> tuple[tuple[BrokenRule, ...], float]:
-        """What the last look at every rule has found, and its age in seconds.
+        """The result of the last full inspection, and its age in seconds.
 
-        A new one is begun where that is over a minute old, one at a time; whoever asks waits for it a while, and
-        gets the one before when it takes longer. Raises DatabaseFailing, also where there is none before.
+        If it is over a minute old, a new one begins, one at a time. The caller waits for it up to PATIENCE_S, then
+        gets the previous result. Raises DatabaseFailing, also if there is no previous result.
         """
         if self._inspected_s is None or time.monotonic() - self._inspected_s > FRESH_S:
             if self._look is None or self._look.done():
@@ -152,7 +152,7 @@ class Inspection:
         return self._found, time.monotonic() - self._inspected_s
 
     async def stop(self) -> None:
-        """End a look that somebody has asked for."""
+        """End a running full inspection."""
         if self._look is not None:
             self._look.cancel()
             await asyncio.gather(self._look, return_exceptions=True)
@@ -177,7 +177,7 @@ class Inspection:
         return self._condition
 
     def by_rule(self) -> dict[tuple[str, ...], float]:
-        """Every rule, 1 where it was broken at the last look, for the metrics; nothing before the first."""
+        """Every rule for the metrics: 1 if it was broken at the last inspection. Empty before the first."""
         if self._inspected_s is None:
             return {}
         broken = {finding.rule for finding in self._found if not finding.is_accepted}

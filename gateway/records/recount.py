@@ -1,7 +1,7 @@
-"""Counting what answers said by their models' tokenizers, behind the answers' backs: on the clerk's thread.
+"""Counts answers' text by their models' tokenizers, in the background on the clerk's thread.
 
-What is charged by its text gets its exact count here; of what backends have counted, a few answers are counted
-again.
+Answers charged by their text get their exact count here. Of the answers that backends counted, a few are counted
+again as a check.
 """
 
 import random
@@ -24,16 +24,16 @@ log = structlog.get_logger(__name__)
 DIFFERENCE_RATIO_MAX = 0.02
 # The end's own token, and what calls and thoughts are wrapped in, are among a backend's tokens, not in the text.
 _UNSEEN_TOKENS = 8
-# Texts that wait to be counted are memory: beyond so many ended requests an answer's characters are its count.
+# Texts that wait to be counted use memory. If more ended requests than this wait, characters estimate the count.
 WAITING_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    """What an answer said, to be counted by the tokenizer of `model`.
+    """The text of an answer, to be counted by the tokenizer of `model`.
 
-    `price` is what the counted text costs, if it costs anything. With `is_check` the backend's own count stands.
-    `correct`, on any thread, is told how much more the charge is than it was, in nano-USD.
+    `price` is the price of the counted text, if it is paid. With `is_check` the backend's own count stands.
+    `correct`, called on any thread, gets the increase of the charge, in nano-USD.
     """
 
     model: str
@@ -57,7 +57,7 @@ class Recounter:
         return ratio > 0 and random.random() < ratio and self.tokenizers.knows(model)  # noqa: S311  a sample
 
     def count(self, model: str, choices: tuple[Delivered, ...]) -> Counts | None:
-        """Count by the model's tokenizer; None where none can be had. Takes a while. Raises TextNotCounted."""
+        """Count by the model's tokenizer; None if there is none. Slow. Raises TextNotCounted."""
         counter = self.tokenizers.find(model)
         return None if counter is None else count_all(counter, choices)
 
@@ -97,7 +97,7 @@ class Recounter:
 
 
 def bill_of(price: PricedModel, usage: UsageRecord) -> CloudBill | None:
-    """What a request comes to at a provider by its answer; None for one without a token."""
+    """A provider's bill for a request by its answer; None if the answer has no tokens."""
     if not usage.completion_tokens:
         return None
     cost_nano = price.charge_for(

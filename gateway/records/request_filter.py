@@ -1,4 +1,4 @@
-"""Which rows of the request log somebody wants to see, and how one walks through them, newest first."""
+"""The filter for rows of the request log, and how to page through them, newest first."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,19 +11,19 @@ from gateway.pages import Cursor
 from gateway.records.tables import request_table
 
 SCANNED_MAX = 100_000
-"""So many rows one page looks through at most: what is rare in a long log takes several."""
+"""The maximum number of rows that one page searches: rare matches in a long log take several pages."""
 WALKED_MAX = 2000
-"""So many of the newest rows are looked through first for what some people asked: by their keys' index all that
-they ever asked is read and sorted."""
+"""The number of newest rows searched first for requests of some users: the index of their keys would read and sort
+all requests that they ever made."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFilter:
-    """What the rows have in common; None is all there are.
+    """Conditions on the rows; None matches all.
 
-    `model` is the one asked for or the one that answered. `status` is the first and the last that are wanted.
-    The time goes from `since_ns` to before `until_ns`. `user_id` and `organization_id` bound whose requests are
-    seen: those of all their keys, and those that they made in the console without any.
+    `model` matches the requested or the answering model. `status` is a range, both ends included. The time goes
+    from `since_ns` to before `until_ns`. `user_id` and `organization_id` limit the visible requests: those of all
+    their keys, and those that they made in the console without a key.
     """
 
     lane: str | None = None
@@ -49,7 +49,7 @@ class RequestFilter:
 
 
 def first_out_of_sight(before: Cursor | None) -> Select[Any]:
-    """When the oldest row started that one page looks at, where there are more of them than that."""
+    """The start of the oldest row that one page searches, if there are more rows than that."""
     started = request_table.c.started_ns
     query = select(started).order_by(started.desc()).offset(SCANNED_MAX - 1).limit(1)
     return query if before is None else query.where(older_than(before))
@@ -92,7 +92,7 @@ def older_than(before: Cursor) -> ColumnElement[bool]:
 
 
 def _is_of(people: Select[tuple[str]], is_walked: bool) -> ColumnElement[bool]:
-    """The log knows keys; whose session it was, where there was none, the books know."""
+    """Matches these users' requests. The log has their keys; for keyless sessions the ledger has the user."""
     keys = select(api_key_table.c.key_id).where(api_key_table.c.user_id.in_(people))
     usage = usage_table.c
     in_sessions = select(usage.request_id).where(usage.key_id == literal_column("''"), usage.user_id.in_(people))

@@ -1,4 +1,4 @@
-"""What became of every request, written in batches behind the answers' backs, and kept for a while."""
+"""The result of every request, written in batches in the background, and kept for a limited time."""
 
 import math
 import threading
@@ -55,9 +55,9 @@ _DATABASE_AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
 class RequestEntry:
     """One finished request. `decision` explains the route, as data when it is read, and `reason` in a sentence.
 
-    Who writes an entry leaves the reason to the decision. `error` is empty for an answer. `served_model` is the
-    one that answered, where that is not the one asked for. `decided_ms` is when it was known who is to answer and
-    its turn there had come, from its start; the decision carries it.
+    A writer leaves the reason to the decision. `error` is empty for an answer. `served_model` is the model that
+    answered, if it is not the requested one. `decided_ms` is the time from the request's start until its backend
+    was chosen and had a free slot; the decision carries it.
     """
 
     request_id: str
@@ -83,9 +83,9 @@ class RequestEntry:
 
 
 class RequestPage(NamedTuple):
-    """Rows, newest first, and where the next page begins; None where there is none.
+    """Rows, newest first, and the start of the next page; None if there is none.
 
-    A page of a long log may have fewer rows than were asked for, or none, and a next one.
+    A page of a long log may have fewer rows than requested, or none, and still have a next page.
     """
 
     rows: list[RequestEntry]
@@ -150,10 +150,10 @@ class RequestLog:
         *,
         has_decisions: bool = True,
     ) -> RequestPage:
-        """What is wanted of the log, older than where the last page ended.
+        """The matching rows of the log that are older than the end of the last page.
 
-        Where a stretch of the log has nothing of it, up to so many `stretches` are looked through. Without
-        decisions each row has its reason alone: half of what a page costs is to make them data.
+        If a stretch of the log has no match, up to `stretches` of them are searched. Without decisions each row
+        has only its reason: decoding the decisions is half of the cost of a page.
         """
         read = _entry if has_decisions else _short_entry
         found = self._stretch(wanted, limit, before, read)
@@ -193,7 +193,7 @@ class RequestLog:
         return RequestPage(rows, None if horizon_ns is None else Cursor(horizon_ns, ""))
 
     def _horizon_ns(self, session: Session, before: Cursor | None) -> int | None:
-        """When the oldest row started that a page looks at; None where it may look at all."""
+        """The start of the oldest row that a page searches; None if it may search all rows."""
         if before is not None:
             found: int | None = session.scalar(first_out_of_sight(before))
             return found
@@ -220,7 +220,7 @@ class RequestLog:
                 prune_at_s = time.monotonic() + (PRUNE_PAUSE_S if self._prune() else PRUNE_EVERY_S)
 
     def _next_batch(self, until_s: float) -> tuple[list[RequestEntry], bool]:
-        """What came, waiting for the first of it, and whether more may come."""
+        """The next entries, after waiting for the first, and whether more may come."""
         with self._changed:
             patience_s = max(0.0, until_s - time.monotonic())
             self._changed.wait_for(lambda: self._entries or not self._open, timeout=patience_s)
@@ -228,7 +228,7 @@ class RequestLog:
             return batch, self._open or bool(self._entries)
 
     def _store(self, batch: list[RequestEntry]) -> None:
-        """All at once; where one entry cannot be written, each by itself, so that the others are."""
+        """Write all entries together; if one cannot be written, write each by itself to save the others."""
         error = last_error = self._insert(batch)
         if error is None:
             return
@@ -299,7 +299,7 @@ def _decision_text(entry: RequestEntry) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """PostgreSQL knows no NUL, and nobody half a surrogate pair."""
+    """Remove NUL, which PostgreSQL cannot store; replace lone surrogates, which UTF-8 cannot encode."""
     return value.replace("\0", "").encode(errors="replace").decode() if isinstance(value, str) else value
 
 

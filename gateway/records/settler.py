@@ -1,6 +1,6 @@
-"""Books how requests ended, many at once: what own machines did as one event, each hold by itself, late ones too.
+"""Books ended requests in batches: local usage as one journal entry, each hold separately, late ones included.
 
-Belongs to one thread. Everything here has its key: settling again what was settled finds it booked.
+Belongs to one thread. Every entry has a key, so settling a request again finds it booked.
 """
 
 import time
@@ -53,9 +53,9 @@ class Read(Protocol):
 
 
 class Settler:
-    """Waits for the books' answers, `answer_s` seconds for all that is settled together.
+    """Waits for the ledger's answers, at most `answer_s` seconds for each batch.
 
-    `read` gives a query a session, and raises DatabaseFailing where it cannot.
+    `read` gives a query a session, and raises DatabaseFailing if it cannot.
     """
 
     def __init__(self, poster: Writer, leases: Leases, read: Read, *, answer_s: float = ANSWER_TIMEOUT_S) -> None:
@@ -87,7 +87,7 @@ class Settler:
         return settled
 
     def _record_together(self, usages: Sequence[UsageRecord]) -> list[Settled]:
-        """As one event; without those that are booked already; by halves where one spoils it for the others."""
+        """Book as one journal entry, without rows booked already. If one is refused, book each half by itself."""
         if not usages:
             return []
         try:
@@ -130,7 +130,7 @@ class Settler:
             return None
         except HoldExpired:
             if settlement.bill is None:
-                # Nothing is charged, and what was put aside is free already.
+                # Nothing is charged, and the hold's funds are already released.
                 return self._record([settlement.usage])[0]
             log.warning("hold settled late", request_id=held.request_id)
         except LedgerError as error:
@@ -145,10 +145,10 @@ class Settler:
             return error
 
     def _settle_owed(self, held: Hold, bill: CloudBill, usage: UsageRecord) -> Settled:
-        """The lease is gone, with this gateway's last life or to the reaper: as `_settle_late`.
+        """As `_settle_late`, for a lease that ended with this gateway's last process or was reaped.
 
-        What a lease of a life that ended still puts aside pays first, and is free then. One that lives is other
-        requests': it had less than this one came to.
+        The reservation of a dead process's lease pays first, and is then released. A live lease belongs to other
+        requests: its reservation was less than this request's charge.
         """
         if bill.charge_nano > held.amount_nano:
             bill = replace(bill, charge_nano=held.amount_nano)

@@ -39,7 +39,7 @@ def open_shared(
 
 
 def address_towards(url: URL) -> str:
-    """The address that this machine has on its way to the database; loopback where that is on this machine."""
+    """This machine's address on its route to the database; loopback if the database is on this machine."""
     if not url.host:
         return _LOOPBACK
     try:

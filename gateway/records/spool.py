@@ -1,4 +1,4 @@
-"""What the books could not take: settlements in a file of the data folder, until the books take them after all."""
+"""Settlements that the ledger could not accept, in a file of the data folder until it accepts them."""
 
 import os
 import threading
@@ -18,7 +18,7 @@ BYTES_MAX = 64 * 2**20
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What an ended request leaves to book: its usage row, what becomes of its hold, the bill if there is one."""
+    """The entries to book for an ended request: its usage row, the end of its hold, and the bill, if any."""
 
     usage: UsageRecord
     hold: Hold | None = None
@@ -26,12 +26,12 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def charge_nano(self) -> int:
-        """What the caller pays: never more than was held."""
+        """The caller's charge, in nano-USD: never more than the hold."""
         return min(self.bill.charge_nano, self.hold.amount_nano) if self.bill and self.hold else 0
 
     @property
     def spent_nano(self) -> int:
-        """What counts against budgets: the charge, or the cost of a prompt that its caller has left unpaid."""
+        """The amount that counts against budgets, in nano-USD: the charge, or the cost of an unpaid prompt."""
         return self.charge_nano or (self.bill.cost_nano if self.bill else 0)
 
 
@@ -55,7 +55,7 @@ class Spool:
         self._writing = threading.Lock()
 
     def add_all(self, settlements: Sequence[Settlement]) -> bool:
-        """Keep all of them with one sync; False, and those that are lost in the log, where it is not allowed."""
+        """Write all of them with one sync. If some are not written, log them and return False."""
         lines = [msgspec.json.encode(settlement) + b"\n" for settlement in settlements]
         try:
             with self._writing, open(self._path, "ab", opener=_open_private) as file:

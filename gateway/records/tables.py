@@ -1,11 +1,11 @@
-"""What became of every request; what was asked of the accounting API under which key."""
+"""Tables of the results of requests, and of the accounting API's idempotency keys."""
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Text
 from sqlmodel import Field, SQLModel
 
 
 class RequestRecord(SQLModel, table=True):
-    """One request: where it went and why, how it ended. `decision` is packed by `decisions`."""
+    """One request: its route with reasons, and its result. `decision` is packed by `decisions`."""
 
     __tablename__ = "request_record"
     __table_args__ = (Index("ix_request_record_key_id", "key_id", "started_ns"),)

@@ -23,7 +23,7 @@ GROUPS: dict[str, UsageGroup] = {
     "outcome": "outcome",
 }
 DAYS = 30
-"""How far back a report goes unless it is told."""
+"""The default period of a report, in days."""
 DAY_NS = 86_400 * 10**9
 GROUPS_MAX = 1_000
 
@@ -48,9 +48,9 @@ def usage_report(
     limit: int = GROUPS_MAX,
     with_costs: bool = True,
 ) -> list[Facts]:
-    """What the requests of a scope (as limits have it; None for all) used, by groups.
+    """The usage of a scope's requests by groups. The scope is as in limits; None is all.
 
-    `with_costs` also what they cost the house, which is nobody else's affair.
+    `with_costs` adds their cost to this gateway, which only its admins may see.
     """
     totals = usage_totals(
         session,

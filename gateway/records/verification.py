@@ -23,7 +23,7 @@ _MARGIN_S = 120.0
 
 
 class VerifyQuestion(msgspec.Struct, frozen=True):
-    """What to verify: from which block and for how long; see `accounting.proofs.verification` for the rest."""
+    """The range to verify: the first block and the time limit. The rest: `accounting.proofs.verification`."""
 
     dsn: str
     gateway_pid: int

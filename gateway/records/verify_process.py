@@ -21,7 +21,7 @@ def answer(question: VerifyQuestion) -> Reply:
     until_s = time.monotonic() + question.limit_s
 
     def may_go_on() -> bool:
-        # The gateway's end makes somebody else our parent.
+        # If the gateway exits, this process gets another parent.
         return time.monotonic() < until_s and os.getppid() == question.gateway_pid
 
     engine = open_engine(question.dsn, pool_size=1)

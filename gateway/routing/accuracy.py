@@ -19,7 +19,7 @@ class Accuracy:
     """Bounded: the last errors of the backends that were seen first."""
 
     def __init__(self, report: Report | None = None) -> None:
-        """`report` is told lane, what was predicted, the prediction and what was seen, in seconds."""
+        """`report` gets the lane, the quantity, and its predicted and measured values in seconds."""
         self._report = report
         self._errors: dict[tuple[str, Predicted], deque[tuple[float, float]]] = {}
 

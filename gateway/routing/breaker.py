@@ -14,7 +14,7 @@ from typing import Literal
 BREAK_AFTER = 3
 _PAUSE_S = 5.0
 _PAUSE_MAX_S = 60.0
-# The longest that a backend's own word on when to come back is believed.
+# The longest pause that a backend's own retry time may set, in seconds.
 _ASKED_PAUSE_MAX_S = 600.0
 # A backend that has no room and does not say until when: the first pause, which doubles up to _PAUSE_MAX_S.
 _UNTOLD_PAUSE_S = 1.0
@@ -59,7 +59,7 @@ class Breaker:
         return self.state(now_s) in ("closed", "half_open")
 
     def claim(self, now_s: float) -> None:
-        """A request was chosen for the trial: for a moment nobody else is."""
+        """A request was chosen for the trial. For a short time no other request is."""
         if self.state(now_s) == "half_open":
             self.trial_until_s = now_s + _CLAIM_S
 
@@ -81,7 +81,7 @@ class Breaker:
             self.closed_until_s = now_s + min(_PAUSE_MAX_S, _PAUSE_S * 2**doublings)
 
     def asked(self, now_s: float, retry_after_s: float | None, *, is_limit: bool) -> None:
-        """It is well and asks to be left alone for so long; if it does not say how long, ever longer."""
+        """A healthy backend asked for a pause of `retry_after_s`. Without a time, consecutive pauses grow."""
         if now_s >= self.asked_until_s:
             self._asked_in_row += 1
         doublings = min(8, max(0, self._asked_in_row - 1))

@@ -1,10 +1,10 @@
-"""Which lane answers a request: a pure function of offers, health and weights to a ranking with its reasons.
+"""Ranks the lanes for a request, with reasons: a pure function of offers, health and weights.
 
-First what may and can answer (`sift`), then what each would take (`weigh`), in one cost. Own machines cost no
-dollars, so they come first until waiting for them costs more than the cloud charges. That they speak slowly is no
-reason to pay somebody else; among equals the one that is predicted to finish first leads.
+`sift` selects the offers that may and can answer, then `weigh` expresses what each would take as one cost. Own
+machines cost no dollars, so they lead until waiting for them costs more than the cloud charges. Their slow output
+is no reason to pay a provider. Among equals the offer with the earliest predicted end leads.
 
-Numbers are kept, words are made of them only when somebody asks.
+Decisions keep numbers; text is made of them only on request.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from gateway.routing.prediction import Known, Prediction, predict
 from gateway.routing.prefixes import Chain
 from gateway.settings import LaneName, RoutingSettings
 
-# From here on a predicted wait is a queue, where a backend does not say how many requests it takes at once.
+# A predicted wait of this length counts as a queue, if a backend does not report its number of slots.
 _LONG_WAIT_S = 1.0
 # Where costs are equal: a whole copy answers faster than the same layers split, and both belong to us.
 _ORDER: dict[LaneName, int] = {"pool": 0, "cluster": 1, "cloud": 2, "market": 3}
@@ -102,7 +102,7 @@ class Decision(Struct, frozen=True):
 
 
 def sift(need: Need, caller: Caller, offers: Sequence[Offer]) -> tuple[list[Offer], list[Rejection]]:
-    """What may and can answer by every rule that does not depend on how a backend is doing."""
+    """The offers that may and can answer, by all rules that do not depend on a backend's current state."""
     passed: list[Offer] = []
     rejections: list[Rejection] = []
     for offer in offers:
@@ -116,7 +116,7 @@ def sift(need: Need, caller: Caller, offers: Sequence[Offer]) -> tuple[list[Offe
 def weigh(
     need: Need, known: Known, matched_tokens: int, now_s: float, weights: RoutingSettings, ceiling: Ceiling | None
 ) -> Candidate | Rejection:
-    """What passed is a candidate, but where it would cost more than the ceiling."""
+    """A passed offer becomes a candidate, unless it would cost more than the ceiling."""
     predicted = predict(need, known, matched_tokens, now_s, weights)
     if ceiling and predicted.nano > ceiling.amount_nano:
         return Rejection(known.offer, ceiling.objection(predicted.nano))
@@ -136,7 +136,7 @@ def rank(need: Need, candidates: list[Candidate]) -> list[Candidate]:
 
 
 def ready_first(candidates: list[Candidate]) -> None:
-    """A cluster whose ring has yet to close comes last: it is asked if nothing else answers."""
+    """Move a cluster whose pipeline is not ready to the end: it is asked if no other offer answers."""
     candidates.sort(key=lambda each: each.offer.lane == "cluster" and each.offer.state == "starting")
 
 
@@ -158,7 +158,7 @@ def _sort(candidates: list[Candidate], need: Need) -> None:
 
 
 def _sort_by_cost(candidates: list[Candidate]) -> None:
-    """What a lane has drawn lots about keeps that order: each counts as dear as those drawn before it."""
+    """Sort by cost, but keep a lane's random order: an offer counts as costly as those drawn before it."""
     drawn = sorted((each for each in candidates if each.offer.place), key=lambda each: each.offer.place)
     if len(drawn) < 2:
         candidates.sort(key=_by_cost)
@@ -169,7 +169,7 @@ def _sort_by_cost(candidates: list[Candidate]) -> None:
 
 
 def _explore(candidates: list[Candidate]) -> None:
-    """An idle own backend that was never tried goes first where the best has a queue: it may well be faster."""
+    """Put an idle, untried own backend first if the best one has a queue: it may be faster."""
     if not _has_queue(candidates[0]):
         return
     weight = candidates[0].offer.weight
@@ -187,7 +187,7 @@ def _has_queue(candidate: Candidate) -> bool:
 
 
 def _may_be_explored(candidate: Candidate) -> bool:
-    """One request at a time finds out, where the model is loaded; after a failure the costs alone decide."""
+    """Whether to try it: one request at a time, only if the model is loaded. After a failure only costs decide."""
     predicted, offer = candidate.predicted, candidate.offer
     if offer.price is not None or not predicted.is_untried or not predicted.load.is_resident:
         return False

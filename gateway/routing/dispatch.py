@@ -15,7 +15,7 @@ from gateway.routing.prefixes import PrefixIndex
 
 
 class Memory(Struct, frozen=True):
-    """What is remembered of answers across backends."""
+    """The shared records of answers across backends."""
 
     accuracy: Accuracy
     lengths: OutputLengths
@@ -23,14 +23,14 @@ class Memory(Struct, frozen=True):
 
 
 class Dispatch(Struct):
-    """Begun by Router.began; ends with one of succeeded, failed, refused or left. Those after it do nothing.
+    """Begun by Router.began; ends with one of succeeded, failed, refused or left. Later calls do nothing.
 
-    Without a `chosen` candidate nothing was predicted, and nothing is learned but how it ended.
+    Without a `chosen` candidate there is no prediction, and only the outcome is learned.
     """
 
     label: str
     model: str
-    """As the backend calls it."""
+    """The model's name at the backend."""
     clock: Callable[[], float]
     record: Health
     memory: Memory
@@ -39,7 +39,7 @@ class Dispatch(Struct):
     began_s: float = 0.0
     first_s: float | None = None
     pending_tokens: int = 0
-    """Of its prompt, until its answer begins."""
+    """The tokens of its prompt, until its answer begins."""
     teaches: bool = False
     has_ended: bool = False
 
@@ -119,7 +119,7 @@ class Dispatch(Struct):
             self.failed()
 
     def left(self) -> None:
-        """The caller hung up, the request was to blame, or the backend was only busy: no verdict on it."""
+        """The caller disconnected, the request was at fault, or the backend was only busy: no verdict on it."""
         if self._ends():
             self.record.left(self.model, self.clock())
 

@@ -16,7 +16,7 @@ _PRIOR = 0.5
 _OUTLIER = 5.0
 _OUTLIERS_MAX = 2
 _TRUSTED_AFTER = 8
-# After so many, rates move slowly, and are worked out anew with every few observations only.
+# After this number of observations, rates change slowly and are solved again only every few observations.
 SETTLED = 32
 _SOLVE_EVERY = 4
 _LEAST_S = 0.02
@@ -46,7 +46,7 @@ class Fit:
         return sum(map(mul, causes, self.rates), start=0.0)
 
     def observe(self, causes: Sequence[float], seconds: float) -> None:
-        """Take in one observation, cut where it lies far above what is predicted, unless others before it did."""
+        """Add one observation. It is clipped if it is far above the prediction, unless previous ones were too."""
         expected = max(_LEAST_S, self.predict(causes))
         is_outlier = seconds > _OUTLIER * expected and self.seen > _TRUSTED_AFTER
         self._outliers = self._outliers + 1 if is_outlier else 0
@@ -67,7 +67,7 @@ class Fit:
             self._solve()
 
     def fade(self) -> None:
-        """What was seen is old: most of it is forgotten, and with every further time more."""
+        """Discount old observations: each call forgets most of their weight."""
         self._weight *= _FADE
         self._responses = [_FADE * value for value in self._responses]
         self._moments = [_FADE * value for value in self._moments]
@@ -80,8 +80,8 @@ class Fit:
         whole = [[0.0] * size for _ in range(size)]
         for (row, column), value in zip(self._pairs, self._moments, strict=True):
             whole[row][column] = whole[column][row] = value
-        # In the scale of what was seen of each cause, and less with every observation: an assumption that is far
-        # off is given up as readily as one that is near. A cause that was never there keeps its rate.
+        # The prior is scaled by each cause's observations and shrinks with each one. So a prior that is far off is
+        # dropped as readily as a close one. A cause that was never observed keeps its rate.
         hold = _PRIOR / self._weight**1.5
         priors = [_NEVER_SEEN + hold * whole[at][at] for at in range(size)]
         responses = [seen + prior for seen, prior in zip(self._responses, priors, strict=True)]

@@ -13,7 +13,7 @@ from gateway.routing.rates import Rates
 
 # A backend of many models keeps the rates of those it was asked for lately.
 _MODELS_MAX = 64
-# Backends come and go with discovery; far more than anybody has at once.
+# Backends come and go with discovery; this is far more than any gateway has at a time.
 _BACKENDS_MAX = 4096
 # Until something was seen, one in a hundred is taken to fail, with the weight of ten requests.
 USUAL_FAILURE_SHARE = 0.01
@@ -27,9 +27,9 @@ _FADE_EVERY_S = 0.2
 class Health:
     """One backend's record. `pending_tokens` are of prompts sent there whose answers have not begun.
 
-    `speaking` streams have, and `spoke_most` is how many of them there have been at once. `waiting` requests stand
-    in our own line for it. `freed_s` is when a request last ended there or found it idle, `answered_s` when an
-    answer last began there or one was first waited for.
+    `speaking` counts streams that have begun; `spoke_most` is their highest number at a time. `waiting` requests
+    are in this gateway's queue for it. `freed_s` is when a request last ended there or found it idle; `answered_s`
+    is when an answer last began there, or when the first pending one was sent.
     """
 
     in_flight: int = 0
@@ -46,7 +46,7 @@ class Health:
     _rates: OrderedDict[str, Rates] = field(default_factory=OrderedDict)
 
     def rates_of(self, offer: Offer) -> Rates:
-        """What is known of the offered model there."""
+        """The learned rates of the offered model there."""
         rates = self._rates.get(offer.model)
         if rates is None or not rates.holds_for(offer):
             rates = self._rates[offer.model] = Rates(offer)
@@ -67,7 +67,7 @@ class Health:
         return max(stalled_s, now_s - self.answered_s) if self.pending_tokens else stalled_s
 
     def owes(self, tokens: int, now_s: float) -> None:
-        """A stream is waited for whose prompt has so many new tokens."""
+        """Note a pending stream whose prompt has `tokens` new tokens."""
         if not self.pending_tokens:
             self.answered_s = now_s
         self.pending_tokens += tokens
@@ -104,12 +104,12 @@ class Health:
         self._count(now_s, has_failed=True)
 
     def left(self, model: str, now_s: float) -> None:
-        """The caller hung up, or the request was to blame: no verdict on the backend."""
+        """The caller disconnected, or the request was at fault: no verdict on the backend."""
         self._end(now_s)
         self.breakers.left(model)
 
     def asked(self, model: str, now_s: float, retry_after_s: float | None, *, is_limit: bool) -> None:
-        """The backend is well and has no room for this model, or asks to be left alone with it."""
+        """The backend is healthy but has no room for this model, or asks for a pause with it."""
         self.left(model, now_s)
         self.breakers.asked(model, now_s, retry_after_s, is_limit=is_limit)
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import TypeVar
 
-# What answers are taken for until some were seen.
+# The length assumed for answers until some were seen.
 USUAL_TOKENS = 256
 # The share of answers that are no longer than what is expected. Somewhat above the middle: long ones weigh more.
 _SHARE = 0.6

@@ -1,4 +1,4 @@
-"""What a request asks of a lane, as numbers and sets; estimates made before any tokenizer has seen it."""
+"""A request's needs of a lane, as numbers and sets. Token counts are estimates made without a tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def need_of(call: Call, caller: Caller, expected_tokens: int) -> Need:
 
 
 def _lane(extras: Extras) -> LaneName | None:
-    """Only the cluster goes on behind the tokens of an answer: anybody else would begin anew."""
+    """Only the cluster can continue after an answer's tokens; other lanes would start again."""
     return "cluster" if extras.resume else extras.lane
 
 

@@ -1,4 +1,4 @@
-"""When a first byte is late and when it is given up, and how many requests may be asked of a second backend."""
+"""When a first byte is late, when the wait for it ends, and how many requests may go to a second backend."""
 
 from collections import OrderedDict
 from typing import TypeAlias
@@ -7,31 +7,31 @@ from gateway.lanes.base import Offer
 from gateway.routing.prediction import Prediction
 from gateway.routing.rates import Rates
 
-# After so many answers it is known how long a backend mostly takes; the last ones count.
+# After this number of answers a backend's usual time is known; the last ones count.
 _SEEN_MIN = 20
 _SEEN_MAX = 64
 _RENEW_EVERY = 8
 _MOSTLY = 0.95
-# Nobody is hurt by less, and a second request is not worth it.
+# Shorter delays hurt no caller, and do not justify a second request.
 _LEAST_S = 0.05
 _BACKENDS_MAX = 2048
-# Of all requests that could be, so many are asked of a second backend.
+# The share of eligible requests that are sent to a second backend as well.
 _SHARE = 0.05
 _SAVED_MAX = 5.0
 
-# A first byte is late after so long and so many times the predicted time. It is given up after the setting's time
-# and so many times the predicted one: predictions for hardware that has yet to answer are rough.
+# A first byte is late after this time and this multiple of the predicted time. The wait ends after the setting's
+# time and a larger multiple: predictions are rough for hardware that has not answered yet.
 _LATE_S = 3.0
 _LATE_TIMES = 2.0
 _GIVEN_UP_TIMES = 5.0
-# Of an answer that comes as a whole and has no limit.
+# The tokens assumed for a whole answer without a limit.
 _WHOLE_TOKENS = 4096
 
 _Key: TypeAlias = tuple[str, str, bool]
 
 
 def late_after_s(predicted: Prediction, rates: Rates) -> float:
-    """When to look for another backend. What others there take is left out: it shows by their answers."""
+    """When to look for another backend. Excludes time for other requests there, because their answers show it."""
     own_s = predicted.first_token_s - predicted.wait_s
     if not predicted.load.is_stream:
         own_s += predicted.tokens * rates.token_alone_s
@@ -70,7 +70,7 @@ class FirstBytes:
 class Patience:
     """When to ask a second backend. One event loop owns it.
 
-    Streams and whole answers are told apart: the one begins with its first word, the other with its last.
+    Streams and whole answers are separate: a stream begins with its first token, a whole answer with its last.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Patience:
         self._saved = 1.0
 
     def of(self, offer: Offer, *, is_stream: bool) -> FirstBytes:
-        """What is known of the offer; a further request could be asked of a second backend."""
+        """The offer's record. Counts one more request that could go to a second backend."""
         self._saved = min(_SAVED_MAX, self._saved + _SHARE)
         key = offer.label, offer.model, is_stream
         times = self._times.get(key)

@@ -1,4 +1,4 @@
-"""The operator's switch: buying on a lane, or selling, rests until somebody resumes it."""
+"""The operator's switch: buying on a lane, or selling, is paused until an operator resumes it."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 Pausable = Literal["cloud", "market", "selling"]
 """The lanes to other people's machines, and one's own machines' work for others."""
 
-# Another gateway of the same database learns of it so much later.
+# Another gateway of the same database sees a change within this time.
 LOOK_EVERY_S = 5.0
 
 
@@ -50,11 +50,11 @@ class Pauses:
 
     @property
     def now(self) -> tuple[Pause, ...]:
-        """As of some seconds ago where another gateway changed it; at once what was changed here."""
+        """The current pauses. Changes by another gateway show after some seconds, own changes immediately."""
         return self._now
 
     def start(self) -> None:
-        """Look now, and then again and again. Raises SQLAlchemyError where the database is away."""
+        """Read now, and then at intervals. Raises SQLAlchemyError if the database is unavailable."""
         self._take(self._stored())
         self._task = asyncio.create_task(self._keep_looking(), name="pauses")
 
@@ -64,13 +64,13 @@ class Pauses:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def pause(self, name: Pausable, by: Actor) -> Pause:
-        """From now on; where it rests already nothing changes."""
+        """Pause it from now on. If it is already paused, nothing changes."""
         found = await asyncio.to_thread(self._put, Pause(name, time.time_ns(), by.name), by)
         self._take(await asyncio.to_thread(self._stored))
         return found
 
     async def resume(self, name: Pausable, by: Actor) -> None:
-        """Where it does not rest nothing changes."""
+        """Resume it. If it is not paused, nothing changes."""
         await asyncio.to_thread(self._remove, name, by)
         self._take(await asyncio.to_thread(self._stored))
 

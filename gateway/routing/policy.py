@@ -1,7 +1,7 @@
-"""Hard rules, checked before anything is weighed: what may, can, and is wished to answer. Pure.
+"""Hard rules, checked before offers are weighed: which offers may, can, and are wanted to answer. Pure.
 
-Every check has a name, says what stands against an offer, and what would help. Rules that somebody set (a key's, a
-privacy label) are told apart from what a backend cannot do, since they end in different errors.
+Every check has a name, and says what rules an offer out and what would help. Configured rules (a key's, a privacy
+label) are distinct from a backend's missing abilities, because they end in different errors.
 """
 
 from collections.abc import Iterable, Set
@@ -39,7 +39,7 @@ Check = Literal[
 
 RULES: frozenset[Check] = frozenset(("lanes", "models", "privacy", "regions", "spend", "paused"))
 
-# Estimated prompts are off by a part: one is turned away for its length only where it is too long even so.
+# Prompt estimates have an error: refuse a prompt for its length only if it is too long even after this margin.
 _CONTEXT_CERTAIN = 0.8
 
 _WORDS: dict[Check, tuple[str, str]] = {
@@ -79,7 +79,7 @@ class Rule:
 
 
 class Objection(Struct, frozen=True):
-    """What stands against an offer; in words only when somebody asks."""
+    """A reason against an offer, formatted as text only on request."""
 
     check: Check
     values: tuple[Any, ...] = ()
@@ -116,7 +116,7 @@ class Ceiling:
 
 
 def objection_to(offer: Offer, need: Need, caller: Caller) -> Objection | None:
-    """The first thing that stands against this offer, health apart; None where it may and can answer."""
+    """The first objection to this offer, apart from health; None if it may and can answer."""
     if need.lane and offer.lane != need.lane:
         return Objection("lane", (need.lane,))
     found = _forbidden(offer, need, caller) or _unable(offer, need)
@@ -128,8 +128,8 @@ def objection_to(offer: Offer, need: Need, caller: Caller) -> Objection | None:
 def clearance_of(offer: Offer) -> Privacy:
     """The most private label that may go there.
 
-    Nobody else's machine is ever cleared for private requests: a provider or seller is for internal ones where
-    the owner of this gateway says so, else for public ones.
+    A third party's machine is never cleared for private requests. A provider or seller is cleared for internal
+    ones if this gateway's owner says so, else for public ones.
     """
     if offer.lane not in FOREIGN:
         return offer.clearance
@@ -158,7 +158,7 @@ def _forbidden(offer: Offer, need: Need, caller: Caller) -> Objection | None:
 
 
 def lack_of(offer: Offer, kind: Kind, features: Set[Feature]) -> Objection | None:
-    """What the model at this backend cannot do, whoever asks."""
+    """What the model at this backend cannot do, for any caller."""
     if kind not in offer.kinds:
         is_embedding = kind in GENERATES and "embedding" in offer.kinds
         return Objection("kind", ("is an embedding model" if is_embedding else f"does not {DOES[kind]}",))
@@ -211,7 +211,7 @@ def _too_dear(offer: Offer, wished: Preferences) -> Objection | None:
 
 
 def names_of(offer: Offer) -> frozenset[str]:
-    """What a request's preferences may call an offer: its backend, provider, lane, or both."""
+    """The names of an offer in a request's preferences: its backend, provider, lane, or both."""
     provider = (offer.price.provider,) if offer.price and offer.price.provider else ()
     return frozenset(name.lower() for name in (offer.backend, offer.lane, offer.label, *provider))
 
@@ -227,7 +227,7 @@ def place_in(order: Iterable[str], offer: Offer) -> int:
 
 
 def price_nano(offer: Offer, need: Need) -> int:
-    """What the answer will probably cost, in nano-USD."""
+    """The expected cost of the answer, in nano-USD."""
     if offer.price is None:
         return 0
     return charge(offer.price.price_for(need.prompt_tokens), need.prompt_tokens, 0, need.expected_tokens)

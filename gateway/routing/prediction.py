@@ -1,12 +1,12 @@
-"""What an offer would take for a request, in seconds and nano-dollars, and the one number to rank it by. Pure.
+"""Predicts a request's time in seconds and price in nano-USD at an offer, and the one cost to rank it by. Pure.
 
     first token = wait + (prompt - cached) x seconds per prompt token + overhead + loading where needed
     time        = first token + expected answer x seconds per token at this load
     cost        = dollars + late_weight x max(0, first token x (1 + its usual error) - target)
                 + failure_weight x risk + speed_weight x time
 
-`risk` is the probability of a failure beyond the one that every backend has. `speed_weight` is small: it tells
-machines of one's own apart, and a token's delay is not paid for unless its owner says what a second is worth.
+`risk` is the probability of a failure above the usual one of every backend. `speed_weight` is small: it orders own
+machines, and no money is spent to save a token's delay unless the owner sets the value of a second.
 """
 
 from msgspec import Struct
@@ -91,7 +91,7 @@ def predict(need: Need, known: Known, matched_tokens: int, now_s: float, weights
 
 
 def load_on(need: Need, known: Known, matched_tokens: int, now_s: float) -> Load:
-    """What would stand before the request: by our own count, or by the backend's where that is more."""
+    """The load ahead of the request: this gateway's own count, or the backend's if that is higher."""
     offer, health = known.offer, known.health
     beside = health.in_flight
     if offer.running is not None or offer.queued is not None:

@@ -1,8 +1,8 @@
-"""Which backend has seen how much of a prompt: chains of block hashes, and who was sent them last.
+"""How much of a prompt each backend has seen: chains of block hashes, and the backend that got them last.
 
-A prompt is cut into blocks of 64 bytes. Each block's checksum takes in the one before, so that equal ones mean
-equal beginnings; the first takes in the model, the tenant and the privacy class under a secret of the process, so
-that nobody learns from a fast answer what another one asked. Two that collide cost a wrong guess, no more.
+A prompt is cut into blocks of 64 bytes. Each block's checksum includes the previous one, so equal checksums mean
+equal prefixes. The first includes the model, the tenant and the privacy class under a secret of the process. So a
+fast answer does not reveal another tenant's prompt. A collision costs only a wrong guess.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ BLOCK_BYTES = 64
 BLOCKS_MAX = 256
 # About a megabyte of text, as much as large servers keep; 2 MB here.
 REMEMBERED_BLOCKS = 16_384
-# Of all backends together: 30 MB here.
+# The limit for all backends together: 30 MB of memory.
 _ALL_BLOCKS_MAX = 2**18
 
 # A backend that says it had less than this part of what it was sent has thrown it away since.
@@ -97,7 +97,7 @@ class PrefixIndex:
             self._forget_one()
 
     def _forget_one(self) -> None:
-        """Of the backend that was sent nothing for longest."""
+        """Remove one entry of the backend that has received no prompt for the longest time."""
         label, oldest = next(iter(self._seen.items()))
         oldest.popitem(last=False)
         self._total -= 1

@@ -1,7 +1,7 @@
-"""What a model is taken to need at a backend that has not answered with it yet. Pure.
+"""The rates assumed for a model at a backend that has not answered with it yet. Pure.
 
 The nearest evidence counts: the backend's own plan, then its other models, then the same model at other own
-backends, then what is usual of its lane. Sizes scale it, since every token reads the whole model.
+backends, then the lane's usual rates. Rates scale with model size, because every token reads the whole model.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a model takes at one backend, learned from its answers: seconds to the first token and for each next one.
+"""A model's rates at one backend, learned from its answers: seconds to the first token and for each next one.
 
 first token = overhead (network, template) + new prompt tokens x seconds + known ones x seconds + wait
 wait        = the longer one of: prompts that were sent before it; requests before it, until a slot is free
@@ -13,32 +13,32 @@ from gateway.routing.priors import Speed, prior_of
 from gateway.settings import LaneName
 
 _ALPHA = 0.1
-# A backend that is still being started, where nobody says how long that takes.
+# The wait for a starting backend that does not say how long the start takes.
 STARTING_S = 10.0
 _USUAL_ANSWER_TOKENS = 256
 
 _ASSUMED_BATCH_SHARE = 0.05
-# Where a backend does not say how many requests it answers at once: how much of the wait is believed that there
-# would be with as many slots as were seen in use. Providers have room for everybody.
+# For a backend that does not report its slots: the share that is assumed of the wait computed for the slots
+# seen in use. Providers have room for every request.
 _ASSUMED_SERIAL: dict[LaneName, float] = {"cluster": 0.2, "pool": 0.2, "cloud": 0.001, "market": 0.2}
 # How far first tokens are off what was predicted, as a share.
 _ASSUMED_SPREAD = 0.2
 _LEAST_S = 0.001
-# A backend that was not chosen so many times in a row may no longer be what it was.
+# A backend that was passed over this many times in a row may have changed.
 _OLD_AFTER = 200
-# What a token that the backend was sent before costs beside a new one: some have left its cache since.
+# The cost of a previously sent token as a share of a new one's: some have left the backend's cache.
 _ASSUMED_KNOWN_SHARE = 0.1
-# Once rates have settled, a busy backend's answers are looked at so often: learning from one takes 20 us.
+# Once rates have settled, a busy backend's answers are sampled at this interval: learning from one takes 20 us.
 _LOOK_EVERY_S = 0.01
 _STRIDE_MAX = 256
 
 
 class Load(Struct, frozen=True, gc=False):
-    """What stood before a request when it was sent.
+    """The load ahead of a request when it was sent.
 
-    `slots` are the requests that the backend answers at once: by its own word, or as many as were seen to be; None
-    where nothing is known. `beside` are all other requests there, `pending_tokens` those prompts' that have no
-    answer yet. `stalled_s` is how long nobody there has got what this request would wait for.
+    `slots` are the requests that the backend answers in parallel, as reported or as observed; None if unknown.
+    `beside` counts all other requests there; `pending_tokens` are the prompt tokens of those without an answer
+    yet. `stalled_s` is how long no request there has got what this request would wait for.
     """
 
     prompt_tokens: int
@@ -98,7 +98,7 @@ class Rates:
 
     @property
     def speed(self) -> Speed | None:
-        """Of one request alone, by its answers or the backend's plan; None if there are neither."""
+        """The speed of a request alone, from its answers or the backend's plan; None without either."""
         if not self.has_answered and not any(self.told):
             return None
         overhead_s, prompt_s, _, _ = self.first.rates
@@ -106,7 +106,7 @@ class Rates:
 
     @property
     def token_alone_s(self) -> float:
-        """Of each token of a request that has the backend for itself."""
+        """Seconds per token of a request that has the backend to itself."""
         return sum(self.each.rates)
 
     def expect(self, prior: Speed) -> None:
@@ -122,9 +122,10 @@ class Rates:
         self.service_s = overhead_s + _USUAL_ANSWER_TOKENS * token_s
 
     def is_due(self, now_s: float) -> bool:
-        """Whether to learn from one more answer: from each until rates have settled, and where they are few.
+        """Whether to learn from one more answer: from each until rates have settled, and while answers are few.
 
-        Else from every so many'th, which takes slow and fast ones as they come; the first after a pause would not.
+        Otherwise from one of every `_stride` answers, which samples slow and fast ones evenly. Sampling the first
+        after a pause would not.
         """
         self._passed += 1
         since_s = now_s - self._looked_s
@@ -166,7 +167,7 @@ class Rates:
         if serial * queue_s > wait_s:
             wait_s = serial * queue_s
         if load.stalled_s > wait_s:
-            # What has lasted so long will last as long again, whatever was usual before.
+            # Assume that a stall lasts as long again as it has lasted, whatever was usual before.
             wait_s = load.stalled_s
         own_s = overhead_s + prompt_s * (load.prompt_tokens - known) + known_s * known
         base_s, each_s = self.each.rates
@@ -183,7 +184,7 @@ class Rates:
     def saw_end(self, load: Load, beside: float, first_s: float | None, duration_s: float, tokens: int) -> None:
         """`beside` is how many others there were on average. Without `first_s` the answer came as a whole."""
         if first_s is None:
-            # What of the time was before the first token is not seen: what is left by the known speed.
+            # The time before the first token is not visible: subtract the answer's time at the known speed.
             _, _, token_s = self.predict(load)
             self.saw_first_token(load, max(0.0, duration_s - tokens * token_s))
             first_s, _, _ = self.predict(load)
@@ -200,13 +201,13 @@ class Rates:
         return overhead_s + prompt_s * (load.prompt_tokens - known) + known_s * known
 
     def _queue_s(self, load: Load) -> float:
-        """Service time before it: until enough slots are free; all of it where nobody knows how many there are."""
+        """Service time ahead of it: until enough slots are free, or all of it if the slot count is unknown."""
         if load.slots is None:
             return load.beside * self.service_s
         return max(0, load.beside - load.slots + 1) * self.service_s / load.slots
 
     def _causes(self, load: Load) -> tuple[float, float, float, float]:
-        """What a time is explained by. Of the two waits it is the one that is longer by all that is known."""
+        """The causes of a first token's time. Only the longer of the two predicted waits counts."""
         known, queue_s = load.matched_tokens, self._queue_s(load)
         new = load.prompt_tokens - known
         _, prompt_s, _, serial = self.first.rates

@@ -22,12 +22,12 @@ from gateway.routing.shortlist import Shortlists
 from gateway.settings import LaneName, PolicySettings, RoutingSettings
 from gateway.settings.routing import chain_of_fallbacks
 
-# Of more backends than this, some are drawn by lot: what is best of a few is nearly as good, and herds are not led
-# all to the same one.
+# From more backends than this, a random sample is ranked: the best of a few is nearly as good, and simultaneous
+# requests do not all choose the same backend.
 SAMPLE = 16
-# What an estimated token is, as everywhere where no tokenizer was asked.
+# Bytes per estimated token, as in all estimates without a tokenizer.
 BYTES_PER_TOKEN = 4
-# With so many candidates of the model that was asked for, nobody gets as far as its fallbacks.
+# With this number of candidates for the requested model, its fallbacks are never reached.
 _ENOUGH = 3
 
 
@@ -60,7 +60,7 @@ class Router:
         self._paused: frozenset[str] = frozenset()
 
     def pause(self, lanes: Collection[str]) -> None:
-        """From the next request on these lanes get nothing, and all others what is theirs."""
+        """From the next request on, these lanes get no requests; all other lanes are resumed."""
         self._paused = frozenset(lanes)
 
     def decide(self, caller: Caller, call: Call) -> Decision:
@@ -73,7 +73,7 @@ class Router:
         return decision
 
     def explain(self, caller: Caller, call: Call) -> Decision:
-        """What would be decided just now; nothing changes."""
+        """The decision for a request at this moment, without side effects."""
         model = call.request.model
         limit = call.request.tokens_limit
         need = need_of(call, caller, self._lengths.expected(caller.key_id, model, limit))
@@ -105,7 +105,7 @@ class Router:
     def _weigh(
         self, need: Need, caller: Caller, call: Call, chain: list[int]
     ) -> tuple[list[Candidate], list[Rejection]]:
-        """Candidates and rejections of one model; fills the chain when there is a choice to make with it."""
+        """Candidates and rejections of one model. Fills `chain` if there is a choice that needs it."""
         now_s = self._health.now_s()
         offers = self._offers(need.model, call.request.model)
         stopped = [offer for offer in offers if offer.lane in self._paused] if self._paused else []
@@ -142,7 +142,7 @@ class Router:
         return [replace(offer, served_as=offer.served_as or offer.model) for offer in offers]
 
     def _admitted(self, passed: Sequence[Known], rejections: list[Rejection], now_s: float) -> list[Known]:
-        """Those whose breaker lets requests pass; the others join the rejections."""
+        """The offers whose breaker lets requests pass; the others join the rejections."""
         admitted = []
         for known in passed:
             breaker = known.health.breakers.barring(known.offer.model_there, now_s)
@@ -169,9 +169,9 @@ class Router:
         return ceiling
 
     def began(self, label: str, decision: Decision | None = None, offer: Offer | None = None) -> Dispatch:
-        """A request goes to this backend: it counts there, and its prompt will be in the cache there.
+        """Record that a request goes to this backend: it counts there, and its prompt will be in the cache there.
 
-        `offer` tells which candidate is meant where a backend has several. The dispatch is to be told how it ends.
+        `offer` selects the candidate if a backend has several. The caller reports the end to the dispatch.
         """
         found = _candidate(decision.candidates, label, offer) if decision else None
         known = found.known if found else None
@@ -188,7 +188,7 @@ class Router:
         return dispatch
 
     def _remember(self, chosen: Candidate, known: Known, candidates: Sequence[Candidate]) -> None:
-        """What follows from the choice for the one that was chosen, and for those that were not."""
+        """Update the records of the chosen candidate and of the others."""
         rates = known.rates
         rates.passed_over = 0
         if chosen.predicted.load_s and rates.loading_since_s is None:

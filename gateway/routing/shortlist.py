@@ -1,7 +1,7 @@
-"""What may and can answer, worked out once for requests that are alike.
+"""The offers that may and can answer, computed once for similar requests.
 
-Rules, features and lanes are the same for nearly every request of a key: only how long a prompt is, and how the
-backends are doing, is asked anew each time.
+Rules, features and lanes are the same for nearly every request of a key. Only the prompt's length and the state of
+the backends are checked for each request.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ from gateway.routing.policy import Ceiling, context_needed
 from gateway.routing.prediction import Known
 from gateway.routing.priors import prior_of
 
-# Records of backends and models that were not used for long are forgotten; nobody holds on to them for longer.
+# Health records of backends and models that were long unused are dropped; no shortlist keeps them longer.
 _LASTS_S = 1.0
 _REMEMBERED = 4096
 _NO_BOUND = 2**62
 
 
 class Shortlist(Struct, frozen=True):
-    """What passed every rule and what did not. `context_tokens` is the least of those that passed."""
+    """The offers that passed every rule, and the rejections. `context_tokens` is the passed offers' minimum."""
 
     caller: Caller
     offers: Sequence[Offer]
@@ -36,7 +36,7 @@ class Shortlist(Struct, frozen=True):
 
 
 class Shortlists:
-    """Bounded. One is made anew with every change of an offer or of a key's rights, and within a second anyway."""
+    """Bounded. A list is rebuilt after each change of an offer or a key's rights, and within a second anyway."""
 
     def __init__(self, health: LaneHealth, ceiling_of: Callable[[Caller, str], Ceiling | None]) -> None:
         self._health = health

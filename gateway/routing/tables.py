@@ -1,11 +1,11 @@
-"""What operators have told a gateway while it ran."""
+"""The table of pauses that operators set at run time."""
 
 from sqlalchemy import BigInteger, Text
 from sqlmodel import Field, SQLModel
 
 
 class PauseRow(SQLModel, table=True):
-    """What rests until somebody takes the row away. `actor` is who put it there."""
+    """A switch that is paused until its row is deleted. `actor` is the user who paused it."""
 
     __tablename__ = "pause"
 

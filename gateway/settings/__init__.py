@@ -177,7 +177,7 @@ def read_settings(**given: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        # What is missing may be what an unknown name was meant for.
+        # Report an unknown name first: it may be a misspelling of a missing one.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         name = ".".join(str(part) for part in first["loc"]) or "settings"
         why = "is no setting" + _nearest(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]

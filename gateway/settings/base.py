@@ -1,4 +1,4 @@
-"""What every section of the settings is made of."""
+"""The base classes and types of every settings section."""
 
 from pathlib import Path
 from typing import Annotated, Literal

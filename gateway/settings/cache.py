@@ -1,4 +1,4 @@
-"""What is answered from memory, for whom and how long."""
+"""Settings of the answer cache: what is cached, for whom and how long."""
 
 from typing import Literal
 

@@ -50,7 +50,7 @@ class CloudModel(Section):
 
     @property
     def own_price(self) -> Price | None:
-        """In nano-USD per million tokens, where the owner set one; nothing is cheaper for being cached."""
+        """The price in nano-USD per million tokens, if the owner set one; cached tokens cost the same."""
         if self.prompt_usd_per_mtok is None:
             return None
         prompt_nano = parse_usd(self.prompt_usd_per_mtok)

@@ -1,4 +1,4 @@
-"""What several gateways agree through on who does what, who is there and which keys are revoked."""
+"""Settings of the coordinator through which gateways agree on leaders, membership and revoked keys."""
 
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit

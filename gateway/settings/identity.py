@@ -1,4 +1,4 @@
-"""Who may come in: sign-in through an identity provider, and how often a wrong key or password may be tried."""
+"""Settings of authentication: sign-in through an identity provider, and limits on wrong keys and passwords."""
 
 from pathlib import Path
 from typing import Self
@@ -84,7 +84,7 @@ class IdentitySettings(Section):
         return self
 
     def client_secret(self) -> str | None:
-        """Read anew for each use, so that a changed file needs no restart. Raises OSError."""
+        """Read again for each use, so a changed file needs no restart. Raises OSError."""
         if self.oidc_client_secret_file is not None:
             return Path(self.oidc_client_secret_file).read_text().strip()
         return self.oidc_client_secret.get_secret_value() if self.oidc_client_secret else None

@@ -1,4 +1,4 @@
-"""What several gateways share: Redis."""
+"""Settings of Redis, which several gateways share."""
 
 from typing import Annotated
 from urllib.parse import urlsplit

@@ -14,7 +14,7 @@ _ANSWER_S_MAX = 1800
 
 
 def checked_base_url(text: str) -> str:
-    """An address without anything behind its name and port. Raises ValueError."""
+    """A base URL that ends with its host name or port. Raises ValueError."""
     url = text.strip().rstrip("/")
     if not url.startswith(("https://", "http://")) or "/" in url.partition("://")[2] or "@" in url:
         raise ValueError("an address is expected that begins with https:// and ends with its name or port")

@@ -83,7 +83,7 @@ class PoolBackend(Section):
 
 
 def is_own_host(host: str) -> bool:
-    """By the looks of it alone; a name is not resolved, and counts as own where the public DNS cannot know it."""
+    """Judge by form only. A name is not resolved; it counts as own if public DNS cannot know it."""
     try:
         return not ipaddress.ip_address(host).is_global
     except ValueError:

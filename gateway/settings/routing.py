@@ -1,4 +1,4 @@
-"""What decides between lanes: hard rules and weights."""
+"""Settings of routing between lanes: hard rules and weights."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self

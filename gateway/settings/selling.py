@@ -1,4 +1,4 @@
-"""What this machine's owner sells to others, when, and at which price."""
+"""Settings of selling: the models for sale, the times, and the prices."""
 
 from typing import Annotated, Literal, Self
 

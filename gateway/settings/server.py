@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from gateway.settings.base import Section
 
-# Of an address of the sixth version, those before the one of the fourth inside of it.
+# The number of bits of an IPv6 address before an embedded IPv4 address.
 _MAPPED_BITS = 96
 
 

@@ -1,4 +1,4 @@
-"""What every kind of backend is to the prober: somebody who can ask it and say what it said."""
+"""The interface of every backend kind to the prober: it queries the backend and reports the answer."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ class Reader(Protocol):
     """Asks one backend. One is made for each, and again after it was away: what it remembers may be of before."""
 
     async def read(self, asker: Asker) -> BackendReport:
-        """What the backend says now. Raises ProbeFailed when it does not say which models it has."""
+        """The backend's current report. Raises ProbeFailed if it does not list its models."""
 
 
 class ModelMeta(Struct, frozen=True):
@@ -36,7 +36,7 @@ class Architecture(Struct, frozen=True):
 
 
 class GatewayExtras(Struct, frozen=True):
-    """What another Millrace says of a model (gateway.openai.models)."""
+    """The facts that another Millrace lists for a model (gateway.openai.models)."""
 
     lanes: list[str] = []
     can: list[str] | None = None

@@ -1,4 +1,4 @@
-"""Every kind of backend: how people call it, where it usually listens, who reads it."""
+"""Every kind of backend: its display name, its usual port, and its reader."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

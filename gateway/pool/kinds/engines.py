@@ -53,7 +53,7 @@ class _Abilities:
 
 class VllmReader:
     async def read(self, asker: Asker) -> BackendReport:
-        # Speech models, too, are served by it, and it does not say which.
+        # It also serves speech models, and does not say which models these are.
         return await _read(asker, _VLLM, _Abilities(kinds=LANGUAGE | {"transcription", "translation"}))
 
 

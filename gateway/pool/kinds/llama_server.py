@@ -1,14 +1,14 @@
 """llama-server of llama.cpp, as of b4000 and later: /v1/models, /props, /slots, /metrics.
 
-One model, or in router mode all of its cache, of which `status` says what is loaded. While a model is loading
-every endpoint answers 503. /metrics is written only with --metrics.
+It serves one model, or in router mode its whole cache, whose `status` says which models are loaded. While a model
+is loading every endpoint answers 503. /metrics exists only with --metrics.
 
-Newer ones may be set to sleep when idle. /props, /models and /metrics leave them asleep; /slots wakes them and is
-therefore asked of older ones alone, which have no `is_sleeping`.
+Newer versions may sleep when idle. /props, /models and /metrics do not wake them; /slots does, and is therefore
+only requested from older versions, which have no `is_sleeping`.
 
-It embeds only with --embeddings and reranks only with --reranking, which none of these endpoints tell. Without the
-flag it answers any such request with 501, before it reads what is in it. Older ones have no /v1/rerank and answer
-with 404. So it is sent empty requests until it has answered each of them once.
+It embeds only with --embeddings and reranks only with --reranking, and none of these endpoints reports the flags.
+Without the flag it answers such a request with 501, before it reads the body. Older versions have no /v1/rerank
+and answer with 404. So the reader sends it empty requests until it has answered each of them once.
 """
 
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ class _Props(Struct, frozen=True):
 
     @property
     def features(self) -> frozenset[Feature]:
-        """Older versions tell neither; without a word on it, it may be able to."""
+        """Older versions report neither; without a report, the feature is assumed to exist."""
         tools = self.chat_template_caps.supports_tools if self.chat_template_caps else None
         modalities = self.modalities or _Modalities(vision=True, audio=True)
         return abilities(tools=tools is not False, vision=modalities.vision, audio=modalities.audio)
@@ -90,7 +90,7 @@ class LlamaServerReader:
         )
 
     async def _ask_tasks(self, asker: Asker) -> None:
-        """What no answer tells is asked again with the next probe."""
+        """Facts that no answer reports are requested again with the next probe."""
         for task, path in _TASKS.items():
             if task in self._supports:
                 continue
@@ -133,7 +133,7 @@ def _kinds_by_args(args: list[str]) -> frozenset[Kind]:
 
 
 async def _load(asker: Asker, *, may_sleep: bool) -> tuple[int | None, int | None]:
-    """Requests being worked on and waiting, each None where it is not told."""
+    """The numbers of running and waiting requests, each None if it is not reported."""
     metrics = await asker.get("/metrics")
     gauges = read_gauges(metrics.body, (_RUNNING, _WAITING)) if metrics.status == 200 else {}
     running = count(gauges, _RUNNING)
@@ -174,7 +174,7 @@ def _features(entry: ListedModel, props: _Props) -> frozenset[Feature]:
 
 
 def _aliases(entry: ListedModel) -> tuple[str, ...]:
-    """Its own, and the file's name where it goes by a whole path."""
+    """Its own aliases, and the file's name if its name is a whole path."""
     names = set(entry.aliases or ())
     if "/" in entry.id or "\\" in entry.id:
         path = PureWindowsPath(entry.id) if "\\" in entry.id else PurePosixPath(entry.id)

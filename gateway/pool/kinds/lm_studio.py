@@ -1,8 +1,8 @@
-"""LM Studio: /api/v0/models (0.3.6 and later), and where that is gone /api/v1/models (0.4 and later).
+"""LM Studio: /api/v0/models (0.3.6 and later), and if that is missing, /api/v1/models (0.4 and later).
 
-Both list everything on disk with what is loaded. Whatever is asked for is loaded, unless its owner has switched
-just-in-time loading off; then a model that is not loaded answers with an error, and the next backend is asked.
-Asked for log-probabilities, its OpenAI API leaves the field null.
+Both list all models on disk, and mark the loaded ones. A requested model is loaded, unless the owner turned
+just-in-time loading off. Then an unloaded model answers with an error, and the next backend is asked.
+For requests with log-probabilities, its OpenAI API leaves the field null.
 """
 
 from typing import Any
@@ -50,7 +50,7 @@ class _ModelV1(Struct, frozen=True):
 
     @property
     def loaded_context(self) -> int | None:
-        """Of its first instance."""
+        """The context length of its first instance, in tokens."""
         config = self.loaded_instances[0].get("config") if self.loaded_instances else None
         length = config.get("context_length") if isinstance(config, dict) else None
         return positive(length) if isinstance(length, int) else None

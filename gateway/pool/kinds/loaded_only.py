@@ -1,10 +1,10 @@
-"""Servers that list more than they can answer with just now: TabbyAPI and exo.
+"""Servers that list more models than they can currently answer with: TabbyAPI and exo.
 
 TabbyAPI (2024 and later): /v1/models lists the whole folder to an administrator's key, /v1/model the one that is
-loaded, 503 where none is. Another one is loaded by its administrator, not by a request.
+loaded, 503 if none is. Only its administrator can load another one; a request cannot.
 
-exo (1.0 and later): /v1/models lists what may be run, /ollama/api/ps what has an instance. A model without an
-instance answers with an error until somebody places one.
+exo (1.0 and later): /v1/models lists runnable models, /ollama/api/ps those with an instance. A model without an
+instance answers with an error until an instance is placed.
 """
 
 from msgspec import Struct

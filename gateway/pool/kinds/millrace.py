@@ -44,7 +44,7 @@ def _kinds(can: list[str] | None) -> frozenset[Kind]:
 
 
 def _features(told: list[str] | None) -> frozenset[Feature]:
-    """Of what it tells about, that alone which it names; of the rest it may have anything."""
+    """The features that it names. Features that it does not report on are assumed to exist."""
     if told is None:
         return ALL_FEATURES
     return frozenset(feature for feature in ALL_FEATURES if feature in told or feature not in ABILITIES)

@@ -1,9 +1,9 @@
 """Ollama, as of its versions 0.6 to 0.12: /api/tags, /api/ps, /api/show and /api/version.
 
-Lists what is on disk; whatever is asked for is loaded. /api/ps says what is in memory, with the context that it
-was loaded with: what is longer is cut without a word, so that is the context we believe. How many requests it
-works on at once (OLLAMA_NUM_PARALLEL) is published nowhere. Models with a `remote_host` are not computed there.
-Log-probabilities come with 0.12.11, and from no remote host; before, the request for them was ignored.
+It lists the models on disk, and loads any requested one. /api/ps lists the models in memory with the context that
+they were loaded with. Longer prompts are cut silently, so that context is used. The number of parallel requests
+(OLLAMA_NUM_PARALLEL) is not published. Models with a `remote_host` are not computed there.
+Log-probabilities exist since 0.12.11, but not for remote hosts; older versions ignore the field.
 """
 
 import asyncio
@@ -75,8 +75,9 @@ class _Version(Struct, frozen=True):
 
 
 class OllamaReader:
-    """Remembers what /api/show said: it is long, and stays true as long as the digest does. So does the version,
-    for a server that was away is read anew."""
+    """Caches /api/show: the answer is long, and holds while the digest is the same.
+
+    The version is also cached: a server that was unreachable gets a new reader."""
 
     def __init__(self) -> None:
         self._version: _Version | None = None
@@ -108,11 +109,11 @@ class OllamaReader:
         try:
             shown = (await asker.post("/api/show", {"model": key[0]})).read(_Show)
         except ProbeFailed:
-            return  # Asked again at the next probe; until then nobody knows what it can.
+            return  # Asked again at the next probe; until then its abilities are unknown.
         self._shown[key] = shown or _Show()
 
     def _report(self, tag: _Tag, loaded: dict[str, _Loaded] | None) -> ModelReport:
-        """`loaded` is None where the server does not say what is in memory."""
+        """`loaded` is None if the server does not report the models in memory."""
         shown = self._shown.get((tag.name, tag.digest)) or _Show()
         here = (loaded or {}).get(tag.name)
         return ModelReport(
