@@ -29,7 +29,7 @@ from gateway.http.hot import HotProtocol
 from gateway.lanes.cloud import CloudLane
 from gateway.services import Services
 from gateway.settings import ServerSettings, Settings, SettingsInvalid
-from gateway.upgrade import upgrade_aside
+from gateway.upgrade import upgrade_in_process
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ async def run(
     SettingsInvalid, DatabaseUnusable and ModelError if the gateway cannot start.
     """
     listening = _listen(settings.server)
-    await upgrade_aside(dsn_of(settings, folder))
+    await upgrade_in_process(dsn_of(settings, folder))
     async with open_services(settings, folder) as services:
         cluster = await _open_cluster_port(settings, services.controller, listening.getsockname()[1])
         running = _describe(settings, listening, cluster, services)

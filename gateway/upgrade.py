@@ -24,7 +24,7 @@ class Outcome(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-async def upgrade_aside(dsn: str) -> None:
+async def upgrade_in_process(dsn: str) -> None:
     """Upgrade the tables if they are behind. Cancelling the task ends the upgrade. Raises DatabaseUnusable."""
     if not is_behind(dsn):
         return

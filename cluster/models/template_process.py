@@ -101,18 +101,18 @@ class TemplateProcess:
 
     def _start(self) -> dict[str, Any]:
         self._end()
-        ours, its = Pipe()
-        with its:
+        parent_end, child_end = Pipe()
+        with child_end:
             process = Popen(
-                command_of(_MODULE, str(its.fileno())),
-                pass_fds=[its.fileno()],
+                command_of(_MODULE, str(child_end.fileno())),
+                pass_fds=[child_end.fileno()],
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
                 env=_environment(),
                 start_new_session=True,
             )
-        child = self._child = _Child(process, ours)
+        child = self._child = _Child(process, parent_end)
         self._end_child = weakref.finalize(self, _end, child)
         return self._exchange(json.dumps({"source": self._source, **asdict(LIMITS)}).encode())
 

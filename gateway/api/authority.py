@@ -90,5 +90,5 @@ Operator = Annotated[Authority, Depends(_operator)]
 """An instance admin, or the machine's own token."""
 Manager = Annotated[Authority, Depends(_manager)]
 """An admin of one organization, with access to that one alone; or an operator."""
-Somebody = Annotated[Authority, Depends(admitted)]
+AnyCaller = Annotated[Authority, Depends(admitted)]
 """Any caller with a valid key, or the machine's own token."""

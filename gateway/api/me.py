@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 
 from accounting.metering.usage import UsageTotal, usage_totals
 from accounting.money import format_usd
-from gateway.api.authority import Authority, Somebody
+from gateway.api.authority import AnyCaller, Authority
 from gateway.api.fields import Named, PageCursor, PageLimit
 from gateway.api.keys import key_page
 from gateway.errors import NotFound, RequestInvalid, RoleForbids
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/me")
 _DAY_NS = 86_400 * 10**9
 
 
-def _caller(authority: Somebody) -> tuple[Authority, Caller]:
+def _caller(authority: AnyCaller) -> tuple[Authority, Caller]:
     if authority.caller is None:
         raise RequestInvalid("The machine is nobody; send a person's key as 'Authorization: Bearer YOUR_KEY'.")
     return authority, authority.caller

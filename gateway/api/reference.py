@@ -18,7 +18,7 @@ from gateway.api import pool as pool_api
 from gateway.api.accounting import ledger
 from gateway.api.accounting.keyed import key_of
 from gateway.api.accounting.routes import accounting_routers
-from gateway.api.authority import Manager, Operator, Somebody
+from gateway.api.authority import AnyCaller, Manager, Operator
 from gateway.api.marketplace import disputes, sellers
 from gateway.api.marketplace import routes as house
 from gateway.api.marketplace.relay import relay_router
@@ -43,7 +43,7 @@ ANYBODY, KEY, ADMINS, OPERATORS = "anybody", "any key", "admins", "operators"
 _SESSION, _STRIPE, _LANE = "seller's session", "Stripe, by its signature", "a key with the lane `market`"
 _WHO = {
     get_args(alias)[1].dependency: who
-    for alias, who in ((Operator, OPERATORS), (Manager, ADMINS), (Somebody, KEY))
+    for alias, who in ((Operator, OPERATORS), (Manager, ADMINS), (AnyCaller, KEY))
 }
 _RANKS = (OPERATORS, ADMINS, KEY)
 

@@ -173,7 +173,11 @@ class Keys:
             "created_ns": time.time_ns(),
             "is_guest": int(is_guest),
         }
-        with refusing_what_others_did("somebody added this person"), self._write() as session, session.begin():
+        with (
+            refusing_what_others_did("another admin added this person"),
+            self._write() as session,
+            session.begin(),
+        ):
             people.ensure(session, user_id, by)
             if is_guest:
                 replaced = _revoke(session, (api_key_table.c.name == name) & (api_key_table.c.is_guest == 1), by)

@@ -75,7 +75,7 @@ class People:
         )
         column = organization_table.c
         taken = (column.organization_id == made.organization_id) | (column.name == made.name)
-        with refusing_what_others_did("somebody added it"), self._write() as session, session.begin():
+        with refusing_what_others_did("another admin added it"), self._write() as session, session.begin():
             if session.execute(select(organization_table).where(taken)).first():
                 raise Conflict(f"an organization is called {made.organization_id} or {made.name} already")
             session.execute(organization_table.insert().values(asdict(made)))
@@ -162,7 +162,11 @@ class People:
             NotFound: there is no such organization.
             Conflict: the user exists already, or another user has the address.
         """
-        with refusing_what_others_did("somebody added this person"), self._write() as session, session.begin():
+        with (
+            refusing_what_others_did("another admin added this person"),
+            self._write() as session,
+            session.begin(),
+        ):
             there = organization_named(session, organization).organization_id
             refuse_guests(user_id)
             made = Person(

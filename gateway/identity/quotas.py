@@ -130,7 +130,7 @@ class Quotas:
 
     def set(self, quota: Quota, by: Actor = MACHINE) -> None:
         """Set a limit, replacing one on the same scope, measure, span and model. Raises NotFound."""
-        with refusing_what_others_did("somebody set this limit"), self._write() as session, session.begin():
+        with refusing_what_others_did("another admin set this limit"), self._write() as session, session.begin():
             organization_id = _organization_of(session, quota.scope)
             before = _take(session, quota)
             values = _key_of(quota) | {"amount": quota.amount}

@@ -106,7 +106,7 @@ def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
 def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> CloudBill | None:
     """The provider's charge for the prompt when no text was delivered, for the bearer of that cost."""
     cost_nano = price.charge_for(usage.prompt_tokens, usage.cached_tokens, 0)
-    if not cost_nano or bearer in ("nobody", "seller"):
+    if not cost_nano or bearer in ("none", "seller"):
         return None
     return CloudBill(price.provider, cost_nano if bearer == "caller" else 0, cost_nano, price.id)
 

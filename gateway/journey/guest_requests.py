@@ -13,7 +13,7 @@ from gateway.identity.caller import Caller
 from gateway.journey.client import Client
 from gateway.journey.finished import settle_request
 from gateway.journey.heads import headers_of
-from gateway.journey.nobody import why_nobody
+from gateway.journey.no_backend import why_nobody
 from gateway.journey.settlement import refusal
 from gateway.journey.trip import Trip
 from gateway.lanes.base import Answer, Call, Meter, Offer

@@ -21,7 +21,7 @@ Ended = Literal["credits_exhausted", "budget_exceeded", "payments_frozen", "book
 _TRIES_MAX = 8
 
 
-async def put_aside(services: Services, trip: Trip, offer: Offer) -> None:
+async def reserve_funds(services: Services, trip: Trip, offer: Offer) -> None:
     """Reserve the call's maximum cost there, or the first part of a stream's. Sets `trip.paid_tokens`.
 
     An amount reserved for an earlier candidate counts. Raises InsufficientCredit, BudgetExceeded,
@@ -48,7 +48,7 @@ async def put_aside(services: Services, trip: Trip, offer: Offer) -> None:
     raise refusal
 
 
-async def put_more_aside(services: Services, trip: Trip, allowance: Allowance) -> Ended | None:
+async def reserve_more_funds(services: Services, trip: Trip, allowance: Allowance) -> Ended | None:
     """Have more of the answer paid for, if only a little: `trip.paid_tokens` grows, or the reason is returned."""
     paid = trip.paid_tokens
     tokens = allowance.next_tokens(paid)
@@ -74,7 +74,7 @@ async def put_more_aside(services: Services, trip: Trip, allowance: Allowance) -
     return reason
 
 
-async def put_aside_late(services: Services, trip: Trip, amount_nano: int) -> None:
+async def reserve_funds_late(services: Services, trip: Trip, amount_nano: int) -> None:
     """Reserve the cost of a finished answer that exceeds its hold, or as much as the payer has.
 
     Raises BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavailable, AmountInvalid.

@@ -14,7 +14,7 @@ from msgspec import structs
 from accounting.errors import LedgerError
 from gateway.errors import GatewayError, LaneFailed
 from gateway.journey.elsewhere import is_stream
-from gateway.journey.holds import Ended, put_aside_late, put_more_aside
+from gateway.journey.holds import Ended, reserve_funds_late, reserve_more_funds
 from gateway.journey.split_event import part_of
 from gateway.journey.tally import Tally
 from gateway.journey.trip import Trip
@@ -140,7 +140,7 @@ async def _cover_count(services: Services, trip: Trip, allowance: Allowance, met
         amount_nano = min(counted_nano, allowance.amount_nano(allowance.tokens_max))
         if amount_nano > trip.hold.amount_nano:
             async with asyncio.timeout(_LATE_S):
-                await put_aside_late(services, trip, amount_nano)
+                await reserve_funds_late(services, trip, amount_nano)
         if counted_nano <= trip.hold.amount_nano:
             return
     except (GatewayError, LedgerError, TimeoutError) as error:
@@ -216,7 +216,7 @@ class _Rolling:
     async def _reserve_more(self) -> Ended | None:
         refusal: Ended | None = "books_unavailable"
         try:
-            refusal = await put_more_aside(self._services, self._trip, self._allowance)
+            refusal = await reserve_more_funds(self._services, self._trip, self._allowance)
         except Exception:
             # The task's edge: what is paid for is paid for, whatever became of more.
             log.exception("hold not extended", request_id=self._trip.call.id)

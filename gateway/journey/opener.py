@@ -22,8 +22,8 @@ from gateway.errors import (
 from gateway.journey.attempt import begin
 from gateway.journey.deadline import in_time
 from gateway.journey.hedging import open_hedged
-from gateway.journey.holds import put_aside
-from gateway.journey.nobody import why_nobody
+from gateway.journey.holds import reserve_funds
+from gateway.journey.no_backend import why_nobody
 from gateway.journey.outage import Failure
 from gateway.journey.trip import Trip
 from gateway.journey.turn import first_pause, move_turn, take_other_turn, wait_for_candidate
@@ -116,7 +116,7 @@ async def _open(services: Services, trip: Trip, offer: Offer, others: Sequence[C
     if offer.price is not None:
         if wait_s := services.limits.hang_ups.wait_s(trip.caller.user_id):
             raise TooManyHangUps(wait_s)
-        await put_aside(services, trip, offer)
+        await reserve_funds(services, trip, offer)
     dispatch = trip.dispatch = services.router.began(offer.label, trip.decision, offer)
     if others and offer.price is None:
         answer = await open_hedged(services, trip, offer, dispatch, others)

@@ -35,7 +35,7 @@ def settle(services: Services, trip: Trip, meter: Meter, ending: Ending) -> None
         services.turns.leave(trip.turn)
         trip.turn = None
     ending = structs.replace(ending, prompt=_bearer(services.limits.hang_ups, trip, meter, ending))
-    if ending.prompt != "nobody" and not meter.prompt_tokens:
+    if ending.prompt != "none" and not meter.prompt_tokens:
         meter.prompt_tokens = trip.call.prompt_tokens
         meter.source = "characters"
     spent_nano = settle_request(services.bookkeeper, trip, meter, ending)
@@ -43,7 +43,7 @@ def settle(services: Services, trip: Trip, meter: Meter, ending: Ending) -> None
         # A cached answer needed no backend: it counts as a request, and as no tokens.
         tokens = 0 if trip.found else meter.prompt_tokens + meter.completion_tokens
         is_served = ending.outcome != "refused" and trip.first_byte_s is not None
-        trip.ticket.leave(tokens, spent_nano, is_served=is_served or ending.prompt != "nobody")
+        trip.ticket.leave(tokens, spent_nano, is_served=is_served or ending.prompt != "none")
 
 
 def _bearer(hang_ups: HangUps, trip: Trip, meter: Meter, ending: Ending) -> Bearer:
@@ -54,12 +54,12 @@ def _bearer(hang_ups: HangUps, trip: Trip, meter: Meter, ending: Ending) -> Bear
     """
     offer = trip.offer
     if offer is None or offer.price is None or trip.hold is None or not trip.has_asked or meter.completion_tokens:
-        return "nobody"
+        return "none"
     is_bought = offer.lane == "market"
     if trip.first_byte_s is not None:
-        return "nobody" if is_bought or ending.outcome == "failed" else "caller"
+        return "none" if is_bought or ending.outcome == "failed" else "caller"
     if ending.outcome == "interrupted" and not trip.is_left:  # this gateway stops
-        return "nobody" if is_bought else "gateway"
+        return "none" if is_bought else "gateway"
     is_unpaid = hang_ups.take(trip.caller.user_id)
     if is_bought:
         return "seller"

@@ -8,7 +8,7 @@ from gateway.errors import LaneFailed
 from gateway.identity.audit import Actor
 from gateway.identity.caller import HOME, Caller
 from gateway.journey.attempt import note_error
-from gateway.journey.nobody import why_nobody
+from gateway.journey.no_backend import why_nobody
 from gateway.journey.turn import first_pause
 from gateway.lanes.base import Call, Offer
 from gateway.openai import read_request

@@ -10,7 +10,7 @@ from gateway.lanes.base import Call, Offer
 from gateway.openai import GENERATES, with_model
 
 # Fields for this gateway only; some servers refuse fields that they do not know.
-OURS = ("millrace", "provider")
+OWN_FIELDS = ("millrace", "provider")
 _ASKING_USAGE = b'{"stream_options":{"include_usage":true},'
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -39,7 +39,7 @@ def for_backend(call: Call, served_as: str | None, *, salt: str | None = None) -
         changes["model"] = served_as
     if salt is not None:
         changes["cache_salt"] = salt
-    return with_fields(call, changes, without=OURS)
+    return with_fields(call, changes, without=OWN_FIELDS)
 
 
 def for_twin(call: Call, offer: Offer) -> bytes:
@@ -58,7 +58,7 @@ def for_twin(call: Call, offer: Offer) -> bytes:
         changes["stream_options"] = {"include_usage": True}
     if offer.served_as is not None:
         changes["model"] = offer.served_as
-    return with_fields(call, changes, without=OURS)
+    return with_fields(call, changes, without=OWN_FIELDS)
 
 
 def with_fields(call: Call, changes: Mapping[str, Any], *, without: Iterable[str] = ()) -> bytes:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.lanes.base import Call, Offer
-from gateway.lanes.body_rewriter import OURS, with_fields
+from gateway.lanes.body_rewriter import OWN_FIELDS, with_fields
 from gateway.lanes.token_bounds import output_bound
 from gateway.openai import ChatRequest
 
@@ -26,7 +26,7 @@ def paid_body(call: Call, offer: Offer, without: Iterable[str] = ()) -> bytes:
         changes["model"] = offer.served_as  # a fallback of the model that was asked for
     limit = "max_completion_tokens" if _says_completion_tokens(call) else "max_tokens"
     changes[limit] = output_bound(request, offer)
-    return with_fields(call, changes, without=(*OURS, *_LIMITS, *without))
+    return with_fields(call, changes, without=(*OWN_FIELDS, *_LIMITS, *without))
 
 
 def _says_completion_tokens(call: Call) -> bool:

@@ -153,7 +153,7 @@ class ModelTerms:
         return any(not (is_alias and offer.stands_for) for offer in offers)
 
     def _put_alias(self, wanted: Alias, by: Actor) -> None:
-        with refusing_what_others_did("somebody set this alias"), self._write() as session, session.begin():
+        with refusing_what_others_did("another admin set this alias"), self._write() as session, session.begin():
             before = _alias(session, wanted.alias)
             if before is None and _count(session) >= ALIASES_MAX:
                 text = f"alias: {ALIASES_MAX} aliases are set, which is all there may be"
@@ -163,7 +163,7 @@ class ModelTerms:
             _record(session, by, "alias.set", wanted.alias, before, wanted)
 
     def _put_price(self, wanted: OwnPrice, by: Actor) -> None:
-        with refusing_what_others_did("somebody set this price"), self._write() as session, session.begin():
+        with refusing_what_others_did("another admin set this price"), self._write() as session, session.begin():
             before = _price(session, wanted.model)
             session.execute(delete(own_price_table).where(own_price_table.c.model == wanted.model))
             session.execute(own_price_table.insert().values(asdict(wanted)))

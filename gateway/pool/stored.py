@@ -52,7 +52,7 @@ class PoolStore:
             with contextlib.suppress(OSError):
                 self._path.replace(aside)
             # Its values may be keys and are not repeated.
-            log.error("pool.json is broken", reason=type(error).__name__, put_aside=str(aside))
+            log.error("pool.json is broken", reason=type(error).__name__, reserve_funds=str(aside))
             return [], set()
 
     def write(self, backends: list[PoolBackend], drained: list[str]) -> None:

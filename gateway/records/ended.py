@@ -15,7 +15,7 @@ from gateway.records.spool import Settlement
 from gateway.routing.decision import Decision
 
 NO_LANE = "none"
-Bearer = Literal["nobody", "gateway", "seller", "caller"]
+Bearer = Literal["none", "gateway", "seller", "caller"]
 
 
 class Ending(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Ending(Struct, frozen=True):
     status: int
     outcome: Outcome
     problem: str = ""
-    prompt: Bearer = "nobody"
+    prompt: Bearer = "none"
 
 
 class Ended(Struct, frozen=True, gc=False):

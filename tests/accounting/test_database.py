@@ -35,7 +35,7 @@ from gateway.database import (
     write_sessions,
 )
 from gateway.schema_upgrade import config_of
-from gateway.upgrade import upgrade_aside
+from gateway.upgrade import upgrade_in_process
 from tests.databases import Databases, Kind
 
 
@@ -71,7 +71,7 @@ def test_several_that_start_at_once_migrate_once_to_what_the_code_expects(empty_
 
 
 def test_another_process_brings_tables_up_to_date(empty_dsn: str) -> None:
-    asyncio.run(upgrade_aside(empty_dsn))
+    asyncio.run(upgrade_in_process(empty_dsn))
     engine = open_engine(empty_dsn)
     with engine.connect() as connection:
         seen = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -84,7 +84,7 @@ def test_another_process_says_why_it_cannot(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "books.db") as connection:
         connection.execute("CREATE TABLE account (id TEXT)")
     with pytest.raises(DatabaseUnusable, match="the database cannot be used"):
-        asyncio.run(upgrade_aside(dsn))
+        asyncio.run(upgrade_in_process(dsn))
 
 
 def test_a_database_of_a_newer_version_is_left_alone(engine: Engine) -> None:

@@ -50,7 +50,7 @@ def take(folder: Path) -> list[Path]:
 
 @contextmanager
 def _asking(gateway: Gateway) -> Iterator[None]:
-    """Somebody who talks to the demo model, now and then asks for one that is not there, and pauses."""
+    """AnyCaller who talks to the demo model, now and then asks for one that is not there, and pauses."""
     is_over = threading.Event()
 
     def ask() -> None:

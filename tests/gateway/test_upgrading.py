@@ -15,7 +15,7 @@ import pytest
 
 from cluster.interpreter import command_of
 from gateway.database import open_engine, revisions
-from gateway.upgrade import upgrade_aside
+from gateway.upgrade import upgrade_in_process
 
 _HOSTILE = "from pathlib import Path\nPath(__file__).with_name('was-here').touch()\nraise SystemExit(3)\n"
 
@@ -36,7 +36,7 @@ def test_what_lies_in_the_working_folder_is_not_run(tmp_path: Path, monkeypatch:
     for name in ("alembic.py", "sqlalchemy.py", "gateway.py"):
         (tmp_path / name).write_text(_HOSTILE)
     monkeypatch.chdir(tmp_path)
-    asyncio.run(upgrade_aside(f"sqlite:///{tmp_path}/books.db"))
+    asyncio.run(upgrade_in_process(f"sqlite:///{tmp_path}/books.db"))
     with sqlite3.connect(tmp_path / "books.db") as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == (revisions()[-1],)
     assert not (tmp_path / "was-here").exists()

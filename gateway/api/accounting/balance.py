@@ -12,7 +12,7 @@ from accounting.rules.held import Payer
 from accounting.spending.lots import LotLeft, lots_of
 from accounting.spending.purses import credits_of
 from gateway.api.accounting.dependencies import Facts, organization_of, user_of
-from gateway.api.authority import Authority, Somebody
+from gateway.api.authority import AnyCaller, Authority
 from gateway.api.fields import Wanted
 from gateway.times import at
 
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/accounting/v1")
 
 
 @router.get("/balance")
-async def show_balance(authority: Somebody, user: Wanted = None, organization: Wanted = None) -> Facts:
+async def show_balance(authority: AnyCaller, user: Wanted = None, organization: Wanted = None) -> Facts:
     """One's credits; for admins those of a person (`user`), or of an organization's pool (`organization`).
 
     Whoever keeps `ledger_head`, the newest block of the books, can tell later whether the past was rewritten.

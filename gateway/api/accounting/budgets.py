@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from accounting.money import UsdAmount
 from gateway.api.accounting.dependencies import Facts, Key, scope_of
 from gateway.api.accounting.keyed import KeyedRoute
-from gateway.api.authority import Manager, Somebody
+from gateway.api.authority import AnyCaller, Manager
 from gateway.api.fields import Body, Text, Wanted
 from gateway.api.quotas import refuse_own
 from gateway.identity.quotas import of_scopes
@@ -38,7 +38,7 @@ class NewBudget(Body):
 
 @router.get("")
 async def list_budgets(
-    authority: Somebody, scope: Wanted = None, offset: Offset = 0, limit: Limit = LIMIT_MAX
+    authority: AnyCaller, scope: Wanted = None, offset: Offset = 0, limit: Limit = LIMIT_MAX
 ) -> Facts:
     """Budgets that hold for the caller's key; for admins those of a scope of theirs, or with `all` everybody's.
 
@@ -56,7 +56,7 @@ async def list_budgets(
     return await authority.services.books.look(read)
 
 
-def _found(authority: Somebody, session: Session, scope: str | None, offset: int, limit: int) -> list[Quota]:
+def _found(authority: AnyCaller, session: Session, scope: str | None, offset: int, limit: int) -> list[Quota]:
     wanted = None if scope is None else scope_of(authority, scope)
     if wanted is not None:
         found = of_scopes(session, (wanted,))

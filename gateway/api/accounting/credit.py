@@ -13,7 +13,7 @@ from accounting.rules import grants
 from accounting.spending.lots import Lot
 from gateway.api.accounting.dependencies import Facts, Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
-from gateway.api.authority import Authority, Operator, Somebody
+from gateway.api.authority import AnyCaller, Authority, Operator
 from gateway.api.fields import Body, Text, as_ns
 from gateway.errors import RequestInvalid
 from gateway.records.books import Books
@@ -99,7 +99,7 @@ async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
 
 
 @router.post("/pool")
-async def fund_pool(authority: Somebody, person: Person, key: Key, wanted: IntoPool) -> Facts:
+async def fund_pool(authority: AnyCaller, person: Person, key: Key, wanted: IntoPool) -> Facts:
     """Own credits become those of the organization; they do not come back by themselves.
 
     Those bought by card a short while ago stay, since the bank may take them back.

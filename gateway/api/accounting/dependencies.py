@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from fastapi import Depends, Response
 
 from gateway.api.accounting.keyed import key_of
-from gateway.api.authority import Authority, Somebody, refuse_who_may_not
+from gateway.api.authority import AnyCaller, Authority, refuse_who_may_not
 from gateway.errors import RequestInvalid, RoleForbids
 from gateway.identity.caller import Caller
 from gateway.records.sheets import as_csv
@@ -15,7 +15,7 @@ Facts: TypeAlias = dict[str, Any]
 Form = Literal["json", "csv"]
 
 
-def _person(authority: Somebody) -> Caller:
+def _person(authority: AnyCaller) -> Caller:
     if authority.caller is None:
         raise RequestInvalid("The machine is nobody; send a person's key as 'Authorization: Bearer YOUR_KEY'.")
     return authority.caller

@@ -16,7 +16,7 @@ from gateway.api.accounting.dependencies import Facts
 from gateway.api.authority import Operator
 from gateway.data_folder import DataFolder
 from gateway.errors import Overloaded, RequestInvalid
-from gateway.records.verification import VerifyQuestion, head_facts, verify_aside
+from gateway.records.verification import VerifyQuestion, head_facts, verify_in_process
 from gateway.settings import Settings
 
 router = APIRouter(prefix="/accounting/v1/ledger")
@@ -50,7 +50,7 @@ async def verify(
         dsn, signers = _dsn(services.settings), tuple(signed_by)
         kept = tuple(str(head) for head in (known, services.books.head) if head)
         asked = VerifyQuestion(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
-        reply = await verify_aside(asked)
+        reply = await verify_in_process(asked)
     if reply.verdict is None:
         raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")
     return reply.verdict

@@ -7,7 +7,7 @@ from fastapi import Depends, Query, Request, Response
 
 from gateway.api.accounting.dependencies import Facts, is_operator
 from gateway.api.accounting.keyed import MODE_HEADER
-from gateway.api.authority import Authority, Somebody
+from gateway.api.authority import AnyCaller, Authority
 from gateway.errors import FeatureUnsupported, NotFound, RoleForbids
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Paying = Annotated["Till", Depends(_till)]
 
 
 async def own(
-    till: "Till", authority: Somebody, find: Callable[[str], T], object_id: str, owner: Callable[[T], str]
+    till: "Till", authority: AnyCaller, find: Callable[[str], T], object_id: str, owner: Callable[[T], str]
 ) -> T:
     """Return an object, which only its owner and operators may see. Raises NotFound, also for another user's."""
     found = await till.ask(find, object_id)

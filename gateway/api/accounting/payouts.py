@@ -9,7 +9,7 @@ from accounting.payments.tables import Payout
 from gateway.api.accounting.dependencies import Facts, Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
-from gateway.api.authority import Operator, Somebody
+from gateway.api.authority import AnyCaller, Operator
 from gateway.api.fields import Body, Named, Text, Wanted
 from gateway.times import at
 
@@ -63,7 +63,7 @@ async def open_payout(till: Paying, person: Person, key: Key, wanted: NewPayout)
 
 @router.get("/payouts")
 async def list_payouts(
-    till: Paying, authority: Somebody, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+    till: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
 ) -> Facts:
     """One's payouts, newest first; for operators everybody's."""
     found = await till.ask(till.payments.payouts.newest, whose(authority, user), before, limit + 1)
@@ -71,7 +71,7 @@ async def list_payouts(
 
 
 @router.get("/payouts/{payout_id}")
-async def show_payout(till: Paying, authority: Somebody, payout_id: Named) -> Facts:
+async def show_payout(till: Paying, authority: AnyCaller, payout_id: Named) -> Facts:
     """A payout and how far it is."""
     payout = await own(till, authority, till.payments.payouts.find, payout_id, lambda payout: payout.seller_id)
     return _facts(payout) | {"mode": till.mode}

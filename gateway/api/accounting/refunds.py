@@ -10,7 +10,7 @@ from accounting.payments.tables import TopupRefund
 from gateway.api.accounting.dependencies import Facts, Key
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
-from gateway.api.authority import Operator, Somebody
+from gateway.api.authority import AnyCaller, Operator
 from gateway.api.fields import Body, Named, Text, Wanted
 from gateway.times import at
 
@@ -35,7 +35,7 @@ async def open_refund(till: Paying, operator: Operator, key: Key, wanted: NewRef
 
 @router.get("")
 async def list_refunds(
-    till: Paying, authority: Somebody, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+    till: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
 ) -> Facts:
     """Refunds of one's own credits, newest first; for operators everybody's."""
     found = await till.ask(till.payments.refunds.newest, whose(authority, user), before, limit + 1)
@@ -43,7 +43,7 @@ async def list_refunds(
 
 
 @router.get("/{refund_id}")
-async def show_refund(till: Paying, authority: Somebody, refund_id: Named) -> Facts:
+async def show_refund(till: Paying, authority: AnyCaller, refund_id: Named) -> Facts:
     """A refund and how far it is."""
     refund = await own(till, authority, till.payments.refunds.find, refund_id, lambda refund: refund.user_id)
     return _facts(refund) | {"mode": till.mode}

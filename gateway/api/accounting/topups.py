@@ -11,7 +11,7 @@ from accounting.payments.terms import AUTO_DAY_MAX, AUTO_MONTH_NANO, quote
 from gateway.api.accounting.dependencies import Facts, Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
-from gateway.api.authority import Somebody
+from gateway.api.authority import AnyCaller
 from gateway.api.fields import Body, Named, Wanted
 from gateway.times import at
 
@@ -39,7 +39,7 @@ class AutoTopup(Body):
 
 
 @router.get("/quote")
-async def quote_topup(till: Paying, _: Somebody, amount: Annotated[UsdAmount, Query()]) -> Facts:
+async def quote_topup(till: Paying, _: AnyCaller, amount: Annotated[UsdAmount, Query()]) -> Facts:
     """What a top-up costs, its fee included, before anybody pays."""
     paid = await till.ask(quote, till.payments.topups.context.terms, amount)
     return {
@@ -93,7 +93,7 @@ async def open_topup(till: Paying, person: Person, key: Key, wanted: NewTopup) -
 
 @router.get("")
 async def list_topups(
-    till: Paying, authority: Somebody, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+    till: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
 ) -> Facts:
     """One's top-ups, newest first; for operators everybody's. `before` is the `next` of the page before."""
     found = await till.ask(till.payments.topups.newest, whose(authority, user), before, limit + 1)
@@ -101,7 +101,7 @@ async def list_topups(
 
 
 @router.get("/{topup_id}")
-async def show_topup(till: Paying, authority: Somebody, topup_id: Named) -> Facts:
+async def show_topup(till: Paying, authority: AnyCaller, topup_id: Named) -> Facts:
     """A top-up and how far it is."""
     topup = await own(till, authority, till.payments.topups.find, topup_id, lambda topup: topup.user_id)
     return _facts(topup) | {"mode": till.mode}

@@ -11,7 +11,7 @@ from accounting.ledger.balances import StatementLine, statement
 from accounting.money import format_usd
 from accounting.spending.lots import lots_of
 from gateway.api.accounting.dependencies import Facts, Form, managed, sheet, user_of
-from gateway.api.authority import Authority, Somebody
+from gateway.api.authority import AnyCaller, Authority
 from gateway.api.fields import Wanted
 from gateway.times import at
 
@@ -27,7 +27,7 @@ Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 
 @router.get("/transactions")
 async def list_transactions(
-    authority: Somebody,
+    authority: AnyCaller,
     user: Wanted = None,
     organization: Wanted = None,
     before: Before = None,

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from gateway.api.accounting.dependencies import Form, is_operator, scope_of, sheet
-from gateway.api.authority import Authority, Somebody
+from gateway.api.authority import AnyCaller, Authority
 from gateway.api.fields import Since, Wanted, as_ns
 from gateway.records.usage_report import DAY_NS, DAYS, GROUPS_MAX, columns, group_names, usage_report
 
@@ -22,7 +22,7 @@ Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX)]
 
 @router.get("/usage")
 async def show_usage(
-    authority: Somebody,
+    authority: AnyCaller,
     by: By = "day,model",
     since: Since = None,
     until: Since = None,

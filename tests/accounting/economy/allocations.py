@@ -41,7 +41,7 @@ def allocate(world: World) -> Attempt | None:
         world.allocations[name] = Open(allocated, Drawn(parts=held.parts))
 
     return Attempt(
-        lambda model: model.put_aside(f"hold:{name}", name, parts, "clearing:market", expires_ns),
+        lambda model: model.reserve_funds(f"hold:{name}", name, parts, "clearing:market", expires_ns),
         market.hold(name, [Share(*part) for part in parts], expires_ns),
         then,
     )

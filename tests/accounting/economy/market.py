@@ -25,7 +25,7 @@ def place(world: World) -> Attempt | None:
         world.holds.append(known(name, parts, posted, owner=user, lane="market", expires_ns=expires_ns))
 
     return Attempt(
-        lambda model: model.put_aside(f"hold:{name}", name, parts, "clearing:market", expires_ns),
+        lambda model: model.reserve_funds(f"hold:{name}", name, parts, "clearing:market", expires_ns),
         market.hold(name, [Share(*part) for part in parts], expires_ns),
         then,
     )

@@ -59,7 +59,7 @@ class Model:
         """Money moves, or does not because somebody has too little."""
         return self._seen(key, content) or self._short(deltas) or self._book(key, content, deltas)
 
-    def put_aside(self, key: str, name: str, parts: Shares, goes_to: str, expires_ns: int) -> str:
+    def reserve_funds(self, key: str, name: str, parts: Shares, goes_to: str, expires_ns: int) -> str:
         content = ("aside", parts, goes_to)
         if answer := self._seen(key, content) or self._short(_minus(parts)):
             return answer

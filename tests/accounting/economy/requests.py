@@ -24,7 +24,7 @@ def place(world: World) -> Attempt:
         world.holds.append(known(name, parts, posted, owner=user, lane="burst", expires_ns=expires_ns))
 
     return Attempt(
-        lambda model: model.put_aside(f"hold:{name}", name, parts, "clearing:burst", expires_ns),
+        lambda model: model.reserve_funds(f"hold:{name}", name, parts, "clearing:burst", expires_ns),
         burst.hold(name, user, parts[0][1], expires_ns),
         then,
     )

@@ -113,7 +113,7 @@ def _put_aside(
         remembered.append(known(name, parts, posted, owner=owner, lane="stripe", expires_ns=rules.NEVER_NS))
 
     return Attempt(
-        lambda model: model.put_aside(f"{prefix}:{name}:hold", name, parts, STRIPE, rules.NEVER_NS),
+        lambda model: model.reserve_funds(f"{prefix}:{name}:hold", name, parts, STRIPE, rules.NEVER_NS),
         make(name, owner, parts[0][1]),
         then,
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import to_api_error
-from gateway.journey.nobody import why_nobody
+from gateway.journey.no_backend import why_nobody
 from gateway.lanes.base import Offer
 from gateway.openai import KINDS
 from gateway.routing.decision import Decision, Rejection

@@ -141,16 +141,16 @@ def test_whoever_puts_the_fee_aside_has_opened_the_dispute(
     quarrel: Quarrel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ask at once; the first one to ask cannot pay."""
-    house, put_aside = quarrel.house, Fees.put_aside
+    house, reserve_funds = quarrel.house, Fees.reserve_funds
     quarrel.served(quarrel.tokens // 4, quarrel.tokens)
     answers: list[str] = []
 
     def slowly(fees: Fees, row: DisputeRow, side: Side) -> DisputeRow:
-        monkeypatch.setattr(Fees, "put_aside", put_aside)
+        monkeypatch.setattr(Fees, "reserve_funds", reserve_funds)
         answers.append(quarrel.brings("ann"))
-        return put_aside(fees, row, side)
+        return reserve_funds(fees, row, side)
 
-    monkeypatch.setattr(Fees, "put_aside", slowly)
+    monkeypatch.setattr(Fees, "reserve_funds", slowly)
     paid_nano = house.posted("user:ann:paid")
     assert quarrel.brings("sam") == "decided recounted buyer"
     assert len(answers) == 1
