@@ -22,7 +22,7 @@ State = Annotated[str | None, Query(max_length=200)]
 
 @router.post("/guest-key")
 async def make_guest_key(authority: Operator) -> dict[str, Any]:
-    """Make a key whose requests are guests, until the next one is made or this gateway starts anew."""
+    """Make a key whose requests are guests, until the next one is made or this gateway restarts."""
     services = authority.services
     folder = services.settings.data_dir
     issued = await asyncio.to_thread(issue_guest_key, services.keys, services.guests, folder, authority.actor)

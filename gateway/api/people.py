@@ -86,7 +86,7 @@ def add_person(authority: Manager, wanted: NewPerson) -> dict[str, Any]:
 
 @router.patch("/people/{user}")
 def set_role(authority: Manager, user: Named, wanted: NewRole) -> dict[str, Any]:
-    """Give somebody another role."""
+    """Give a user another role."""
     person_of(authority, user)
     changed = authority.directory.people.set_role(user, wanted.role, authority.actor)
     authority.services.keys.catch_up()
@@ -95,7 +95,7 @@ def set_role(authority: Manager, user: Named, wanted: NewRole) -> dict[str, Any]
 
 @router.delete("/people/{user}")
 def remove_person(authority: Manager, user: Named) -> dict[str, Any]:
-    """Remove somebody: keys and sessions end; the account and what it has used stay."""
+    """Remove a user: keys and sessions end; the account and what it has used stay."""
     person_of(authority, user)
     authority.directory.people.remove(user, authority.actor)
     authority.services.keys.catch_up()
@@ -104,7 +104,7 @@ def remove_person(authority: Manager, user: Named) -> dict[str, Any]:
 
 @router.delete("/people/{user}/sessions")
 def close_sessions(authority: Manager, user: Named) -> dict[str, Any]:
-    """Sign somebody out of the console everywhere."""
+    """Sign a user out of the console everywhere."""
     person_of(authority, user)
     return {"closed": authority.directory.sessions.close_all(user, authority.actor)}
 

@@ -112,7 +112,7 @@ _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
         "/v1/embeddings": ("Texts as vectors.", _OPENAI),
         "/v1/moderations": ("Whether a text is harmful.", _OPENAI),
         "/v1/images/generations": ("Paint a picture.", _OPENAI),
-        "/v1/images/edits": ("Paint a picture anew.", _OPENAIS_FORM),
+        "/v1/images/edits": ("Edit a picture.", _OPENAIS_FORM),
         "/v1/images/variations": ("Paint a picture like one.", _OPENAIS_FORM),
         "/v1/audio/speech": ("Say a text.", _OPENAI),
         "/v1/audio/transcriptions": ("Write down what is said.", _OPENAIS_FORM),

@@ -39,7 +39,7 @@ async def delete_response(request: Request, response_id: str) -> Json:
 
 @router.post("/{response_id}/cancel")
 async def cancel_response(request: Request, response_id: str) -> Json:
-    """Always refused: nothing runs in the background here, and whoever hangs up has cancelled."""
+    """Always refused: nothing runs in the background here, and a caller that hangs up has cancelled."""
     await _find(request, response_id)
     raise RequestInvalid("This response is whole already: it was not made in the background.", param="response_id")
 

@@ -10,7 +10,9 @@ class BatchesSettings(Section):
         8, ge=0, description="Most requests of batches answered at once; 0 pauses all batches."
     )
     per_backend_max: int = Field(
-        4, ge=1, description="A backend with so many requests, or all but one of its slots, gets none of a batch."
+        4,
+        ge=1,
+        description="A backend with this many requests, or all but one of its slots, gets none of a batch.",
     )
     wait_s: float = Field(
         0.5, ge=0, description="Predicted wait from which an own machine is too busy for batches, in seconds."

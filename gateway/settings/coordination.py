@@ -22,7 +22,7 @@ class CoordinationSettings(Section):
     etcd_urls: tuple[Annotated[str, AfterValidator(_is_member_url)], ...] = Field(
         (), max_length=9, description='Its members, as JSON: `["http://10.0.0.1:2379"]`.'
     )
-    etcd_ca: WholePath | None = Field(None, description="PEM of whom its certificates are believed from.")
+    etcd_ca: WholePath | None = Field(None, description="PEM file of the authority that signs its certificates.")
     etcd_certificate: WholePath | None = Field(
         None, description="PEM of this gateway's certificate and key, where etcd asks for one."
     )

@@ -43,7 +43,7 @@ class MarketSettings(Section):
         (), description="Further gateways that listings are heard from.", examples=['["https://mill.example"]']
     )
     allocation_usd: str = Field(
-        "0.50", description="Credits put aside at the house for a seller at a time, in USD, as text."
+        "0.50", description="Credits reserved at the house for a seller at a time, in USD, as text."
     )
     prompt_usd_per_mtok_max: str = Field(
         "5.00", description="Most that is paid for a million prompt tokens, as text."

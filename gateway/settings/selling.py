@@ -71,9 +71,13 @@ class SellingSettings(Section):
         examples=['[{"days": [0, 1], "begins": "22:00", "ends": "07:00", "utc_offset": "+01:00"}]'],
     )
     queue_empty_minutes: int = Field(5, ge=0, le=1440, description="Own requests must have been away for so long.")
-    gpu_percent_max: int = Field(100, ge=0, le=100, description="Others may use so much of the accelerator.")
+    gpu_percent_max: int = Field(
+        100, ge=0, le=100, description="Share of the accelerator that other programs may use."
+    )
     on_battery: bool = Field(False, description="Whether models are sold while the machine runs on battery.")
-    min_completion_tokens: int = Field(0, ge=0, le=10**6, description="Requests must pay for so many tokens.")
+    min_completion_tokens: int = Field(
+        0, ge=0, le=10**6, description="Requests must pay for at least this many tokens."
+    )
     refuses: dict[ContentFlag, tuple[Phrase, ...]] = Field(
         {},
         description="Kinds of content not wanted on these machines, with phrases that are refused.",

@@ -40,7 +40,7 @@ class NewBudget(Body):
 async def list_budgets(
     authority: AnyCaller, scope: Wanted = None, offset: Offset = 0, limit: Limit = LIMIT_MAX
 ) -> Facts:
-    """Budgets that hold for the caller's key; for admins those of a scope of theirs, or with `all` everybody's.
+    """Budgets that hold for the caller's key; for admins those of their own scopes, or with `all` all limits.
 
     `next` is the `offset` of the next page.
     """

@@ -79,7 +79,7 @@ async def show_payout(till: Paying, authority: AnyCaller, payout_id: Named) -> F
 
 @router.post("/payouts/{payout_id}/retry")
 async def retry_payout(till: Paying, _: Operator, __: Key, payout_id: Named) -> Facts:
-    """Try a payout once more that failed so often that nobody tries it any more."""
+    """Retry a payout that failed too often and is no longer retried."""
     return _facts(await till.ask(till.payments.payouts.drive, payout_id)) | {"mode": till.mode}
 
 

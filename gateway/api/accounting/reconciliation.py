@@ -46,7 +46,7 @@ async def retry(till: Paying, operator: Operator, _: Key, message: Named) -> Fac
 
 @router.put("/frozen/{user}")
 async def freeze(till: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
-    """Freeze somebody with a reason, or end it with null: a frozen user spends and buys nothing."""
+    """Freeze a user with a reason, or end it with null: a frozen user spends and buys nothing."""
     person = await asyncio.to_thread(operator.directory.people.ever, user)
     facts: Facts = {"user": person.user_id, "frozen": wanted.why}
     await asyncio.to_thread(

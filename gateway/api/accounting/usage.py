@@ -31,7 +31,7 @@ async def show_usage(
     limit: Limit = LIMIT_MAX,
     format: Form = "json",  # noqa: A002 - the query's own name
 ) -> Response:
-    """What one has used, of the last 30 days unless told otherwise; for admins that of a scope of theirs.
+    """What one has used, of the last 30 days unless told otherwise; for admins that of their own scopes.
 
     Scopes are those of limits. Admins of the house may ask for `all`. `next` is the `offset` of the next page.
     """
