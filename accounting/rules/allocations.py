@@ -15,7 +15,7 @@ from accounting.ledger.postings import EventKind, Leg, Posting
 from accounting.money import checked_nano
 from accounting.rules.market import BPS
 from accounting.rules.moves import moved
-from accounting.rules.parts import HeldPart, Share, between, pay_unheld, put_aside, take
+from accounting.rules.parts import HeldPart, Share, between, pay_unheld, reserve_funds, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def draw(allocated: Allocated, drawn: Drawn, due_nano: int) -> Posting | None:
     legs = (
         *take(drawn.parts, chart.CLEARING_MARKET, more_nano),
         *_paid_out(allocated, drawn, more_nano),
-        *put_aside(rest, chart.CLEARING_MARKET, allocated.expires_ns),
+        *reserve_funds(rest, chart.CLEARING_MARKET, allocated.expires_ns),
     )
     return _drawn("draw", allocated, drawn, legs)
 

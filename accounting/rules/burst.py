@@ -15,7 +15,7 @@ from accounting.money import checked_nano
 from accounting.rules.held import CloudBill, Hold
 from accounting.rules.local import worked
 from accounting.rules.moves import moved
-from accounting.rules.parts import HeldPart, Share, pay_unheld, put_aside, take
+from accounting.rules.parts import HeldPart, Share, pay_unheld, reserve_funds, take
 
 
 def hold(request_id: str, user_id: str, amount_nano: int, expires_ns: int) -> Posting:
@@ -96,7 +96,7 @@ def lease(
         *take(parts, chart.CLEARING_BURST, min(charge_nano, held_nano)),
         *_shared(bills),
         *worked(usages),
-        *put_aside(shares, chart.CLEARING_BURST, expires_ns),
+        *reserve_funds(shares, chart.CLEARING_BURST, expires_ns),
     )
     prices = ",".join(sorted({bill.price_version for bill in bills if bill.price_version}))
     meta = {"price": prices[:MAX_TEXT]} if prices else {}

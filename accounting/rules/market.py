@@ -15,7 +15,7 @@ from accounting.errors import PostingInvalid
 from accounting.ledger.postings import EventKind, Leg, Posting, UsageRecord
 from accounting.money import checked_nano
 from accounting.rules.moves import moved
-from accounting.rules.parts import HeldPart, Share, pay_unheld, put_aside, take
+from accounting.rules.parts import HeldPart, Share, pay_unheld, reserve_funds, take
 
 BPS = 10_000
 
@@ -76,7 +76,9 @@ def hold(request_id: str, shares: Sequence[Share], expires_ns: int) -> Posting:
     """
     if lot := next((share.account for share in shares if chart.is_promo(share.account)), None):
         raise PostingInvalid(f"{lot} holds promotional credits, which cannot pay sellers")
-    return Posting(f"hold:{request_id}", "hold", request_id, put_aside(shares, chart.CLEARING_MARKET, expires_ns))
+    return Posting(
+        f"hold:{request_id}", "hold", request_id, reserve_funds(shares, chart.CLEARING_MARKET, expires_ns)
+    )
 
 
 def capture(order: PurchaseHold, sale: SellerBill, usage: UsageRecord | None = None) -> Posting:

@@ -55,7 +55,7 @@ def between(shares: Sequence[Share], before_nano: int, amount_nano: int) -> tupl
     return tuple(found)
 
 
-def put_aside(shares: Sequence[Share], clearing: str, expires_ns: int) -> tuple[Leg, ...]:
+def reserve_funds(shares: Sequence[Share], clearing: str, expires_ns: int) -> tuple[Leg, ...]:
     """Reserve every share: pending `account -> clearing`."""
     return tuple(
         Leg(share.account, clearing, share.amount_nano, "pending", expires_ns=expires_ns) for share in shares

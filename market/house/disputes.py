@@ -108,7 +108,7 @@ class Disputes:
             session.flush()
             session.expunge(row)
         if row.status == "new":
-            row = Fees(self.office).put_aside(row, side)
+            row = Fees(self.office).reserve_funds(row, side)
         return self.decide(row.id) if is_ripe else row
 
     def check(self, user_id: str, brought: Brought) -> None:

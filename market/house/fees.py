@@ -29,7 +29,7 @@ class Fees:
         if (there_nano := self.office.ledger.available(account)) < fee_nano:
             raise InsufficientCredit(account, fee_nano, there_nano)
 
-    def put_aside(self, row: DisputeRow, side: Side) -> DisputeRow:
+    def reserve_funds(self, row: DisputeRow, side: Side) -> DisputeRow:
         """Hold the fee, without which no dispute is open. The party that paid it is the opener.
 
         Raises:
