@@ -294,7 +294,10 @@ def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list
 async def _open_pool(
     settings: Settings, folder: DataFolder, health: LaneHealth, stack: AsyncExitStack
 ) -> PoolLane:
-    pool = PoolLane(settings.pool, folder.pool, lambda name: health.of(f"pool:{name}").breakers.returned())
+    def note_answer(name: str, was_down: bool) -> None:
+        health.of(f"pool:{name}").breakers.answered(was_down=was_down)
+
+    pool = PoolLane(settings.pool, folder.pool, note_answer)
     stack.push_async_callback(pool.stop)
     await pool.start()
     return pool

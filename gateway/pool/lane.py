@@ -39,13 +39,13 @@ class PoolLane:
         self,
         settings: PoolSettings,
         kept: Path | None = None,
-        on_return: Callable[[str], None] = lambda _: None,
+        on_answer: Callable[[str, bool], None] = lambda _name, _was_down: None,
     ) -> None:
-        """`kept` is the file of what is added and drained while the gateway runs; `on_return` is the pool's."""
+        """`kept` is the file of what is added and drained while the gateway runs; `on_answer` is the pool's."""
         self._settings = settings
         self._client = Client()
         self.probes = Client(CONNECTIONS_MAX)
-        self.pool = Pool(settings, self.probes, PoolStore(kept) if kept else None, on_return)
+        self.pool = Pool(settings, self.probes, PoolStore(kept) if kept else None, on_answer)
         self._upstreams: dict[str, tuple[PoolBackend, Upstream]] = {}
 
     async def start(self) -> None:

@@ -38,13 +38,13 @@ class Pool:
         settings: PoolSettings,
         client: Client,
         store: PoolStore | None = None,
-        on_return: Callable[[str], None] = lambda _: None,
+        on_answer: Callable[[str, bool], None] = lambda _name, _was_down: None,
     ) -> None:
-        """`on_return` gets the name of a backend that answers after it was down."""
+        """`on_answer` gets the name of each backend that answers a probe, and whether it was down before."""
         self._settings = settings
         self._client = client
         self._store = store
-        self._on_return = on_return
+        self._on_answer = on_answer
         self._keeping = asyncio.Lock()
         self._members: dict[str, _Member] = {}
         self._aliases: Aliases = settings.aliases
@@ -166,7 +166,7 @@ class Pool:
 
     def _member(self, settings: PoolBackend, origin: Origin) -> _Member:
         backend = Backend(settings, self._aliases, origin)
-        return _Member(backend, Prober(backend, self._settings, self._client, self._on_return))
+        return _Member(backend, Prober(backend, self._settings, self._client, self._on_answer))
 
     async def _take_out(self, name: str) -> None:
         member = self._members.pop(name, None)

@@ -37,8 +37,8 @@ class Prober:
     backend: Backend
     settings: PoolSettings
     client: Client
-    on_return: Callable[[str], None] = lambda _: None
-    """Told the backend's name if it answers after it was down."""
+    on_answer: Callable[[str, bool], None] = lambda _name, _was_down: None
+    """Gets the backend's name after each answer, and whether it was down before."""
     _reader: Reader | None = field(default=None, init=False)
     _misses: int = field(default=0, init=False)
     _doubted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -85,8 +85,7 @@ class Prober:
             self._misses = 0
             was_down = backend.probed.state == "down"
             news = backend.heard(report)
-            if was_down:
-                self.on_return(backend.settings.name)
+            self.on_answer(backend.settings.name, was_down)
         if news:
             standing = backend.standing
             log.info(

@@ -144,10 +144,14 @@ class Breakers:
         """When a request for this model failed last, or none reached the backend; 0.0 if that never happened."""
         return max(one.failed_s for one in self._both(model))
 
-    def returned(self) -> None:
-        """The backend was down and answers again: its failures were another process's. Pauses go on."""
-        for one in (self.backend, *self._models.values()):
-            one.failures_in_row, one.trial_until_s = 0, 0.0
+    def answered(self, *, was_down: bool) -> None:
+        """A probe got an answer. If no connection was possible before, clear the failures of that process.
+
+        Pauses that the backend asked for go on.
+        """
+        if was_down or self.backend.failures_in_row:
+            for one in (self.backend, *self._models.values()):
+                one.failures_in_row, one.trial_until_s = 0, 0.0
 
     def _both(self, model: str) -> Iterator[Breaker]:
         yield self.backend

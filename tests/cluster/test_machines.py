@@ -159,7 +159,7 @@ async def test_work_is_drained_and_a_removed_machine_is_out(tmp_path: Path) -> N
         draft = await running.draft_plan(["node-2"])
         assert draft.then
         assert [stage.member.name for stage in draft.then.stages] == ["node-1"]
-        assert any(line.startswith("node-2: layers") for line in draft.change)
+        assert any(line.startswith("node-2: removed (had layers") for line in draft.change)
         assert sorted(stage_names(cluster)) == ["node-1", "node-2"], "nothing has changed yet"
         await running.drain_machine("node-2")
         await until(lambda: running.is_ready and stage_names(cluster) == ["node-1"])

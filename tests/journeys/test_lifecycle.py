@@ -45,7 +45,8 @@ def stream_until_the_end(gateway: Gateway, begun: threading.Event, lines: list[s
 def test_a_signal_drains_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, nodes: int) -> None:
     with running_gateway(tmp_path, nodes=nodes, settings={"SERVER__DRAIN_S": "600"}) as gateway:
         family = gateway.processes()
-        assert len(family) == 2 + 2 * nodes  # The gateway, one head, an agent and a stage of each node.
+        # The gateway, the process of the chat template, one head, an agent and a stage of each node.
+        assert len(family) == 3 + 2 * nodes
         begun, lines = threading.Event(), list[str]()
         reader = threading.Thread(target=stream_until_the_end, args=(gateway, begun, lines))
         reader.start()

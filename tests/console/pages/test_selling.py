@@ -374,7 +374,7 @@ async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
                     connect.onboard(stripe.state, account.account_id or "")
                 await shop.settle()
                 once = once_of((await owner.get(f"{SELLING}/earnings")).text)
-                for amount, says in (("0.001", "whole cents"), ("2000.00", "most")):
+                for amount, says in (("0.001", "whole cents"), ("2000.00", "limited to 1000.00 USD a day")):
                     wrong = await owner.post(f"{SELLING}/earnings/payout", amount=amount, once=uuid.uuid4().hex)
                     assert (wrong.status_code, says in wrong.text) == (400, True), wrong.text
                 for _ in range(2):

@@ -44,7 +44,7 @@ async def test_the_first_admin_chooses_a_password_and_signs_in_with_it(serve: Se
     async with serve() as served, served.client(HTML) as first, served.client(HTML) as later:
         assert "Password" not in (await later.get("/console/login")).text
         link = served.services.directory.passwords.new_first_link()
-        for password, again, reason in (("short", "short", "At least 10"), (PASSWORD, "another", "not the same")):
+        for password, again, reason in (("short", "short", "At least 10"), (PASSWORD, "another", "do not match")):
             form = {"token": link, "password": password, "again": again}
             refused = await first.post("/console/welcome", data=form)
             assert refused.status_code == 400
@@ -133,7 +133,7 @@ async def test_the_machine_prints_the_first_link_and_one_for_anybody(
         return done.stdout if done.exit_code == 0 else f"{done.exit_code} {done.stderr}"
 
     async with serve() as served, served.client(HTML) as browser:
-        assert "no gateway runs" in printed("people", "password", "owner")
+        assert "no gateway is running" in printed("people", "password", "owner")
         monkeypatch.setenv("MILLRACE_IDENTITY__PUBLIC_URL", "https://mill.example")
         assert "nobody called ann" in printed("people", "password", "ann")
         running = Running(
@@ -146,7 +146,7 @@ async def test_the_machine_prints_the_first_link_and_one_for_anybody(
         other = printed("people", "password", "ann").strip().removeprefix("https://mill.example")
         assert "as <b>ann</b>" in (await browser.get(other)).text
         await chosen(served, browser)
-        assert _first_password(running).startswith("chosen earlier")
+        assert _first_password(running).startswith("set earlier")
         # Anybody's first password ends the link that was printed at the start; ann's own stays good.
         assert (await browser.get(link)).status_code == 404
         assert (await browser.get(other)).status_code == 200

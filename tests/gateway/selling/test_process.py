@@ -99,7 +99,7 @@ def test_refuses_to_begin(tmp_path: Path) -> None:
     """Threat 20: with a revoked identity; and where no gateway runs."""
     command = ["sell", "--data-dir", str(tmp_path), "--model", MODEL, *PRICES]
     away = CliRunner().invoke(app, command)
-    assert (away.exit_code, "no gateway runs" in away.stderr) == (output.UNREACHABLE, True)
+    assert (away.exit_code, "no gateway is running" in away.stderr) == (output.UNREACHABLE, True)
     data = DataFolder(tmp_path)
     data.write_running("http://127.0.0.1:9/v1", ADMIN)
     own = OwnIdentity.open(tmp_path / "market")
