@@ -63,7 +63,7 @@ def checked_nano(amount_nano: int, *, allow_negative: bool = False) -> Nano:
     if type(amount_nano) is not int:
         raise AmountInvalid(f"an amount must be an integer, not {type(amount_nano).__name__}")
     if not (-MAX_EVENT_NANO if allow_negative else 0) <= amount_nano <= MAX_EVENT_NANO:
-        raise AmountInvalid("the amount is more than one event may move")
+        raise AmountInvalid("the amount is outside of what one event may move")
     return Nano(amount_nano)
 
 

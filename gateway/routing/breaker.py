@@ -145,13 +145,12 @@ class Breakers:
         return max(one.failed_s for one in self._both(model))
 
     def answered(self, *, was_down: bool) -> None:
-        """A probe got an answer. If no connection was possible before, clear the failures of that process.
+        """A probe got an answer, so connections are possible. Pauses that the backend asked for go on.
 
-        Pauses that the backend asked for go on.
+        If it was down, the failures of its models were another process's.
         """
-        if was_down or self.backend.failures_in_row:
-            for one in (self.backend, *self._models.values()):
-                one.failures_in_row, one.trial_until_s = 0, 0.0
+        for one in (self.backend, *(self._models.values() if was_down else ())):
+            one.failures_in_row, one.trial_until_s = 0, 0.0
 
     def _both(self, model: str) -> Iterator[Breaker]:
         yield self.backend

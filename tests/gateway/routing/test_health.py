@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.errors import LaneLimited, LaneUnreachable
 from gateway.lanes.base import Offer
 from gateway.openai import ChatRequest, CompletionRequest, Message
-from gateway.routing.breaker import BREAK_AFTER, Breaker
+from gateway.routing.breaker import BREAK_AFTER, Breaker, Breakers
 from gateway.routing.fit import Fit
 from gateway.routing.lengths import USUAL_TOKENS, OutputLengths
 from gateway.routing.prefixes import BLOCK_BYTES, BLOCKS_MAX, PrefixIndex, chain_of
@@ -47,6 +47,19 @@ def test_failures_of_one_model_are_its_own_and_a_backend_that_nobody_reaches_has
         bench.router.began(DESK, bench.router.explain(EVERYBODY, other)).refused(LaneUnreachable("off"))
     assert bench.rejected(asked=other) == {DESK: "breaker"}
     assert bench.rejected(asked=call(model="m")) == {DESK: "breaker"}
+
+
+def test_an_answered_probe_clears_refused_connections_and_a_return_clears_all_failures() -> None:
+    breakers = Breakers()
+    for _ in range(BREAK_AFTER):
+        breakers.unreachable(1.0)
+        breakers.failed("m", 1.0)
+    assert breakers.barring("other", 1.0)
+    breakers.answered(was_down=False)
+    assert breakers.barring("other", 1.0) is None
+    assert breakers.barring("m", 1.0), "a probe says nothing about a model"
+    breakers.answered(was_down=True)
+    assert breakers.barring("m", 1.0) is None
 
 
 def test_a_backend_that_asks_for_a_pause_gets_it() -> None:
