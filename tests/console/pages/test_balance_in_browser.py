@@ -39,7 +39,7 @@ def test_credits_are_bought_and_come_when_stripe_says_so(page: Page, market: Mar
     expect(page.get_by_text("TEST MODE")).to_be_visible()
     page.locator("input[name=amount]").first.evaluate("radio => (radio.value = '7.00')")
     page.get_by_role("button", name="Go to payment").click()
-    expect(page.locator("#f-amount-error")).to_contain_text("Top-ups come in these amounts")
+    expect(page.locator("#f-amount-error")).to_contain_text("Top-ups are offered in these amounts")
     page.get_by_text("$26.38 to pay").click()
     assert_accessible(page)
     page.get_by_role("button", name="Go to payment").click()

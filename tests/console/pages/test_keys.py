@@ -233,7 +233,7 @@ def test_a_key_is_shown_once_however_often_the_page_is_loaded(page: Page, gatewa
     page.get_by_label("Monthly budget (USD)").fill("a lot")
     assert_accessible(page)
     page.get_by_role("button", name="Create key").click()
-    expect(page.get_by_text("An amount is a decimal string")).to_be_visible()
+    expect(page.get_by_text("decimal string in USD with at most 9 digits")).to_be_visible()
     expect(page.get_by_label("Name", exact=True)).to_have_value("from a browser")
     page.get_by_label("Monthly budget (USD)").fill("2.50")
     before = len(gateway.admin("/admin/keys")["keys"])

@@ -57,7 +57,7 @@ def test_a_machine_is_renamed(desktop: Page, gateway: Gateway) -> None:
         expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
         expect(page.locator(".toaster")).to_contain_text(f"renamed to {name}.")
     page.goto(f"{gateway.root}{CLUSTER}")
-    expect(page.locator("#cluster-events")).to_contain_text("the mill is called node-2")
+    expect(page.locator("#cluster-events")).to_contain_text("the mill was renamed to node-2")
 
 
 def test_models_in_every_look(page: Page, gateway: Gateway) -> None:
