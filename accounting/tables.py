@@ -125,7 +125,7 @@ class Transfer(SQLModel, table=True):
 
 
 class Usage(SQLModel, table=True):
-    """What one request used and cost: `accounting.postings.UsageRecord` as a row, with the event that ended it.
+    """One request's use and cost: `accounting.ledger.postings.UsageRecord` as a row, with its last event.
 
     One event may end many requests. Its req_hash covers the counts and amounts of all of them.
     """

@@ -1,4 +1,4 @@
-"""A chat template as its owner holds it: rendered in a process of its own, which no template outlives or fills."""
+"""The parent's side of a chat template, which is rendered in a process of its own with bounds."""
 
 import json
 import os
@@ -78,7 +78,7 @@ class TemplateProcess:
             try:
                 reply = self._answer(question)
             except _Ended:
-                # Somebody may have ended it, or the system, for want of memory.
+                # Another program, or the system when memory ran out, may have killed it: try once more.
                 reply = self._answer(question)
         except _Ended as ended:
             raise TemplateStopped(str(ended)) from None

@@ -29,7 +29,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}` marks the assistant's words for whoever trains; here they are words like all others."""
+    """`{% generation %}` marks the assistant's words for training; here they are ordinary text."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja's own way
 

@@ -105,7 +105,7 @@ class Passwords:
 
     def choose(self, link: str, new_hash: str, by_address: str) -> Person:
         """Use up a link: set the new password and end the user's sessions. Raises NotFound, Conflict."""
-        with refusing_what_others_did("another admin used the link"), self._write() as session, session.begin():
+        with refusing_what_others_did("another visitor used the link"), self._write() as session, session.begin():
             found = _link(session, link)
             used = delete(password_link_table).where(password_link_table.c.digest == _digest(link))
             if session.execute(used).rowcount != 1:  # type: ignore[attr-defined]

@@ -38,7 +38,7 @@ def sign_in(write: Callable[[], Session], settings: IdentitySettings, claims: Cl
             person = _find(session, claims, address) or _create(session, settings, claims, address)
             return _with_role(session, settings, claims, person, address)
     except IntegrityError:
-        raise LoginRefused("AnyCaller signed in as the same person at the same moment. Try again.") from None
+        raise LoginRefused("The same user signed in elsewhere at the same moment. Try again.") from None
 
 
 def role_of(settings: IdentitySettings, claims: Claims) -> Role | None:

@@ -260,7 +260,7 @@ def test_a_follower_is_told_what_the_leader_was_with_all_that_errors_say(dsn: st
 
 
 def test_without_a_leader_that_answers_callers_are_told_within_a_bound(dsn: str, engine: Engine) -> None:
-    """AnyCaller holds the seat whom nobody can reach."""
+    """A gateway that no other can reach holds the leader lease."""
     with engine.begin() as connection:
         connection.execute(leader_table.update().values(epoch=5, expires_ns=2**62, address="127.0.0.1:9"))
     with member(dsn, patience_s=0.3, lease_s=LONG_S) as follower:

@@ -66,7 +66,7 @@ class Visit:
 async def visiting(
     served: Served, user_id: str = "owner", *, token: str = "", **terms: Any
 ) -> AsyncIterator[Visit]:
-    """AnyCaller who signed in with this key of theirs, or with a new one that may administer, if they may."""
+    """A visitor signed in with this key, or with a new one that has admin access if the user may have it."""
     async with served.client({"accept": "text/html"}) as client:
         answer = await client.post("/console/login", data={"key": token or served.key_of(user_id, **terms)})
         assert answer.status_code == 303, answer.text

@@ -50,7 +50,7 @@ def take(folder: Path) -> list[Path]:
 
 @contextmanager
 def _asking(gateway: Gateway) -> Iterator[None]:
-    """AnyCaller who talks to the demo model, now and then asks for one that is not there, and pauses."""
+    """A user who talks to the demo model, sometimes asks for a model that does not exist, and pauses."""
     is_over = threading.Event()
 
     def ask() -> None:

@@ -52,7 +52,7 @@ def test_it_counts_as_its_owner_would_whoever_ends_it(opened: Opened, honest: Pi
     prompt = {"messages": [{"role": "user", "content": "mill"}] * 5_000}
     assert here.delivered(said) == there.delivered(said) == there.remembering().delivered(said)
     assert here.prompt_tokens(prompt) == there.prompt_tokens(prompt)
-    # AnyCaller kills it: the next one does as well, and nobody is blamed.
+    # The process is killed: the next one does as well, and no tokenizer is blamed.
     assert sandbox.pid
     os.kill(sandbox.pid, signal.SIGKILL)
     for _ in range(2):

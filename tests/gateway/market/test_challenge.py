@@ -18,7 +18,7 @@ KEY = key_of("seller").public_key.hex()
 
 @asynccontextmanager
 async def answering(answer: Callable[[bytes], bytes]) -> AsyncIterator[str]:
-    """AnyCaller's server, which says `answer` to a nonce."""
+    """A server that says `answer` to a nonce."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")

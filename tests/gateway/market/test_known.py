@@ -162,7 +162,7 @@ def test_many_names_share_one_strangers_room() -> None:
     assert len(kept) == 30 + 10 + 60
     shares = [known.source_of(each.issuer) for each in known.book.slots.values()]
     assert max(shares.count(f"from {network}") for network in range(50)) <= 12
-    # AnyCaller who comes late gets an even share all the same; what the owner says always has room.
+    # A late seller gets an even share all the same; what the owner says always has room.
     late, own = offer("late"), offer("own")
     assert late.digest in tell(known, [late], source="from 198.51.100.0/24")
     assert own.digest in tell(known, [own], source=OWN)
