@@ -167,7 +167,8 @@ async def _while_heard(reader: asyncio.StreamReader, answering: Coroutine[None, 
 
 
 async def _until_end(reader: asyncio.StreamReader) -> None:
-    while not reader.at_eof():
+    # A reset is an exception and no end: who closes with something unread resets.
+    while not reader.at_eof() and reader.exception() is None:
         await asyncio.sleep(0.02)
 
 
