@@ -12,8 +12,8 @@ from cluster import wire
 from cluster.control.embedder_place import Held, place_embedder
 from cluster.control.epochs import Epochs
 from cluster.control.owners import Owners
+from cluster.control.quarantine import Rests
 from cluster.control.readiness import Readiness
-from cluster.control.rests import Rests
 from cluster.control.roster import Roster
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.embedding_client import EmbeddingClient

@@ -16,9 +16,9 @@ from cluster.trust.identity import NodeId
 from gateway.api import audit, keys, me, model_terms, pauses, people, quotas, sales, sellers
 from gateway.api.authority import HEADER, Authority, Operator
 from gateway.api.fields import Body, Named
-from gateway.errors import Conflict, NotFound
-from gateway.records.request_log import ROWS_MAX
+from gateway.billing.request_log import ROWS_MAX
 from gateway.services import Services
+from runtime.errors import Conflict, NotFound
 
 __all__ = ["HEADER", "Admin", "describe", "router"]
 

@@ -17,8 +17,8 @@ from gateway.advice.facts import advice_facts
 from gateway.advice.service import Wishes, ask_advice
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Body
-from gateway.errors import Conflict, NotFound, RequestInvalid
 from gateway.services import Services
+from runtime.errors import Conflict, NotFound, RequestInvalid
 
 router = APIRouter(prefix="/admin")
 

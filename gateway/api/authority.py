@@ -6,12 +6,13 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from gateway.data_folder import ADMIN_HEADER
-from gateway.errors import KeyInvalid, NotFound, RoleForbids
+from gateway.errors import RoleForbids
 from gateway.identity.audit import Actor
 from gateway.identity.caller import HOME, Caller
 from gateway.identity.directory import Directory
 from gateway.services import Services
+from runtime.data_folder import ADMIN_HEADER
+from runtime.errors import KeyInvalid, NotFound
 
 HEADER = ADMIN_HEADER
 

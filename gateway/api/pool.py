@@ -8,12 +8,12 @@ from pydantic import Field
 
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Body, Named
-from gateway.errors import NotFound, RequestInvalid
-from gateway.pool.announced import announced
-from gateway.pool.kinds.catalogue import KINDS_OF_BACKEND
-from gateway.pool.lane import PoolLane
-from gateway.pool.scan import HOSTS_MAX, PORTS_MAX, Found, places, scan
+from gateway.lanes.pool.announced import announced
+from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
+from gateway.lanes.pool.lane import PoolLane
+from gateway.lanes.pool.scan import HOSTS_MAX, PORTS_MAX, Found, places, scan
 from gateway.settings.pool import PoolBackend
+from runtime.errors import NotFound, RequestInvalid
 
 _MODELS_SHOWN = 50
 

@@ -10,9 +10,9 @@ from gateway.api.edge import authenticate, read_body
 from gateway.api.token_count import counting, prompt_tokens
 from gateway.dialects.responses.conversation import resolve
 from gateway.dialects.responses.requests import read_responses
-from gateway.errors import NotFound, RequestInvalid
-from gateway.responses.store import StoredResponse, owner_of
+from gateway.dialects.stored_responses.store import StoredResponse, owner_of
 from gateway.services import Services
+from runtime.errors import NotFound, RequestInvalid
 
 router = APIRouter(prefix="/v1/responses")
 

@@ -6,9 +6,9 @@ from fastapi import APIRouter
 
 from accounting.money import format_usd
 from gateway.api.authority import Operator
-from gateway.errors import NotFound
-from gateway.lanes.market import MarketLane
-from market.offers import OnOffer
+from gateway.lanes.market.lane import MarketLane
+from market.protocol.offers import OnOffer
+from runtime.errors import NotFound
 
 router = APIRouter()
 

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.dialects.base import Question, Route
 from gateway.dialects.routes import ROUTES
-from gateway.errors import GatewayError, RequestInvalid
+from runtime.errors import RequestInvalid, ServiceError
 
 CUSTOM_ID_CHARS = 512
 
@@ -89,7 +89,7 @@ def read_question(endpoint: str, body: bytes) -> Question:
         if question.request.is_stream:
             text = "stream is not supported in batches. Leave it out."
             raise RequestInvalid(text, param="stream", code="invalid_value")
-    except GatewayError as error:
+    except ServiceError as error:
         param = f"body.{error.param}" if error.param else "body"
         raise LineInvalid(error.code or "invalid_request", error.message, param) from None
     return question

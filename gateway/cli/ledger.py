@@ -47,8 +47,8 @@ def verify(
 
     from accounting.proofs.verification import BlockUnknown
     from accounting.proofs.verification import verify as verified
+    from gateway.billing.verification import facts_of
     from gateway.cli.store import open_store
-    from gateway.records.verification import facts_of
 
     settings = settings_from(data_dir)
     kept = [_head(known)] if known else []
@@ -151,7 +151,7 @@ def rotate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Switch to a new signing key; old blocks stay valid. Example: millrace ledger rotate"""
     from accounting.proofs.signing_key import KeyFile, SigningKeyUnusable, make_key
     from gateway.cli.directory import BY, open_directory
-    from gateway.data_folder import DataFolder
+    from runtime.data_folder import DataFolder
 
     settings = settings_from(data_dir)
     path = DataFolder(settings.data_dir).ledger_key

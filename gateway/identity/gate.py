@@ -8,9 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from gateway.errors import DATABASE_AWAY, KeyInvalid, RoleForbids, TooManyWrongKeys
+from gateway.errors import DATABASE_AWAY, RoleForbids, TooManyWrongKeys
 from gateway.identity.caller import Caller
 from gateway.identity.keys import Keys
+from runtime.errors import KeyInvalid
 
 ADDRESSES_MAX = 10_000
 _MINUTE_S = 60.0

@@ -10,7 +10,6 @@ from sqlalchemy import ColumnElement, delete, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from accounting.ledger.balances import balances
-from gateway.errors import Conflict, NotFound, RequestInvalid
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import GUESTS, HOME, OWNER
@@ -18,6 +17,7 @@ from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import organization_table, password_link_table, password_table, person_table
 from gateway.pages import Cursor
 from gateway.settings.base import Role
+from runtime.errors import Conflict, NotFound, RequestInvalid
 
 NAME_MAX = 100
 ROWS_MAX = 10_000

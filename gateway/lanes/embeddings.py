@@ -11,9 +11,10 @@ from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.readiness import Status
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import ClusterBusy, ClusterUnavailable, EmbedderLost
-from gateway.errors import LaneBusy, LaneFailed
+from gateway.dialects.openai import EmbeddingRequest, Kind
+from gateway.errors import LaneBusy
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, State, begun
-from gateway.openai import EmbeddingRequest, Kind
+from runtime.errors import LaneFailed
 
 STATES: dict[Status, State] = {"ready": "ready", "planning": "starting", "waiting": "starting"}
 

@@ -8,15 +8,8 @@ from typing import Any, NoReturn
 
 import orjson
 
-from gateway.errors import (
-    LaneBrokeOff,
-    LaneBusy,
-    LaneFailed,
-    LaneLimited,
-    LaneTimeout,
-    MessagesRefused,
-    RequestInvalid,
-)
+from gateway.errors import LaneBusy, LaneLimited, MessagesRefused
+from runtime.errors import LaneBrokeOff, LaneFailed, LaneTimeout, RequestInvalid
 
 _RETRY_AFTER_S_MAX = 86_400
 _SAID_CHARS = 500

@@ -3,9 +3,10 @@
 import math
 from typing import NamedTuple
 
-from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited
+from gateway.errors import BudgetUnavailable
 from gateway.limits.counters import Counter, CounterKey
 from gateway.limits.headers import headers_of
+from runtime.errors import BudgetExceeded, RateLimited
 
 _NANO_PER_USD = 10**9
 _UNKNOWN_S = 5

@@ -10,15 +10,15 @@ from accounting.errors import PostingDenied, PostingInvalid
 from accounting.ledger.postings import Posted, Posting
 from accounting.money import UsdAmount, format_usd
 from accounting.rules import grants
-from accounting.spending.lots import Lot
+from accounting.spending.credit_grants import Lot
 from gateway.api.accounting.dependencies import Facts, Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.authority import AnyCaller, Authority, Operator
 from gateway.api.fields import Body, Text, as_ns
-from gateway.errors import RequestInvalid
-from gateway.records.books import Books
+from gateway.billing.ledger_service import Books
 from gateway.services import Services
-from gateway.times import at
+from runtime.errors import RequestInvalid
+from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1/credits", route_class=KeyedRoute)
 

@@ -14,10 +14,10 @@ from accounting.proofs.blocks import SignedBlock
 from accounting.proofs.maker import Unproven
 from gateway.api.accounting.dependencies import Facts
 from gateway.api.authority import Operator
-from gateway.data_folder import DataFolder
-from gateway.errors import Overloaded, RequestInvalid
-from gateway.records.verification import VerifyQuestion, head_facts, verify_in_process
+from gateway.billing.verification import VerifyQuestion, head_facts, verify_in_process
 from gateway.settings import Settings
+from runtime.data_folder import DataFolder
+from runtime.errors import Overloaded, RequestInvalid
 
 router = APIRouter(prefix="/accounting/v1/ledger")
 

@@ -19,8 +19,8 @@ from gateway.api.accounting.dependencies import Facts, Key
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Operator
 from gateway.api.fields import Body, Text
-from gateway.errors import Conflict, NotFound, RequestInvalid
-from gateway.records.books import Books
+from gateway.billing.ledger_service import Books
+from runtime.errors import Conflict, NotFound, RequestInvalid
 
 router = APIRouter(prefix="/accounting/v1/refunds", route_class=KeyedRoute)
 

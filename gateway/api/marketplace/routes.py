@@ -9,14 +9,15 @@ from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.marketplace import disputes, sellers
 from gateway.api.marketplace.dependencies import Facts, Open, Shared, read_record
 from gateway.api.marketplace.forms import NewAllocation, NewSettlement
-from gateway.errors import PolicyForbids, RateLimited, RequestInvalid
-from gateway.house.house import SETTLEMENT_RECORDS, House
+from gateway.errors import PolicyForbids
 from gateway.identity.caller import Caller
-from gateway.market.gossip_routes import router as gossip
-from gateway.market.throttle import network_of
 from gateway.services import Services
-from market.house.allocations import AllocationRequest
-from market.house.settlements import Settled
+from market.marketplace.allocations import AllocationRequest
+from market.marketplace.marketplace import SETTLEMENT_RECORDS, House
+from market.marketplace.settlements import Settled
+from market.network.gossip_routes import router as gossip
+from market.network.throttle import network_of
+from runtime.errors import RateLimited, RequestInvalid
 
 keyed = APIRouter(prefix="/market/v1", route_class=KeyedRoute)
 plain = APIRouter(prefix="/market/v1")

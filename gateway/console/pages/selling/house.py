@@ -10,10 +10,10 @@ from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.selling.access import PATH, refused, tried
 from gateway.console.renderer import go, page
-from gateway.errors import GatewayError, NotFound
+from runtime.errors import NotFound, ServiceError
 
 if TYPE_CHECKING:
-    from gateway.house.house import House
+    from market.marketplace.marketplace import House
 
 HOUSE = f"{PATH}/house"
 
@@ -101,7 +101,7 @@ async def decide(request: Request, visitor: Operator, dispute: Named) -> Respons
         row = await house.ask(house.disputes.decide, dispute)
         if row.status == "decided":
             await house.ask(house.settlements.submit, row.allocation, ())
-    except GatewayError as error:
+    except ServiceError as error:
         form: Form[Nothing] = refused(Form(), error, frozenset())
         return await _page(visitor, form=form, about="disputes", status=409)
     return go(visitor, f"{HOUSE}#disputes", f"The dispute is {row.status}: {row.reason or 'no change'}.")

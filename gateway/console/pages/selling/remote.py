@@ -18,11 +18,12 @@ from gateway.console.pages.selling.account import (
     Standing,
     standing_of,
 )
-from gateway.errors import FeatureUnsupported, NotFound, Overloaded, PaymentRefused, RequestInvalid
-from gateway.market.errors import Unreachable
+from gateway.errors import FeatureUnsupported, PaymentRefused
+from market.network.errors import Unreachable
+from runtime.errors import NotFound, Overloaded, RequestInvalid
 
 if TYPE_CHECKING:
-    from gateway.market.outbound import OutboundReply
+    from market.network.outbound import OutboundReply
 
 _ASK_S = 8.0
 
@@ -98,7 +99,7 @@ class RemoteAccount:
 
     async def _ask(self, path: str, shape: type[S], body: dict[str, Any] | None = None, once: str = "") -> S:
         """Send a request. Raises Overloaded, NotFound, RequestInvalid with the marketplace's message."""
-        from gateway.market.outbound import Outbound
+        from market.network.outbound import Outbound
 
         headers = {"accept": "application/json"}
         if not path.startswith("/market/v1/house"):

@@ -46,8 +46,9 @@ from gateway.console.pages.selling.steps import (
 )
 from gateway.console.pages.selling.wares_here import cloud_prices_of, models_here, pace_now, preview
 from gateway.console.renderer import go, page
-from gateway.errors import GatewayError, NotFound, RequestInvalid
-from gateway.settings import FILE_NAME, SettingsInvalid
+from gateway.settings import FILE_NAME
+from runtime.errors import NotFound, RequestInvalid, ServiceError
+from runtime.settings import SettingsInvalid
 
 LIST = f"{PATH}/list"
 FEE_BPS = 500
@@ -101,7 +102,7 @@ async def write(request: Request, visitor: Operator) -> Response:
         if settings is None:
             return await _check(visitor, given, Form(errors=errors, given=given), 400)
         await asyncio.to_thread(file.put, section, before=before)
-    except (SettingsInvalid, GatewayError) as error:
+    except (SettingsInvalid, ServiceError) as error:
         refused: Form[Written] = Form(given=given)
         return await _check(visitor, given, refused.refused(sentence(str(error))), 409)
     await _write_down(visitor, "selling.list", answers.what.model)
@@ -245,7 +246,7 @@ async def _fee(visitor: Visitor) -> tuple[int, bool]:
         return FEE_BPS, False
     try:
         return (await account.conditions()).fee_bps, True
-    except GatewayError:
+    except ServiceError:
         return FEE_BPS, False
 
 
