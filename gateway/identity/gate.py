@@ -80,7 +80,7 @@ class Gate:
         return caller
 
     async def admit_any(self, token: str, address: str) -> Caller:
-        """Return the caller as `admit` does, but admit guests too."""
+        """Return the caller as `admit` does, but admit guests too. Raises KeyInvalid for an unknown key."""
         if (caller := self._keys.cached(token)) is not None:
             return caller
         if not self._keys.knows(token):

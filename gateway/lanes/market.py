@@ -120,6 +120,10 @@ class MarketLane:
         return Pinned(self._folder / f"{sha256}.json", sha256) if sha256 else None
 
     async def open(self, call: Call, offer: Offer) -> Answer:
+        """Returns when the first bytes of a seller's answer are there.
+
+        Raises LaneBusy while the buyer process is not available, and other kinds of LaneFailed if it fails.
+        """
         body = _body(call, offer)
         stack = AsyncExitStack()
         try:
