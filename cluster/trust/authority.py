@@ -113,7 +113,7 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path, clock: Callable[[], float] = time.time) -> "Authority":
-        """Load the authority of `folder`, or create one there."""
+        """Load the authority of `folder`, or create one there. `clock` gives seconds since the epoch."""
         if not (folder / KEY_FILE).is_file():
             _found(folder)
         key = serialization.load_pem_private_key((folder / KEY_FILE).read_bytes(), None)

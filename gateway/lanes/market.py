@@ -72,7 +72,7 @@ class MarketLane:
         chance: Callable[[], float] = random.random,
         aliases: Callable[[], Aliases] = dict,
     ) -> None:
-        """`aliases` gives what names stand for just now."""
+        """`aliases` gives what names stand for now; `chance` gives random numbers from 0 to 1."""
         self._settings = settings
         self._aliases = aliases
         self._buyer = buyer

@@ -29,7 +29,7 @@ def check_completion(request: CompletionRequest) -> None:
 
 
 def check_chat(request: ChatRequest) -> None:
-    """Raises RequestInvalid if fields of a chat request contradict one another or a message or tool is malformed."""
+    """Raises RequestInvalid if fields contradict one another, or if a message, tool or format is malformed."""
     _check_stream_options(request)
     if request.top_logprobs and not request.logprobs:
         raise RequestInvalid("top_logprobs: only allowed with logprobs: true", param="top_logprobs")
