@@ -45,7 +45,7 @@ class NewModel(Body):
 async def show_advice(authority: Operator, question: ModelQuestion) -> dict[str, Any]:
     """Every way to have the model answered, the best of them, why, and when own machines pay.
 
-    Raises NotFound if there is no such model, and RequestInvalid if the cluster cannot run it.
+    Raises NotFound if there is no such model, and RequestInvalid if it cannot be used.
     """
     wishes = Wishes(question.context_tokens, question.precision, question.compare)
     try:

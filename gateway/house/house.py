@@ -76,8 +76,8 @@ class House:
         """Run `question` in a thread and return its result.
 
         The market's errors become errors of this API. Raises RequestInvalid for invalid records and statements,
-        NotFound if one is not registered, Conflict if the marketplace refuses, and Overloaded if it cannot count
-        tokens now.
+        and NotFound for unregistered ones. Raises Conflict if the marketplace refuses, and Overloaded if it cannot
+        count tokens now.
         """
         try:
             return await anyio.to_thread.run_sync(question, *arguments, limiter=self.threads)

@@ -80,7 +80,7 @@ async def give(operator: Operator, key: Key, wanted: NewCredit) -> Facts:
 async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
     """Give a person credits that end one day.
 
-    Raises RequestInvalid if the credits expire too early or too late.
+    Raises RequestInvalid if the credits would expire in the past or too far ahead.
     """
     lot_id = id_of("promo", operator.actor.name, key)
     person = await asyncio.to_thread(operator.directory.people.person, wanted.user)

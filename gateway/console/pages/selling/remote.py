@@ -125,8 +125,8 @@ class RemoteAccount:
 def read_reply(reply: "OutboundReply", shape: type[S], house: str) -> S:
     """Return a marketplace's answer, or raise its error as a gateway error; the answer is untrusted.
 
-    Raises Overloaded for an answer that cannot be read or may come later, FeatureUnsupported, NotFound and
-    PaymentRefused as the marketplace does, and RequestInvalid for its other refusals.
+    Raises Overloaded for an unreadable answer and for statuses 429 and 5xx. Raises FeatureUnsupported, NotFound
+    and PaymentRefused as the marketplace does, otherwise RequestInvalid.
     """
     try:
         if reply.status == 200:

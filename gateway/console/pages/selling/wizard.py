@@ -74,7 +74,7 @@ async def begin(request: Request, visitor: Operator) -> Response:
 
 @router.get("/{step}")
 async def step(request: Request, visitor: Operator, step: str) -> Response:
-    """Check a model or show a step of the wizard. Raises NotFound if there is no such step."""
+    """Show a step of the wizard, or the summary for `check`. Raises NotFound if there is no such step."""
     if step == "check":
         return await _check(visitor, _given(request))
     if step not in STEPS:
