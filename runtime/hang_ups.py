@@ -14,7 +14,7 @@ PAYERS_MAX = 10_000
 class HangUps:
     """Unpaid prompts by payer. Beyond PAYERS_MAX payers, it forgets those that were quiet longest.
 
-    One event loop owns it.
+    One event loop owns it. `clock` gives seconds that never go back.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

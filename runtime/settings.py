@@ -11,7 +11,10 @@ class SettingsInvalid(Exception):
 
 
 def whole(path: Path) -> Path:
-    """As a shell would have meant it, and the same whatever folder the program goes to."""
+    """Return the absolute path that a shell would open, whatever folder the program changes to.
+
+    Raises ValueError if `~` names a user without a home folder.
+    """
     try:
         return path.expanduser().absolute()
     except RuntimeError as error:

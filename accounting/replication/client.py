@@ -58,6 +58,7 @@ class LeaderConnection:
 
         Raises:
             LeaderAway: no answer came. Each event may have been booked; the same keys may be sent again.
+            FrameInvalid: the leader answered fewer or more events than it was sent.
         """
         answers: list[Reply] = []
         try:

@@ -104,7 +104,8 @@ class EmbeddingManager:
     async def embed(self, request: EmbedRequest, patience_s: float | None = None) -> Embeddings:
         """Answer a request. Repeat it up to RETRIES_MAX times if its machine is lost. Raise GenerationError.
 
-        A request waits `patience_s` seconds for each machine, READY_PATIENCE_S by default.
+        A request waits `patience_s` seconds for each machine, READY_PATIENCE_S by default. Raise
+        ClusterUnavailable if none serves by then.
         """
         for retries_left in range(RETRIES_MAX, -1, -1):
             await self.readiness.wait(READY_PATIENCE_S if patience_s is None else patience_s)

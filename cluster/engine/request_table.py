@@ -51,7 +51,8 @@ class RequestTable:
     def take(self, ticket: Ticket) -> None:
         """Take a new request, and begin it at once if a ring serves.
 
-        Its own caller gets the error if it is rejected.
+        A rejection is not raised but sent to the ticket's own caller: ClusterBusy if no place is free,
+        RequestInvalid if the id is in use.
         """
         try:
             if len(self.tickets) >= places_for(ticket.request):

@@ -48,6 +48,7 @@ class Fleet:
 
     @property
     def size(self) -> int:
+        """The number of machines."""
         return len(self.layer_s)
 
 
@@ -178,9 +179,9 @@ def best_cut(fleet: Fleet, order: tuple[int, ...], halvings: int = _HALVINGS) ->
 
 
 def even(fleet: Fleet, ring: Ring, slack: float) -> Ring:
-    """Return the cut with the fastest slowest stage, among those of this ring that cost at most `slack` more.
+    """Return the cut with the fastest slowest stage that costs at most the share `slack` more than `ring`.
 
-    Two plans of equal cost differ in what comes next: more streams.
+    It keeps the machines of `ring` in order. Two plans of equal cost differ in what comes next: more streams.
     """
     limit_s = ring.cost_s * (1 + slack)
     around_s = round_s(fleet, ring.order)

@@ -46,7 +46,10 @@ class Authority:
 
 
 async def admitted(request: Request) -> Authority:
-    """Admit a key, or the machine's token: each start makes a new one, readable only in the data folder."""
+    """Admit a key, or the machine's token: each start makes a new one, readable only in the data folder.
+
+    Raises KeyInvalid if the token is wrong or no key was sent.
+    """
     services: Services = request.app.state.services
     address = request.client.host if request.client else ""
     given = request.headers.get(HEADER)

@@ -129,7 +129,10 @@ def rotate_key(authority: Manager, key: Named, wanted: Rotation) -> dict[str, An
 
 @router.delete("/{key}")
 def revoke_key(authority: Manager, key: Named) -> dict[str, Any]:
-    """End a key for good."""
+    """End a key for good.
+
+    Raises NotFound if the key has already ended.
+    """
     row = _key_of(authority, key)
     if not authority.services.keys.revoke(row.key_id, authority.actor):
         raise NotFound(f"no valid key has the id or prefix {key}")

@@ -61,7 +61,10 @@ async def running(request: Request) -> Json:
 
 @router.post("/show")
 async def show(request: Request) -> Json:
-    """What a model can do, in Ollama's words."""
+    """What a model can do, in Ollama's words.
+
+    Raises RequestInvalid if no model is named, and ModelUnknown if the caller may not use it.
+    """
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)

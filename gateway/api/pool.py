@@ -68,7 +68,10 @@ async def drain_backend(
 
 @router.post("/scan")
 async def scan_hosts(authority: Operator, question: ScanQuestion) -> dict[str, Any]:
-    """Servers of models at those hosts, or announced in this network, each with the entry that would add it."""
+    """Servers of models at those hosts, or announced in this network, each with the entry that would add it.
+
+    Raises RequestInvalid if there is neither a host nor `mdns`.
+    """
     if not question.hosts and not question.mdns:
         raise RequestInvalid("hosts: name hosts to look at, or set mdns", param="hosts")
     lane = _lane(authority)

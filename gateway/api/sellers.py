@@ -15,7 +15,10 @@ router = APIRouter()
 
 @router.get("/market/sellers")
 async def show_sellers(operator: Operator) -> dict[str, Any]:
-    """Sellers as the buyer saw them last, and what was looked at of each; no model is vouched for."""
+    """Sellers as the buyer saw them last, and what was looked at of each; no model is vouched for.
+
+    Raises NotFound if this gateway does not buy on the market.
+    """
     lane = operator.services.lanes.get("market")
     if not isinstance(lane, MarketLane):
         raise NotFound("This gateway buys nothing on the market: market.buy_for is empty.")

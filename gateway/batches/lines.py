@@ -83,7 +83,7 @@ def read_line(line: int, raw: bytes, body_bytes_max: int) -> tuple[Item, str, st
 
 
 def read_question(endpoint: str, body: bytes) -> Question:
-    """Return a line's request. Raises LineInvalid."""
+    """Return a line's request. Raises LineInvalid, also in place of a RequestInvalid of its endpoint."""
     try:
         question = route_of(endpoint).read(body)
         if question.request.is_stream:

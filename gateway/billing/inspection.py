@@ -177,7 +177,10 @@ class Inspection:
         return self._condition
 
     def by_rule(self) -> dict[tuple[str, ...], float]:
-        """Every rule for the metrics: 1 if it was broken at the last inspection. Empty before the first."""
+        """Return every rule for the metrics, in the metric's unit: 1 if it was broken at the last inspection.
+
+        It is empty before the first inspection.
+        """
         if self._inspected_s is None:
             return {}
         broken = {finding.rule for finding in self._found if not finding.is_accepted}

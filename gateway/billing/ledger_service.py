@@ -123,7 +123,10 @@ class Books:
         return self._poster
 
     async def book(self, posting: Posting) -> Posted:
-        """Raises PostingDenied, PostingInvalid, BooksUnavailable."""
+        """Book one journal entry.
+
+        Raises PostingDenied, PostingInvalid, BooksUnavailable, and DatabaseFailing if the ledger answers too late.
+        """
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await asyncio.wrap_future(self._poster.submit(posting))
@@ -137,7 +140,8 @@ class Books:
     async def hold(self, request_id: str, payer: Payer, amount_nano: int) -> Hold:
         """Reserve credits, in memory if this process's lease has them. A lease lasts as long as its requests.
 
-        Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen.
+        Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen. Raises
+        DatabaseFailing if the ledger answers too late.
         """
         await self.inspection.looked()
         self._check(payer.user_id)
@@ -160,7 +164,8 @@ class Books:
     async def grow(self, held: Hold, amount_nano: int) -> Hold:
         """Grow a running request's hold to `amount_nano` in total. A cancelled caller need not give anything back.
 
-        Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen.
+        Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen. Raises
+        DatabaseFailing if the ledger answers too late.
         """
         self._check(held.user_id)
         placed = self.leases.grow(held, amount_nano)

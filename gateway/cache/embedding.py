@@ -53,7 +53,10 @@ class Embedder:
         self._model = model
 
     async def __call__(self, caller: Caller, privacy: Privacy, text: str) -> list[float] | None:
-        """Return the embedding; None if it is not available now, and the cache is then not searched by meaning."""
+        """Return the embedding, in the units of its model; None if it is not available now.
+
+        Without it the cache is not searched by meaning.
+        """
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await self._ask(replace(caller, lanes=caller.lanes & OWN, models=None), privacy, text)

@@ -37,7 +37,7 @@ def verify(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify the whole ledger and its proofs; status 1 on errors.
+    """Verify the whole ledger and its proofs. Exits with status 1 on errors.
 
     The ledger must contain the newest block known to the gateway of this data folder.
 
@@ -109,7 +109,10 @@ def _tell(verdict: "Verdict", took_s: float) -> None:
 
 @app.command("health")
 def health(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Check every rule of the ledger; status 1 on an open violation. Example: millrace ledger health"""
+    """Check every rule of the ledger. Exits with status 1 on an open violation.
+
+    Example: millrace ledger health
+    """
     from sqlalchemy.exc import SQLAlchemyError
 
     from accounting.ledger.health import findings

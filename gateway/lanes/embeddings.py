@@ -37,7 +37,10 @@ def embedding_offers(manager: EmbeddingManager, model: str) -> list[Offer]:
 async def open_embeddings(
     manager: EmbeddingManager, call: Call, offer: Offer, patience_s: float | None = None
 ) -> Answer:
-    """Returns with all vectors computed. `patience_s` is for a machine. Raises LaneFailed, GenerationError."""
+    """Return an answer once all vectors are computed. `patience_s` is the wait for a machine.
+
+    Raises LaneBusy if no machine is free by then, LaneFailed if the machine is lost, and GenerationError.
+    """
     request = call.request
     assert isinstance(request, EmbeddingRequest)
     asked = EmbedRequest(

@@ -104,6 +104,7 @@ class RelayBody:
             raise LaneBusy(f"{self._upstream.name} is busy: {error}") from None
 
     async def send(self, out: Out) -> None:
+        """Send the answer as it arrives. Raises LaneFailed, such as LaneBrokeOff if the answer ends early."""
         try:
             self._out = out
             for chunk in self._held:

@@ -86,7 +86,7 @@ class Limits:
         return Ticket(plan, tokens, now_s, self._clock, self, model)
 
     def refused(self) -> dict[tuple[str, ...], float]:
-        """Return `refusals` as the series of a metric."""
+        """Return `refusals` as the series of a metric: numbers of requests by measure."""
         return {(measure,): count for measure, count in self.refusals.items()}
 
     async def keep_small(self) -> None:

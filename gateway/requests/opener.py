@@ -35,11 +35,15 @@ _REFUSED = (RateLimited, *_NO_MONEY)
 
 
 async def open_first(services: Services, trip: Trip) -> Answer:
-    """The best candidate that begins to answer; one that fails before its first byte is replaced by the next.
+    """Return the answer of the best candidate that begins to answer.
 
-    A candidate that the caller's money or limits do not cover is also replaced, by those that they cover. If none
-    of these answers, the caller gets that refusal. The only ones left may have asked for a pause, or be
-    a gateway that restarts. Then the request waits for the end of the first of these, within its timeout.
+    One that fails before its first byte is replaced by the next. A candidate that the caller's money or limits do
+    not cover is also replaced, by those that they cover. If none of these answers, the caller gets that refusal.
+    The only ones left may have asked for a pause, or be a gateway that restarts. Then the request waits for the
+    end of the first of these, within its timeout.
+
+    Raises the first refusal by limits or money, otherwise the last LaneFailed, otherwise the reason for having no
+    candidate.
     """
     failure: LaneFailed | None = None
     refusal: Exception | None = None

@@ -180,7 +180,7 @@ def _unable(offer: Offer, need: Need) -> Objection | None:
 
 
 def context_needed(need: Need) -> float:
-    """Tokens of context without which an answer is out of the question."""
+    """Return the tokens of context without which an answer is impossible."""
     return _CONTEXT_CERTAIN * need.prompt_tokens + (need.output_tokens or 0)
 
 

@@ -66,7 +66,10 @@ class Recent:
 
 
 class History:
-    """Samples the metrics. One event loop owns it; `witness` may be called by any one thread."""
+    """Samples the metrics. One event loop owns it; `witness` may be called by any one thread.
+
+    `clock` gives seconds since the epoch.
+    """
 
     def __init__(self, metrics: Metrics, load: Load, clock: Callable[[], float] = time.time) -> None:
         self._metrics = metrics

@@ -94,7 +94,7 @@ def of_all_lanes(spreads: Mapping[tuple[str, str], tuple[int, ...]], name: str) 
 
 
 def spread_over(begin_s: float, end_s: float, step_s: int) -> Iterator[tuple[int, float]]:
-    """Which part of a time falls into which slot; the parts come to 1. A moment falls into one."""
+    """Yield each slot with the share of a time that falls into it. A moment falls into one slot."""
     first, last = int(begin_s // step_s), int(end_s // step_s)
     if last <= first:
         yield last, 1.0
@@ -107,9 +107,10 @@ def spread_over(begin_s: float, end_s: float, step_s: int) -> Iterator[tuple[int
 
 
 def percentile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """The value that `share` of the observations do not exceed, by buckets; None without observations.
+    """Return the value that `share` of the observations do not exceed, by buckets; None without observations.
 
-    Observations are assumed to be evenly spread inside a bucket. Beyond the last bound the result is that bound.
+    It is in the unit of `bounds`. Observations are assumed to be evenly spread inside a bucket. Beyond the last
+    bound the result is that bound.
     """
     total = sum(counts)
     if not total:

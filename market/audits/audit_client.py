@@ -44,6 +44,10 @@ class BuyerAuditClient:
         await self._client.aclose()
 
     async def ask(self, listing: str, request: Mapping[str, Any], ceiling_nano: int) -> AuditAnswer:
+        """Buy one answer of a listing for at most `ceiling_nano`.
+
+        Raises Unanswered if no valid answer comes.
+        """
         headers = {
             "x-request-id": f"{AUDIT_ID}{uuid4().hex}",
             "x-millrace-listing": listing,

@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 async def shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end and return its result. A cancellation is raised only after it has ended.
+    """Run `work` to its end and return its result. `work` must end by itself.
 
-    `work` must end by itself.
+    Raises what `work` raises. A cancellation is raised only after `work` has ended.
     """
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None

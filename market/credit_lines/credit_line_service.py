@@ -58,7 +58,10 @@ class CreditLineService:
         return self.friends.keep(Friendship(line, self._own.id, own_signature))
 
     def heard(self, text: str) -> Friendship:
-        """Return what a friend's text says, checked; nothing is stored."""
+        """Return what a friend's text says, checked; nothing is stored.
+
+        Raises StatementInvalid if the friend has not signed it.
+        """
         told = self.friends.heard(read(text))
         if told.friend_signature is None:
             raise StatementInvalid("the friend has not signed this credit line")
@@ -68,7 +71,10 @@ class CreditLineService:
         return self.friends.find(told.line.id)
 
     def accept(self, told: Friendship, now_ms: int) -> tuple[Friendship, bool]:
-        """Store what a friend says, and sign the line if we have not; also return whether we did."""
+        """Store what a friend says, and sign the line if we have not; also return whether we did.
+
+        Raises StatementInvalid if the friend's offer has expired.
+        """
         known = self.known(told)
         merged = known.merged(told) if known else told
         if merged.own_signature is not None or merged.friend_signature is None:

@@ -111,7 +111,10 @@ class Friends:
         return CreditLineExport(_raw(records), _raw(self._own.statements), url)
 
     def keep(self, friendship: Friendship) -> Friendship:
-        """Merge into what is known of this line; on disk when this returns."""
+        """Merge into what is known of this line; on disk when this returns.
+
+        Raises StatementInvalid for a new line beyond LINES_MAX.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._folder / "friends.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:

@@ -73,7 +73,12 @@ class House:
         return cls(office, *services, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters)
 
     async def ask(self, question: Callable[..., T], *arguments: Any) -> T:
-        """Run `question` in a thread and return its result. Raises errors of this API."""
+        """Run `question` in a thread and return its result.
+
+        The market's errors become errors of this API. Raises RequestInvalid for invalid records and statements,
+        and NotFound for unregistered ones. Raises Conflict if the marketplace refuses, and Overloaded if it cannot
+        count tokens now.
+        """
         try:
             return await anyio.to_thread.run_sync(question, *arguments, limiter=self.threads)
         except RecordInvalid as error:

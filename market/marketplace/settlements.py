@@ -67,6 +67,7 @@ class Settlements:
             NotRegistered: the house has issued no such allocation.
             RecordInvalid, IdentityInvalid, StatementInvalid: one record cannot be trusted; none is stored.
             HouseRefuses: it ended too long ago to book anything on it.
+            LedgerBusy: too many other requests settle the same allocation now.
         """
         for _ in range(_TRIES_MAX):
             with self.office.read() as session:

@@ -61,6 +61,11 @@ class CheckedDialer(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first address of `host` that answers.
+
+        `timeout` is in seconds: for finding the name, and again for all addresses together. Raises Unreachable if
+        the name is not found in time.
+        """
         try:
             async with asyncio.timeout(timeout):
                 addresses = await self._addresses(host, port)

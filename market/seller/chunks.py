@@ -96,7 +96,10 @@ class Chunks:
 
 
 def encoded(chunk: dict[str, Any]) -> bytes:
-    """Return a chunk encoded for a piece, without log probabilities if they alone make it too long."""
+    """Return a chunk encoded for a piece, without log probabilities if they alone make it too long.
+
+    Raises ChunkBroken if it is too long even so.
+    """
     data = msgspec.json.encode(chunk)
     if len(data) < PIECE_BYTES_MAX:
         return data

@@ -86,7 +86,7 @@ class Creditor:
 
         Raises:
             RecordInvalid, StatementInvalid, IdentityInvalid: the records are invalid.
-            Refused: the records may be valid, but this seller does not accept them.
+            JobRefused: the records may be valid, but this seller does not accept them.
         """
         return self.credited(self.backed(backing), statements)
 
@@ -94,7 +94,7 @@ class Creditor:
         """Return whose channel it is. Signatures are checked only if their issuer matters here.
 
         Raises:
-            RecordInvalid, StatementInvalid, Refused: see `read`.
+            RecordInvalid, StatementInvalid, JobRefused: see `read`.
         """
         if len(backing) not in (1, 2):
             raise StatementInvalid("a channel needs one allocation, or the two records of a credit line")
@@ -105,7 +105,8 @@ class Creditor:
         """Return the channel with its buyer's statements about its keys. Repeated statements count once.
 
         Raises:
-            RecordInvalid, StatementInvalid, IdentityInvalid, Refused: see `read`.
+            RecordInvalid, StatementInvalid, IdentityInvalid: see `read`.
+            JobRefused: there are too many statements, or see `read`.
         """
         terms = backed.terms
         raws = list(dict.fromkeys(statements))

@@ -56,7 +56,7 @@ class ReceiptSigner:
         return grown
 
     def check_room(self, promise: Promise, sealed_bytes: int) -> None:
-        """Limit unsigned answers to what can be proved. Raises Refused."""
+        """Limit unsigned answers to what can be proved. Raises JobRefused."""
         voucher = promise.voucher
         if self.proofs is not None and not self.proofs.has_room(voucher.channel, voucher.lane, sealed_bytes):
             raise JobRefused("full", "Too many answers of this channel are unsigned. Sign for them and try again.")

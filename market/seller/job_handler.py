@@ -67,7 +67,7 @@ class JobAdmission:
         self.is_empty.set()
 
     def check_open(self) -> None:
-        """Raises Refused if nothing is admitted."""
+        """Raises JobRefused if nothing is admitted."""
         if self.closed == "draining":
             raise JobRefused(self.closed, "This seller is shutting down.")
         if self.closed is not None:
@@ -75,7 +75,7 @@ class JobAdmission:
 
     @contextmanager
     def slot(self, model: str) -> Generator[None]:
-        """Take one of the model's slots within the block. Raises Refused if none is free."""
+        """Take one of the model's slots within the block. Raises JobRefused if none is free."""
         if self._running[model] >= self.slots.get(model, 0):
             raise JobRefused("full", "All slots of this model are in use. Try again shortly.")
         self._running[model] += 1
@@ -119,7 +119,8 @@ class JobHandler:
         """Store buyers' vouchers and receipts for channels known here; return how many lanes grew.
 
         Raises:
-            MarketError: a record is invalid, or its channel is unknown here.
+            StatementInvalid: the channel is unknown here.
+            MarketError: a record is invalid.
         """
         by_channel: dict[str, list[bytes]] = {}
         for raw in raws:

@@ -38,7 +38,10 @@ class ListingOffer:
 
 
 class LiveListings:
-    """Offers by their listing's digest; expired ones are forgotten together with their sealing keys."""
+    """Offers by their listing's digest; expired ones are forgotten together with their sealing keys.
+
+    `monotonic` gives seconds that never go back.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

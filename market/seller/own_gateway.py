@@ -118,7 +118,7 @@ class OwnGateway:
     async def idle(self, version: int | None = None, state: str = "") -> Idle:
         """Return how idle the gateway is; with a version, wait until that changes or the wait ends.
 
-        `state` is the agent's own state.
+        `state` is the agent's own state. Raises GatewayAway if it gives no valid answer.
         """
         wait = "" if version is None else f"&wait_s={IDLE_WAIT_S:g}&version={version}"
         query = f"?state={quote(state[:_STATE_MAX])}{wait}"
@@ -134,6 +134,7 @@ class OwnGateway:
 
         Raises:
             UpstreamRefused: the gateway issues none.
+            GatewayAway: it gives no valid answer.
         """
         async with self._asking_key:
             if self._key is None:

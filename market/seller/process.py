@@ -71,7 +71,10 @@ async def run(
 
 @contextlib.contextmanager
 def listening(port: int) -> Generator[socket.socket]:
-    """Yield a socket on loopback only: outside callers come through the tunnel."""
+    """Yield a socket on loopback only: outside callers come through the tunnel.
+
+    Raises SettingsInvalid if the port cannot be used.
+    """
     try:
         listener = socket.create_server(("127.0.0.1", port), backlog=128)
     except OSError as error:

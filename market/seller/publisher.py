@@ -38,7 +38,10 @@ class _Listed:
 
 
 class Publisher:
-    """Keeps the listings of what is sold. `show` publishes what can be sold; `withdraw` ends all of it."""
+    """Keeps the listings of what is sold. `show` publishes what can be sold; `withdraw` ends all of it.
+
+    `monotonic` gives seconds that never go back.
+    """
 
     def __init__(
         self,

@@ -20,7 +20,10 @@ class Seal:
 
 
 class Seals:
-    """The seal for new listings. Valid listings keep their seals; others are forgotten."""
+    """The seal for new listings. Valid listings keep their seals; others are forgotten.
+
+    `monotonic` gives seconds that never go back.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

@@ -47,7 +47,7 @@ class Upstream:
         """Wait a moment, in case the gateway refuses.
 
         Raises:
-            Refused: the gateway refused, and nothing was sent to the buyer yet.
+            JobRefused: the gateway refused, and nothing was sent to the buyer yet.
         """
         try:
             async with asyncio.timeout(HEAD_S):

@@ -54,7 +54,7 @@ def order_of(wanted: JobBody, offer: ListingOffer, voucher: Voucher) -> GatewayR
     Slow: it counts the prompt's tokens.
 
     Raises:
-        Refused: the request does not fit this offer, is too long, or the voucher does not pay for it.
+        JobRefused: the request does not fit this offer, is too long, or the voucher does not pay for it.
     """
     request = {name: value for name, value in wanted.request.items() if name not in _IGNORED and value is not None}
     if unknown := sorted(request.keys() - _FIELDS[wanted.kind]):
@@ -133,7 +133,7 @@ class Blocked:
         return cls({flag: re.compile(rf"(?<!\w)(?:{joined})(?!\w)") for flag, joined in found.items() if joined})
 
     def check(self, request: Mapping[str, Any]) -> None:
-        """Raises Refused if the owner does not want this content."""
+        """Raises JobRefused if the owner does not want this content."""
         if not self.phrases:
             return
         for text in map(_plain, _texts(request)):

@@ -110,6 +110,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        """Begin the request.
+
+        Raises a GatewayError for a head that is not served: the parser then calls send_400_response.
+        """
         self._problem = self._problem_with_head()
         if self._problem:
             raise self._problem  # which ends the parser's work, and leads to send_400_response

@@ -178,17 +178,25 @@ class Connection(asyncio.Protocol):
     # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """Refuse data after a whole answer: it answers no request. The parser may be in the middle of it."""
+        """Refuse data after a whole answer: it answers no request. The parser may be in the middle of it.
+
+        Raises ValueError, which ends the parser's work.
+        """
         if self._is_over:
             raise ValueError("not asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep one header of the answer. Raises ValueError if there are more than HEADERS_MAX."""
         self._header_count += 1
         if self._header_count > HEADERS_MAX:
             raise ValueError("too many headers")
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        """Give the receiver the final head.
+
+        Raises ValueError for a switch of protocols, or after INTERIM_MAX interim heads.
+        """
         status = self._status = self._parser.get_status_code()
         if status == _SWITCHING:
             raise ValueError("not asked for")

@@ -31,6 +31,11 @@ class Exchange:
     """Whether the client disconnected, as far as the server knows now."""
 
     async def body(self, bytes_max: int, timeout_s: float) -> bytes:
+        """Return the request's whole body.
+
+        Raises HungUp if the client disconnects, and Refusal if the body is above `bytes_max` or takes longer than
+        `timeout_s`.
+        """
         parts, size = [], 0
         try:
             async with asyncio.timeout(timeout_s):

@@ -6,6 +6,7 @@ import orjson
 
 
 def note(event: str, **fields: str | int | float | None) -> None:
+    """Write one line to the log. Names of `fields` end in their units; a field that is None is left out."""
     known = {name: value for name, value in fields.items() if value is not None}
     line = orjson.dumps({"event": event, **known})
     try:

@@ -42,6 +42,8 @@ async def verify(
     One verification at a time. Accounts are added up only by one that comes from block 1 to the end: where that
     takes longer there is `millrace ledger verify`. The newest block that this gateway has seen must be there. An
     event may be without a block for `unproven_max_s` seconds.
+
+    Raises Overloaded while another verification runs, and RequestInvalid if `from_block` is not in the ledger.
     """
     services = operator.services
     if services.verifying.locked():

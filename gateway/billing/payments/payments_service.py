@@ -50,7 +50,12 @@ class Till:
         return "live" if self.is_live else "test: no money moves"
 
     async def ask(self, question: Callable[..., T], *arguments: Any) -> T:
-        """Return the answer, or say what went wrong in this API's terms."""
+        """Run `question` in a thread and return its result.
+
+        Errors of payments become errors of this API. Raises RequestInvalid for a wrong field, NotFound for an
+        unknown object, PaymentRefused if Stripe refuses, and Overloaded if it does not answer. Raises Conflict if
+        payments are stopped or the idempotency key was used for another request.
+        """
         if self.keeper.wrong:
             raise Conflict(f"Payments stand still: {self.keeper.wrong}.")
         try:

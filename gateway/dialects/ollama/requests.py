@@ -68,6 +68,7 @@ def read_embed(raw: bytes) -> Question:
 
 
 def read_embeddings(raw: bytes) -> Question:
+    """Return the question of an older embeddings request. Raises RequestInvalid if it has no prompt."""
     asked = decode(_embeddings, raw)
     if not asked.prompt:
         raise RequestInvalid("prompt: missing", param="prompt", code="missing_required_parameter")

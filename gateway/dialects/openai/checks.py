@@ -11,6 +11,7 @@ _TOKEN_DIGITS = 10
 
 
 def check_embedding(request: EmbeddingRequest) -> None:
+    """Raises RequestInvalid if inputs are of mixed kinds, too many or empty."""
     _check_one_kind(request.input, "input")
     inputs: list[str] | list[list[int]] = request.texts or request.token_ids
     if len(inputs) > INPUTS_MAX:
@@ -28,6 +29,7 @@ def check_completion(request: CompletionRequest) -> None:
 
 
 def check_chat(request: ChatRequest) -> None:
+    """Raises RequestInvalid if fields contradict one another, or if a message, tool or format is malformed."""
     _check_stream_options(request)
     if request.top_logprobs and not request.logprobs:
         raise RequestInvalid("top_logprobs: only allowed with logprobs: true", param="top_logprobs")

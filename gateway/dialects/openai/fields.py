@@ -55,6 +55,7 @@ class Extras(Struct, frozen=True, forbid_unknown_fields=True):
     weights: Annotated[str, Meta(max_length=200)] | None = None
 
     def __post_init__(self) -> None:
+        """Raises ValueError if `resume` has more than HAD_TOKENS_MAX tokens."""
         if self.had_tokens > HAD_TOKENS_MAX:
             raise ValueError(f"resume has {self.had_tokens} tokens in all; {HAD_TOKENS_MAX} are allowed")
 

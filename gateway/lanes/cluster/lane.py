@@ -99,7 +99,11 @@ class ClusterLane:
         return frozenset(found)
 
     async def open(self, call: Call, offer: Offer) -> Answer:
-        """Returns with the first text, or all of it when the caller does not stream."""
+        """Returns with the first text, or all of it when the caller does not stream.
+
+        Raises LaneBusy if the cluster has no room or no model, RequestInvalid for a resumption that does not fit,
+        and GenerationError.
+        """
         if isinstance(call.request, EmbeddingRequest):
             return await open_embeddings(self._controller.embeddings, call, offer, self._patience_s)
         if self._controller.model is None:

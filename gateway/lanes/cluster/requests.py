@@ -67,7 +67,10 @@ def requests_of(
 
 
 def echo_of(request: GenerationRequest, prompt: Prompt) -> str:
-    """The prompts that the answers begin with, if the caller requests an echo."""
+    """The prompts that the answers begin with, if the caller requests an echo.
+
+    Raises RequestInvalid if the prompt is not text.
+    """
     if isinstance(request, ChatRequest) or not request.echo:
         return ""
     if isinstance(prompt, TextPrompt):

@@ -74,7 +74,7 @@ class MarketLane:
         chance: Callable[[], float] = random.random,
         aliases: Callable[[], Aliases] = dict,
     ) -> None:
-        """`aliases` gives what names stand for just now."""
+        """`aliases` gives what names stand for now; `chance` gives random numbers from 0 to 1."""
         self._settings = settings
         self._aliases = aliases
         self._buyer = buyer
@@ -122,6 +122,10 @@ class MarketLane:
         return Pinned(self._folder / f"{sha256}.json", sha256) if sha256 else None
 
     async def open(self, call: Call, offer: Offer) -> Answer:
+        """Returns when the first bytes of a seller's answer are there.
+
+        Raises LaneBusy while the buyer process is not available, and other kinds of LaneFailed if it fails.
+        """
         body = _body(call, offer)
         stack = AsyncExitStack()
         try:

@@ -7,9 +7,10 @@ LINES_MAX = 20_000
 
 
 def read_gauges(text: bytes, names: Iterable[str]) -> dict[str, float]:
-    """The named series, each summed over its labels; those that are not there, or are no numbers, are left out.
+    """Return the named series, each in its own unit and summed over its labels.
 
-    Servers of several engines in one process write a line for each of them.
+    Series that are missing or are no numbers are left out. Servers of several engines in one process write a line
+    for each of them.
     """
     wanted = {name.encode() for name in names}
     sums: dict[str, float] = {}
@@ -35,6 +36,6 @@ def _value(text: bytes) -> float | None:
 
 
 def count(sums: dict[str, float], name: str) -> int | None:
-    """A number of requests."""
+    """Return a number of requests; None if the series is missing."""
     value = sums.get(name)
     return None if value is None else int(min(value, 1_000_000))

@@ -142,7 +142,10 @@ def judge(
 
 
 def pause_after(misses: int, probe_s: float, *, is_busy: bool) -> float:
-    """Seconds until the next probe: soon after a failure and then ever later, often where much goes on."""
+    """Return the seconds until the next probe.
+
+    They are few after a first failure and double with each further one. A busy backend is probed often.
+    """
     if misses:
         return min(probe_s, _FIRST_PAUSE_S * 2.0 ** min(misses - 1, 16))
     if is_busy:

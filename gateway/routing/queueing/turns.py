@@ -46,7 +46,8 @@ class Wish:
 class Turns:
     """The slots of every backend. One event loop owns it.
 
-    A backend that does not state its slots (None) has `connections_max`; none has more.
+    A backend that does not state its slots (None) has `connections_max`; none has more. `clock` gives seconds that
+    never go back.
     """
 
     def __init__(

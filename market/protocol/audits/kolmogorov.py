@@ -12,7 +12,10 @@ _ALIKE = 0.01
 
 
 def distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the greatest distance between their distribution functions, from 0 to 1. Neither may be empty."""
+    """Return the greatest distance between the distribution functions of `one` and `other`, from 0 to 1.
+
+    Both have the same unit, and neither may be empty.
+    """
     one, other = sorted(one), sorted(other)
     places = {*one, *other}
     return max(abs(bisect_right(one, x) / len(one) - bisect_right(other, x) / len(other)) for x in places)

@@ -49,11 +49,12 @@ class Deterrence:
     detection: float
 
     def holds(self, rate: float) -> bool:
+        """Tell whether cheating does not pay if the share `rate` of requests are audits."""
         seen = rate * self.detection
         return seen * self.forfeit_nano > self.gain_nano * (1 - seen)
 
     @property
     def rate_min(self) -> float:
-        """The rate from which on cheating does not pay; above 1 if no rate is enough."""
+        """The share of audits from which on cheating does not pay; above 1 if no share is enough."""
         # p*d = g / (F + g) where both sides are equal.
         return self.gain_nano / ((self.forfeit_nano + self.gain_nano) * self.detection)

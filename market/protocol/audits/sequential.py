@@ -32,7 +32,10 @@ class Stakes:
 
     @property
     def total(self) -> float:
-        """The mean of the stakes. It is as strong evidence as a single stake and keeps its bound."""
+        """The mean of the stakes, as a factor of the first stake.
+
+        It is as strong evidence as a single stake and keeps its bound.
+        """
         return sum(self.each) / len(self.each)
 
     @property

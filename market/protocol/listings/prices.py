@@ -34,6 +34,6 @@ def cost_nano(prices: Prices, prompt_tokens: int, cached_tokens: int, completion
 def effective_nano(nano: int, success_rate: float, waited_s: float = 0.0, second_nano: int = 0) -> float:
     """Return the real cost of one answer, including failed attempts and seconds of delay.
 
-    `success_rate` is above 0. `waited_s` is the delay in seconds, `second_nano` the cost of one of them.
+    `success_rate` is a share above 0. `waited_s` is the delay in seconds, `second_nano` the cost of one of them.
     """
     return nano / success_rate + max(0.0, waited_s) * second_nano

@@ -43,6 +43,7 @@ class Candidate:
 
     @property
     def headroom(self) -> float:
+        """The free share of the seller's cap, from 0 to 1."""
         return self.cap.headroom(self.in_flight)
 
     def effective_nano(self, need: Need) -> float:

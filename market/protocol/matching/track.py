@@ -29,10 +29,10 @@ class Tally:
 
     @property
     def lower_bound(self) -> float:
-        """The lowest likely rate, nine times out of ten: Wilson's bound, which is close to the Beta
-        distribution's.
+        """The lowest likely probability of success, nine times out of ten.
 
-        It grows with the number of outcomes. A new seller has a low one, however well it began.
+        It is Wilson's bound, which is close to the Beta distribution's. It grows with the number of outcomes. A
+        new seller has a low one, however well it began.
         """
         n, rate = self.good + self.bad + 2, self.rate
         centre = rate + _Z**2 / (2 * n)

@@ -16,7 +16,10 @@ from runtime.errors import RequestInvalid
 async def bring_text(
     house: House, person: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
 ) -> dict[str, Any]:
-    """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record."""
+    """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record.
+
+    Raises RequestInvalid if `listing` is malformed, and the errors of that route.
+    """
     text = DisputedText(content=content.replace("\r\n", "\n"), reasoning=reasoning.replace("\r\n", "\n"))
     try:
         wanted = NewDispute(allocation=raw, lane=lane, listing=listing.strip() or None, texts={0: text})

@@ -98,7 +98,10 @@ async def onboard(request: Request, visitor: Seller) -> Response:
 
 @router.get("/statement.csv")
 async def statement_csv(visitor: Seller, before: Before = None) -> Response:
-    """Download all entries of the visitor's earnings here, newest first, a thousand lines at a time."""
+    """Download all entries of the visitor's earnings here, newest first, a thousand lines at a time.
+
+    Raises NotFound if this gateway is not a marketplace.
+    """
     house = visitor.services.house
     if house is None:
         raise NotFound(

@@ -89,7 +89,10 @@ async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
 
 @router.post("/disputes/{dispute}/decide")
 async def decide(request: Request, visitor: Operator, dispute: Named) -> Response:
-    """Retry deciding an overdue dispute without an answer; the rule decides, not the operator."""
+    """Retry deciding an overdue dispute without an answer; the rule decides, not the operator.
+
+    Raises NotFound if the dispute is not overdue.
+    """
     house = _house(visitor)
     await read_form(request, visitor, Nothing)
     from gateway.console.pages.selling.desks import quarrels

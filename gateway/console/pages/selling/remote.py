@@ -83,6 +83,7 @@ class RemoteAccount:
         return Connect(True, found.ready, found.reason)
 
     async def onboard(self, once: str) -> str:
+        """Return the link to Stripe's onboarding. Raises Overloaded if the marketplace gives no https link."""
         url = (await self._ask("/accounting/v1/sellers/onboard", _Link, {}, once)).url
         if not url.startswith("https://"):
             raise Overloaded(f"Invalid answer from {self.house}: the link does not lead to Stripe.")
@@ -123,7 +124,11 @@ class RemoteAccount:
 
 
 def read_reply(reply: "OutboundReply", shape: type[S], house: str) -> S:
-    """Return a marketplace's answer, or raise its error as a gateway error; the answer is untrusted."""
+    """Return a marketplace's answer, or raise its error as a gateway error; the answer is untrusted.
+
+    Raises Overloaded for an unreadable answer and for statuses 429 and 5xx. Raises FeatureUnsupported, NotFound
+    and PaymentRefused as the marketplace does, otherwise RequestInvalid.
+    """
     try:
         if reply.status == 200:
             return msgspec.json.decode(reply.body, type=shape)

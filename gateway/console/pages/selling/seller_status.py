@@ -95,7 +95,10 @@ async def show_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
 
 @router.post("/dispute")
 async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: Lane) -> Response:
-    """Submit the text through the marketplace's own route; the first to do so opens the dispute, at a fee."""
+    """Submit the text through the marketplace's own route; the first to do so opens the dispute, at a fee.
+
+    Raises NotFound if the visitor has no such allocation.
+    """
     house = _house(visitor)
     from gateway.console.pages.selling.desks import allocation_raw
     from gateway.console.pages.selling.dispute_data import bring_text

@@ -75,6 +75,7 @@ async def begin(request: Request, visitor: Operator) -> Response:
 
 @router.get("/{step}")
 async def step(request: Request, visitor: Operator, step: str) -> Response:
+    """Show a step of the wizard, or the summary for `check`. Raises NotFound if there is no such step."""
     if step == "check":
         return await _check(visitor, _given(request))
     if step not in STEPS:
@@ -111,7 +112,10 @@ async def write(request: Request, visitor: Operator) -> Response:
 
 @router.post("/unlist")
 async def unlist(request: Request, visitor: Operator) -> Response:
-    """Remove one model from millrace.toml; a running agent sells it until it is restarted."""
+    """Remove one model from millrace.toml; a running agent sells it until it is restarted.
+
+    Raises RequestInvalid if no model is named or the file is invalid, and NotFound if the file lacks the model.
+    """
     form = await read_form(request, visitor, What)
     if form.value is None:
         raise RequestInvalid("model: name the model to remove", param="model")

@@ -66,7 +66,10 @@ _bound_redaction()
 
 @lru_cache(maxsize=1024)
 def provider_of(litellm_model: str) -> str:
-    """The provider's name as litellm spells it, `openai` or `anthropic` for example."""
+    """The provider's name as litellm spells it, for example `openai`.
+
+    Raises Refusal if litellm knows none for the model.
+    """
     try:
         _, provider, _, _ = litellm.get_llm_provider(model=litellm_model)
     except litellm.BadRequestError:

@@ -31,6 +31,7 @@ class Relay:
     timeouts: Timeouts
 
     async def run(self, exchange: Exchange) -> None:
+        """Ask the provider and send its answer. Raises Refusal if it refuses or is too slow."""
         asking = adapters.ask(self.request, self.model, self.secrets, self.timeouts)
         try:
             async with asyncio.timeout(self.timeouts.total_s):

@@ -97,7 +97,7 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 
 
 def parse(body: bytes, kind: Literal["chat", "completion"]) -> Request:
-    """The request in `body`, or a Refusal that names the field at fault."""
+    """Return the request in `body`. Raises a Refusal that names the field at fault."""
     try:
         request: Request = _DECODERS[kind].decode(body)
     except msgspec.ValidationError as error:

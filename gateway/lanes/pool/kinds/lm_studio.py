@@ -62,6 +62,7 @@ class _ListV1(Struct, frozen=True):
 
 class LmStudioReader:
     async def read(self, asker: Asker) -> BackendReport:
+        """Return the current report. Raises ProbeFailed if the server does not list its models."""
         listing = Listing()
         reply = await asker.get("/api/v0/models", LIST_BYTES_MAX)
         if v0 := reply.read(_ListV0):

@@ -28,6 +28,7 @@ class _Card(Struct, frozen=True):
 
 class TabbyReader:
     async def read(self, asker: Asker) -> BackendReport:
+        """Return the current report. Raises ProbeFailed if no model is loaded or the server does not name it."""
         reply = await asker.get("/v1/model")
         card = reply.read(_Card)
         if card is None:
@@ -61,6 +62,7 @@ class _Instances(Struct, frozen=True):
 
 class ExoReader:
     async def read(self, asker: Asker) -> BackendReport:
+        """Return the current report. Raises ProbeFailed if no model is placed."""
         listed = read_list(await asker.models())
         placed = (await asker.get("/ollama/api/ps")).read(_Instances)
         names = {one.model or one.name for one in placed.models} if placed else None

@@ -92,6 +92,7 @@ class OllamaReader:
         self._shown: dict[tuple[str, str], _Show] = {}
 
     async def read(self, asker: Asker) -> BackendReport:
+        """Return the current report. Raises ProbeFailed if the server does not list its models."""
         reply = await asker.get("/api/tags", LIST_BYTES_MAX)
         tags = reply.read(_Tags)
         if tags is None:
