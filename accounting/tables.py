@@ -1,7 +1,7 @@
 """Define the tables of the books: accounts with their running totals, events, transfers, usage and promo lots.
 
 Events, transfers, usage rows and lots are append-only. An account's totals change only by a transfer that touches
-it. Triggers enforce both on SQLite and on PostgreSQL (migrations/versions/0001_ledger.py), so neither a bug nor a
+it. Triggers enforce both on SQLite and on PostgreSQL (migrations/first_schema), so neither a bug nor a
 manual SQL statement can rewrite the past. The one writer assigns the numbers (`id`, `seq`) without gaps, in the
 order of commits.
 
