@@ -20,7 +20,7 @@ def create() -> None:
     op.bulk_insert(leader, [nobody])
     op.create_table("ledger_gateway", text("fingerprint", key=True), text("certificate"), number("expires_ns"))
     op.create_table(
-        "coordination_seat", text("name", key=True), number("epoch"), text("holder"), number("expires_ns")
+        "coordination_lease", text("name", key=True), number("epoch"), text("holder"), number("expires_ns")
     )
     op.create_table(
         "coordination_entry",

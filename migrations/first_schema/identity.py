@@ -38,8 +38,8 @@ def _create_users() -> None:
         wide("created_ns"),
         sa.UniqueConstraint("name", name="organization_name"),
     )
-    person = op.create_table(
-        "person",
+    users = op.create_table(
+        "users",
         text("user_id", key=True),
         sa.Column("organization_id", sa.Text, sa.ForeignKey("organization.organization_id"), nullable=False),
         text("name"),
@@ -48,13 +48,13 @@ def _create_users() -> None:
         *texts("issuer", "subject", optional=True),
         wide("created_ns"),
         wide("removed_ns", optional=True),
-        sa.UniqueConstraint("issuer", "subject", name="person_subject"),
+        sa.UniqueConstraint("issuer", "subject", name="users_subject"),
     )
-    op.create_index("person_organization", "person", ["organization_id"])
+    op.create_index("users_organization", "users", ["organization_id"])
     awaits_sign_in = sa.text("subject IS NULL AND removed_ns IS NULL")
     op.create_index(
-        "person_email",
-        "person",
+        "users_email",
+        "users",
         ["email"],
         unique=True,
         sqlite_where=awaits_sign_in,
@@ -63,7 +63,7 @@ def _create_users() -> None:
     now_ns = time.time_ns()
     op.bulk_insert(organization, [{"organization_id": "home", "name": "home", "created_ns": now_ns}])
     owner = {"user_id": "owner", "organization_id": "home", "name": "owner", "role": "admin", "created_ns": now_ns}
-    op.bulk_insert(person, [owner])
+    op.bulk_insert(users, [owner])
 
 
 def _create_keys() -> None:
@@ -83,11 +83,11 @@ def _create_keys() -> None:
         *texts("models", "regions", optional=True),
         text("privacy", default="public"),
         integer("priority", default="0"),
-        integer("may_administer", default="0"),
+        integer("has_admin_access", default="0"),
         wide("expires_ns", optional=True),
         text("previous_digest", optional=True),
         wide("previous_until_ns", optional=True),
-        integer("is_guest", default="0"),
+        integer("is_preemptible", default="0"),
     )
     op.create_index("api_key_user", "api_key", ["user_id"])
     op.create_index("api_key_previous", "api_key", ["previous_digest"], unique=True)
@@ -108,15 +108,15 @@ def _create_sessions() -> None:
     op.create_index("console_session_user", "console_session", ["user_id"])
     op.create_index("console_session_expires", "console_session", ["expires_ns"])
     op.create_table(
-        "person_password",
-        sa.Column("user_id", sa.Text, sa.ForeignKey("person.user_id"), primary_key=True),
+        "user_password",
+        sa.Column("user_id", sa.Text, sa.ForeignKey("users.user_id"), primary_key=True),
         text("hash"),
         wide("changed_ns"),
     )
     op.create_table(
         "password_link",
         text("digest", key=True),
-        sa.Column("user_id", sa.Text, sa.ForeignKey("person.user_id"), nullable=False),
+        sa.Column("user_id", sa.Text, sa.ForeignKey("users.user_id"), nullable=False),
         integer("is_first"),
         wide("expires_ns"),
     )

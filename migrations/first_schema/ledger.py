@@ -12,7 +12,7 @@ def create() -> None:
     _create_transfer()
     _create_usage()
     _create_prices()
-    _create_lots()
+    _create_credit_grants()
     _create_proofs()
 
 
@@ -143,27 +143,27 @@ def _create_prices() -> None:
     op.create_table(
         "price_version",
         *(text(name, key=True) for name in ("lane", "name")),
-        sa.Column("from_ns", BIG, primary_key=True),
+        sa.Column("valid_from_ns", BIG, primary_key=True),
         sa.Column("price_id", sa.Text, sa.ForeignKey("price.id"), nullable=False),
         text("source"),
         sqlite_strict=True,
     )
 
 
-def _create_lots() -> None:
+def _create_credit_grants() -> None:
     op.create_table(
-        "promo_lot",
+        "credit_grant",
         text("id", key=True),
         text("user_id"),
         number("amount_nano"),
         *texts("scope", "reason"),
         *numbers("created_ns", "expires_ns"),
-        sa.CheckConstraint("amount_nano > 0", name="promo_lot_amount"),
-        sa.CheckConstraint("scope IN ('cloud', 'market', 'all')", name="promo_lot_scope"),
+        sa.CheckConstraint("amount_nano > 0", name="credit_grant_amount"),
+        sa.CheckConstraint("scope IN ('cloud', 'market', 'all')", name="credit_grant_scope"),
         sqlite_strict=True,
     )
-    op.create_index("promo_lot_user", "promo_lot", ["user_id", "expires_ns"])
-    op.create_index("promo_lot_expires", "promo_lot", ["expires_ns"])
+    op.create_index("credit_grant_user", "credit_grant", ["user_id", "expires_ns"])
+    op.create_index("credit_grant_expires", "credit_grant", ["expires_ns"])
 
 
 def _create_proofs() -> None:
@@ -188,9 +188,9 @@ def _create_proofs() -> None:
         sqlite_strict=True,
     )
     op.create_table(
-        "accepted_breach",
+        "accepted_violation",
         text("rule", key=True),
-        text("place", key=True),
+        text("location", key=True),
         text("reason"),
         number("accepted_ns"),
         sqlite_strict=True,

@@ -22,74 +22,74 @@ def create() -> None:
 
 def _create_sellers() -> None:
     op.create_table(
-        "house_seller",
+        "marketplace_seller",
         text("user_id", key=True),
         *numbers("registered_ns", "matured_seq"),
-        text("barred_why", optional=True),
+        text("suspended_reason", optional=True),
         number("forfeited_ns", optional=True),
     )
-    op.create_table("house_identity", text("identity", key=True), text("user_id"), number("registered_ns"))
-    op.create_index("house_identity_user", "house_identity", ["user_id"])
-    op.create_table("house_statement", text("digest", key=True), *texts("issuer", "kind", "raw"))
-    op.create_index("house_statement_issuer", "house_statement", ["issuer"])
+    op.create_table("marketplace_identity", text("identity", key=True), text("user_id"), number("registered_ns"))
+    op.create_index("marketplace_identity_user", "marketplace_identity", ["user_id"])
+    op.create_table("marketplace_statement", text("digest", key=True), *texts("issuer", "kind", "raw"))
+    op.create_index("marketplace_statement_issuer", "marketplace_statement", ["issuer"])
 
 
 def _create_allocations() -> None:
     op.create_table(
-        "house_allocation",
+        "marketplace_allocation",
         text("id", key=True),
-        *texts("digest", "raw", "buyer_user", "seller_user"),
+        *texts("digest", "raw", "buyer_user_id", "seller_user_id"),
         number("limit_nano"),
         integer("fee_bps"),
         *numbers("created_ns", "expires_ns", "version"),
-        *texts("evidence", "seen", "decided"),
-        *numbers("jobs", "turns", "drawn_nano"),
-        number("look_ns", optional=True),
+        *texts("evidence", "unanswered", "decisions"),
+        *numbers("jobs", "draws", "drawn_nano"),
+        number("next_check_ns", optional=True),
         number("drawn_ns", default="0"),
-        sa.UniqueConstraint("digest", name="house_allocation_digest"),
+        sa.UniqueConstraint("digest", name="marketplace_allocation_digest"),
     )
-    op.create_index("house_allocation_buyer", "house_allocation", ["buyer_user", "expires_ns"])
-    op.create_index("house_allocation_seller", "house_allocation", ["seller_user", "expires_ns"])
-    op.create_index("house_allocation_look", "house_allocation", ["look_ns"])
+    op.create_index("marketplace_allocation_buyer", "marketplace_allocation", ["buyer_user_id", "expires_ns"])
+    op.create_index("marketplace_allocation_seller", "marketplace_allocation", ["seller_user_id", "expires_ns"])
+    op.create_index("marketplace_allocation_check", "marketplace_allocation", ["next_check_ns"])
 
 
 def _create_earnings() -> None:
     op.create_table(
-        "house_maturity",
-        text("seller_user", key=True),
+        "marketplace_maturity",
+        text("seller_user_id", key=True),
         text("label", key=True),
         number("amount_nano"),
         integer("reserve_bps"),
         *numbers("first_seq", "last_seq"),
         text("status"),
-        number("made_ns"),
+        number("created_ns"),
     )
-    op.create_index("house_maturity_status", "house_maturity", ["status", "made_ns"])
+    op.create_index("marketplace_maturity_status", "marketplace_maturity", ["status", "created_ns"])
     op.create_table(
-        "house_withheld",
+        "marketplace_withheld",
         number_key("transfer_seq"),
-        *texts("seller_user", "buyer_user", "charge_id"),
+        *texts("seller_user_id", "buyer_user_id", "charge_id"),
         number("amount_nano"),
     )
-    op.create_index("house_withheld_seller", "house_withheld", ["seller_user"])
+    op.create_index("marketplace_withheld_seller", "marketplace_withheld", ["seller_user_id"])
 
 
 def _create_disputes() -> None:
     op.create_table(
-        "house_dispute",
+        "marketplace_dispute",
         text("id", key=True),
-        text("allocation"),
-        integer("lane"),
+        text("allocation_digest"),
+        integer("sub_channel"),
         number("seq"),
-        *texts("buyer_user", "seller_user", "opener", "tokenizer"),
+        *texts("buyer_user_id", "seller_user_id", "opened_by", "tokenizer"),
         number("fee_nano"),
         text("status"),
         *texts("buyer_text", "seller_text", optional=True),
-        *numbers("opened_ns", "answer_by_ns"),
+        *numbers("opened_ns", "answer_due_ns"),
         *texts("reason", "loser", optional=True),
         *numbers("amount_nano", "buyer_prompt_tokens", "seller_prompt_tokens", optional=True),
         text("receipts", optional=True),
     )
-    op.create_index("house_dispute_status", "house_dispute", ["status", "answer_by_ns"])
-    op.create_index("house_dispute_buyer", "house_dispute", ["buyer_user", "opened_ns"])
-    op.create_index("house_dispute_seller", "house_dispute", ["seller_user", "opened_ns"])
+    op.create_index("marketplace_dispute_status", "marketplace_dispute", ["status", "answer_due_ns"])
+    op.create_index("marketplace_dispute_buyer", "marketplace_dispute", ["buyer_user_id", "opened_ns"])
+    op.create_index("marketplace_dispute_seller", "marketplace_dispute", ["seller_user_id", "opened_ns"])

@@ -21,13 +21,13 @@ def _create_payers() -> None:
         *texts("customer_id", "method_id", optional=True),
         *numbers("auto_below_nano", "auto_credit_nano", optional=True),
         integer("auto_failures"),
-        text("frozen_why", optional=True),
+        text("frozen_reason", optional=True),
         integer("auto_day_max", default="4"),
         number("auto_paused_until_ns", default="0"),
         number("moving_until_ns", default="0"),
         number("auto_month_nano", default="500000000000"),
     )
-    op.create_index("payer_frozen", "payer", ["frozen_why"])
+    op.create_index("payer_frozen", "payer", ["frozen_reason"])
     op.create_index("payer_auto", "payer", ["auto_below_nano"])
 
 
@@ -79,7 +79,7 @@ def _create_payouts() -> None:
         text("account_id", optional=True),
         boolean("is_ready"),
         number("changed_ns"),
-        *texts("reason", "frozen_why", optional=True),
+        *texts("reason", "frozen_reason", optional=True),
         sa.UniqueConstraint("account_id", name="seller_account_stripe"),
     )
     op.create_table(
@@ -129,19 +129,19 @@ def _create_stripe() -> None:
 def _create_requests() -> None:
     """Create requests to /accounting/v1 by their key, with their answers, and the periodic jobs of payments."""
     op.create_table(
-        "asked",
+        "idempotent_request",
         blob("key_digest", key=True),
         blob("request_hash"),
-        text("claim"),
-        *numbers("until_ns", "created_ns"),
+        text("claim_token"),
+        *numbers("claimed_until_ns", "created_ns"),
         integer("status", optional=True),
-        blob("answer", optional=True),
+        blob("response", optional=True),
     )
-    op.create_index("asked_created", "asked", ["created_ns"])
+    op.create_index("idempotent_request_created", "idempotent_request", ["created_ns"])
     op.create_table(
-        "payment_chore",
+        "payment_job",
         text("name", key=True),
         text("holder"),
-        *numbers("until_ns", "done_ns"),
-        text("note"),
+        *numbers("claimed_until_ns", "done_ns"),
+        text("details"),
     )

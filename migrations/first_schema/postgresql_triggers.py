@@ -26,7 +26,7 @@ _REFUSALS = (
     CREATE FUNCTION ledger_refuse() RETURNS trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, <schema>, pg_temp AS $$
     BEGIN
-      RAISE EXCEPTION 'the books are append-only' USING ERRCODE = 'integrity_constraint_violation';
+      RAISE EXCEPTION 'the ledger is append-only' USING ERRCODE = 'integrity_constraint_violation';
     END $$
     """,
     *(
@@ -39,7 +39,7 @@ _REFUSALS = (
     *(
         f"CREATE TRIGGER {table}_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON {table}"
         " FOR EACH STATEMENT EXECUTE FUNCTION ledger_refuse()"
-        for table in ("promo_lot", "accepted_breach", "price", "price_version")
+        for table in ("credit_grant", "accepted_violation", "price", "price_version")
     ),
 )
 

@@ -59,7 +59,7 @@ def _create_batches() -> None:
     op.create_table(
         "stored_file",
         text("id", key=True),
-        *texts("owner", "place", "filename", "purpose"),
+        *texts("owner", "folder_id", "filename", "purpose"),
         *(wide(name) for name in ("size_bytes", "created_ns", "expires_ns")),
     )
     op.create_index("stored_file_owner", "stored_file", ["owner", "created_ns"])
@@ -68,16 +68,16 @@ def _create_batches() -> None:
     op.create_table(
         "batch",
         text("id", key=True),
-        *texts("owner", "place", "key_id", "endpoint", "input_file_id", "status"),
+        *texts("owner", "folder_id", "key_id", "endpoint", "input_file_id", "status"),
         wide("created_ns"),
         wide("expires_ns"),
         text("annotations", optional=True),
-        integer("output_lasts_s", optional=True),
+        integer("output_lifetime_s", optional=True),
         text("model", optional=True),
         *(integer(name) for name in ("total", "completed", "failed")),
         text("errors", optional=True),
         *(sa.Column(f"{state}_ns", sa.BigInteger) for state in progress),
     )
     op.create_index("batch_owner", "batch", ["owner", "created_ns"])
-    op.create_index("batch_status", "batch", ["status", "place"])
+    op.create_index("batch_status", "batch", ["status", "folder_id"])
     op.create_index("batch_input", "batch", ["input_file_id"])

@@ -33,8 +33,8 @@ def _refusals() -> list[str]:
 
 _APPEND_ONLY = {
     **dict.fromkeys(
-        ("account", "event", "transfer", "usage", "block", "block_key", "promo_lot", "accepted_breach"),
-        "the books are append-only",
+        ("account", "event", "transfer", "usage", "block", "block_key", "credit_grant", "accepted_violation"),
+        "the ledger is append-only",
     ),
     **dict.fromkeys(("price", "price_version"), "prices that were charged are kept"),
     "audit_entry": "the audit log is append-only",
@@ -167,7 +167,8 @@ _PRICES = (
     """
     CREATE TRIGGER price_version_append BEFORE INSERT ON price_version BEGIN
       SELECT RAISE(ABORT, 'prices are not replaced') WHERE EXISTS (
-        SELECT 1 FROM price_version WHERE lane = NEW.lane AND name = NEW.name AND from_ns = NEW.from_ns);
+        SELECT 1 FROM price_version
+        WHERE lane = NEW.lane AND name = NEW.name AND valid_from_ns = NEW.valid_from_ns);
       SELECT RAISE(ABORT, 'a version is one of a price')
         WHERE NOT EXISTS (SELECT 1 FROM price WHERE id = NEW.price_id);
     END
@@ -189,8 +190,8 @@ _RECORDS = (
     END
     """  # noqa: S608  own names
         for table, is_there in (
-            ("promo_lot", "id = NEW.id"),
-            ("accepted_breach", "rule = NEW.rule AND place = NEW.place"),
+            ("credit_grant", "id = NEW.id"),
+            ("accepted_violation", "rule = NEW.rule AND location = NEW.location"),
         )
     ),
 )

@@ -27,7 +27,7 @@ def _summed(grouped: str) -> str:
         "SELECT 'organization:' || organization_id, used.* FROM used JOIN home ON home.id = user_id",
     )
     return f"""
-    WITH used AS ({grouped}), home AS (SELECT user_id AS id, organization_id FROM person)
+    WITH used AS ({grouped}), home AS (SELECT user_id AS id, organization_id FROM users)
     SELECT scope, day, model, served_model, SUM(requests), SUM(tokens), SUM(spend_nano)
     FROM ({" UNION ALL ".join(scopes)}) AS scoped
     GROUP BY scope, day, model, served_model
@@ -40,8 +40,8 @@ CREATE TRIGGER usage_summed AFTER INSERT ON usage BEGIN
   SELECT scope, facts.* FROM (
       SELECT 'key:' || NEW.key_id AS scope WHERE NEW.key_id <> ''
       UNION ALL SELECT 'person:' || NEW.user_id
-      UNION ALL SELECT 'team:' || organization_id || '/' || NEW.department FROM person WHERE user_id = NEW.user_id
-      UNION ALL SELECT 'organization:' || organization_id FROM person WHERE user_id = NEW.user_id
+      UNION ALL SELECT 'team:' || organization_id || '/' || NEW.department FROM users WHERE user_id = NEW.user_id
+      UNION ALL SELECT 'organization:' || organization_id FROM users WHERE user_id = NEW.user_id
     ), (SELECT {_FACTS.format(row="NEW.")}) AS facts
   WHERE requests > 0 OR tokens > 0 OR spend_nano > 0
   ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens,
