@@ -36,8 +36,6 @@ Modules:
     settings           The one reader of environment and settings file; everything else receives plain values
     storage            Whether what this gateway acknowledges can be kept: its data folder may be deleted, full or
                        read-only
-    tables             Every table of the gateway, gathered for the migrations; each stands in the room that it
-                       belongs to
     telemetry          What operators see: access log, traces and history
     upgrade            Tables brought up to date by a process that ends
     web                The web face: every route but those that carry the traffic (http.hot) or are asked all the

@@ -3,14 +3,24 @@
 from alembic import context
 from sqlmodel import SQLModel
 
+# Every module that defines tables fills SQLModel.metadata.
+# ruff: noqa: F401
 import accounting.ledger.accepted
 import accounting.metering.tables
 import accounting.payments.tables
 import accounting.proofs.tables
 import accounting.replication.tables
-import accounting.tables  # noqa: F401
-import gateway.tables  # noqa: F401
-import market.marketplace.tables  # noqa: F401  imported to fill SQLModel.metadata
+import accounting.tables
+import gateway.batches.tables
+import gateway.billing.tables
+import gateway.coordination.tables
+import gateway.dialects.stored_responses.tables
+import gateway.identity.tables
+import gateway.lanes.tables
+import gateway.limits.tables
+import gateway.routing.tables
+import market.marketplace.tables
+import market.network.tables
 
 context.configure(
     connection=context.config.attributes["connection"],
