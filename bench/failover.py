@@ -65,7 +65,7 @@ class _Kill:
     pause_s: float
     lost: int
     changed: int
-    ring: str
+    partition: str
 
 
 def main(arguments: list[str]) -> None:
@@ -97,10 +97,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def _line(way: str, victim: str, kills: list[_Kill]) -> str:
     pauses_s = [kill.pause_s for kill in kills]
-    rings = ", ".join(sorted({kill.ring for kill in kills}))
+    partitions = ", ".join(sorted({kill.partition for kill in kills}))
     lost, changed = sum(kill.lost for kill in kills), sum(kill.changed for kill in kills)
     return (
-        f"| {way} | {victim} stage's node | {len(kills)} | {rings} "
+        f"| {way} | {victim} stage's node | {len(kills)} | {partitions} "
         f"| {statistics.median(pauses_s):.2f}, {max(pauses_s):.2f} "
         f"| {lost} of {STREAMS * len(kills)} | {changed} | {os.getloadavg()[0]:.1f} |"
     )
@@ -127,7 +127,7 @@ async def _try(trial: _Trial) -> _Kill:
                     not stream.error and stream.token_ids != want.token_ids
                     for stream, want in zip(streams, expected, strict=True)
                 ),
-                ring=f"{before} -> {_ring(controller)}",
+                partition=f"{before} -> {_ring(controller)}",
             )
 
 

@@ -18,7 +18,7 @@ from cluster.models.manifest import read_config
 from cluster.models.model_card import ModelCard, Precision, read_card
 from cluster.nodes.probe import probe_machine
 from cluster.plans.candidates import plain_wire
-from cluster.plans.forecast import Costs, Prediction, RingForecast
+from cluster.plans.forecast import Costs, PipelineForecast, Prediction
 from cluster.plans.network import Link
 
 
@@ -65,16 +65,16 @@ def _line(work: Work, figure: str, said: float | None, foretold: float, measured
 
 def foretell(card: ModelCard, precision: Precision, facts: dict[str, Any], folder: Path, work: Work) -> Prediction:
     """Return the prediction for the pipeline in `facts` (as `millrace nodes --json` prints them)."""
-    ring = [node for node in facts["nodes"] if node["layers"]]
+    partition = [node for node in facts["nodes"] if node["layers"]]
     emulated = LINKS[work.link]
     link = Link(
         delay_s=emulated.round_trip_ms / 2000, bytes_per_s=emulated.mbit * 1e6 / 8 if emulated.mbit else 1e9
     )
-    forecast = RingForecast(
+    forecast = PipelineForecast(
         costs=Costs(card, precision, plain_wire(precision)),
-        machines=[probe_machine(pace=_pace(folder, node["node"])) for node in ring],
-        counts=[node["layers"][1] - node["layers"][0] + 1 for node in ring],
-        links=[link] * len(ring) if len(ring) > 1 else [],
+        machines=[probe_machine(pace=_pace(folder, node["node"])) for node in partition],
+        counts=[node["layers"][1] - node["layers"][0] + 1 for node in partition],
+        links=[link] * len(partition) if len(partition) > 1 else [],
     )
     return forecast.predict(work.streams, ())
 

@@ -51,7 +51,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Heard:
+class RecordingSink:
     """The results of one kind of round, in seconds.
 
     `present` are the running guests at each of the owner's arrivals.
@@ -144,14 +144,14 @@ def _stop(process: "subprocess.Popen[str]") -> None:
 
 
 async def _measure(at: Endpoint, rounds: int, work: Work) -> None:
-    await _round(at, work, Heard(), "warm-up", has_guests=False)
-    await _round(at, work, Heard(), "warm-up", has_guests=True)
+    await _round(at, work, RecordingSink(), "warm-up", has_guests=False)
+    await _round(at, work, RecordingSink(), "warm-up", has_guests=True)
     print(f"{os.cpu_count()} cores, {work}")
     print("| round | idle p50 ms | p95 | with guests p50 ms | p95 | p50 ratio | p95 ratio | guests there | load |")
     print("|---|---|---|---|---|---|---|---|---|")
-    idle, guested, ratios = Heard(), Heard(), []
+    idle, guested, ratios = RecordingSink(), RecordingSink(), []
     for number in range(1, rounds + 1):
-        alone, beside = Heard(), Heard()
+        alone, beside = RecordingSink(), RecordingSink()
         # The kind that goes first in one round goes second in the next.
         for has_guests in (number % 2 == 0, number % 2 == 1):
             await _round(at, work, beside if has_guests else alone, f"round {number}", has_guests=has_guests)
@@ -173,22 +173,22 @@ async def _measure(at: Endpoint, rounds: int, work: Work) -> None:
     )
 
 
-def _print_row(name: str, alone: Heard, beside: Heard, ratio: tuple[float, float]) -> None:
+def _print_row(name: str, alone: RecordingSink, beside: RecordingSink, ratio: tuple[float, float]) -> None:
     figures = [1000 * seconds for seconds in (_p50(alone), _p95(alone), _p50(beside), _p95(beside))]
     cells = [f"{figure:.1f}" for figure in figures] + [f"{each:.2f}" for each in ratio]
     there = statistics.mean(beside.present)
     print(f"| {name} | {' | '.join(cells)} | {there:.1f} | {os.getloadavg()[0]:.1f} |", flush=True)
 
 
-def _p50(heard: Heard) -> float:
+def _p50(heard: RecordingSink) -> float:
     return statistics.median(heard.first_s)
 
 
-def _p95(heard: Heard) -> float:
+def _p95(heard: RecordingSink) -> float:
     return statistics.quantiles(heard.first_s, n=20, method="inclusive")[18]
 
 
-async def _round(at: Endpoint, work: Work, heard: Heard, seed: str, *, has_guests: bool) -> None:
+async def _round(at: Endpoint, work: Work, heard: RecordingSink, seed: str, *, has_guests: bool) -> None:
     """Send the owner's requests at their times, which both kinds of a round share."""
     lots, under_way = random.Random(seed), [0]
     began_s = time.perf_counter()
@@ -210,7 +210,7 @@ async def _round(at: Endpoint, work: Work, heard: Heard, seed: str, *, has_guest
     heard.seconds += time.perf_counter() - began_s
 
 
-async def _own(at: Endpoint, work: Work, heard: Heard, prompt: list[int]) -> None:
+async def _own(at: Endpoint, work: Work, heard: RecordingSink, prompt: list[int]) -> None:
     sent_s = time.perf_counter()
     has_begun = False
     async with asyncio.timeout(_ANSWER_S), _asked(at, at.key, prompt, work.tokens) as lines:
@@ -222,7 +222,7 @@ async def _own(at: Endpoint, work: Work, heard: Heard, prompt: list[int]) -> Non
                 has_begun = True
 
 
-async def _guest(at: Endpoint, work: Work, heard: Heard, under_way: list[int]) -> None:
+async def _guest(at: Endpoint, work: Work, heard: RecordingSink, under_way: list[int]) -> None:
     """Send one request after the other, while the round lasts."""
     lots = random.Random()
     while True:

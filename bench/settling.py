@@ -20,7 +20,7 @@ from gateway.dialects.openai import read_request
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Meter, Offer
 from gateway.metrics.metrics import Metrics
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.requests.finished import observe_answer, settle_request
 from gateway.routing.decision import Candidate, Decision
 from gateway.routing.prediction import Prediction
@@ -57,7 +57,7 @@ async def _measure(name: str, engine: Engine) -> None:
         log.start()
         keeper.start()
         await books.credit("bench", "ann", 10**12, "bench")
-        settling = [_settle_free(keeper, trip) for trip in _trips(_POOL, REQUESTS)]
+        settling = [_settle_free(keeper, context) for context in _trips(_POOL, REQUESTS)]
         began_s, cpu_s = time.perf_counter(), time.process_time()
         for first in range(0, REQUESTS, _AT_ONCE):
             for settle in settling[first : first + _AT_ONCE]:
@@ -69,7 +69,9 @@ async def _measure(name: str, engine: Engine) -> None:
         trips = _trips(_CLOUD, PAID)
         began_s, cpu_s = time.perf_counter(), time.process_time()
         for first in range(0, PAID, _AT_ONCE):
-            await asyncio.gather(*(_settle_paid(books, keeper, trip) for trip in trips[first : first + _AT_ONCE]))
+            await asyncio.gather(
+                *(_settle_paid(books, keeper, context) for context in trips[first : first + _AT_ONCE])
+            )
         await _drained(keeper)
         _print(name, f"hold, settle and observe, {_AT_ONCE} at once", PAID, began_s, cpu_s)
         await keeper.stop()
@@ -77,25 +79,26 @@ async def _measure(name: str, engine: Engine) -> None:
         await books.stop()
 
 
-def _trips(offer: Offer, count: int) -> list[Trip]:
+def _trips(offer: Offer, count: int) -> list[RequestContext]:
     predicted = Prediction(0.41, 0.0, 0.0, 0.03, 120, 0, 0.01, 12345, _LOAD)
     decision = Decision((Candidate(offer, predicted), Candidate(replace(offer, backend="shelf"), predicted)), ())
     request = read_request("chat", _RAW)
     calls = [Call(new_request_id(), "chat", request, _RAW) for _ in range(count)]
     return [
-        Trip(call, _CALLER, decision, time.time_ns(), time.perf_counter(), offer, None, 0.04) for call in calls
+        RequestContext(call, _CALLER, decision, time.time_ns(), time.perf_counter(), offer, None, 0.04)
+        for call in calls
     ]
 
 
-async def _settle_free(keeper: Bookkeeper, trip: Trip) -> None:
-    observe_answer(_METRICS, trip, _METER)
-    settle_request(keeper, trip, _METER, _DONE)
+async def _settle_free(keeper: Bookkeeper, context: RequestContext) -> None:
+    observe_answer(_METRICS, context, _METER)
+    settle_request(keeper, context, _METER, _DONE)
 
 
-async def _settle_paid(books: Books, keeper: Bookkeeper, trip: Trip) -> None:
-    trip.hold = await books.hold(trip.call.id, Payer("ann"), 100_000)
-    observe_answer(_METRICS, trip, _METER)
-    settle_request(keeper, trip, _METER, _DONE)
+async def _settle_paid(books: Books, keeper: Bookkeeper, context: RequestContext) -> None:
+    context.hold = await books.hold(context.call.id, Payer("ann"), 100_000)
+    observe_answer(_METRICS, context, _METER)
+    settle_request(keeper, context, _METER, _DONE)
 
 
 async def _turn_s() -> float:

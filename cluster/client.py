@@ -11,9 +11,9 @@ from cluster import wire
 from cluster.errors import (
     GENERATION_ERRORS,
     ClusterUnavailable,
+    CoordinatorLost,
     FrameInvalid,
     GenerationError,
-    HeadLost,
     LinkError,
     LinkLost,
     PeerRejected,
@@ -32,21 +32,21 @@ _Answer = wire.Events | wire.Rejected
 _LOST = "the machine that coordinates the cluster was lost while answering"
 
 
-class HeadClient:
+class CoordinatorClient:
     """Generates on one head. `open` creates it; every request ends with the connection."""
 
-    def __init__(self, head: wire.Address, channel: Channel) -> None:
-        self.head = head
+    def __init__(self, coordinator: wire.Address, channel: Channel) -> None:
+        self.coordinator = coordinator
         self._channel = channel
         self._requests: dict[str, asyncio.Queue[_Answer | None]] = {}
         # The task starts during some request but belongs to none: its log lines carry no request id.
         self._reading = asyncio.create_task(self._read(), name="head client", context=contextvars.Context())
 
     @classmethod
-    async def open(cls, head: wire.Address, identity: Identity) -> "HeadClient":
+    async def open(cls, coordinator: wire.Address, identity: Identity) -> "CoordinatorClient":
         """Connect to a head. Raise ClusterUnavailable if it cannot be reached."""
         try:
-            return cls(head, await open_channel(head, identity))
+            return cls(coordinator, await open_channel(coordinator, identity))
         except LinkError as error:
             raise ClusterUnavailable(f"the cluster's head cannot be reached: {error}") from None
 
@@ -91,9 +91,9 @@ class HeadClient:
             async with asyncio.timeout(SILENCE_TIMEOUT_S):
                 answer = await answers.get()
         except TimeoutError:
-            raise HeadLost(f"the cluster has been silent for {SILENCE_TIMEOUT_S:.0f} s") from None
+            raise CoordinatorLost(f"the cluster has been silent for {SILENCE_TIMEOUT_S:.0f} s") from None
         if answer is None:
-            raise HeadLost(_LOST)
+            raise CoordinatorLost(_LOST)
         return answer
 
     async def _send(self, message: wire.Message) -> None:

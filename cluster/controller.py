@@ -11,7 +11,7 @@ from typing import Any, Literal
 import structlog
 
 from cluster import wire
-from cluster.client import HeadClient
+from cluster.client import CoordinatorClient
 from cluster.control.deployment import Deployment, Model
 from cluster.control.embedder_place import Held, held_by
 from cluster.control.embedding_manager import EmbeddingManager
@@ -22,7 +22,7 @@ from cluster.control.owners import Owners
 from cluster.control.readiness import Status
 from cluster.control.roster import Roster
 from cluster.control.topology import MachineState, PlanDraft, Topology
-from cluster.errors import ClusterUnavailable, HeadLost, ModelError, ModelNotFound
+from cluster.errors import ClusterUnavailable, CoordinatorLost, ModelError, ModelNotFound
 from cluster.events import ClusterEvent
 from cluster.generation import ChatPrompt, GenerateRequest, GenerationEvent
 from cluster.models.chat_format import ChatFormat
@@ -30,7 +30,7 @@ from cluster.models.checkpoint import check_tensors
 from cluster.models.manifest import Progress
 from cluster.models.model_card import Precision, read_card
 from cluster.models.store import find_model, load_manifest, model_name, read_part
-from cluster.net.channel import Door
+from cluster.net.channel import ChannelServer
 from cluster.nodes.absences import Absences
 from cluster.plans.forecast import Prediction
 from cluster.plans.plan import Goal
@@ -93,14 +93,14 @@ class Controller:
         self._identity.keep_removed(self._authority.machines.removed)
         self._discovery = discovery
         self._roster = Roster(self._authority, self._read_part)
-        self._door = Door("controller", self._identity, self._roster.serve, newcomers=True)
+        self._server = ChannelServer("controller", self._identity, self._roster.serve, newcomers=True)
         self._manager = DeploymentManager(
             folder,
             self._roster,
             PlanOptions(
                 precision, slots, expected_nodes, stages_min or expected_nodes, owners, goal, context_tokens
             ),
-            self._use_head,
+            self._use_coordinator,
         )
         # Embeds texts, beside the ring and without it.
         self.embeddings = EmbeddingManager(folder, self._roster, self._identity, self._held_now, owners)
@@ -108,13 +108,13 @@ class Controller:
         self._text: ModelText | None = None
         self._asked_for: str | None = None
         self._reading: Reading | None = None
-        self._client: HeadClient | None = None
+        self._client: CoordinatorClient | None = None
         self._opening = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, host: str, port: int) -> int:
         """Listen for nodes. Return the port. Raise OSError if it is taken."""
-        bound = await self._door.open(host, port)
+        bound = await self._server.open(host, port)
         self._tasks = [
             asyncio.create_task(self._roster.watch(), name="membership watch"),
             asyncio.create_task(self._manager.run(), name="deployment manager"),
@@ -134,7 +134,7 @@ class Controller:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._hang_up()
         await self.embeddings.stop()
-        await self._door.close()
+        await self._server.close()
 
     async def load_model(self, reference: str, progress: Progress | None = None) -> Model:
         """Find, hash and check a model, which is deployed as soon as there are machines. Raise ModelError."""
@@ -194,7 +194,7 @@ class Controller:
         self._roster.chronicle.note("removed", f"{called} was removed for good")
         self._identity.keep_removed(self._authority.machines.removed)
         await self._roster.expel(node_id)
-        self._door.cut({node_id})
+        self._server.cut({node_id})
         return node_id
 
     async def drain_machine(self, name: str, *, draining: bool = True) -> NodeId:
@@ -324,7 +324,7 @@ class Controller:
             model_source=self.model_source,
             members=members,
             plan=deployment.plan.naming(names) if deployment else None,
-            head=deployment.head.node_id if deployment else None,
+            coordinator=deployment.coordinator.node_id if deployment else None,
             round_trip_ms=deployment.round_trip_ms if deployment else None,
             standbys=tuple(copy.naming(names) for copy in self._manager.standbys.ready),
             embedding_model=self.embeddings.model_name,
@@ -348,7 +348,7 @@ class Controller:
     def head_vitals(self) -> wire.Vitals | None:
         """Return the latest counters of the current ring's head."""
         deployment = self._manager.deployment
-        return self._roster.membership.vitals(deployment.head.node_id, "head") if deployment else None
+        return self._roster.membership.vitals(deployment.coordinator.node_id, "head") if deployment else None
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait for a working ring. Raise ClusterUnavailable, with the reason, if there is none in time."""
@@ -368,7 +368,7 @@ class Controller:
         until_s = loop.time() + (READY_PATIENCE_S if patience_s is None else patience_s)
         pause_s = LOSS_PAUSE_S
         while True:
-            await self._wait_for_ring(asked, until_s)
+            await self._wait_for_pipeline(asked, until_s)
             try:
                 client = await self._open_client()
                 async with contextlib.aclosing(client.generate(asked.next_try())) as events:
@@ -376,8 +376,8 @@ class Controller:
                         if event := asked.pass_on(told):
                             yield event
                 return
-            except (ClusterUnavailable, HeadLost) as error:
-                is_lost = isinstance(error, HeadLost)
+            except (ClusterUnavailable, CoordinatorLost) as error:
+                is_lost = isinstance(error, CoordinatorLost)
                 if asked.note_loss(counts=is_lost) or is_lost:
                     until_s = loop.time() + RESUME_PATIENCE_S
                 if loop.time() >= until_s or asked.is_hopeless:
@@ -386,7 +386,7 @@ class Controller:
                 log.info("request goes on", request_id=request.id, reason=error.message, begun=asked.is_begun)
                 await asyncio.sleep(pause_s)
 
-    async def _wait_for_ring(self, asked: ResumedRequest, until_s: float) -> None:
+    async def _wait_for_pipeline(self, asked: ResumedRequest, until_s: float) -> None:
         """Wait for a ring. Raise ClusterUnavailable.
 
         A begun answer also waits where a new one would be rejected.
@@ -402,25 +402,25 @@ class Controller:
             else:
                 return
 
-    async def _open_client(self) -> HeadClient:
+    async def _open_client(self) -> CoordinatorClient:
         async with self._opening:
             deployment = self._manager.deployment
             if deployment is None:
                 raise ClusterUnavailable(self._manager.readiness.status[1])
-            return await self._connected(deployment.head)
+            return await self._connected(deployment.coordinator)
 
-    async def _use_head(self, head: wire.Address | None) -> None:
+    async def _use_coordinator(self, coordinator: wire.Address | None) -> None:
         """Connect callers to this head, or to none. Raise ClusterUnavailable if it does not answer."""
-        if head is None:
+        if coordinator is None:
             await self._hang_up()
             return
         async with self._opening:
-            await self._connected(head)
+            await self._connected(coordinator)
 
-    async def _connected(self, head: wire.Address) -> HeadClient:
-        if self._client is None or not self._client.is_open or self._client.head != head:
+    async def _connected(self, coordinator: wire.Address) -> CoordinatorClient:
+        if self._client is None or not self._client.is_open or self._client.coordinator != coordinator:
             await self._hang_up()
-            self._client = await HeadClient.open(head, self._identity)
+            self._client = await CoordinatorClient.open(coordinator, self._identity)
         return self._client
 
     async def _hang_up(self) -> None:

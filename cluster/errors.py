@@ -171,7 +171,7 @@ class StageLost(GenerationError):
     code = "stage_lost"
 
 
-class HeadLost(StageLost):
+class CoordinatorLost(StageLost):
     """The connection to a head was lost. Never crosses the wire."""
 
 

@@ -20,7 +20,7 @@ from cluster.models.manifest import Progress
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.probe import own_address
 from cluster.trust.addresses import Target
-from gateway.api.generate import GenerateDesk
+from gateway.api.generate import GenerateHandler
 from gateway.app import create_app, dsn_of, open_services
 from gateway.http.hot import HotProtocol
 from gateway.lanes.cloud.lane import CloudLane
@@ -97,7 +97,7 @@ async def run(
             app = create_app(services, cluster)
             memory.settle()
             sys.setswitchinterval(_TURN_S)
-            async with _http_server(app, GenerateDesk(services), settings, listening) as stopped:
+            async with _http_server(app, GenerateHandler(services), settings, listening) as stopped:
                 starting = asyncio.create_task(
                     _start_cluster(settings, running, nodes, progress), name="cluster start"
                 )
@@ -166,7 +166,7 @@ async def _local_nodes(
 
 @asynccontextmanager
 async def _http_server(
-    app: ASGIApp, desk: GenerateDesk, settings: Settings, listening: socket.socket
+    app: ASGIApp, desk: GenerateHandler, settings: Settings, listening: socket.socket
 ) -> AsyncGenerator["asyncio.Task[None]"]:
     """Serving inside of the block; gives the task that ends when a signal asks for the end."""
     server_settings = settings.server

@@ -88,9 +88,9 @@ class Payouts:
             raise PaymentInvalid("seller", why)
 
     def _refusal(self, session: Session, account: SellerAccount, account_id: str) -> str | None:
-        rests_until_ns = account.changed_ns + self.context.terms.account_rest_s * 10**9
+        quarantined_until_ns = account.changed_ns + self.context.terms.account_rest_s * 10**9
         stopped = stopped_why(session, account.seller_id)
-        return stopped or refusal(account, account_id, rests_until_ns, self.context.clock_ns())
+        return stopped or refusal(account, account_id, quarantined_until_ns, self.context.clock_ns())
 
     def _row(self, payout_id: str, account: SellerAccount, amount_nano: int) -> Payout:
         now_ns = self.context.clock_ns()

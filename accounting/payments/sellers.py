@@ -126,12 +126,12 @@ def stopped_why(session: Session, seller_id: str) -> str | None:
     return None
 
 
-def refusal(account: SellerAccount, account_id: str, rests_until_ns: int, now_ns: int) -> str | None:
+def refusal(account: SellerAccount, account_id: str, quarantined_until_ns: int, now_ns: int) -> str | None:
     """Return why no money may go to this account now; None if it may."""
     if account.account_id != account_id:
         return "the seller's account has changed since"
     if not account.is_ready:
         return f"Stripe makes no payouts to the account: {account.reason or 'onboarding is not finished'}"
-    if now_ns < rests_until_ns:
+    if now_ns < quarantined_until_ns:
         return "the account was changed recently"
     return None

@@ -14,7 +14,7 @@ _SUFFIX = ".head"
 _BYTES_MAX = 200
 
 
-class HeadUnusable(RuntimeError):
+class CoordinatorUnusable(RuntimeError):
     """Raised when the file of the newest block cannot be read, written or understood."""
 
 
@@ -36,7 +36,7 @@ class KeptHead:
             try:
                 replace_file(self.path, f"{head}\n".encode())
             except OSError as error:
-                raise HeadUnusable(f"{self.path} cannot be written: {error.strerror}") from error
+                raise CoordinatorUnusable(f"{self.path} cannot be written: {error.strerror}") from error
             self._in_file = head
 
     def accepted(self) -> Head | None:
@@ -54,9 +54,9 @@ class KeptHead:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise HeadUnusable(f"{self.path} cannot be read: {error.strerror}") from error
+            raise CoordinatorUnusable(f"{self.path} cannot be read: {error.strerror}") from error
         except ValueError:
-            raise HeadUnusable(
+            raise CoordinatorUnusable(
                 f"{self.path} is damaged. Take it from the backup, or compare the newest block with one that you "
                 "kept (millrace ledger verify --known N:HASH), delete the file and start the gateway."
             ) from None

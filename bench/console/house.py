@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from bench.console.viewers import Heard, Look, Looks
+from bench.console.viewers import Look, Looks, RecordingSink
 from bench.gateway.arena import free_port
 from bench.gateway.load import Order, Saw
 from bench.gateway.processes import Placed, place
@@ -102,7 +102,7 @@ class House:
         return msgspec.json.decode(out, type=Saw)
 
     @contextmanager
-    def looked_at(self, heard: list[Heard]) -> Iterator[None]:
+    def looked_at(self, heard: list[RecordingSink]) -> Iterator[None]:
         """Open all pages. Afterwards `heard` has what each received. Raises DidNotStart."""
         placed = _piped((*self.ahead, sys.executable, "-m", "bench.console.viewers"), self.load_core)
         stdin, stdout = placed.process.stdin, placed.process.stdout
@@ -115,7 +115,7 @@ class House:
                 raise DidNotStart("the pages received nothing")
             yield
             out, _ = placed.process.communicate(timeout=_LATE_S)
-            heard += msgspec.json.decode(out, type=list[Heard])
+            heard += msgspec.json.decode(out, type=list[RecordingSink])
         finally:
             placed.stop()
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench.console.house import DidNotStart, House, opened
-from bench.console.viewers import Heard
+from bench.console.viewers import RecordingSink
 from bench.gateway.load import Order, Saw
 from bench.gateway.upstream import MODEL
 
@@ -125,7 +125,7 @@ def _pair(house: House, steady: Order, full: Order, *, is_swapped: bool) -> Pair
 
 
 def _block(house: House, steady: Order, full: Order, *, has_viewers: bool) -> Block:
-    heard: list[Heard] = []
+    heard: list[RecordingSink] = []
     with ExitStack() as looking:
         if has_viewers:
             looking.enter_context(house.looked_at(heard))
@@ -151,7 +151,7 @@ def _window(house: House, order: Order) -> Window:
     return Window(saw, used_s)
 
 
-def silences(heard: Sequence[Heard], began_ns: int, end_ns: int) -> dict[str, float]:
+def silences(heard: Sequence[RecordingSink], began_ns: int, end_ns: int) -> dict[str, float]:
     """The longest while, in seconds, that any viewer of each page heard nothing new."""
     longest: dict[str, float] = defaultdict(float)
     for each in heard:

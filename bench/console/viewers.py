@@ -30,7 +30,7 @@ class Looks(msgspec.Struct, frozen=True):
     looks: list[Look]
 
 
-class Heard(msgspec.Struct):
+class RecordingSink(msgspec.Struct):
     """What one stream received: the times, on the monotonic clock that all processes share, and the size."""
 
     who: str
@@ -45,7 +45,7 @@ class Viewer(asyncio.Protocol):
     """One page. Comments that keep a stream alive do not count as news."""
 
     def __init__(self, look: Look, host: str) -> None:
-        self.heard = Heard(look.who, look.path)
+        self.heard = RecordingSink(look.who, look.path)
         self.has_news = asyncio.Event()
         self._request = (
             f"GET {look.path} HTTP/1.1\r\nhost: {host}\r\ncookie: {look.cookie}\r\n"
@@ -81,7 +81,7 @@ class Viewer(asyncio.Protocol):
         self.has_news.set()
 
 
-async def look(looks: Looks) -> list[Heard]:
+async def look(looks: Looks) -> list[RecordingSink]:
     """View all pages until stdin ends."""
     url, loop = urlsplit(looks.root), asyncio.get_running_loop()
     address = (url.hostname or "127.0.0.1", url.port or 80)

@@ -55,7 +55,7 @@ class KvCache:
         """The number of blocks in all slots."""
         return sum(self._blocks.values())
 
-    def holdings(self) -> dict[int, int]:
+    def loaded_stages(self) -> dict[int, int]:
         """Return the number of blocks by slot."""
         return dict(self._blocks)
 

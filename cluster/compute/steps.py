@@ -119,7 +119,7 @@ class LoadedStage:
                     opened.slot, opened.sampling, opened.history, opened.prompt_tokens, opened.grammar
                 )
         if step.census is not None and not step.is_reset:
-            counted, held = dict(step.census), cache.holdings()
+            counted, held = dict(step.census), cache.loaded_stages()
             if counted != held:
                 raise ClusterError(f"the KV cache holds the blocks {held}, the head counts {counted}")
 
@@ -129,7 +129,7 @@ class LoadedStage:
         A slot with more than the count had another owner, whose end this stage was never told.
         """
         cache = self.model.cache
-        for slot, blocks in cache.holdings().items():
+        for slot, blocks in cache.loaded_stages().items():
             if blocks > counted.get(slot, 0):
                 cache.free(slot)
         for slot, blocks in counted.items():

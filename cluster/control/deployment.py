@@ -15,7 +15,7 @@ from typing import TypeVar
 import structlog
 
 from cluster import wire
-from cluster.control.loaded_stages import Holdings
+from cluster.control.loaded_stages import LoadedStages
 from cluster.errors import ClusterError, LinkLost, NodeFailed, PeerRejected
 from cluster.joining.handshake import check_ready
 from cluster.models.manifest import Manifest
@@ -34,7 +34,7 @@ CONNECT_TIMEOUT_S = 30.0
 CAUSE_PATIENCE_S = 0.3
 _REASON_CHARACTERS_MAX = 300
 
-Answer = TypeVar("Answer", wire.Prepared, wire.Shelved, wire.Ready, wire.Connected, wire.RingClosed)
+Answer = TypeVar("Answer", wire.Prepared, wire.Shelved, wire.Ready, wire.Connected, wire.PipelineClosed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class Deployment:
 
     epoch: int
     plan: Plan
-    head: wire.Address
+    coordinator: wire.Address
     round_trip_ms: float
     unconstrained: str = ""
 
     @property
-    def ring(self) -> frozenset[NodeId]:
+    def pipeline(self) -> frozenset[NodeId]:
         return frozenset(stage.member.node_id for stage in self.plan.stages)
 
 
@@ -76,19 +76,21 @@ class Rollout:
     epoch: int
     model: Model
     plan: Plan
-    holdings: Holdings
+    loaded_stages: LoadedStages
     send: Callable[[NodeId, wire.Message], Awaitable[None]]
     answer: Callable[[float], Awaitable[tuple[NodeId, wire.Message]]]
     after_error: bool = False
 
     @property
-    def ring(self) -> list[NodeId]:
+    def pipeline(self) -> list[NodeId]:
         return [stage.member.node_id for stage in self.plan.stages]
 
     @property
     def new_stages(self) -> list[PlannedStage]:
         """The stages that must still be loaded on their machines."""
-        return [stage for stage in self.plan.stages if not self.holdings.has(stage.member.node_id, stage.spec)]
+        return [
+            stage for stage in self.plan.stages if not self.loaded_stages.has(stage.member.node_id, stage.spec)
+        ]
 
     async def prepare(self, within_s: float = PREPARE_TIMEOUT_S) -> frozenset[NodeId]:
         """Have every machine of the plan fetch its files, and change nothing else.
@@ -114,7 +116,7 @@ class Rollout:
         """
         waiting: dict[NodeId, StageSpec] = {}
         for stage in stages:
-            others = [*self.holdings.shelved.get(stage.member.node_id, ())]
+            others = [*self.loaded_stages.shelved.get(stage.member.node_id, ())]
             manifest, source = self.model.manifest, str(self.model.folder)
             order = wire.Shelve(self.epoch, stage.spec, manifest, source, others=others)
             await self.send(stage.member.node_id, order)
@@ -126,73 +128,73 @@ class Rollout:
                 if waiting.get(node_id) == shelved.spec:
                     del waiting[node_id]
                     if shelved.ok:
-                        self.holdings.shelved.setdefault(node_id, set()).add(shelved.spec)
+                        self.loaded_stages.shelved.setdefault(node_id, set()).add(shelved.spec)
 
     async def run(self) -> Deployment:
         """Load and connect the ring. Raise NodeFailed with the first node's reason, LinkLost or TimeoutError."""
-        ring = self.ring
-        await self._assign(ring)
-        head, stages = await self._places(ring)
-        fresh = [at for at, node_id in enumerate(ring) if not stages[node_id].kept]
+        pipeline = self.pipeline
+        await self._assign(pipeline)
+        coordinator, stages = await self._places(pipeline)
+        fresh = [at for at, node_id in enumerate(pipeline) if not stages[node_id].kept]
         try:
-            round_trip_ms = await self._close(ring, head, stages, fresh)
+            round_trip_ms = await self._close(pipeline, coordinator, stages, fresh)
         except TimeoutError:
             reason = f"the ring did not close within {CONNECT_TIMEOUT_S:.0f} s"
-            raise NodeFailed(ring[0], reason, tuple(ring[1:])) from None
-        self.holdings.serve(ring[0], self.plan)
-        address = wire.Address(ring[0], head.host, head.client_port)
-        unconstrained = self._unconstrained(head, stages[ring[-1]])
+            raise NodeFailed(pipeline[0], reason, tuple(pipeline[1:])) from None
+        self.loaded_stages.serve(pipeline[0], self.plan)
+        address = wire.Address(pipeline[0], coordinator.host, coordinator.client_port)
+        unconstrained = self._unconstrained(coordinator, stages[pipeline[-1]])
         return Deployment(self.epoch, self.plan, address, round_trip_ms, unconstrained)
 
-    async def _assign(self, ring: list[NodeId]) -> None:
+    async def _assign(self, pipeline: list[NodeId]) -> None:
         """Have all machines load at once. The head runs on the first stage's node, where its hop costs least."""
         manifest, source = self.model.manifest, str(self.model.folder)
         seal_key = secrets.token_bytes(wire.SEAL_KEY_BYTES)
-        for stage, upstream in zip(self.plan.stages, [ring[0], *ring[:-1]], strict=True):
+        for stage, upstream in zip(self.plan.stages, [pipeline[0], *pipeline[:-1]], strict=True):
             node_id, spec = stage.member.node_id, stage.spec
-            keep_kv = self.holdings.keeps_kv(ring[0], node_id, spec)
+            keep_kv = self.loaded_stages.keeps_kv(pipeline[0], node_id, spec)
             if not keep_kv:
-                self.holdings.assign(node_id, spec)
+                self.loaded_stages.assign(node_id, spec)
             key = seal_key if spec.is_last else b""
             await self.send(node_id, wire.AssignStage(self.epoch, spec, manifest, source, upstream, keep_kv, key))
-        head = wire.AssignHead(
+        coordinator = wire.AssignCoordinator(
             epoch=self.epoch,
             manifest=manifest,
             source=source,
-            upstream=ring[-1],
-            stages=len(ring),
+            upstream=pipeline[-1],
+            stages=len(pipeline),
             context_tokens=self.plan.context_tokens,
             kv_blocks=self.plan.kv_blocks,
             slots=self.plan.slots,
             terms=self._terms,
             seal_key=seal_key,
         )
-        await self.send(ring[0], head)
+        await self.send(pipeline[0], coordinator)
 
-    async def _places(self, ring: list[NodeId]) -> tuple[wire.Ready, dict[NodeId, wire.Ready]]:
+    async def _places(self, pipeline: list[NodeId]) -> tuple[wire.Ready, dict[NodeId, wire.Ready]]:
         """Return where head and stages listen, once all have loaded. Raise NodeFailed if one is late."""
-        head: wire.Ready | None = None
+        coordinator: wire.Ready | None = None
         stages: dict[NodeId, wire.Ready] = {}
         until_s = _now_s() + LOAD_TIMEOUT_S
         try:
-            while head is None or len(stages) < len(ring):
+            while coordinator is None or len(stages) < len(pipeline):
                 node_id, ready = await self._next(wire.Ready, until_s)
-                if ready.role == "head" and node_id == ring[0]:
+                if ready.role == "head" and node_id == pipeline[0]:
                     _check_ports(node_id, ready.port, ready.client_port)
-                    head = ready
+                    coordinator = ready
                 elif ready.role == "stage":
                     self._check(node_id, ready)
                     stages[node_id] = ready
                     if not ready.kept:
-                        self.holdings.assign(node_id, self._stage(node_id).spec)
+                        self.loaded_stages.assign(node_id, self._stage(node_id).spec)
         except TimeoutError:
-            late = next((node_id for node_id in ring if node_id not in stages), ring[0])
+            late = next((node_id for node_id in pipeline if node_id not in stages), pipeline[0])
             raise NodeFailed(late, f"a machine has not loaded its layers within {LOAD_TIMEOUT_S:.0f} s") from None
-        return head, stages
+        return coordinator, stages
 
-    def _unconstrained(self, head: wire.Ready, last: wire.Ready) -> str:
+    def _unconstrained(self, coordinator: wire.Ready, last: wire.Ready) -> str:
         """Return why the ring cannot follow schemas, or "". Only the head and the last stage read grammars."""
-        for stage, ready in ((self.plan.stages[0], head), (self.plan.stages[-1], last)):
+        for stage, ready in ((self.plan.stages[0], coordinator), (self.plan.stages[-1], last)):
             if ready.unconstrained:
                 reason = f"{stage.member.name}: {ready.unconstrained[:_REASON_CHARACTERS_MAX]}"
                 log.warning("no schemas", epoch=self.epoch, reason=reason)
@@ -215,18 +217,20 @@ class Rollout:
             raise NodeFailed(node_id, str(error)) from None
 
     async def _close(
-        self, ring: list[NodeId], head: wire.Ready, stages: dict[NodeId, wire.Ready], fresh: list[int]
+        self, pipeline: list[NodeId], coordinator: wire.Ready, stages: dict[NodeId, wire.Ready], fresh: list[int]
     ) -> float:
         """Link the stages before the head, so that its first frame can pass. Return its round trip in ms."""
         until_s = _now_s() + CONNECT_TIMEOUT_S
-        for node_id, next_id in zip(ring, [*ring[1:], None], strict=True):
-            downstream = _address(ring[0], head) if next_id is None else _address(next_id, stages[next_id])
+        for node_id, next_id in zip(pipeline, [*pipeline[1:], None], strict=True):
+            downstream = (
+                _address(pipeline[0], coordinator) if next_id is None else _address(next_id, stages[next_id])
+            )
             await self.send(node_id, wire.Connect(self.epoch, "stage", downstream))
-        for _ in ring:
+        for _ in pipeline:
             await self._next(wire.Connected, until_s)
-        first = _address(ring[0], stages[ring[0]])
-        await self.send(ring[0], wire.Connect(self.epoch, "head", first, fresh, self.after_error))
-        _, closed = await self._next(wire.RingClosed, until_s)
+        first = _address(pipeline[0], stages[pipeline[0]])
+        await self.send(pipeline[0], wire.Connect(self.epoch, "head", first, fresh, self.after_error))
+        _, closed = await self._next(wire.PipelineClosed, until_s)
         return closed.round_trip_ms
 
     async def _next(
@@ -239,7 +243,7 @@ class Rollout:
         """
         while True:
             node_id, answer = await self.answer(until_s)
-            if node_id not in self.ring:
+            if node_id not in self.pipeline:
                 continue
             match answer:
                 case wire.Failed() if self._concerns(answer):
@@ -260,7 +264,7 @@ class Rollout:
         with contextlib.suppress(TimeoutError):
             while not is_clear(failure):
                 other_id, answer = await self.answer(until_s)
-                if other_id in self.ring and isinstance(answer, wire.Failed) and self._concerns(answer):
+                if other_id in self.pipeline and isinstance(answer, wire.Failed) and self._concerns(answer):
                     node_id, failure = (other_id, answer) if is_clear(answer) else (node_id, failure)
         if failure.role == "node":  # The machine is gone. It is planned with again when it is back.
             return LinkLost(failure.reason)

@@ -10,9 +10,9 @@ import structlog
 
 from cluster import wire
 from cluster.control.embedder_place import Held, place_embedder
-from cluster.control.epochs import Epochs
+from cluster.control.epochs import PlanVersions
 from cluster.control.owners import Owners
-from cluster.control.quarantine import Rests
+from cluster.control.quarantine import Quarantine
 from cluster.control.readiness import Readiness
 from cluster.control.roster import Roster
 from cluster.embedding import Embeddings, EmbedRequest
@@ -69,8 +69,8 @@ class EmbeddingManager:
         self._identity = identity
         self._held_now = held_now
         self._owners = owners
-        self._epochs = Epochs(folder, "embedder-epoch")
-        self._rests = Rests()
+        self._epochs = PlanVersions(folder, "embedder-epoch")
+        self._quarantine = Quarantine()
         self._answers = roster.embedder_answers
         self._serving: _Serving | None = None
         self._loading: NodeId | None = None
@@ -157,7 +157,7 @@ class EmbeddingManager:
     async def _serve(self, model: EmbeddingModel) -> None:
         """Have a machine load the model, while the one before still serves. Raise ClusterError."""
         members = self._roster.available()
-        resting = {member.node_id for member in members if self._rests.rests(member.node_id)}
+        resting = {member.node_id for member in members if self._quarantine.quarantine(member.node_id)}
         owners = self._owners.pin(self._roster.machines)[0].owners if self._owners else None
         place = place_embedder(model.name, model.needed_bytes, members, self._held_now(), resting, owners)
         node_id, epoch = place.member.node_id, self._epochs.advance()
@@ -174,13 +174,13 @@ class EmbeddingManager:
             address = wire.Address(node_id, ready.host, ready.client_port)
             client = await EmbeddingClient.open(address, self._identity, self._lost)
         except (NodeFailed, LinkError, TimeoutError):
-            self._rests.add(node_id)
+            self._quarantine.add(node_id)
             raise
         finally:
             self._loading = None
         before = self._serving
         self._serving = _Serving(place.member, epoch, client)
-        self._rests.end(node_id)
+        self._quarantine.end(node_id)
         await self.readiness.tell("ready", f"{model.name} on {place.member.name}")
         log.info("embedder ready", epoch=epoch, node=place.member.name)
         if before:
@@ -234,7 +234,7 @@ class EmbeddingManager:
 
     async def _drop(self, serving: _Serving, reason: str) -> None:
         log.warning("embedder lost", node=serving.member.name, epoch=serving.epoch, reason=reason)
-        self._rests.add(serving.member.node_id)
+        self._quarantine.add(serving.member.node_id)
         await self.readiness.tell("planning", reason)
         await self._hang_up()
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-class Epochs:
+class PlanVersions:
     """A counter in a file of `folder`. Only one process writes it."""
 
     def __init__(self, folder: Path, name: str = "epoch") -> None:

@@ -9,7 +9,7 @@ import structlog
 from cluster import wire
 from cluster.control.deployment import CAUSE_PATIENCE_S, Deployment, is_clear, suspicion
 from cluster.control.membership import Membership
-from cluster.control.quarantine import Rests
+from cluster.control.quarantine import Quarantine
 from cluster.control.recovery import stuck_at
 from cluster.errors import NodeFailed
 from cluster.events import Chronicle
@@ -22,7 +22,7 @@ SETTLED_S = 60.0
 
 
 @dataclass(slots=True)
-class Inquest:
+class FaultAttribution:
     """Opened when a ring serves, fed when it breaks, closed before the next plan.
 
     `clock` gives monotonic seconds.
@@ -30,7 +30,7 @@ class Inquest:
 
     membership: Membership
     clock: Callable[[], float] = time.monotonic
-    rests: Rests = field(default_factory=Rests)
+    quarantine: Quarantine = field(default_factory=Quarantine)
     chronicle: Chronicle = field(default_factory=Chronicle)
     # Machines whose stage process has ended: it comes back in seconds.
     restarting: frozenset[NodeId] = frozenset()
@@ -51,9 +51,9 @@ class Inquest:
         self.restarting = frozenset()
         self.is_own_error = False
 
-    def retire(self, ring: frozenset[NodeId]) -> None:
+    def retire(self, pipeline: frozenset[NodeId]) -> None:
         """Note that the ring is taken apart on purpose. Its machines are proven, and its links end now."""
-        self._proven = ring
+        self._proven = pipeline
         self._serving_since_s = None
         self._failures.clear()
 
@@ -82,9 +82,9 @@ class Inquest:
             return frozenset()
         is_settled = self.clock() - since_s >= SETTLED_S
         if is_settled:
-            self._proven = broken.ring
-            for member_id in broken.ring:
-                self.rests.end(member_id)
+            self._proven = broken.pipeline
+            for member_id in broken.pipeline:
+                self.quarantine.end(member_id)
         self.is_own_error = any(_is_own_error(failure) for _, failure in failures)
         clear = [(node_id, failure) for node_id, failure in failures if self._tells(broken, failure)]
         culprits = {self._judge(broken, *heard, is_settled=is_settled) for heard in clear or failures[:1]}
@@ -94,7 +94,7 @@ class Inquest:
         """Make one of these machines pause, preferably one that has not proven itself in a ring. Return it."""
         suspects = [NodeId(node_id) for node_id in (failure.node_id, *failure.peer_ids)]
         culprit = next((node_id for node_id in suspects if node_id not in self._proven), suspects[0])
-        pause_s = self.rests.add(culprit)
+        pause_s = self.quarantine.add(culprit)
         member = self.membership.find(culprit)
         name = member.name if member else culprit
         log.warning("node left out", node=name, node_id=culprit, reason=str(failure), seconds=pause_s)

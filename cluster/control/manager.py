@@ -9,9 +9,9 @@ import structlog
 
 from cluster import wire
 from cluster.control.deployment import Deployment, Model, Rollout
-from cluster.control.epochs import Epochs
-from cluster.control.fault_attribution import Inquest
-from cluster.control.loaded_stages import Holdings
+from cluster.control.epochs import PlanVersions
+from cluster.control.fault_attribution import FaultAttribution
+from cluster.control.loaded_stages import LoadedStages
 from cluster.control.next_plan import Planning, PlanOptions
 from cluster.control.readiness import Readiness
 from cluster.control.recovery import has_room
@@ -46,20 +46,20 @@ UseHead = Callable[[wire.Address | None], Awaitable[None]]
 class DeploymentManager:
     """Owns the deployment. `run` is its task; it handles the nodes' messages one by one."""
 
-    def __init__(self, folder: Path, roster: Roster, options: PlanOptions, use_head: UseHead) -> None:
+    def __init__(self, folder: Path, roster: Roster, options: PlanOptions, use_coordinator: UseHead) -> None:
         self._roster = roster
         self._expected_nodes = options.expected_nodes
-        self._use_head = use_head
+        self._use_coordinator = use_coordinator
         self._model: Model | None = None
         self._considered: frozenset[NodeId] = frozenset()
         self._is_preparing = False
-        self._inquest = Inquest(roster.membership, chronicle=roster.chronicle)
-        self._holdings = Holdings()
-        self._planning = Planning(roster, options, self._inquest, self._holdings)
-        self.standbys = Standbys(self._holdings, roster.send)
+        self._fault_attribution = FaultAttribution(roster.membership, chronicle=roster.chronicle)
+        self._loaded_stages = LoadedStages()
+        self._planning = Planning(roster, options, self._fault_attribution, self._loaded_stages)
+        self.standbys = Standbys(self._loaded_stages, roster.send)
         # The last ring that served. The next one should be like it, as far as its machines are there.
         self._last: Deployment | None = None
-        self._epochs = Epochs(folder)
+        self._epochs = PlanVersions(folder)
         self.readiness = Readiness(roster.absences)
         self.deployment: Deployment | None = None
 
@@ -107,13 +107,13 @@ class DeploymentManager:
         if not self._epochs.has_advanced:
             await self._gather()
         while not self._must_plan():
-            await self._next_event(self._inquest.rests.next_end_s())
+            await self._next_event(self._fault_attribution.quarantine.next_end_s())
         if self.deployment is None and self._last:
-            until_s = _now_s() + self._inquest.patience_s
+            until_s = _now_s() + self._fault_attribution.patience_s
             with contextlib.suppress(TimeoutError):
-                while not self._inquest.is_clear(self._last):
+                while not self._fault_attribution.is_clear(self._last):
                     await self._answer(until_s)
-            self._considered -= self._inquest.close(self._last)
+            self._considered -= self._fault_attribution.close(self._last)
         return model
 
     async def _gather(self) -> None:
@@ -162,14 +162,14 @@ class DeploymentManager:
             self._considered -= {member.node_id}
             self._forget(member.node_id, failure)
         if self._last and _concerns(self._last, member, failure):
-            self._inquest.note_failure(member.node_id, failure)
+            self._fault_attribution.note_failure(member.node_id, failure)
         is_broken = self.deployment is not None and _concerns(self.deployment, member, failure)
         if is_broken:
             await self._break(f"{member.name}: {failure.reason}")
-        is_heads = self.deployment is None and member.node_id == self._head
-        if is_heads and (failure.role == "node" or (failure.role == "head" and failure.cause == "silent")):
+        is_coordinators = self.deployment is None and member.node_id == self._head
+        if is_coordinators and (failure.role == "node" or (failure.role == "head" and failure.cause == "silent")):
             # Callers of a silent head would wait for the connection's own timeout.
-            await self._use_head(None)
+            await self._use_coordinator(None)
         if is_broken and self._is_preparing:
             raise PlanOutdated("the ring that should have served meanwhile is broken")
 
@@ -178,16 +178,20 @@ class DeploymentManager:
 
         If loading a standby ended it, leave that machine alone for a while.
         """
-        self._holdings.forget(node_id)
+        self._loaded_stages.forget(node_id)
         was_loading = self.standbys.forget(node_id)
-        if was_loading and failure.role == "stage" and not (self.deployment and node_id in self.deployment.ring):
-            pause_s = self._inquest.rests.add(node_id)
+        if (
+            was_loading
+            and failure.role == "stage"
+            and not (self.deployment and node_id in self.deployment.pipeline)
+        ):
+            pause_s = self._fault_attribution.quarantine.add(node_id)
             log.warning("no standby", epoch=self.epoch, node_id=node_id, reason=failure.reason, seconds=pause_s)
 
     def _must_plan(self) -> bool:
         present = {member.node_id for member in self._roster.available()}
         fresh = [node_id for node_id in present - self._considered if self._planning.is_fit(node_id)]
-        is_leaving = self.deployment is not None and bool(self.deployment.ring & self._roster.draining)
+        is_leaving = self.deployment is not None and bool(self.deployment.pipeline & self._roster.draining)
         return bool(present) and (self.deployment is None or bool(fresh) or is_leaving)
 
     async def _deploy(self, model: Model) -> None:
@@ -207,7 +211,7 @@ class DeploymentManager:
                 rollout = await self._prepare(model, plan)
                 await self._replace(rollout)
             except NodeFailed as failure:
-                self._considered -= {self._inquest.leave_out(failure)}
+                self._considered -= {self._fault_attribution.leave_out(failure)}
                 raise
             # Not the machines that left meanwhile: they may come back with more to give.
             present = {member.node_id for member in self._roster.membership.present()}
@@ -216,7 +220,7 @@ class DeploymentManager:
 
     @property
     def _head(self) -> NodeId | None:
-        return self._last.head.node_id if self._last else None
+        return self._last.coordinator.node_id if self._last else None
 
     async def _prepare(self, model: Model, plan: Plan) -> Rollout:
         """Have the files fetched.
@@ -248,27 +252,27 @@ class DeploymentManager:
         for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
             log.info("plan", epoch=epoch, reason=reason)
         self._roster.chronicle.note("plan", plan.reasons[0], epoch)
-        after_error = self._inquest.is_own_error
-        return Rollout(epoch, model, plan, self._holdings, self._roster.send, self._answer, after_error)
+        after_error = self._fault_attribution.is_own_error
+        return Rollout(epoch, model, plan, self._loaded_stages, self._roster.send, self._answer, after_error)
 
     async def _replace(self, rollout: Rollout) -> None:
         """Take the old ring apart and close the new one. Heads keep the requests that they were answering."""
         if self.deployment:
-            self._inquest.retire(self.deployment.ring)
+            self._fault_attribution.retire(self.deployment.pipeline)
         await self._break("the cluster is being planned")
-        head, *others = rollout.ring
+        coordinator, *others = rollout.pipeline
         for member in self._roster.membership.present():
             role = "head" if member.node_id in others else ""
-            if member.node_id != head:
+            if member.node_id != coordinator:
                 with contextlib.suppress(LinkLost):
                     await self._roster.send(member.node_id, wire.Dismiss(rollout.epoch, role))
         deployment = await rollout.run()
         try:
-            await self._use_head(deployment.head)
+            await self._use_coordinator(deployment.coordinator)
         except ClusterUnavailable as error:
-            raise NodeFailed(deployment.head.node_id, error.message) from None
+            raise NodeFailed(deployment.coordinator.node_id, error.message) from None
         self.deployment = self._last = deployment
-        self._inquest.open()
+        self._fault_attribution.open()
         await self.readiness.tell("ready", f"{rollout.model.name} over {len(rollout.plan.stages)} node(s)")
         log.info("cluster ready", epoch=rollout.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
         served = f"{rollout.model.name} is served over {len(rollout.plan.stages)} node(s)"

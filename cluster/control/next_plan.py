@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from cluster.control.deployment import Deployment, Model
-from cluster.control.fault_attribution import Inquest
-from cluster.control.loaded_stages import Holdings
+from cluster.control.fault_attribution import FaultAttribution
+from cluster.control.loaded_stages import LoadedStages
 from cluster.control.owners import Owners
 from cluster.control.recovery import with_copies, with_stand_ins
 from cluster.control.roster import Roster
@@ -41,23 +41,31 @@ class PlanOptions:
 class Planning:
     """Plans from the roster's machines, the inquest's failures and the holdings' loaded stages."""
 
-    def __init__(self, roster: Roster, options: PlanOptions, inquest: Inquest, holdings: Holdings) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        options: PlanOptions,
+        fault_attribution: FaultAttribution,
+        loaded_stages: LoadedStages,
+    ) -> None:
         self._roster = roster
         self._options = options
-        self._inquest = inquest
-        self._holdings = holdings
+        self._fault_attribution = fault_attribution
+        self._loaded_stages = loaded_stages
 
     def is_fit(self, node_id: NodeId) -> bool:
         """Tell whether a machine is there, shows signs of life and has not just broken a ring."""
-        return self._roster.membership.is_well(node_id) and not self._inquest.rests.rests(node_id)
+        return self._roster.membership.is_well(node_id) and not self._fault_attribution.quarantine.quarantine(
+            node_id
+        )
 
     def same_cut(self, last: Deployment) -> Plan | None:
         """Return the last ring's plan with standbys in place of lost machines, or None if one has no standby."""
         fit = {member.node_id for member in self._roster.available() if self.is_fit(member.node_id)}
-        lost = last.ring - fit
-        ready = {(node_id, spec) for node_id in fit for spec in self._holdings.shelved.get(node_id, ())}
+        lost = last.pipeline - fit
+        ready = {(node_id, spec) for node_id in fit for spec in self._loaded_stages.shelved.get(node_id, ())}
         # An ended process comes back, but a standby is there already.
-        for missing in (lost | self._inquest.restarting, lost):
+        for missing in (lost | self._fault_attribution.restarting, lost):
             if plan := with_stand_ins(last.plan, missing, ready):
                 return plan
         return None
@@ -66,7 +74,7 @@ class Planning:
         self,
         model: Model,
         serving: Deployment | None,
-        head: NodeId | None,
+        coordinator: NodeId | None,
         without: AbstractSet[NodeId] = frozenset(),
     ) -> Plan:
         """Return a plan over all machines that may take part.
@@ -76,23 +84,23 @@ class Planning:
         head stays, callers keep their connection and stages their KV cache.
         """
         members = self._roster.available()
-        ring = serving.ring if serving else frozenset[NodeId]()
+        pipeline = serving.pipeline if serving else frozenset[NodeId]()
         ready = [member for member in members if member.node_id not in without]
         well = [member for member in ready if self._roster.membership.is_well(member.node_id)]
-        fit = [member for member in well if member.node_id in ring or self.is_fit(member.node_id)]
-        failed = {member.node_id: self._inquest.rests.times(member.node_id) for member in well}
+        fit = [member for member in well if member.node_id in pipeline or self.is_fit(member.node_id)]
+        failed = {member.node_id: self._fault_attribution.quarantine.times(member.node_id) for member in well}
         tried = [[m for m in well if failed[m.node_id] <= most] for most in sorted(set(failed.values()))]
         for some in (fit, *tried, ready):
             if some:
                 with contextlib.suppress(ModelDoesNotFit):
-                    return await self._plan_over(model, some, head)
-        return await self._plan_over(model, members, head)
+                    return await self._plan_over(model, some, coordinator)
+        return await self._plan_over(model, members, coordinator)
 
     async def draft(
         self,
         model: Model,
         now: Plan | None,
-        head: NodeId | None,
+        coordinator: NodeId | None,
         without: AbstractSet[NodeId],
         including: AbstractSet[NodeId] = frozenset(),
     ) -> PlanDraft:
@@ -106,7 +114,7 @@ class Planning:
         out = (self._roster.draining - including) | without
         members = [member for member in present if member.node_id not in out]
         try:
-            then = await self._plan_over(model, members, head)
+            then = await self._plan_over(model, members, coordinator)
         except ModelDoesNotFit as error:
             return PlanDraft(now, None, (str(error),))
         return PlanDraft(now, then, explain_change(now, then, out) if now else ())
@@ -114,7 +122,7 @@ class Planning:
     def with_copies(self, model: Model, deployment: Deployment) -> Deployment:
         """Return the deployment with standbys on the machines that are beside its ring now."""
         members = self._roster.available()
-        spare = [m for m in members if m.node_id not in deployment.ring and self.is_fit(m.node_id)]
+        spare = [m for m in members if m.node_id not in deployment.pipeline and self.is_fit(m.node_id)]
         network = self._roster.links.network()
         pin, _ = self._pin()
         return replace(deployment, plan=with_copies(deployment.plan, model.card, spare, network, pin))
@@ -127,7 +135,7 @@ class Planning:
         owners = self._options.owners
         return owners.pin(self._roster.machines) if owners else (None, ())
 
-    async def _plan_over(self, model: Model, members: Sequence[Member], head: NodeId | None) -> Plan:
+    async def _plan_over(self, model: Model, members: Sequence[Member], coordinator: NodeId | None) -> Plan:
         pin, unknown = self._pin()
         # On a thread: for many machines it takes a second or two, and this loop reads heartbeats.
         plan = await asyncio.to_thread(
@@ -142,6 +150,6 @@ class Planning:
             stages_min=self._options.stages_min,
             pin=pin,
             goal=self._options.goal,
-            head=head,
+            coordinator=coordinator,
         )
         return structs.replace(plan, reasons=(*plan.reasons, *unknown)) if unknown else plan

@@ -9,7 +9,7 @@ PAUSES_S = (30.0, 120.0, 600.0, 3600.0)
 
 
 @dataclass(slots=True)
-class Rests:
+class Quarantine:
     """The pausing machines and their deadlines. `clock` gives monotonic seconds."""
 
     clock: Callable[[], float] = time.monotonic
@@ -33,7 +33,7 @@ class Rests:
         """Return how often a machine has failed in a row."""
         return self._times.get(node_id, 0)
 
-    def rests(self, node_id: str) -> bool:
+    def quarantine(self, node_id: str) -> bool:
         """Tell whether a machine pauses now."""
         return self.clock() < self._until_s.get(node_id, 0.0)
 

@@ -54,7 +54,7 @@ def with_copies(plan: Plan, card: ModelCard, spare: list[Member], network: Netwo
         context_wished=plan.context_tokens,
         stages_min=plan.stages_min,
         pin=pin,
-        head=None,
+        coordinator=None,
     )
     candidates = Candidates(task, members, plan.precision)
     return replace(plan, standbys=place_standbys(candidates, plan.stages, pin))
@@ -79,16 +79,16 @@ def stuck_at(plan: Plan, vitals: Vitals) -> list[NodeId]:
     The result is empty if no frame is missing. Neighbours' counters are not of the same moment: it is no
     contradiction if one received more than the other has reported to have sent.
     """
-    ring = [stage.member.node_id for stage in plan.stages]
-    head = vitals(ring[0], "head")
-    upstream, sent = ring[0], head.sent if head else 0
-    for node_id in ring:
+    pipeline = [stage.member.node_id for stage in plan.stages]
+    coordinator = vitals(pipeline[0], "head")
+    upstream, sent = pipeline[0], coordinator.sent if coordinator else 0
+    for node_id in pipeline:
         stage = vitals(node_id, "stage")
         if stage is None or stage.received < sent:
             return [node_id] if node_id == upstream else [node_id, upstream]
         if stage.sent < stage.received:
             return [node_id]
         upstream, sent = node_id, stage.sent
-    if head and head.received < sent:
-        return [ring[0]] if ring[0] == upstream else [ring[0], upstream]
+    if coordinator and coordinator.received < sent:
+        return [pipeline[0]] if pipeline[0] == upstream else [pipeline[0], upstream]
     return []

@@ -40,7 +40,7 @@ _TWICE = "a machine with this certificate is already in the cluster. Join with a
 # The limit of a node's message: it sends no files, and its machine is described in a few words.
 _NODE_BYTES_MAX = 2**20
 
-_WITH_SOURCES = (wire.Prepare, wire.Shelve, wire.AssignStage, wire.AssignHead, wire.AssignEmbedder)
+_WITH_SOURCES = (wire.Prepare, wire.Shelve, wire.AssignStage, wire.AssignCoordinator, wire.AssignEmbedder)
 
 
 @dataclass(slots=True)
@@ -253,7 +253,7 @@ class Roster:
                 # Others dial the node on its own host, whatever it says, so that it cannot send them elsewhere.
                 host = connection.channel.writer.get_extra_info("peername")[0]
                 self._tell(member, replace(message, host=host))
-            case wire.Prepared() | wire.Shelved() | wire.Connected() | wire.RingClosed() | wire.Failed():
+            case wire.Prepared() | wire.Shelved() | wire.Connected() | wire.PipelineClosed() | wire.Failed():
                 self._tell(member, message)
             case _:
                 log.warning("message ignored", node=member.name, kind=type(message).__name__)

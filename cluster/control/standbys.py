@@ -8,7 +8,7 @@ import structlog
 
 from cluster import wire
 from cluster.control.deployment import Model
-from cluster.control.loaded_stages import Holdings
+from cluster.control.loaded_stages import LoadedStages
 from cluster.errors import LinkLost
 from cluster.models.stage_spec import StageSpec
 from cluster.plans.plan import PlannedStage
@@ -23,8 +23,8 @@ Send = Callable[[NodeId, wire.Message], Awaitable[None]]
 class Standbys:
     """The wanted copies. The deployment's task owns it; loaded ones are recorded in `holdings`."""
 
-    def __init__(self, holdings: Holdings, send: Send) -> None:
-        self._holdings = holdings
+    def __init__(self, loaded_stages: LoadedStages, send: Send) -> None:
+        self._loaded_stages = loaded_stages
         self._send = send
         self._epoch = wire.ANY_EPOCH
         self._model: Model | None = None
@@ -34,14 +34,14 @@ class Standbys:
     @property
     def ready(self) -> tuple[PlannedStage, ...]:
         """The wanted copies that are loaded."""
-        return tuple(copy for copy in self._wanted if self._holdings.has(copy.member.node_id, copy.spec))
+        return tuple(copy for copy in self._wanted if self._loaded_stages.has(copy.member.node_id, copy.spec))
 
     async def want(self, epoch: int, model: Model, copies: Sequence[PlannedStage]) -> None:
         """Keep exactly these copies loaded from now on."""
         self._epoch, self._model, self._wanted = epoch, model, tuple(copies)
         self._waiting = {}
         for copy in copies:
-            if not self._holdings.has(copy.member.node_id, copy.spec):
+            if not self._loaded_stages.has(copy.member.node_id, copy.spec):
                 self._waiting.setdefault(copy.member.node_id, deque()).append(copy)
         await self._tidy()
         for node_id in self._waiting:
@@ -64,7 +64,7 @@ class Standbys:
             return
         copy = waiting.popleft()
         if answer.ok:
-            self._holdings.shelved.setdefault(node_id, set()).add(copy.spec)
+            self._loaded_stages.shelved.setdefault(node_id, set()).add(copy.spec)
             log.info("standby ready", epoch=self._epoch, reason=copy.reason)
         else:
             reason = answer.reason or "it is no longer wanted"
@@ -74,7 +74,7 @@ class Standbys:
     async def _tidy(self) -> None:
         """Free the memory of copies that are no longer wanted."""
         assert self._model
-        for node_id, shelved in list(self._holdings.shelved.items()):
+        for node_id, shelved in list(self._loaded_stages.shelved.items()):
             wanted = self._specs(node_id)
             if not shelved <= set(wanted):
                 shelved.intersection_update(wanted)

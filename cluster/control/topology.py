@@ -25,7 +25,7 @@ class Topology:
     model: str | None
     members: tuple[Member, ...]
     plan: Plan | None
-    head: NodeId | None
+    coordinator: NodeId | None
     round_trip_ms: float | None
     # Copies of the ring's stages that are loaded on machines beside it.
     standbys: tuple[PlannedStage, ...] = ()

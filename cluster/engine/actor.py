@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cluster import wire
-from cluster.net.channel import Door
+from cluster.net.channel import ChannelServer
 from cluster.nodes.process import AgentPipe
 
 _STOP_S = 3.0
@@ -25,7 +25,7 @@ class Actor(Protocol):
 
 
 async def act(
-    name: str, actor: Actor, pipe: AgentPipe, door: Door, deliver: Callable[[wire.Message], None]
+    name: str, actor: Actor, pipe: AgentPipe, server: ChannelServer, deliver: Callable[[wire.Message], None]
 ) -> None:
     """Run the actor on a thread until its agent is gone or it ends. Raise the error that it ended with, if any.
 
@@ -51,6 +51,6 @@ async def act(
     await stopped.wait()
     actor.stop()
     await asyncio.to_thread(thread.join, _STOP_S)
-    await door.close()
+    await server.close()
     if failures:
         raise failures[0]

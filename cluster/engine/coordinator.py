@@ -7,8 +7,8 @@ from pathlib import Path
 import structlog
 
 from cluster import wire
-from cluster.engine.costs import RingCosts
-from cluster.engine.pipeline_links import RingBroken, RingEnd
+from cluster.engine.costs import PipelineCosts
+from cluster.engine.pipeline_links import PipelineBroken, PipelineEnd
 from cluster.engine.request_table import RequestTable
 from cluster.engine.running_pipeline import Pipeline, is_warm_up, warm_up
 from cluster.engine.scheduler import Scheduler
@@ -31,7 +31,7 @@ _WATCH_S = 0.2
 _STALL_S = 0.5
 
 
-class Head:
+class Coordinator:
     """An actor with one inbox and one thread that decides and commits. Callers and links only put items.
 
     A broken ring loses no request: requests wait at the desk, with their tokens, for the next ring.
@@ -39,13 +39,13 @@ class Head:
 
     def __init__(self, identity: Identity, host: str, report: Tell) -> None:
         self._report = report
-        self._inbox: queue.SimpleQueue[Ticket | Cancelled | Frame | RingBroken | wire.Message | None] = (
+        self._inbox: queue.SimpleQueue[Ticket | Cancelled | Frame | PipelineBroken | wire.Message | None] = (
             queue.SimpleQueue()
         )
-        self.ring_end = RingEnd(identity, host, wire.Sampled, self._inbox.put)
+        self.pipeline_end = PipelineEnd(identity, host, wire.Sampled, self._inbox.put)
         self.client_port = 0
-        self._desk = RequestTable()
-        self._order: wire.AssignHead | None = None
+        self._table = RequestTable()
+        self._order: wire.AssignCoordinator | None = None
         self._broken_epoch = wire.ANY_EPOCH
         self._pipeline: Pipeline | None = None
         # The last serving ring leaves these to one of the same cut: its scheduler, and the stages still to be fed.
@@ -63,7 +63,7 @@ class Head:
     def deliver(self, item: Ticket | Cancelled | wire.Message) -> None:
         """Put a message into the inbox. Any thread may call this."""
         if isinstance(item, wire.Removed):
-            self.ring_end.cut(item.node_ids)
+            self.pipeline_end.cut(item.node_ids)
         else:
             self._inbox.put(item)
 
@@ -83,8 +83,8 @@ class Head:
     @property
     def vitals(self) -> wire.Vitals:
         """The counters for the agent: the ring's progress, and what this head holds."""
-        end = self.ring_end
-        return wire.Vitals(end.received, end.sent, len(self._desk.tickets), self._kv_blocks)
+        end = self.pipeline_end
+        return wire.Vitals(end.received, end.sent, len(self._table.tickets), self._kv_blocks)
 
     def run(self) -> None:
         while True:
@@ -101,12 +101,12 @@ class Head:
             self._send_steps()
             if time.monotonic() - self._looked_s > _TICK_S:
                 self._look_at_clock(_TICK_S)
-        self._desk.end_all(
+        self._table.end_all(
             ClusterUnavailable("the machine that coordinates the cluster was stopped. Try again shortly.")
         )
-        self.ring_end.close()
+        self.pipeline_end.close()
 
-    def _handle(self, item: Ticket | Cancelled | Frame | RingBroken | wire.Message) -> None:
+    def _handle(self, item: Ticket | Cancelled | Frame | PipelineBroken | wire.Message) -> None:
         match item:
             case Frame(wire.Sampled() as sampled):
                 try:
@@ -116,32 +116,32 @@ class Head:
             case Ticket():
                 self._take(item)
             case Cancelled(request_id):
-                self._desk.cancel(request_id)
-            case RingBroken(epoch, reason, peer_id, cause):
+                self._table.cancel(request_id)
+            case PipelineBroken(epoch, reason, peer_id, cause):
                 self._fail(epoch, reason, peer_id, cause)
-            case wire.AssignHead():
+            case wire.AssignCoordinator():
                 self._assign(item)
             case wire.Connect():
                 self._connect(item)
             case wire.Dismiss(epoch) if self._order is None or self._order.epoch < epoch:
-                self._leave_ring()
+                self._leave_pipeline()
                 self._order = self._kept = None
             case _:
                 pass
 
-    def _assign(self, order: wire.AssignHead) -> None:
-        self._leave_ring()
+    def _assign(self, order: wire.AssignCoordinator) -> None:
+        self._leave_pipeline()
         try:
             self._open_model(order)
         except ClusterError as error:
             self._report(wire.Failed(order.epoch, "head", str(error)))
             return
         self._order = order
-        self.ring_end.expect(order.epoch, order.upstream, 0, order.terms)
-        host, port = self.ring_end.host, self.ring_end.port
+        self.pipeline_end.expect(order.epoch, order.upstream, 0, order.terms)
+        host, port = self.pipeline_end.host, self.pipeline_end.port
         self._report(wire.Ready(order.epoch, "head", host, port, self.client_port, unconstrained=missing()))
 
-    def _open_model(self, order: wire.AssignHead) -> None:
+    def _open_model(self, order: wire.AssignCoordinator) -> None:
         """Load the tokenizer of the assigned model. Raise ClusterError if the order is not feasible."""
         if order.kv_blocks * BLOCK_TOKENS < order.context_tokens:
             raise ClusterError(f"{order.kv_blocks} KV blocks cannot hold one context")
@@ -150,7 +150,7 @@ class Head:
             self._codec_source = order.source
         self._context_tokens = order.context_tokens
         if self._order and self._order.manifest != order.manifest:
-            self._desk.end_all(StageLost("the cluster serves another model now"))
+            self._table.end_all(StageLost("the cluster serves another model now"))
             self._kept = None
 
     def _connect(self, order: wire.Connect) -> None:
@@ -158,10 +158,10 @@ class Head:
         if assigned is None or assigned.epoch != order.epoch:
             return
         if order.after_error:
-            self._desk.blame(self._computing)
+            self._table.blame(self._computing)
         self._computing = set()
         try:
-            self.ring_end.connect(order.epoch, order.downstream, assigned.terms)
+            self.pipeline_end.connect(order.epoch, order.downstream, assigned.terms)
         except LinkError as error:
             self._report(wire.Failed(order.epoch, "head", str(error), order.downstream.node_id))
             return
@@ -172,52 +172,52 @@ class Head:
             fresh = everything
         vocabulary = read_card(assigned.manifest.config).vocabulary
         self._pipeline = Pipeline(assigned, vocabulary, scheduler, fresh & everything)
-        self.ring_end.send(warm_up(order.epoch))
+        self.pipeline_end.send(warm_up(order.epoch))
 
-    def _close_ring(self, pipeline: Pipeline) -> None:
+    def _close_pipeline(self, pipeline: Pipeline) -> None:
         assert self._codec
         round_trip_ms = pipeline.close()
         epoch = pipeline.order.epoch
         log.info(
-            "ring closed", epoch=epoch, round_trip_ms=round(round_trip_ms, 1), requests=len(self._desk.tickets)
+            "ring closed", epoch=epoch, round_trip_ms=round(round_trip_ms, 1), requests=len(self._table.tickets)
         )
-        self._report(wire.RingClosed(epoch, round_trip_ms))
-        self._desk.serve(pipeline.scheduler, self._codec, pipeline.order.context_tokens, pipeline.vocabulary)
+        self._report(wire.PipelineClosed(epoch, round_trip_ms))
+        self._table.serve(pipeline.scheduler, self._codec, pipeline.order.context_tokens, pipeline.vocabulary)
 
     def _fail(self, epoch: int, reason: str, peer_id: str = "", cause: wire.Cause = "error") -> None:
         """End the ring of this epoch. A report about an older ring no longer matters."""
         if self._order and self._order.epoch == epoch != self._broken_epoch:
             self._broken_epoch = epoch
-            log.warning("ring broken", epoch=epoch, reason=reason, requests=len(self._desk.tickets))
+            log.warning("ring broken", epoch=epoch, reason=reason, requests=len(self._table.tickets))
             # Report before the neighbours find their links to this process closed.
             self._report(wire.Failed(epoch, "head", reason, peer_id, cause))
-            self._leave_ring()
+            self._leave_pipeline()
 
-    def _leave_ring(self) -> None:
+    def _leave_pipeline(self) -> None:
         """Leave the ring.
 
         Requests keep their tokens; a later ring of the same cut keeps what the stages hold of them.
         """
-        self.ring_end.leave()
+        self.pipeline_end.leave()
         pipeline, self._pipeline = self._pipeline, None
         if pipeline and pipeline.is_closed:
             self._kept, self._owed = pipeline.scheduler, pipeline.fresh
             if pipeline.has_crawled:
                 # The remaining machines may stay as slow: learn the next ring's pace from scratch.
-                pipeline.scheduler.costs = RingCosts(pipeline.order.stages)
+                pipeline.scheduler.costs = PipelineCosts(pipeline.order.stages)
             self._computing = pipeline.computing
-            self._desk.interrupt()
+            self._table.interrupt()
 
     def _take(self, ticket: Ticket) -> None:
         if self._codec is None:
             error: GenerationError = ClusterUnavailable("no model is assigned to this head")
             ticket.tell(rejected(ticket.id, error))
         else:
-            self._desk.take(ticket)
+            self._table.take(ticket)
 
     def _send_steps(self) -> None:
         while self._pipeline and (frame := self._pipeline.next_frame()):
-            self.ring_end.send(*frame)
+            self.pipeline_end.send(*frame)
             self._counted = False
 
     def _commit(self, sampled: wire.Sampled) -> None:
@@ -225,9 +225,9 @@ class Head:
         if pipeline is None or sampled.epoch != pipeline.order.epoch:
             return
         if is_warm_up(sampled):
-            self._close_ring(pipeline)
+            self._close_pipeline(pipeline)
         else:
-            self._desk.hand_out(pipeline.commit(sampled))
+            self._table.hand_out(pipeline.commit(sampled))
 
     def _look_at_clock(self, meant_s: float) -> None:
         """Reject requests that have waited too long, and end a ring that is stuck."""
@@ -236,7 +236,7 @@ class Head:
         self._looked_s = now_s
         if pipeline:
             self._kv_blocks = pipeline.scheduler.kv_blocks - pipeline.scheduler.blocks_free
-        self._desk.look_at_clock()
+        self._table.look_at_clock()
         if pipeline and stalled:
             pipeline.forgive()
         elif pipeline and self._inbox.empty() and (late := pipeline.lateness()):
@@ -245,15 +245,15 @@ class Head:
     def _count(self) -> None:
         """After each busy period, check that everything held here and on every stage belongs to a request."""
         pipeline = self._pipeline
-        if self._counted or pipeline is None or self._desk.tickets:
+        if self._counted or pipeline is None or self._table.tickets:
             return
         pipeline.scheduler.check_integrity()
         if frame := pipeline.census_frame():
-            self.ring_end.send(*frame)
+            self.pipeline_end.send(*frame)
             self._counted = True
 
 
-def _suits(scheduler: Scheduler, order: wire.AssignHead) -> bool:
+def _suits(scheduler: Scheduler, order: wire.AssignCoordinator) -> bool:
     """Tell whether the new ring counts slots and blocks the same way."""
     was = scheduler.stages, scheduler.slots, scheduler.kv_blocks
     return was == (order.stages, order.slots, order.kv_blocks)

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from cluster.engine.actor import act
-from cluster.engine.coordinator import Head
+from cluster.engine.coordinator import Coordinator
 from cluster.engine.reception import Reception
-from cluster.net.channel import Door
+from cluster.net.channel import ChannelServer
 from cluster.nodes.process import AgentPipe, prepare
 from cluster.trust.identity import Identity
 
@@ -18,10 +18,10 @@ def main(identity_folder: str, node_name: str, host: str, log_style: str) -> Non
 
 
 async def _serve(pipe: AgentPipe, identity: Identity, host: str) -> None:
-    head = Head(identity, host, pipe.send)
-    door = Door("head", identity, Reception(head).serve)
-    head.client_port = await door.open(host, 0)
-    await act("pipeline", head, pipe, door, head.deliver)
+    coordinator = Coordinator(identity, host, pipe.send)
+    server = ChannelServer("head", identity, Reception(coordinator).serve)
+    coordinator.client_port = await server.open(host, 0)
+    await act("pipeline", coordinator, pipe, server, coordinator.deliver)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class StageCost:
         return c0 + c1 * rows + c2 * pairs
 
 
-class RingCosts:
+class PipelineCosts:
     """The costs of all stages, and the time that frames spend between them."""
 
     def __init__(self, stages: int) -> None:

@@ -10,8 +10,8 @@ from cluster import wire
 from cluster.compute.devices import pick_device
 from cluster.engine.actor import act
 from cluster.engine.embedding_reception import EmbeddingReception
-from cluster.engine.embedding_table import EmbeddingDesk
-from cluster.net.channel import Door
+from cluster.engine.embedding_table import EmbeddingTable
+from cluster.net.channel import ChannelServer
 from cluster.nodes.process import AgentPipe, prepare
 from cluster.trust.identity import Identity
 
@@ -24,18 +24,18 @@ def main(identity_folder: str, node_name: str, host: str, log_style: str, thread
 
 async def _serve(pipe: AgentPipe, identity: Identity, host: str) -> None:
     device, _ = pick_device()
-    desk = EmbeddingDesk(host, device, pipe.send)
-    door = Door("embedder", identity, EmbeddingReception(desk).serve)
-    desk.client_port = await door.open(host, 0)
+    table = EmbeddingTable(host, device, pipe.send)
+    server = ChannelServer("embedder", identity, EmbeddingReception(table).serve)
+    table.client_port = await server.open(host, 0)
     loop = asyncio.get_running_loop()
 
     def deliver(message: wire.Message) -> None:
         if isinstance(message, wire.Removed):
-            loop.call_soon_threadsafe(door.cut, message.node_ids)
+            loop.call_soon_threadsafe(server.cut, message.node_ids)
         else:
-            desk.deliver(message)
+            table.deliver(message)
 
-    await act("embeddings", desk, pipe, door, deliver)
+    await act("embeddings", table, pipe, server, deliver)
 
 
 if __name__ == "__main__":

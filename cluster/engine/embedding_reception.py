@@ -8,7 +8,7 @@ import structlog
 from cluster import wire
 from cluster.embedding import Embeddings, EmbedRequest, check_inputs
 from cluster.engine.embedding_queue import Job, Outcome
-from cluster.engine.embedding_table import EmbeddingDesk
+from cluster.engine.embedding_table import EmbeddingTable
 from cluster.engine.tickets import rejected
 from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, LinkLost, PeerRejected
 from cluster.models.embedding_model import check_dimensions
@@ -24,8 +24,8 @@ WAITING_TOKENS_MAX = 2_000_000
 class EmbeddingReception:
     """Serves every caller's connection for one desk."""
 
-    def __init__(self, desk: EmbeddingDesk) -> None:
-        self._desk = desk
+    def __init__(self, table: EmbeddingTable) -> None:
+        self._table = table
         self._requests = 0
         self._waiting_tokens = 0
 
@@ -84,11 +84,11 @@ class EmbeddingReception:
 
         Raise GenerationError if it cannot be served.
         """
-        embedder = self._desk.embedder
+        embedder = self._table.embedder
         if embedder is None:
             raise ClusterUnavailable("no embedding model is loaded here")
         check_inputs(request)
-        dimensions = check_dimensions(self._desk.config, embedder.dimensions, request.dimensions)
+        dimensions = check_dimensions(self._table.config, embedder.dimensions, request.dimensions)
         token_ids = request.token_ids
         if request.texts:
             # On a thread: the tokenizer takes a while for long texts, and this loop serves others.
@@ -116,7 +116,7 @@ class EmbeddingReception:
         job = Job(request_id, token_ids, dimensions, tell)
         self._waiting_tokens += tokens
         try:
-            self._desk.deliver(job)
+            self._table.deliver(job)
             outcome = await answered
         finally:
             job.is_dropped = True

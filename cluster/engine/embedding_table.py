@@ -20,7 +20,7 @@ PASS_TOKENS = 512
 Report = Callable[[wire.Message], None]
 
 
-class EmbeddingDesk:
+class EmbeddingTable:
     """An actor with one inbox. The thread that reads it also computes; other threads put orders and jobs."""
 
     def __init__(self, host: str, device: torch.device, report: Report) -> None:

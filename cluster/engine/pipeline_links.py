@@ -12,7 +12,7 @@ from cluster.trust.identity import Identity, NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class RingBroken:
+class PipelineBroken:
     """A link of this epoch's ring is gone.
 
     With the cause "invalid", it carried something that does not belong there.
@@ -32,7 +32,7 @@ class _Place:
     terms: wire.Terms
 
 
-class RingEnd:
+class PipelineEnd:
     """The listener for all epochs; it belongs to one epoch's ring at a time.
 
     Frames and breaks go to `deliver`. Link threads call it, so it must be safe there (a queue's put).
@@ -43,7 +43,7 @@ class RingEnd:
         identity: Identity,
         host: str,
         kind: type[wire.Step | wire.Sampled],
-        deliver: Callable[[Frame | RingBroken], None],
+        deliver: Callable[[Frame | PipelineBroken], None],
     ) -> None:
         self._identity = identity
         self._kind = kind
@@ -76,8 +76,8 @@ class RingEnd:
         """Open the link downstream. Raise PeerRejected or LinkLost if that fails."""
         link = dial(downstream, self._identity)
         peer_id = downstream.node_id
-        self._outbox = Outbox(link, lambda lost: self._deliver(RingBroken(epoch, str(lost), peer_id)))
-        self._outbox.put(wire.RingHello(epoch, terms))
+        self._outbox = Outbox(link, lambda lost: self._deliver(PipelineBroken(epoch, str(lost), peer_id)))
+        self._outbox.put(wire.PipelineHello(epoch, terms))
 
     def send(self, message: wire.Message, payload: memoryview | bytes = b"") -> None:
         """Queue a frame for downstream. Drop it if there is no link."""
@@ -122,9 +122,9 @@ class RingEnd:
                 self.received += 1
                 self._deliver(frame)
         except LinkLost as error:
-            self._deliver(RingBroken(place.epoch, str(error), place.upstream))
+            self._deliver(PipelineBroken(place.epoch, str(error), place.upstream))
         except FrameInvalid as error:
-            self._deliver(RingBroken(place.epoch, str(error), place.upstream, "invalid"))
+            self._deliver(PipelineBroken(place.epoch, str(error), place.upstream, "invalid"))
             raise
 
     def _admit(self, link: Link) -> _Place:
@@ -132,7 +132,7 @@ class RingEnd:
         hello = link.receive_hello()
         with self._changing:
             place = self._place
-            if place is None or not isinstance(hello, wire.RingHello):
+            if place is None or not isinstance(hello, wire.PipelineHello):
                 raise PeerRejected("link does not belong to the current epoch")
             if link.peer.node_id != place.upstream or link.peer.role != "node":
                 raise PeerRejected(f"{link.peer.role} {link.peer.node_id} is not the upstream neighbour")
@@ -144,7 +144,7 @@ class RingEnd:
                 return place
         if hello.epoch > place.epoch:
             # A link of a finished epoch may come late. A link of an epoch that was not ordered yet is a lie.
-            self._deliver(RingBroken(place.epoch, _wrong_epoch(hello.epoch, place), place.upstream, "invalid"))
+            self._deliver(PipelineBroken(place.epoch, _wrong_epoch(hello.epoch, place), place.upstream, "invalid"))
         raise PeerRejected("link does not belong to the current epoch")
 
 

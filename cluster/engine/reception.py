@@ -7,7 +7,7 @@ import structlog
 from msgspec.structs import replace
 
 from cluster import wire
-from cluster.engine.coordinator import Head
+from cluster.engine.coordinator import Coordinator
 from cluster.engine.preparation import prepare
 from cluster.engine.seeds import fresh_seed
 from cluster.engine.tickets import CHOICES_MAX, Cancelled, Ticket, places_for, rejected
@@ -50,8 +50,8 @@ class _Caller:
 class Reception:
     """Serves every caller's connection for one head."""
 
-    def __init__(self, head: Head) -> None:
-        self._head = head
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._head = coordinator
 
     async def serve(self, channel: Channel) -> None:
         """Serve one caller until it hangs up, then cancel what it still has running.

@@ -46,7 +46,7 @@ class Pipeline:
     gives monotonic seconds.
     """
 
-    order: wire.AssignHead
+    order: wire.AssignCoordinator
     vocabulary: int
     scheduler: Scheduler
     fresh: set[int]

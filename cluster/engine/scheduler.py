@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from cluster.engine.costs import RingCosts
+from cluster.engine.costs import PipelineCosts
 from cluster.engine.sequence import Sequence
 from cluster.engine.slots import Slots, blocks_of
 from cluster.errors import FrameInvalid
@@ -70,7 +70,7 @@ class Scheduler:
     kv_blocks: int
     waiting: deque[Sequence] = field(default_factory=deque)
     running: list[Sequence] = field(default_factory=list)
-    costs: RingCosts = field(init=False)
+    costs: PipelineCosts = field(init=False)
     _slots: Slots = field(init=False)
     _in_flight: dict[int, _Flight] = field(default_factory=dict)
     _batches: int = 0
@@ -80,7 +80,7 @@ class Scheduler:
     _replays: deque[tuple[Sequence, int, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.costs = RingCosts(self.stages)
+        self.costs = PipelineCosts(self.stages)
         self._slots = Slots(self.slots, self.kv_blocks)
 
     @property
@@ -156,7 +156,7 @@ class Scheduler:
         if self._in_flight or self._is_reset:
             return None
         step, _ = self._step(_Flight([]))
-        step.census = self._slots.holdings(self.running)
+        step.census = self._slots.loaded_stages(self.running)
         return step
 
     def commit(
@@ -211,7 +211,7 @@ class Scheduler:
         self._batches += 1
         rows = flight.rows
         # The census of a reset already contains earlier moves.
-        census = self._slots.holdings(self.running) if self._is_reset else None
+        census = self._slots.loaded_stages(self.running) if self._is_reset else None
         step = Step(
             epoch=self.epoch,
             batch=self._batches,

@@ -150,7 +150,7 @@ class Slots:
         for sequence in running:
             self.open(sequence)
 
-    def holdings(self, running: list[Sequence]) -> list[tuple[int, int]]:
+    def loaded_stages(self, running: list[Sequence]) -> list[tuple[int, int]]:
         """Return (slot, blocks) for everything that the stages hold once they have carried out their orders."""
         return sorted([*((s.slot, s.blocks) for s in running), *self._prefixes.retained.items()])
 

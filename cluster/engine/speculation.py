@@ -8,7 +8,7 @@ costs. The method is that of prompt lookup decoding (Saxena, 2023).
 
 from dataclasses import dataclass, field
 
-from cluster.engine.costs import RingCosts
+from cluster.engine.costs import PipelineCosts
 
 DRAFT_MAX = 16
 # Longer matches first: they are right more often.
@@ -37,7 +37,7 @@ class Drafter:
         """Return the share of right tokens among the drafted tokens that were tried."""
         return self._accepted / self._trials
 
-    def propose(self, tokens: list[int], rows: int, costs: RingCosts, tokens_max: int) -> list[int]:
+    def propose(self, tokens: list[int], rows: int, costs: PipelineCosts, tokens_max: int) -> list[int]:
         """Return up to `tokens_max` tokens that may follow; none if none are known or drafts would not pay.
 
         `rows` sequences are in the same step and draft alike.
@@ -61,7 +61,7 @@ class Drafter:
         self._accepted = self._accepted * fade + accepted
         self._trials = self._trials * fade + tried
 
-    def _count(self, rows: int, costs: RingCosts, most: int) -> int:
+    def _count(self, rows: int, costs: PipelineCosts, most: int) -> int:
         """Return the number of drafts with the most tokens per second. While none pays, try a few now and then."""
         plain_s = costs.step_s(rows)
         best, best_gain = 0, _WORTH

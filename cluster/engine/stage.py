@@ -17,7 +17,7 @@ from cluster.compute.rows import row_bytes
 from cluster.compute.sampler import Sampler
 from cluster.compute.stage_model import load_stage_model
 from cluster.compute.steps import LoadedStage
-from cluster.engine.pipeline_links import RingBroken, RingEnd
+from cluster.engine.pipeline_links import PipelineBroken, PipelineEnd
 from cluster.engine.sealing import Seal
 from cluster.errors import ClusterError, LinkError
 from cluster.models.manifest import Manifest
@@ -49,7 +49,7 @@ class _Shelved:
 _Copy = tuple[str, StageSpec]
 """(manifest digest, layers)"""
 
-_Item = wire.Message | Frame | RingBroken | _Shelved
+_Item = wire.Message | Frame | PipelineBroken | _Shelved
 
 
 class Stage:
@@ -59,7 +59,7 @@ class Stage:
         self._device = device
         self._report = report
         self._inbox: queue.Queue[_Item | None] = queue.Queue(INBOX_FRAMES)
-        self._ring_end = RingEnd(identity, host, wire.Step, self._inbox.put)
+        self._pipeline_end = PipelineEnd(identity, host, wire.Step, self._inbox.put)
         self._loaded: LoadedStage | None = None
         self._epoch = 0
         # Set on the last stage only.
@@ -73,7 +73,7 @@ class Stage:
     def deliver(self, message: wire.Message) -> None:
         """Pass a message to the stage. The agent's pipe thread calls this."""
         if isinstance(message, wire.Removed):
-            self._ring_end.cut(message.node_ids)
+            self._pipeline_end.cut(message.node_ids)
         else:
             self._inbox.put(message)
 
@@ -82,7 +82,7 @@ class Stage:
 
     def vitals(self) -> wire.Vitals:
         """Return the counters for the agent. Its pipe thread calls this."""
-        return wire.Vitals(self._ring_end.received, self._ring_end.sent)
+        return wire.Vitals(self._pipeline_end.received, self._pipeline_end.sent)
 
     def run(self) -> None:
         """Work until `stop`. A failed assignment or step is reported and ends this epoch, not the process."""
@@ -95,8 +95,8 @@ class Stage:
                     self._report(wire.Failed(_epoch_of(item), "stage", str(error)))
                     if isinstance(item, Frame):
                         # Later steps would be computed on a hole: leaving tells both neighbours at once.
-                        self._ring_end.leave()
-        self._ring_end.close()
+                        self._pipeline_end.leave()
+        self._pipeline_end.close()
 
     def _handle(self, item: _Item) -> None:
         match item:
@@ -114,21 +114,21 @@ class Stage:
                 self._connect(item)
             case wire.Dismiss(epoch) if self._epoch < epoch:
                 # The loaded layers stay: the next assignment may be for the same ones.
-                self._ring_end.leave()
-            case RingBroken(epoch, reason, peer_id, cause) if self._epoch == epoch:
+                self._pipeline_end.leave()
+            case PipelineBroken(epoch, reason, peer_id, cause) if self._epoch == epoch:
                 self._report(wire.Failed(epoch, "stage", reason, peer_id, cause))
             case _:
                 pass
 
     def _assign(self, order: wire.AssignStage) -> None:
-        self._ring_end.leave()
+        self._pipeline_end.leave()
         began = time.monotonic()
         kept = order.keep_kv and self._holds(order.spec, order.manifest)
         self._loaded = loaded = self._take(order) or self._load(order.spec, order.manifest, order.source)
         self._epoch = order.epoch
         self._seal = Seal(order.seal_key) if order.seal_key else None
         spec, terms = order.spec, wire.Terms(order.manifest.digest, order.spec.precision)
-        self._ring_end.expect(
+        self._pipeline_end.expect(
             order.epoch, order.upstream, spec.rows_max * row_bytes(loaded.card.hidden, spec.wire), terms
         )
         log.info(
@@ -138,7 +138,7 @@ class Stage:
             kept=kept,
             seconds=round(time.monotonic() - began, 2),
         )
-        host, port = self._ring_end.host, self._ring_end.port
+        host, port = self._pipeline_end.host, self._pipeline_end.port
         ready = wire.Ready(order.epoch, "stage", host, port, kept=kept, terms=terms, wire=spec.wire)
         if grammars := loaded.sampler.grammars:
             ready = replace(ready, unconstrained=grammars.unavailable)
@@ -198,7 +198,7 @@ class Stage:
 
     def _tidy(self, epoch: int, digest: str, specs: list[StageSpec]) -> None:
         """Keep only what is wanted. Layers of a ring that this process has left serve as a standby."""
-        if self._loaded and self._epoch < epoch and not self._ring_end.is_connected:
+        if self._loaded and self._epoch < epoch and not self._pipeline_end.is_connected:
             self._loaded.forget()
             self._shelf.append(self._loaded)
             self._loaded = None
@@ -225,7 +225,7 @@ class Stage:
         loaded = self._loaded
         if loaded and self._epoch == order.epoch:
             try:
-                self._ring_end.connect(
+                self._pipeline_end.connect(
                     order.epoch, order.downstream, wire.Terms(loaded.digest, loaded.spec.precision)
                 )
             except LinkError as error:
@@ -235,11 +235,11 @@ class Stage:
 
     def _step(self, step: wire.Step, payload: bytearray) -> None:
         loaded = self._loaded
-        if loaded is None or not self._ring_end.is_connected or step.epoch != self._epoch:
+        if loaded is None or not self._pipeline_end.is_connected or step.epoch != self._epoch:
             return  # This frame belongs to an epoch that is over.
         if self._seal:
             self._seal.open(step)
-        self._ring_end.send(*loaded.run(step, payload))
+        self._pipeline_end.send(*loaded.run(step, payload))
 
 
 def _epoch_of(item: _Item) -> int:

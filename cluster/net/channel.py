@@ -127,7 +127,7 @@ class _Visit:
     channel: Channel | None = None
 
 
-class Door:
+class ChannelServer:
     """A listening port that admits this cluster's machines and optionally newcomers. It logs refusals.
 
     The handler owns its channel until it returns. A LinkError from the handler ends this one connection, and the
@@ -175,11 +175,13 @@ class Door:
                 connection, address = await loop.sock_accept(listening)
             except OSError as error:
                 # Possibly out of file descriptors: other connections may free some.
-                log.error("cannot accept connections", door=self._name, reason=str(error))
+                log.error("cannot accept connections", server=self._name, reason=str(error))
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             if len(self._connections) >= _CHANNELS_MAX:
-                log.warning("connection refused", door=self._name, peer=address[0], reason="too many connections")
+                log.warning(
+                    "connection refused", server=self._name, peer=address[0], reason="too many connections"
+                )
                 connection.close()
                 continue
             if len(self._pending) >= _PENDING_MAX:
@@ -194,7 +196,7 @@ class Door:
         oldest = next(iter(self._pending))
         del self._pending[oldest]
         reason = f"it is the oldest of {_PENDING_MAX} connections without a certificate"
-        log.warning("connection refused", door=self._name, peer=self._connections[oldest].where, reason=reason)
+        log.warning("connection refused", server=self._name, peer=self._connections[oldest].where, reason=reason)
         oldest.cancel()
 
     def _forget(self, task: asyncio.Task[None]) -> None:
@@ -212,7 +214,7 @@ class Door:
             connection.close()
             reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
             log.warning(
-                "connection refused", door=self._name, peer=address, reason=reason or "handshake timed out"
+                "connection refused", server=self._name, peer=address, reason=reason or "handshake timed out"
             )
             return
         except asyncio.CancelledError:
@@ -227,9 +229,9 @@ class Door:
                 raise MachineRemoved(channel.peer.node_id)
             await self._serve(channel)
         except LinkLost as error:
-            log.info("connection ended", door=self._name, peer=address, reason=str(error))
+            log.info("connection ended", server=self._name, peer=address, reason=str(error))
         except (FrameInvalid, PeerRejected) as error:
-            log.warning("connection refused", door=self._name, peer=address, reason=str(error))
+            log.warning("connection refused", server=self._name, peer=address, reason=str(error))
             await _bid_farewell(channel, error)
         finally:
             await channel.close()

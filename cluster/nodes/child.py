@@ -29,7 +29,7 @@ _STALL_S = 0.3
 # Put weights in huge pages if Linux offers them: fewer TLB misses, up to a third more speed.
 _HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 # Between these messages a child may be busy for longer.
-_LOADING = (wire.AssignStage, wire.AssignHead, wire.AssignEmbedder, wire.Shelve)
+_LOADING = (wire.AssignStage, wire.AssignCoordinator, wire.AssignEmbedder, wire.Shelve)
 _LOADED = (wire.Hello, wire.Ready, wire.Shelved, wire.Failed)
 
 Handle = Callable[[wire.Message], Awaitable[None]]

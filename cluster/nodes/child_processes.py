@@ -34,10 +34,10 @@ REPLACE_PATIENCE_S = 3.0
 
 Role = Literal["stage", "head", "embedder"]
 
-_Order = wire.AssignStage | wire.AssignHead | wire.AssignEmbedder
+_Order = wire.AssignStage | wire.AssignCoordinator | wire.AssignEmbedder
 
 
-class Crew:
+class ChildProcesses:
     """Child processes that outlive the controller's connections. `report` takes messages for the controller."""
 
     def __init__(self, options: NodeOptions, identity: Identity, fetcher: Fetcher, report: Handle) -> None:
@@ -108,7 +108,7 @@ class Crew:
                 self._begin("files", message.epoch, self._get_files(message))
             case wire.Shelve():
                 self._begin("standby", message.epoch, self._shelve(message))
-            case wire.AssignStage() | wire.AssignHead():
+            case wire.AssignStage() | wire.AssignCoordinator():
                 self._epoch = message.epoch
                 role: Role = "stage" if isinstance(message, wire.AssignStage) else "head"
                 self._begin(role, message.epoch, self._prepare(role, message))
@@ -201,7 +201,7 @@ class Crew:
         """Get the files that this node lacks of the model. Return the folder of its copy."""
         manifest = order.manifest
         match order:
-            case wire.AssignHead():
+            case wire.AssignCoordinator():
                 names: list[str] = []
             case wire.AssignEmbedder():
                 names = list(manifest.tensors)

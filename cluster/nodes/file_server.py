@@ -9,7 +9,7 @@ import structlog
 from cluster import wire
 from cluster.errors import ModelError, PeerRejected
 from cluster.models.store import held_digests, read_held
-from cluster.net.channel import Channel, Door
+from cluster.net.channel import Channel, ChannelServer
 from cluster.trust.identity import Identity, NodeId
 
 log = structlog.get_logger(__name__)
@@ -21,7 +21,7 @@ _QUESTION_BYTES_MAX = 2**10
 
 
 @dataclass(slots=True)
-class FileDoor:
+class FileServer:
     """Serves the complete files in `models`.
 
     All of them belong to models that this cluster's controller deployed.
@@ -29,24 +29,24 @@ class FileDoor:
 
     models: Path
     identity: Identity
-    _door: Door | None = None
+    _server: ChannelServer | None = None
     _served: set[NodeId] = field(default_factory=set)
 
     async def open(self, host: str) -> int:
         """Listen on this address instead of an earlier one. Return the port. Raise OSError if it is taken."""
         await self.close()
-        self._door = Door("files", self.identity, self._serve)
-        return await self._door.open(host, 0)
+        self._server = ChannelServer("files", self.identity, self._serve)
+        return await self._server.open(host, 0)
 
     async def close(self) -> None:
-        if self._door:
-            await self._door.close()
-            self._door = None
+        if self._server:
+            await self._server.close()
+            self._server = None
 
     def cut(self, node_ids: frozenset[NodeId]) -> None:
         """End the connections of these machines now."""
-        if self._door:
-            self._door.cut(node_ids)
+        if self._server:
+            self._server.cut(node_ids)
 
     async def _serve(self, channel: Channel) -> None:
         """Serve one node until it hangs up. Raise LinkError if it is refused or lost."""

@@ -15,9 +15,9 @@ from cluster.joining.handshake import PROGRAM
 from cluster.joining.whereabouts import Whereabouts
 from cluster.models.store import PART_BYTES
 from cluster.net.channel import Channel, dial
-from cluster.nodes.child_processes import Crew
+from cluster.nodes.child_processes import ChildProcesses
 from cluster.nodes.file_fetcher import ControllerSource, Fetcher
-from cluster.nodes.file_server import FileDoor
+from cluster.nodes.file_server import FileServer
 from cluster.nodes.link_probe import LinkProbe
 from cluster.nodes.node_options import NodeOptions
 from cluster.trust import renewal
@@ -46,8 +46,8 @@ class Agent:
         self._whereabouts = Whereabouts(options.controller, self._folder / "controller.json", options.discovery)
         self._controller_source = ControllerSource(self._report)
         fetcher = Fetcher(self._folder / "models", self._identity, self._controller_source)
-        self._crew = Crew(options, self._identity, fetcher, self._report)
-        self._file_door = FileDoor(self._folder / "models", self._identity)
+        self._children = ChildProcesses(options, self._identity, fetcher, self._report)
+        self._file_server = FileServer(self._folder / "models", self._identity)
         self._files_port = 0
         self._link_probe = LinkProbe(self._identity)
         self._renewed: asyncio.Future[None] | None = None
@@ -58,9 +58,9 @@ class Agent:
         try:
             await self._stay_connected()
         finally:
-            await self._file_door.close()
+            await self._file_server.close()
             self._link_probe.close()
-            await self._crew.stop()
+            await self._children.stop()
 
     async def _become_known(self) -> None:
         """Join, unless this machine already has a valid certificate. Raise PeerRejected or LinkLost."""
@@ -102,12 +102,12 @@ class Agent:
 
     async def _settle(self, host: str) -> None:
         """Make everything listen on the address from which this machine reaches the controller."""
-        await self._crew.start(host)
+        await self._children.start(host)
         if host != self._host:
             self._host = host
             self._link_probe.open(host)
             if not self._options.shares_files:
-                self._files_port = await self._file_door.open(host)
+                self._files_port = await self._file_server.open(host)
 
     async def _dial_controller(self, target: Target) -> Channel:
         if renewal.has_ended(self._identity):
@@ -125,14 +125,14 @@ class Agent:
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._settle(channel.writer.get_extra_info("sockname")[0])
-            machine = await self._crew.probed_machine()
+            machine = await self._children.probed_machine()
             await channel.send(
                 wire.Hello(
                     name=self._options.name,
                     machine=machine,
                     program=PROGRAM,
                     protocol=wire.PROTOCOL_VERSION,
-                    torch=self._crew.torch,
+                    torch=self._children.torch,
                     files_port=self._files_port,
                 )
             )
@@ -164,7 +164,7 @@ class Agent:
         try:
             told_s = time.monotonic()
             while True:
-                await channel.send(self._crew.heartbeat())
+                await channel.send(self._children.heartbeat())
                 if time.monotonic() - told_s >= CONDITION_EVERY_S:
                     told_s = time.monotonic()
                     await channel.send(self._link_probe.report())
@@ -185,7 +185,7 @@ class Agent:
             case wire.MeasureLinks():
                 self._link_probe.begin(message, self._report)
             case _:
-                await self._crew.obey(message)
+                await self._children.obey(message)
 
     def _keep_certificate(self, certificate_pem: str) -> None:
         """Store a renewed certificate. Raise PeerRejected if it is not valid for this machine."""
@@ -210,8 +210,8 @@ class Agent:
             self._identity.keep_removed(message.node_ids)
         except OSError as error:  # The controller sends the list again on every connect.
             log.error("removed machines not written down", reason=str(error))
-        self._file_door.cut(frozenset(message.node_ids))
-        await self._crew.keep_out(message)
+        self._file_server.cut(frozenset(message.node_ids))
+        await self._children.keep_out(message)
 
     async def _report(self, message: wire.Message) -> None:
         """Send a message to the controller.

@@ -30,7 +30,7 @@ class Task:
     context_wished: int
     stages_min: int
     pin: Pin | None
-    head: NodeId | None
+    coordinator: NodeId | None
 
 
 class Candidates:

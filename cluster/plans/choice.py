@@ -8,10 +8,10 @@ from math import inf
 from cluster.models.layer_cost import Precision
 from cluster.models.stage_spec import WireFormat
 from cluster.plans.candidates import Candidates, Task
-from cluster.plans.exact_partitions import MACHINES_MAX, exact_ring
-from cluster.plans.forecast import Costs, RingForecast, in_flight_choices, links_of
-from cluster.plans.partition_search import search_ring
-from cluster.plans.partitions import ALONE, Fleet, Ring, best_cut, even
+from cluster.plans.exact_partitions import MACHINES_MAX, exact_partition
+from cluster.plans.forecast import Costs, PipelineForecast, in_flight_choices, links_of
+from cluster.plans.partition_search import search_partition
+from cluster.plans.partitions import ALONE, Fleet, Partition, best_partition, even
 from cluster.plans.planned import Member
 
 # A more even cut may cost this share more than the best one: measurements are no more exact than that.
@@ -31,7 +31,7 @@ class Choice:
 
     candidates: Candidates
     fleet: Fleet
-    ring: Ring
+    partition: Partition
     ends: tuple[int, ...]
     in_flight: int
     kv_tokens: int
@@ -47,18 +47,18 @@ class Choice:
         return self.candidates.precision
 
     @property
-    def ring_members(self) -> list[Member]:
-        return [self.candidates.members[i] for i in self.ring.order]
+    def pipeline_members(self) -> list[Member]:
+        return [self.candidates.members[i] for i in self.partition.order]
 
     @property
     def seconds_per_token(self) -> float:
         """The predicted time of a token, by the task's goal."""
-        return _per_token(self.task, self.fleet, self.ring)
+        return _per_token(self.task, self.fleet, self.partition)
 
-    def forecast(self, wire: WireFormat) -> RingForecast:
+    def forecast(self, wire: WireFormat) -> PipelineForecast:
         """Return the forecast of this ring with rows in this format."""
-        members = self.ring_members
-        return RingForecast(
+        members = self.pipeline_members
+        return PipelineForecast(
             Costs(self.task.card, self.precision, wire),
             [member.machine for member in members],
             [end - begin for begin, end in zip((0, *self.ends[:-1]), self.ends, strict=True)],
@@ -66,7 +66,7 @@ class Choice:
         )
 
 
-def choose_ring(candidates: Candidates, kv_tokens: int) -> Choice | None:
+def choose_partition(candidates: Candidates, kv_tokens: int) -> Choice | None:
     """Return the best ring with room for this many cached tokens on every stage; None if the layers do not fit."""
     card = candidates.task.card
     if not candidates.members:
@@ -87,7 +87,7 @@ def _fits(choice: Choice) -> bool:
     candidates = choice.candidates
     return all(
         candidates.needs(i).stage_bytes(begin, end, choice.kv_tokens) <= candidates.usable_bytes(i)
-        for i, begin, end in zip(choice.ring.order, (0, *choice.ends[:-1]), choice.ends, strict=True)
+        for i, begin, end in zip(choice.partition.order, (0, *choice.ends[:-1]), choice.ends, strict=True)
     )
 
 
@@ -97,16 +97,18 @@ def _choose(candidates: Candidates, rooms: tuple[tuple[int, int, int, int], ...]
         return alone
     able = sum(max(room[:ALONE]) > 0 for room in rooms)
     for stages_min in _fewer(min(task.stages_min, able, task.card.layers)):
-        best: tuple[float, int, Fleet, Ring] | None = None
+        best: tuple[float, int, Fleet, Partition] | None = None
         for in_flight in _flights(task):
             fleet = candidates.fleet(rooms, in_flight, stages_min=stages_min)
-            ring = _search(fleet, best[3] if best else None)
-            if ring and (best is None or _per_token(task, fleet, ring) < best[0] * (1 - 1e-9)):
-                best = (_per_token(task, fleet, ring), in_flight, fleet, ring)
+            partition = _search(fleet, best[3] if best else None)
+            if partition and (best is None or _per_token(task, fleet, partition) < best[0] * (1 - 1e-9)):
+                best = (_per_token(task, fleet, partition), in_flight, fleet, partition)
         if best:
-            _, in_flight, fleet, ring = best
-            ring = even(fleet, _with_head(candidates, fleet, _in_usual_order(fleet, ring)), _SLACK)
-            return Choice(candidates, fleet, ring, tuple(accumulate(ring.counts)), in_flight, kv_tokens)
+            _, in_flight, fleet, partition = best
+            partition = even(
+                fleet, _with_coordinator(candidates, fleet, _in_usual_order(fleet, partition)), _SLACK
+            )
+            return Choice(candidates, fleet, partition, tuple(accumulate(partition.counts)), in_flight, kv_tokens)
     return None
 
 
@@ -127,48 +129,48 @@ def _flights(task: Task) -> list[int]:
     return sorted(in_flight_choices(task.streams), key=lambda in_flight: abs(in_flight - _USUAL_IN_FLIGHT))
 
 
-def _per_token(task: Task, fleet: Fleet, ring: Ring) -> float:
-    return ring.cost_s / task.streams if fleet.in_flight else ring.cost_s
+def _per_token(task: Task, fleet: Fleet, partition: Partition) -> float:
+    return partition.cost_s / task.streams if fleet.in_flight else partition.cost_s
 
 
-def _search(fleet: Fleet, start: Ring | None) -> Ring | None:
+def _search(fleet: Fleet, start: Partition | None) -> Partition | None:
     if fleet.size <= MACHINES_MAX and fleet.owners is None:
-        return exact_ring(fleet)
-    return search_ring(fleet, start, work=_WORK_AGAIN if start else _WORK)
+        return exact_partition(fleet)
+    return search_partition(fleet, start, work=_WORK_AGAIN if start else _WORK)
 
 
 def _alone(candidates: Candidates, rooms: tuple[tuple[int, int, int, int], ...], kv_tokens: int) -> Choice | None:
     """Return the ring of the fastest machine that holds everything alone, or None."""
     task = candidates.task
-    best: tuple[float, Fleet, Ring, int] | None = None
+    best: tuple[float, Fleet, Partition, int] | None = None
     for in_flight in _flights(task):
         fleet = candidates.fleet(rooms, in_flight, stages_min=1)
         for i in range(fleet.size):
-            ring = best_cut(fleet, (i,))
-            if ring and (best is None or _per_token(task, fleet, ring) < best[0]):
-                best = (_per_token(task, fleet, ring), fleet, ring, in_flight)
+            partition = best_partition(fleet, (i,))
+            if partition and (best is None or _per_token(task, fleet, partition) < best[0]):
+                best = (_per_token(task, fleet, partition), fleet, partition, in_flight)
     if best is None:
         return None
-    _, fleet, ring, in_flight = best
-    return Choice(candidates, fleet, ring, ring.counts, in_flight, kv_tokens, is_alone=True)
+    _, fleet, partition, in_flight = best
+    return Choice(candidates, fleet, partition, partition.counts, in_flight, kv_tokens, is_alone=True)
 
 
-def _in_usual_order(fleet: Fleet, ring: Ring) -> Ring:
+def _in_usual_order(fleet: Fleet, partition: Partition) -> Partition:
     """Return the same machines in their given order if that costs about as little, so that plans stay alike."""
-    usual = best_cut(fleet, tuple(sorted(ring.order)))
-    return usual if usual and usual.cost_s <= ring.cost_s * (1 + _ORDER_SLACK) else ring
+    usual = best_partition(fleet, tuple(sorted(partition.order)))
+    return usual if usual and usual.cost_s <= partition.cost_s * (1 + _ORDER_SLACK) else partition
 
 
-def _with_head(candidates: Candidates, fleet: Fleet, ring: Ring) -> Ring:
+def _with_coordinator(candidates: Candidates, fleet: Fleet, partition: Partition) -> Partition:
     """Return the ring that begins at the current head if it costs about as little."""
-    at = next((i for i, m in enumerate(candidates.members) if m.node_id == candidates.task.head), None)
-    if at is None or ring.order[0] == at or not ring.cost_s < inf:
-        return ring
-    rings = []
-    if at in ring.order:
-        turn = ring.order.index(at)
-        rings.append(best_cut(fleet, ring.order[turn:] + ring.order[:turn]))
-    limit_s = ring.cost_s * (1 + _HEAD_SLACK)
-    if not any(turned and turned.cost_s <= limit_s for turned in rings):
-        rings.append(_search(replace(fleet, first=at), None))
-    return min((r for r in rings if r and r.cost_s <= limit_s), key=lambda r: r.cost_s, default=ring)
+    at = next((i for i, m in enumerate(candidates.members) if m.node_id == candidates.task.coordinator), None)
+    if at is None or partition.order[0] == at or not partition.cost_s < inf:
+        return partition
+    partitions = []
+    if at in partition.order:
+        turn = partition.order.index(at)
+        partitions.append(best_partition(fleet, partition.order[turn:] + partition.order[:turn]))
+    limit_s = partition.cost_s * (1 + _HEAD_SLACK)
+    if not any(turned and turned.cost_s <= limit_s for turned in partitions):
+        partitions.append(_search(replace(fleet, first=at), None))
+    return min((r for r in partitions if r and r.cost_s <= limit_s), key=lambda r: r.cost_s, default=partition)

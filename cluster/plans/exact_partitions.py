@@ -9,15 +9,15 @@ from dataclasses import replace
 from math import inf
 from operator import add
 
-from cluster.plans.partition_search import search_ring
-from cluster.plans.partitions import LAST, MIDDLE, Fleet, Ring, best_cut, caps, fill, round_s
+from cluster.plans.partition_search import search_partition
+from cluster.plans.partitions import LAST, MIDDLE, Fleet, Partition, best_partition, caps, fill, round_s
 
 MACHINES_MAX = 12
 # A ring that differs from the best one only by rounding is not better.
 _GAIN_MIN = 1e-9
 
 
-def exact_ring(fleet: Fleet, work: int = 4_000) -> Ring | None:
+def exact_partition(fleet: Fleet, work: int = 4_000) -> Partition | None:
     """Return the cheapest ring, or None if the layers do not fit. Takes up to MACHINES_MAX machines, no owners.
 
     A busy link counts towards a ring's pace but depends on the order, which the split above leaves out. So the
@@ -26,17 +26,17 @@ def exact_ring(fleet: Fleet, work: int = 4_000) -> Ring | None:
     """
     assert fleet.size <= MACHINES_MAX
     assert fleet.owners is None
-    best = search_ring(fleet, work=work)
+    best = search_partition(fleet, work=work)
     while True:
         limit_s = best.cost_s * (1 - _GAIN_MIN) if best else inf
         found = _Sets(_without_busy_links(fleet, limit_s), limit_s).best()
         if found is None:
             return best
         order, relaxed_s = found
-        ring = best_cut(fleet, order)
-        assert ring
-        best = ring
-        if ring.cost_s <= relaxed_s * (1 + _GAIN_MIN):
+        partition = best_partition(fleet, order)
+        assert partition
+        best = partition
+        if partition.cost_s <= relaxed_s * (1 + _GAIN_MIN):
             return best
 
 
@@ -118,9 +118,9 @@ class _Sets:
             return
         if around_s + sum(k * fleet.layer_s[i] for i, k in zip(order, counts, strict=True)) >= self._limit_s:
             return
-        ring = best_cut(fleet, order)
-        if ring and ring.cost_s < self._limit_s * (1 - _GAIN_MIN):
-            self._order, self._limit_s = order, ring.cost_s
+        partition = best_partition(fleet, order)
+        if partition and partition.cost_s < self._limit_s * (1 - _GAIN_MIN):
+            self._order, self._limit_s = order, partition.cost_s
 
     def _path(self, paths: list[list[float]], mask: int, root: int, last: int) -> tuple[int, ...]:
         backwards = [last]

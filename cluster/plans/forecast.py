@@ -150,7 +150,7 @@ def in_flight_choices(streams: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class RingForecast:
+class PipelineForecast:
     """A ring whose machines, layers and links are known."""
 
     costs: Costs
@@ -208,8 +208,8 @@ class RingForecast:
         )
 
 
-def links_of(network: Network, ring: Sequence[NodeId]) -> list[Link]:
+def links_of(network: Network, partition: Sequence[NodeId]) -> list[Link]:
     """Return the links between neighbours in the ring, the one back to the head last; none for one machine."""
-    if len(ring) < 2:
+    if len(partition) < 2:
         return []
-    return [network.link(a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    return [network.link(a, b) for a, b in zip(partition, [*partition[1:], partition[0]], strict=True)]

@@ -16,8 +16,8 @@ from cluster.plans.partitions import (
     LAST,
     MIDDLE,
     Fleet,
-    Ring,
-    best_cut,
+    Partition,
+    best_partition,
     caps,
     cost_s,
     cut_within,
@@ -44,31 +44,31 @@ class _Budget:
         return self.left > 0
 
 
-def search_ring(fleet: Fleet, start: Ring | None = None, work: int = 400_000) -> Ring | None:
+def search_partition(fleet: Fleet, start: Partition | None = None, work: int = 400_000) -> Partition | None:
     """Return the best ring found, or None. `start` is a ring to improve, `work` the number of stages to visit."""
-    best: Ring | None = None
+    best: Partition | None = None
     orders = [start.order] if start else _grown(fleet)
     budget = _Budget(work)
     for number, order in enumerate(orders):
-        ring = best_cut(fleet, order, _HALVINGS)
-        if ring:
+        partition = best_partition(fleet, order, _HALVINGS)
+        if partition:
             # Half of the work is for kicks. What one seed leaves of its share goes to the next ones.
             share = _Budget((budget.left - work // 2) // (len(orders) - number))
             before = share.left
-            ring = _improved(fleet, ring, share)
+            partition = _improved(fleet, partition, share)
             budget.spend(before - share.left)
-            best = _cheaper(best, ring)
+            best = _cheaper(best, partition)
     if best is None:
         return None
     best = _kicked(fleet, best, budget)
-    return best_cut(fleet, best.order)
+    return best_partition(fleet, best.order)
 
 
-def _cheaper(one: Ring | None, other: Ring) -> Ring:
+def _cheaper(one: Partition | None, other: Partition) -> Partition:
     return other if one is None or other.cost_s < one.cost_s * (1 - _GAIN_MIN) else one
 
 
-def _kicked(fleet: Fleet, best: Ring, budget: _Budget) -> Ring:
+def _kicked(fleet: Fleet, best: Partition, budget: _Budget) -> Partition:
     """Leave a local optimum by a move that does not pay by itself, and look for better rings behind it."""
     seen = {best.order}
     while budget.left > 0:
@@ -78,10 +78,10 @@ def _kicked(fleet: Fleet, best: Ring, budget: _Budget) -> Ring:
             if order in seen:
                 continue
             seen.add(order)
-            if ring := best_cut(fleet, order, _HALVINGS):
-                ring = _improved(fleet, ring, budget)
-                if ring.cost_s < best.cost_s * (1 - _GAIN_MIN):
-                    best = ring
+            if partition := best_partition(fleet, order, _HALVINGS):
+                partition = _improved(fleet, partition, budget)
+                if partition.cost_s < best.cost_s * (1 - _GAIN_MIN):
+                    best = partition
                     break
         else:
             return best
@@ -115,16 +115,16 @@ def _grown(fleet: Fleet) -> list[tuple[int, ...]]:
     starts = [fleet.first] if fleet.first is not None else _seeds(fleet)
     if fleet.stages_min > _LONG:  # Nearly all machines take part, so the start matters little.
         starts = starts[:1]
-    rings = []
+    partitions = []
     for busy_s in _busy_limits(fleet):
         calm = _without_busier(fleet, busy_s)
         for start in starts:
-            ring = _grow(calm, start)
-            if ring and ring not in rings:
-                rings.append(ring)
-    if not rings and (ring := _roomiest(fleet)):
-        rings.append(ring)
-    return rings
+            partition = _grow(calm, start)
+            if partition and partition not in partitions:
+                partitions.append(partition)
+    if not partitions and (partition := _roomiest(fleet)):
+        partitions.append(partition)
+    return partitions
 
 
 def _roomiest(fleet: Fleet) -> tuple[int, ...] | None:
@@ -242,20 +242,20 @@ class _Places:
         return min(found, default=(inf, 1))
 
 
-def _improved(fleet: Fleet, ring: Ring, budget: _Budget) -> Ring:
+def _improved(fleet: Fleet, partition: Partition, budget: _Budget) -> Partition:
     """Take improving moves until there is none or the budget is spent."""
     while True:
-        for order in _neighbours(fleet, ring.order):
+        for order in _neighbours(fleet, partition.order):
             if not budget.spend(len(order)):
-                return ring
-            if better := _better(fleet, order, ring.cost_s * (1 - _GAIN_MIN)):
-                ring = better
+                return partition
+            if better := _better(fleet, order, partition.cost_s * (1 - _GAIN_MIN)):
+                partition = better
                 break
         else:
-            return ring
+            return partition
 
 
-def _better(fleet: Fleet, order: tuple[int, ...], limit_s: float) -> Ring | None:
+def _better(fleet: Fleet, order: tuple[int, ...], limit_s: float) -> Partition | None:
     """Return this ring if it costs less than `limit_s` seconds, otherwise None."""
     if fleet.in_flight * link_pace_s(fleet, order) > limit_s:
         return None
@@ -265,10 +265,10 @@ def _better(fleet: Fleet, order: tuple[int, ...], limit_s: float) -> Ring | None
     counts = cut_within(fleet, order, limit_s, around_s)
     if counts is None:
         return None
-    ring = best_cut(fleet, order, _HALVINGS)
-    if ring is None or ring.cost_s > limit_s:
-        return Ring(order, tuple(counts), cost_s(fleet, order, tuple(counts)))
-    return ring
+    partition = best_partition(fleet, order, _HALVINGS)
+    if partition is None or partition.cost_s > limit_s:
+        return Partition(order, tuple(counts), cost_s(fleet, order, tuple(counts)))
+    return partition
 
 
 def _neighbours(fleet: Fleet, order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -53,7 +53,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class Partition:
     """Machines in order, the number of layers on each, and the cost of the ring in seconds."""
 
     order: tuple[int, ...]
@@ -155,7 +155,7 @@ def cut_within(fleet: Fleet, order: tuple[int, ...], limit_s: float, around_s: f
     return counts if around_s + layers_s <= limit_s else None
 
 
-def best_cut(fleet: Fleet, order: tuple[int, ...], halvings: int = _HALVINGS) -> Ring | None:
+def best_partition(fleet: Fleet, order: tuple[int, ...], halvings: int = _HALVINGS) -> Partition | None:
     """Return the cheapest cut of this ring, links included; None if the layers do not fit."""
     counts = fill(fleet, order, caps(fleet, order))
     if counts is None:
@@ -175,26 +175,26 @@ def best_cut(fleet: Fleet, order: tuple[int, ...], halvings: int = _HALVINGS) ->
             else:
                 low = middle
     found = tuple(counts)
-    return Ring(order, found, cost_s(fleet, order, found))
+    return Partition(order, found, cost_s(fleet, order, found))
 
 
-def even(fleet: Fleet, ring: Ring, slack: float) -> Ring:
+def even(fleet: Fleet, partition: Partition, slack: float) -> Partition:
     """Return the cut with the fastest slowest stage that costs at most the share `slack` more than `ring`.
 
     It keeps the machines of `ring` in order. Two plans of equal cost differ in what comes next: more streams.
     """
-    limit_s = ring.cost_s * (1 + slack)
-    around_s = round_s(fleet, ring.order)
-    counts = ring.counts
-    low, high = 0.0, max(stage_seconds(fleet, ring.order, ring.counts))
+    limit_s = partition.cost_s * (1 + slack)
+    around_s = round_s(fleet, partition.order)
+    counts = partition.counts
+    low, high = 0.0, max(stage_seconds(fleet, partition.order, partition.counts))
     for _ in range(_HALVINGS):
         if high - low <= high * 1e-6:
             break
         middle = (low + high) / 2
-        found = fill(fleet, ring.order, caps(fleet, ring.order, middle))
-        layers_s = sum(k * fleet.layer_s[i] for i, k in zip(ring.order, found, strict=True)) if found else inf
+        found = fill(fleet, partition.order, caps(fleet, partition.order, middle))
+        layers_s = sum(k * fleet.layer_s[i] for i, k in zip(partition.order, found, strict=True)) if found else inf
         if found and around_s + layers_s <= limit_s:
             counts, high = tuple(found), middle
         else:
             low = middle
-    return Ring(ring.order, counts, cost_s(fleet, ring.order, counts))
+    return Partition(partition.order, counts, cost_s(fleet, partition.order, counts))

@@ -8,7 +8,7 @@ from cluster.models.layer_cost import Precision
 from cluster.models.model_card import ModelCard
 from cluster.models.stage_spec import CHUNK_TOKENS, StageSpec, WireFormat
 from cluster.plans.candidates import Candidates, Task, plain_wire
-from cluster.plans.choice import Choice, choose_ring
+from cluster.plans.choice import Choice, choose_partition
 from cluster.plans.forecast import Costs, Step, links_of
 from cluster.plans.needs import BLOCK_TOKENS, CONTEXT_TOKENS_MIN, context_room, halves, kv_wishes
 from cluster.plans.network import Network
@@ -53,7 +53,7 @@ def plan_stages(
     streams: int = 8,
     stages_min: int = 1,
     pin: Pin | None = None,
-    head: NodeId | None = None,
+    coordinator: NodeId | None = None,
 ) -> Plan:
     """Return the plan with the least predicted time: machines, their order and layers, each within its memory.
 
@@ -80,7 +80,7 @@ def plan_stages(
         context_wished=wished,
         stages_min=stages_min,
         pin=pin,
-        head=head,
+        coordinator=coordinator,
     )
     least = wished if context_tokens else min(wished, CONTEXT_TOKENS_MIN)
     fine = wished if context_tokens else min(wished, _CONTEXT_TOKENS_FINE)
@@ -101,7 +101,7 @@ def plan_stages(
 
 def _faster(chosen: Choice, task: Task, precision: Precision, context_min: int) -> Choice:
     """Return the other precision's choice if it is faster and every machine has measured its kernels."""
-    if not all(is_measured(member.machine.pace, precision) for member in chosen.ring_members):
+    if not all(is_measured(member.machine.pace, precision) for member in chosen.pipeline_members):
         return chosen
     try:
         other = _fitting(task, precision, context_min)
@@ -117,7 +117,7 @@ def _fitting(task: Task, precision: Precision, context_min: int) -> Choice:
     for context_tokens in halves(task.context_wished, context_min):
         candidates = Candidates(replace(task, context_tokens=context_tokens), able, precision)
         for kv_tokens in kv_wishes(context_tokens, task.streams):
-            if choice := choose_ring(candidates, kv_tokens):
+            if choice := choose_partition(candidates, kv_tokens):
                 return replace(choice, refused=tuple((member, reason) for member, reason in refused if reason))
     raise _too_large(candidates)
 
@@ -171,7 +171,7 @@ def _plan(choice: Choice) -> Plan:
     wire = _wire(choice)
     ends = choice.ends
     begins = (0, *ends[:-1])
-    places = list(zip(choice.ring.order, begins, ends, strict=True))
+    places = list(zip(choice.partition.order, begins, ends, strict=True))
     kv_tokens = min(candidates.needs(i).kv_tokens(candidates.usable_bytes(i), a, b) for i, a, b in places)
     kv_blocks = min(kv_tokens, task.slots * context_room(context_tokens)) // BLOCK_TOKENS
     assert kv_blocks * BLOCK_TOKENS >= context_tokens, "one sequence could wait for room for ever"
@@ -230,7 +230,7 @@ def _wire(choice: Choice) -> WireFormat:
 
 def _assumed(task: Task, choice: Choice) -> tuple[str, ...]:
     """Return the unmeasured facts that the prediction relies on."""
-    members = choice.ring_members
+    members = choice.pipeline_members
     slow = [m.name for m in members if not is_measured(m.machine.pace, choice.precision)]
     assumed = [f"the speed of {name} in {choice.precision}" for name in slow]
     links = links_of(task.network, [member.node_id for member in members])

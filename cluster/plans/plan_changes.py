@@ -22,7 +22,7 @@ def why_worth(now: Plan, new: Plan) -> str | None:
     also should if the operator's wishes change: precision, number of sequences, goal, more stages. Otherwise it
     needs a predicted gain of more than 15 %, or more than twice the room for sequences at no loss.
     """
-    lost = set(now.ring) - set(new.considered)
+    lost = set(now.pipeline) - set(new.considered)
     wanted = (new.precision, new.slots, new.goal) != (now.precision, now.slots, now.goal)
     is_longer = new.context_tokens > now.context_tokens
     if lost:

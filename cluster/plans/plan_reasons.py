@@ -4,22 +4,22 @@ from collections.abc import Sequence
 
 from cluster.plans.choice import Choice
 from cluster.plans.forecast import Prediction
-from cluster.plans.partitions import ALONE, Fleet, Ring, best_cut, caps, cost_s, stage_seconds
+from cluster.plans.partitions import ALONE, Fleet, Partition, best_partition, caps, cost_s, stage_seconds
 from cluster.plans.planned import PlannedStage
 
 
 def stage_reason(choice: Choice, index: int) -> str:
     """Return why this machine holds these layers."""
-    fleet, ring, candidates = choice.fleet, choice.ring, choice.candidates
-    i, count, stages = ring.order[index], ring.counts[index], len(ring.order)
+    fleet, partition, candidates = choice.fleet, choice.partition, choice.candidates
+    i, count, stages = partition.order[index], partition.counts[index], len(partition.order)
     end = choice.ends[index]
     name, layers = candidates.members[i].name, choice.task.card.layers
     has = f"{name} has {candidates.usable_bytes(i) / 2**30:.2f} GiB usable"
     held = f"layers {end - count}-{end - 1} of {layers}"
     if stages == 1:
         return f"{has} and holds the whole model: {held}"
-    room = caps(fleet, ring.order)[index]
-    seconds = stage_seconds(fleet, ring.order, ring.counts)
+    room = caps(fleet, partition.order)[index]
+    seconds = stage_seconds(fleet, partition.order, partition.counts)
     share = f"{seconds[index] * 1000:.1f} ms a step, the slowest stage takes {max(seconds) * 1000:.1f} ms"
     if count == room:
         return f"{has}, room for {room} layers: {held}; {share}"
@@ -62,15 +62,15 @@ def _context(choice: Choice) -> str:
 
 def _gain(choice: Choice) -> list[str]:
     """Return how much faster this cut is than layers in proportion to memory."""
-    ring, fleet = choice.ring, choice.fleet
-    limits = caps(fleet, ring.order)
-    if len(ring.order) == 1:
+    partition, fleet = choice.partition, choice.fleet
+    limits = caps(fleet, partition.order)
+    if len(partition.order) == 1:
         return []
-    weights = [choice.candidates.usable_bytes(i) for i in ring.order]
+    weights = [choice.candidates.usable_bytes(i) for i in partition.order]
     counts = proportional(fleet.layers, weights, limits)
-    if counts == ring.counts:
+    if counts == partition.counts:
         return []
-    gain = cost_s(fleet, ring.order, counts) / ring.cost_s - 1
+    gain = cost_s(fleet, partition.order, counts) / partition.cost_s - 1
     cut = "-".join(map(str, counts))
     return [f"{100 * gain:.0f} % faster than the same machines cut in proportion to memory ({cut})"]
 
@@ -93,46 +93,46 @@ def _whole(choice: Choice) -> list[str]:
     """Return why a model on one machine is not split."""
     if not choice.is_alone or choice.fleet.size == 1:
         return []
-    name = choice.ring_members[0].name
+    name = choice.pipeline_members[0].name
     return [f"{name} holds the whole model, so it is not split: others can serve copies of it"]
 
 
 def _left_out(choice: Choice) -> list[str]:
-    candidates, ring = choice.candidates, choice.ring
+    candidates, partition = choice.candidates, choice.partition
     reasons = [f"{member.name} is left out: {reason}" for member, reason in choice.refused]
     for i, member in enumerate(candidates.members):
-        if i not in ring.order:
+        if i not in partition.order:
             reasons.append(f"{member.name} is left out: {_why_out(choice, i)}")
     return reasons
 
 
 def _why_out(choice: Choice, i: int) -> str:
-    fleet, ring = choice.fleet, choice.ring
+    fleet, partition = choice.fleet, choice.partition
     usable_mib = choice.candidates.usable_bytes(i) / 2**20
     if max(fleet.rooms[i]) < 1 or (not choice.is_alone and max(fleet.rooms[i][:ALONE]) < 1):
         needed = choice.candidates.needs(i).stage_bytes(0, 1, choice.kv_tokens) / 2**20
         return f"{usable_mib:.0f} MiB usable, no room for a layer, which takes about {needed:.0f} MiB"
     if choice.is_alone:
-        return f"{choice.ring_members[0].name} holds the whole model"
-    if len(ring.order) >= fleet.layers:
+        return f"{choice.pipeline_members[0].name} holds the whole model"
+    if len(partition.order) >= fleet.layers:
         return f"{usable_mib:.0f} MiB usable, but the model has only {fleet.layers} layers"
-    with_it = _with(fleet, ring, i)
+    with_it = _with(fleet, partition, i)
     if with_it is None:
         return f"{usable_mib:.0f} MiB usable, no room for a layer at its place in the ring"
-    return f"the ring would be slower, {_speed(choice, with_it)} with it and {_speed(choice, ring)} without"
+    return f"the ring would be slower, {_speed(choice, with_it)} with it and {_speed(choice, partition)} without"
 
 
-def _with(fleet: Fleet, ring: Ring, i: int) -> Ring | None:
+def _with(fleet: Fleet, partition: Partition, i: int) -> Partition | None:
     """Return the best ring with this machine somewhere in it, the others' order unchanged."""
-    places = range(1 if fleet.first is not None else 0, len(ring.order) + 1)
+    places = range(1 if fleet.first is not None else 0, len(partition.order) + 1)
     if fleet.size > 32:  # Among many machines, try only the middle place.
-        places = range(max(1, len(ring.order) // 2), max(1, len(ring.order) // 2) + 1)
-    orders = ((*ring.order[:at], i, *ring.order[at:]) for at in places)
-    rings = [found for order in orders if (found := best_cut(fleet, order, 20))]
-    return min(rings, key=lambda found: found.cost_s, default=None)
+        places = range(max(1, len(partition.order) // 2), max(1, len(partition.order) // 2) + 1)
+    orders = ((*partition.order[:at], i, *partition.order[at:]) for at in places)
+    partitions = [found for order in orders if (found := best_partition(fleet, order, 20))]
+    return min(partitions, key=lambda found: found.cost_s, default=None)
 
 
-def _speed(choice: Choice, ring: Ring) -> str:
+def _speed(choice: Choice, partition: Partition) -> str:
     if choice.fleet.in_flight:
-        return f"{choice.task.streams / ring.cost_s:.1f} tokens/s"
-    return f"{ring.cost_s * 1000:.1f} ms a token"
+        return f"{choice.task.streams / partition.cost_s:.1f} tokens/s"
+    return f"{partition.cost_s * 1000:.1f} ms a token"

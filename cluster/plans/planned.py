@@ -106,5 +106,5 @@ class Plan(Struct, frozen=True, kw_only=True):
         return self.stages[0].spec.context_tokens
 
     @property
-    def ring(self) -> tuple[NodeId, ...]:
+    def pipeline(self) -> tuple[NodeId, ...]:
         return tuple(stage.member.node_id for stage in self.stages)

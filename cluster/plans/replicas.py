@@ -22,8 +22,8 @@ def place_standbys(
     again. A machine serves one stage at a time: it needs the weights of all its copies, but working memory for
     only one.
     """
-    ring = {stage.member.node_id for stage in stages}
-    spares = [i for i, member in enumerate(candidates.members) if member.node_id not in ring]
+    partition = {stage.member.node_id for stage in stages}
+    spares = [i for i, member in enumerate(candidates.members) if member.node_id not in partition]
     spares = [i for i in spares if not why_not(candidates.members[i].machine.pace, candidates.precision)]
     held: dict[int, list[int]] = {i: [] for i in spares}
     placed: list[PlannedStage] = []
@@ -82,7 +82,7 @@ def with_standby(plan: Plan, lost: NodeId, ready: frozenset[tuple[NodeId, int]] 
             copy
             for copy in plan.standbys
             if copy.spec.index == index
-            and copy.member.node_id not in (lost, *plan.ring)
+            and copy.member.node_id not in (lost, *plan.pipeline)
             and (ready is None or (copy.member.node_id, index) in ready)
         ),
         None,

@@ -17,17 +17,17 @@ from cluster.wire.calls import Cancel, Embed, Embedded, Events, Generate, Reject
 from cluster.wire.enrolment import AskAuthority, Authority, Enrol, Enrolled, Refused
 from cluster.wire.files import AskHeld, Fetch, Held, NoPart, Part
 from cluster.wire.orders import (
+    AssignCoordinator,
     AssignEmbedder,
-    AssignHead,
     AssignStage,
     Connect,
     Connected,
     Dismiss,
     Failed,
+    PipelineClosed,
     Prepare,
     Prepared,
     Ready,
-    RingClosed,
     Shelve,
     Shelved,
     Tidy,
@@ -43,7 +43,7 @@ from cluster.wire.presence import (
     Tick,
     Welcome,
 )
-from cluster.wire.steps import RingHello, Sampled, Step
+from cluster.wire.steps import PipelineHello, Sampled, Step
 
 PROTOCOL_VERSION = 1
 HEADER = struct.Struct("!4sHHII")
@@ -75,12 +75,12 @@ Message = (
     | Shelved
     | Tidy
     | AssignStage
-    | AssignHead
+    | AssignCoordinator
     | AssignEmbedder
     | Ready
     | Connect
     | Connected
-    | RingClosed
+    | PipelineClosed
     | Failed
     | Dismiss
     | Fetch
@@ -88,7 +88,7 @@ Message = (
     | NoPart
     | AskHeld
     | Held
-    | RingHello
+    | PipelineHello
     | Step
     | Sampled
     | Generate

@@ -49,7 +49,7 @@ class AssignStage(Struct, frozen=True, tag=True):
     sources: list[Address] = []
 
 
-class AssignHead(Struct, frozen=True, tag=True):
+class AssignCoordinator(Struct, frozen=True, tag=True):
     """The order to coordinate a ring: to schedule its steps and to take callers."""
 
     epoch: int
@@ -167,7 +167,7 @@ class Connected(Struct, frozen=True, tag=True):
     epoch: int
 
 
-class RingClosed(Struct, frozen=True, tag=True):
+class PipelineClosed(Struct, frozen=True, tag=True):
     """The report that a first frame went all the way round."""
 
     epoch: int

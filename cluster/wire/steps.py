@@ -6,7 +6,7 @@ from cluster.generation import SampledToken, Sampling
 from cluster.wire.orders import NO_TERMS, Terms
 
 
-class RingHello(Struct, frozen=True, tag=True):
+class PipelineHello(Struct, frozen=True, tag=True):
     """The first message on a link of the ring."""
 
     epoch: int

@@ -28,7 +28,7 @@ _DEFECT = 500
 _FOR_GUESTS = ("/v1/chat/completions", "/v1/completions")
 
 
-class GenerateDesk:
+class GenerateHandler:
     """Handler that gateway.http.hot calls for hot requests. A request always has the id of its exchange."""
 
     def __init__(self, services: Services, routes: Iterable[Route] = ROUTES) -> None:

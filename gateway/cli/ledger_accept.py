@@ -70,12 +70,12 @@ def accept(
 
 def kept_head(settings: "Settings") -> "KeptHead":
     """Return the newest block that the gateway of this data folder has seen."""
-    from accounting.proofs.kept import HeadUnusable, KeptHead
+    from accounting.proofs.kept import CoordinatorUnusable, KeptHead
     from runtime.data_folder import DataFolder
 
     try:
         return KeptHead(DataFolder(settings.data_dir).ledger_key)
-    except HeadUnusable as error:
+    except CoordinatorUnusable as error:
         output.fail(str(error))
 
 
@@ -89,10 +89,10 @@ def witness(settings: "Settings", session: "Session") -> "Witness":
 
 
 def _keep(settings: "Settings", head: "Head") -> bool:
-    from accounting.proofs.kept import HeadUnusable
+    from accounting.proofs.kept import CoordinatorUnusable
 
     try:
         kept_head(settings).keep(head)
-    except HeadUnusable as error:
+    except CoordinatorUnusable as error:
         output.fail(str(error))
     return True

@@ -42,16 +42,16 @@ def for_backend(call: Call, served_as: str | None, *, salt: str | None = None) -
     return with_fields(call, changes, without=OWN_FIELDS)
 
 
-def for_twin(call: Call, offer: Offer) -> bytes:
+def for_replica(call: Call, offer: Offer) -> bytes:
     """The body for another Millrace. It asks for the stream's tokens, and states the tokens to continue after.
 
     The seed is stated, so that a gateway that continues samples the same tokens. Raises RequestInvalid.
     """
     request, extras = call.generation, call.generation.millrace
-    extras_for_twin: dict[str, Any] = {"resumable": True, "weights": offer.weights}
+    extras_for_replica: dict[str, Any] = {"resumable": True, "weights": offer.weights}
     if extras and extras.resume:
-        extras_for_twin["resume"] = extras.resume
-    changes: dict[str, Any] = {"millrace": extras_for_twin}
+        extras_for_replica["resume"] = extras.resume
+    changes: dict[str, Any] = {"millrace": extras_for_replica}
     if request.seed is not None:
         changes["seed"] = request.seed
     if not request.wants_usage:

@@ -10,7 +10,7 @@ from gateway.limits.headers import Headers
 from gateway.limits.plans import NO_PLAN, Plan
 
 
-class SpendDesk(Protocol):
+class SpendHandler(Protocol):
     """Reserves a request's money."""
 
     async def take_spend(self, plan: Plan, amount_nano: int) -> None: ...
@@ -27,7 +27,7 @@ class Ticket(Struct, eq=False):
     tokens: int
     entered_s: float
     clock: Callable[[], float]
-    desk: SpendDesk
+    desk: SpendHandler
     model: str = ""
     spend_nano: int = 0
     beside: "Ticket | None" = None

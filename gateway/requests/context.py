@@ -19,7 +19,7 @@ from gateway.routing.dispatch import Dispatch
 UNDECIDED = Decision((), ())
 
 
-class Trip(Struct):
+class RequestContext(Struct):
     """The state of a request. Times are perf_counter seconds; `started_ns` is wall clock in nanoseconds."""
 
     call: Call
@@ -57,7 +57,7 @@ class Trip(Struct):
     """The token estimate of an answer whose hold grows while it streams."""
 
     @classmethod
-    def begin(cls, call: Call, caller: Caller, decision: Decision = UNDECIDED) -> "Trip":
+    def begin(cls, call: Call, caller: Caller, decision: Decision = UNDECIDED) -> "RequestContext":
         return cls(call, caller, decision, time.time_ns(), time.perf_counter())
 
     @property

@@ -14,7 +14,7 @@ from gateway.dialects.openai import GENERATES, ChatRequest, CompletionRequest
 from gateway.lanes.base import Answer, Call, Meter, Offer, Out
 from gateway.lanes.features import HINTS
 from gateway.requests.attempt import note_error
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.requests.failover_target import keeping_awake, open_elsewhere
 from gateway.requests.stream_stitching import Joined, Told, next_call
 from gateway.services import Services
@@ -31,7 +31,7 @@ def continues(call: Call) -> bool:
     return extras is not None and extras.continue_on_failure and _can_be_joined(call)
 
 
-async def send_on(services: Services, trip: Trip, answer: Answer, out: Out) -> None:
+async def send_on(services: Services, context: RequestContext, answer: Answer, out: Out) -> None:
     """Send an answer as its body does; what breaks off goes on elsewhere. `answer.meter` has the sum in the end.
 
     Raises what the last backend broke off with.
@@ -45,14 +45,14 @@ async def send_on(services: Services, trip: Trip, answer: Answer, out: Out) -> N
             await part.body.send(writer)
             return
         except (LaneFailed, GenerationError) as error:
-            broken = trip.offer
+            broken = context.offer
             failed.add(broken.label if broken else "")
-            more = await _rest(services, trip, told, failed)
+            more = await _rest(services, context, told, failed)
             if more is None:
                 raise
             note_error(services, broken, error)  # the handler of a raised error notes it itself
-            backend = trip.offer.label if trip.offer else ""
-            log.warning("answer broke off", request_id=trip.call.id, reason=str(error), continued_on=backend)
+            backend = context.offer.label if context.offer else ""
+            log.warning("answer broke off", request_id=context.call.id, reason=str(error), continued_on=backend)
         finally:
             if part is not answer:
                 await part.body.close()
@@ -61,15 +61,15 @@ async def send_on(services: Services, trip: Trip, answer: Answer, out: Out) -> N
         part, writer = more, Joined(told)
 
 
-async def _rest(services: Services, trip: Trip, told: Told, failed: set[str]) -> Answer | None:
-    if trip.dispatch:
-        trip.dispatch.failed()
+async def _rest(services: Services, context: RequestContext, told: Told, failed: set[str]) -> Answer | None:
+    if context.dispatch:
+        context.dispatch.failed()
     if len(failed) > _TIMES_MAX or not told.can_go_on:
         return None
-    call = next_call(trip.call, told)
-    decision = services.router.decide(trip.caller, call)
+    call = next_call(context.call, told)
+    decision = services.router.decide(context.caller, call)
     with keeping_awake(told.note):
-        return await open_elsewhere(services, trip, call, decision, failed, partial(_may_go_on, trip))
+        return await open_elsewhere(services, context, call, decision, failed, partial(_may_go_on, context))
 
 
 def _add(sum_: Meter, part: Meter) -> None:
@@ -82,10 +82,10 @@ def _add(sum_: Meter, part: Meter) -> None:
         sum_.source = "estimate"
 
 
-def _may_go_on(trip: Trip, offer: Offer) -> bool:
+def _may_go_on(context: RequestContext, offer: Offer) -> bool:
     """Whether it takes up a text, and costs what the first one did: nothing."""
-    takes_up = offer.continues or trip.call.kind == "completion"
-    return takes_up and offer.price is None and trip.offer is not None and trip.offer.price is None
+    takes_up = offer.continues or context.call.kind == "completion"
+    return takes_up and offer.price is None and context.offer is not None and context.offer.price is None
 
 
 def _can_be_joined(call: Call) -> bool:

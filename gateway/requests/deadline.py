@@ -5,14 +5,14 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from gateway.errors import DeadlinePassed
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 
 T = TypeVar("T")
 
 
-async def in_time(trip: Trip, doing: Coroutine[Any, Any, T]) -> T:
+async def in_time(context: RequestContext, doing: Coroutine[Any, Any, T]) -> T:
     """The result of `doing`. Raises DeadlinePassed if that takes longer than the request allows."""
-    left_s = trip.time_left_s
+    left_s = context.time_left_s
     if left_s is None:
         return await doing
     try:
@@ -21,9 +21,13 @@ async def in_time(trip: Trip, doing: Coroutine[Any, Any, T]) -> T:
     except TimeoutError:
         if not bound.expired():
             raise
-        raise DeadlinePassed(_message(trip, left_s)) from None
+        raise DeadlinePassed(_message(context, left_s)) from None
 
 
-def _message(trip: Trip, left_s: float) -> str:
-    why = f"{trip.offer.label} had the request for {left_s:.1f} s of it" if trip.offer else "nobody was asked yet"
+def _message(context: RequestContext, left_s: float) -> str:
+    why = (
+        f"{context.offer.label} had the request for {left_s:.1f} s of it"
+        if context.offer
+        else "nobody was asked yet"
+    )
     return f"The answer did not begin within deadline_s: {why}. Allow more time, or ask again."

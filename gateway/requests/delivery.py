@@ -18,18 +18,18 @@ from runtime.http.api_error import ApiError
 PIECE_BYTES_MAX = 2**10
 
 
-def heard(client: Client, call: Call, offer: Offer | None, recounter: Recounter) -> "Heard | None":
+def heard(client: Client, call: Call, offer: Offer | None, recounter: Recounter) -> "RecordingSink | None":
     """The client of an answer whose text may be asked about; None for nearly all on own machines."""
     if offer is None or call.kind not in GENERATES:
         return None
     is_checked = recounter.wants_check(offer.counted_as)
     if offer.price is not None and call.generation.is_stream:
         is_countable = recounter.tokenizers.knows(offer.counted_as)
-        return Followed(client, is_countable=is_countable, is_checked=is_checked)
-    return Heard(client) if is_checked else None
+        return AcknowledgedSink(client, is_countable=is_countable, is_checked=is_checked)
+    return RecordingSink(client) if is_checked else None
 
 
-class Heard:
+class RecordingSink:
     """A client whose answer is also read, so that its tokens can be counted."""
 
     def __init__(self, client: Client) -> None:
@@ -83,7 +83,7 @@ class Heard:
         self._client.break_off(error)
 
 
-class Followed(Heard):
+class AcknowledgedSink(RecordingSink):
     """A client whose answer counts as far as the operating system has taken it for the caller.
 
     Nothing more is written while something waits here: what waits when the caller leaves was not delivered.

@@ -7,13 +7,13 @@ continues without its caller for at most LINGER_S. In all other cases it is stop
 import asyncio
 
 from gateway.lanes.body import Body
-from gateway.requests.delivery import Followed
+from gateway.requests.delivery import AcknowledgedSink
 
 LINGER_S = 2.0
 _STOP_S = 5.0
 
 
-async def send_out(body: Body, hearing: Followed, choices: int) -> None:
+async def send_out(body: Body, hearing: AcknowledgedSink, choices: int) -> None:
     """Send the body. Also returns normally if its caller had left and the body reached its end."""
     sending = asyncio.create_task(body.send(hearing), name="paid answer")
     try:

@@ -10,7 +10,7 @@ from msgspec import structs
 from cluster.errors import GenerationError
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.requests.attempt import begin
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.requests.opener import enter_for
 from gateway.requests.queue_slot import move_turn
 from gateway.routing.decision import Decision
@@ -26,7 +26,7 @@ _SILENCE_S = 15.0
 
 async def open_elsewhere(
     services: Services,
-    trip: Trip,
+    context: RequestContext,
     call: Call,
     decision: Decision,
     failed: set[str],
@@ -40,16 +40,18 @@ async def open_elsewhere(
         offer = candidate.offer
         if offer.label in failed or not may_go_on(offer):
             continue
-        move_turn(services, trip, offer)
+        move_turn(services, context, offer)
         try:
-            answer = await _ask(services, trip, call, decision, offer)
+            answer = await _ask(services, context, call, decision, offer)
         except (ServiceError, GenerationError) as error:
             log.warning("not continued", request_id=call.id, lane=offer.label, reason=str(error))
             services.metrics.continuations.labels(offer.lane, "failed").inc()
             failed.add(offer.label)
             continue
         # For the request log; the caller already has its headers.
-        trip.decision = structs.replace(trip.decision, said=f"{trip.decision.reason}; continued on {offer.label}")
+        context.decision = structs.replace(
+            context.decision, said=f"{context.decision.reason}; continued on {offer.label}"
+        )
         services.metrics.continuations.labels(offer.lane, "begun").inc()
         return answer
     return None
@@ -73,16 +75,18 @@ def keeping_awake(note: Callable[[str], None]) -> Iterator[None]:
         timer.cancel()
 
 
-async def _ask(services: Services, trip: Trip, call: Call, decision: Decision, offer: Offer) -> Answer:
+async def _ask(
+    services: Services, context: RequestContext, call: Call, decision: Decision, offer: Offer
+) -> Answer:
     """Raises LaneFailed also for an answer that is no stream: it cannot be a part of one."""
-    await enter_for(services, trip, offer)
+    await enter_for(services, context, offer)
     dispatch = services.router.began(offer.label, decision, offer)
     answer = await begin(services, call, offer, dispatch)
     if not is_stream(answer):
         dispatch.left()
         await answer.body.close()
         raise LaneFailed(f"{offer.label} answers {answer.status} and does not go on")
-    trip.offer, trip.dispatch = offer, dispatch
+    context.offer, context.dispatch = offer, dispatch
     return answer
 
 

@@ -17,7 +17,7 @@ from gateway.billing.recount import Recount, bill_of
 from gateway.billing.spool import Settlement
 from gateway.lanes.base import Meter, Offer
 from gateway.metrics.metrics import Metrics
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 
 log = structlog.get_logger(__name__)
 
@@ -25,82 +25,82 @@ log = structlog.get_logger(__name__)
 _STAGES_MAX = 1024
 
 
-def end(trip: Trip, meter: Meter, ending: Ending) -> Ended:
+def end(context: RequestContext, meter: Meter, ending: Ending) -> Ended:
     """Take from a trip what outlives it. Raises LedgerError for what no book can hold."""
-    offer, call = trip.offer, trip.call
+    offer, call = context.offer, context.call
     return Ended(
-        _settlement(trip, meter, ending),
+        _settlement(context, meter, ending),
         call.kind,
-        offer.backend if offer else trip.lane,
-        trip.decision,
+        offer.backend if offer else context.lane,
+        context.decision,
         ending.status,
         ending.problem,
-        trip.caller.key_prefix,
+        context.caller.key_prefix,
         call.request.is_stream,
         call.traceparent,
         call.address,
         meter.finish_reasons,
-        _recount(trip, meter) if meter.delivered and meter.completion_tokens else None,
-        None if trip.decided_s is None else int(1000 * trip.decided_s),
+        _recount(context, meter) if meter.delivered and meter.completion_tokens else None,
+        None if context.decided_s is None else int(1000 * context.decided_s),
     )
 
 
-def settle_request(bookkeeper: Bookkeeper, trip: Trip, meter: Meter, ending: Ending) -> int:
+def settle_request(bookkeeper: Bookkeeper, context: RequestContext, meter: Meter, ending: Ending) -> int:
     """Hand an ended request to the ledger and the logs; never raises.
 
     Returns what counts against its payer's budgets, in nano-USD.
     """
     try:
-        return bookkeeper.settle(end(trip, meter, ending))
+        return bookkeeper.settle(end(context, meter, ending))
     except LedgerError as error:
-        log.error("request not settled", request_id=trip.call.id, reason=str(error))
-        bookkeeper.abandon(trip.hold, trip.lane, ending.outcome)
+        log.error("request not settled", request_id=context.call.id, reason=str(error))
+        bookkeeper.abandon(context.hold, context.lane, ending.outcome)
         return 0
 
 
-def observe_answer(metrics: Metrics, trip: Trip, meter: Meter) -> None:
+def observe_answer(metrics: Metrics, context: RequestContext, meter: Meter) -> None:
     """Measure how long an answer took and how many tokens it has."""
-    tallies = metrics.of_lane(trip.lane)
-    elapsed_s, first_byte_s, tokens = trip.elapsed_s, trip.first_byte_s, meter.completion_tokens
+    tallies = metrics.of_lane(context.lane)
+    elapsed_s, first_byte_s, tokens = context.elapsed_s, context.first_byte_s, meter.completion_tokens
     tallies.request_seconds.observe(elapsed_s)
     if first_byte_s is not None:
         tallies.first_token_seconds.observe(first_byte_s)
         # Whole and cached answers do not show how fast they were generated.
-        if tokens > 1 and trip.call.request.is_stream and not trip.found:
+        if tokens > 1 and context.call.request.is_stream and not context.found:
             tallies.token_seconds.observe((elapsed_s - first_byte_s) / (tokens - 1))
     tallies.prompt_tokens.value += meter.prompt_tokens
     tallies.completion_tokens.value += tokens
 
 
-def _recount(trip: Trip, meter: Meter) -> Recount | None:
+def _recount(context: RequestContext, meter: Meter) -> Recount | None:
     """The recount of an answer. If the backend counted it, the recount is only a check."""
-    offer = trip.offer
+    offer = context.offer
     if offer is None:
         return None
     is_check = meter.source == "upstream"
-    price = None if is_check or trip.hold is None else offer.price
-    return Recount(offer.counted_as, meter.delivered, price, is_check, _correction(trip) if price else None)
+    price = None if is_check or context.hold is None else offer.price
+    return Recount(offer.counted_as, meter.delivered, price, is_check, _correction(context) if price else None)
 
 
-def _correction(trip: Trip) -> Callable[[int], object] | None:
+def _correction(context: RequestContext) -> Callable[[int], object] | None:
     """Counters belong to the event loop; the count is made on another thread."""
-    ticket = trip.ticket
+    ticket = context.ticket
     if ticket is None:
         return None
     loop = asyncio.get_running_loop()
     return lambda more_nano: loop.call_soon_threadsafe(ticket.correct, more_nano)
 
 
-def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
+def _settlement(context: RequestContext, meter: Meter, ending: Ending) -> Settlement:
     """Capture what a provider delivered, else release; without a hold only the usage row."""
-    usage = _usage(trip, meter, ending)
-    price = trip.offer.price if trip.offer else None
+    usage = _usage(context, meter, ending)
+    price = context.offer.price if context.offer else None
     # Own machines charge nothing.
-    if trip.hold is None or price is None:
-        return Settlement(usage, trip.hold)
+    if context.hold is None or price is None:
+        return Settlement(usage, context.hold)
     if meter.cost_nano is not None and price.lane == "market":
-        return _bought(usage, trip.hold, price, meter.cost_nano)
-    return Settlement(usage, trip.hold, bill_of(price, usage) or _prompt_bill(price, usage, ending.prompt))
+        return _bought(usage, context.hold, price, meter.cost_nano)
+    return Settlement(usage, context.hold, bill_of(price, usage) or _prompt_bill(price, usage, ending.prompt))
 
 
 def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> CloudBill | None:
@@ -121,31 +121,31 @@ def _bought(usage: UsageRecord, hold: Hold, price: PricedModel, cost_nano: int) 
     return Settlement(structs.replace(usage, price_id=None), hold, CloudBill(price.provider, cost_nano, cost_nano))
 
 
-def _usage(trip: Trip, meter: Meter, ending: Ending) -> UsageRecord:
-    offer, caller = trip.offer, trip.caller
-    duration_s = trip.elapsed_s
+def _usage(context: RequestContext, meter: Meter, ending: Ending) -> UsageRecord:
+    offer, caller = context.offer, context.caller
+    duration_s = context.elapsed_s
     prompt_tokens, cached_tokens, completion_tokens = _counts(meter)
-    price = offer.price if offer and trip.hold else None
+    price = offer.price if offer and context.hold else None
     return UsageRecord(
-        trip.call.id,
+        context.call.id,
         caller.user_id,
         caller.department,
         caller.key_id,
-        _storable(trip.call.request.model),
-        trip.lane,
+        _storable(context.call.request.model),
+        context.lane,
         _provider(offer),
         prompt_tokens,
         cached_tokens,
         completion_tokens,
         meter.source,
         ending.outcome,
-        trip.started_ns,
+        context.started_ns,
         int(1000 * duration_s),
-        None if trip.first_byte_s is None else int(1000 * trip.first_byte_s),
+        None if context.first_byte_s is None else int(1000 * context.first_byte_s),
         0,
         0,
         _compute_nano(offer, meter, ending, duration_s),
-        _served_model(trip),
+        _served_model(context),
         _between(0, meter.reasoning_tokens, completion_tokens),
         _between(0, meter.tool_tokens, completion_tokens),
         price.id if price else None,
@@ -175,10 +175,10 @@ def _compute_nano(offer: Offer | None, meter: Meter, ending: Ending, duration_s:
     return _between(0, meter.compute_ns, duration_ns * _STAGES_MAX)
 
 
-def _served_model(trip: Trip) -> str | None:
+def _served_model(context: RequestContext) -> str | None:
     """None if no backend answered, or if the backend uses the same name for the model, as nearly all do."""
-    served_as = trip.offer.served_as if trip.offer and trip.first_byte_s is not None else None
-    return None if served_as is None or served_as == trip.call.request.model else _storable(served_as)
+    served_as = context.offer.served_as if context.offer and context.first_byte_s is not None else None
+    return None if served_as is None or served_as == context.call.request.model else _storable(served_as)
 
 
 def _between(least: int, number: int, most: int) -> int:

@@ -14,7 +14,7 @@ import structlog
 from gateway.errors import LaneBusy
 from gateway.lanes.base import Answer, Offer
 from gateway.requests.attempt import begin, note_error
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.routing.decision import Candidate
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.patience import late_after_s
@@ -35,18 +35,18 @@ def are_equal(first: Offer, second: Offer) -> bool:
 
 
 async def open_hedged(
-    services: Services, trip: Trip, offer: Offer, dispatch: Dispatch, others: Sequence[Candidate]
+    services: Services, context: RequestContext, offer: Offer, dispatch: Dispatch, others: Sequence[Candidate]
 ) -> Answer:
     """The first bytes from `offer`, or from another candidate that was asked later and began earlier.
 
     Also raises LaneTimeout if the next candidate should be asked: the backend answers no probes, or half of the
     request's time is over.
     """
-    times = services.patience.of(offer, is_stream=trip.call.request.is_stream)
-    began_s = trip.elapsed_s
-    answer = await _Race(services, trip, offer, dispatch, others, times.mostly_s).run()
+    times = services.patience.of(offer, is_stream=context.call.request.is_stream)
+    began_s = context.elapsed_s
+    answer = await _Race(services, context, offer, dispatch, others, times.mostly_s).run()
     # Where the other one won, this one would have taken longer still.
-    times.add(trip.elapsed_s - began_s)
+    times.add(context.elapsed_s - began_s)
     return answer
 
 
@@ -66,14 +66,14 @@ class _Race:
     def __init__(
         self,
         services: Services,
-        trip: Trip,
+        context: RequestContext,
         first: Offer,
         dispatch: Dispatch,
         others: Sequence[Candidate],
         mostly_s: float | None,
     ) -> None:
         self._services = services
-        self._trip = trip
+        self._context = context
         self._first = first
         self._dispatch = dispatch
         self._others = others
@@ -82,7 +82,7 @@ class _Race:
         self._late_s = math.inf
         if (chosen := dispatch.chosen) and chosen.known:
             self._late_s = late_after_s(chosen.predicted, chosen.known.rates)
-        time_left_s = trip.time_left_s
+        time_left_s = context.time_left_s
         self._half_s = math.inf if time_left_s is None else time_left_s / 2
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
@@ -97,7 +97,7 @@ class _Race:
     async def run(self) -> Answer:
         self._look_later()
         try:
-            return await begin(self._services, self._trip.call, self._first, self._dispatch)
+            return await begin(self._services, self._context.call, self._first, self._dispatch)
         except asyncio.CancelledError:
             # It was one of us who stopped it, unless the caller has left as well.
             if (self._won is None and self._left is None) or (self._task and self._task.uncancel() > 0):
@@ -218,12 +218,12 @@ class _Race:
         return self._is_lively(candidate) and self._services.turns.has_room(offer.label, offer.slots)
 
     async def _ask(self, offer: Offer) -> _Begun:
-        services, trip, turn = self._services, self._trip, offer.label
+        services, context, turn = self._services, self._context, offer.label
         if not services.turns.try_take(turn, offer.slots):
             raise LaneBusy(f"{turn} has no room any more")
         try:
-            dispatch = services.router.began(offer.label, trip.decision, offer)
-            return _Begun(await begin(services, trip.call, offer, dispatch), offer, dispatch, turn)
+            dispatch = services.router.began(offer.label, context.decision, offer)
+            return _Begun(await begin(services, context.call, offer, dispatch), offer, dispatch, turn)
         except BaseException:
             services.turns.leave(turn)
             raise
@@ -232,7 +232,7 @@ class _Race:
         if second.cancelled():
             return
         if problem := second.exception():
-            log.warning("hedge failed", request_id=self._trip.call.id, reason=str(problem))
+            log.warning("hedge failed", request_id=self._context.call.id, reason=str(problem))
         elif self._is_on and self._task:
             self._is_on = False
             self._judge()
@@ -241,11 +241,11 @@ class _Race:
 
     def _take(self, begun: _Begun) -> Answer:
         """The second one's answer is the request's now."""
-        trip = self._trip
+        context = self._context
         self._second = None
-        if trip.turn is not None:
-            self._services.turns.leave(trip.turn)
-        trip.offer, trip.dispatch, trip.turn = begun.offer, begun.dispatch, begun.turn
+        if context.turn is not None:
+            self._services.turns.leave(context.turn)
+        context.offer, context.dispatch, context.turn = begun.offer, begun.dispatch, begun.turn
         self._services.metrics.hedges.labels("moved" if self._is_moved else "won").inc()
         return begun.answer
 

@@ -18,7 +18,7 @@ from gateway.lanes.body import Body
 from gateway.lanes.events import events_of
 from gateway.lanes.json_body import ANSWER_BYTES_MAX
 from gateway.lanes.usage import Meter
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.requests.failover_target import is_stream
 from gateway.requests.holds import Ended, reserve_funds_late, reserve_more_funds
 from gateway.requests.split_event import part_of
@@ -43,27 +43,29 @@ class PaidUp(ServiceError):
         self.reason: Ended = reason
 
 
-def rolled(services: Services, trip: Trip, answer: Answer) -> Answer:
+def rolled(services: Services, context: RequestContext, answer: Answer) -> Answer:
     """The answer with a growing hold, if the hold does not cover its maximum."""
-    allowance = trip.allowance
-    if allowance is None or trip.hold is None or trip.paid_tokens >= allowance.tokens_max:
+    allowance = context.allowance
+    if allowance is None or context.hold is None or context.paid_tokens >= allowance.tokens_max:
         return answer
-    if trip.offer is None or trip.offer.price is None:
+    if context.offer is None or context.offer.price is None:
         return answer
     if not is_stream(answer):
-        return structs.replace(answer, body=_WholeBody(services, trip, allowance, answer))
-    trip.tally = Tally()
-    return structs.replace(answer, body=RollingBody(services, trip, allowance, trip.tally, answer))
+        return structs.replace(answer, body=_WholeBody(services, context, allowance, answer))
+    context.tally = Tally()
+    return structs.replace(answer, body=RollingBody(services, context, allowance, context.tally, answer))
 
 
 class RollingBody:
     """The body of an answer that may cost more than its hold covers so far."""
 
-    def __init__(self, services: Services, trip: Trip, allowance: Allowance, tally: Tally, answer: Answer) -> None:
+    def __init__(
+        self, services: Services, context: RequestContext, allowance: Allowance, tally: Tally, answer: Answer
+    ) -> None:
         self._services = services
-        self._trip = trip
+        self._context = context
         self._allowance = allowance
-        self._rolling = _Rolling(services, trip, allowance, tally)
+        self._rolling = _Rolling(services, context, allowance, tally)
         self._body: Body = answer.body
         self._meter: Meter = answer.meter
 
@@ -74,7 +76,7 @@ class RollingBody:
         try:
             await self._body.send(rolling)
             await rolling.drain()
-            await _cover_count(self._services, self._trip, self._allowance, self._meter)
+            await _cover_count(self._services, self._context, self._allowance, self._meter)
         finally:
             await rolling.stop()
 
@@ -85,9 +87,9 @@ class RollingBody:
 class _WholeBody:
     """A whole answer received in place of a stream: its counted cost is reserved before it is sent."""
 
-    def __init__(self, services: Services, trip: Trip, allowance: Allowance, answer: Answer) -> None:
+    def __init__(self, services: Services, context: RequestContext, allowance: Allowance, answer: Answer) -> None:
         self._services = services
-        self._trip = trip
+        self._context = context
         self._allowance = allowance
         self._answer = answer
 
@@ -96,7 +98,7 @@ class _WholeBody:
         await self._answer.body.send(gathered)
         if gathered.is_full:
             await gathered.drain()
-        await _cover_count(self._services, self._trip, self._allowance, self._answer.meter)
+        await _cover_count(self._services, self._context, self._allowance, self._answer.meter)
         out.write(b"".join(gathered.chunks))
 
     async def close(self) -> None:
@@ -124,28 +126,28 @@ class _Gathered:
         raise LaneFailed(f"sent an answer longer than {ANSWER_BYTES_MAX} bytes")
 
 
-async def _cover_count(services: Services, trip: Trip, allowance: Allowance, meter: Meter) -> None:
+async def _cover_count(services: Services, context: RequestContext, allowance: Allowance, meter: Meter) -> None:
     """If the provider counted more than was visible, grow the hold to cover that too.
 
     If it cannot grow, the answer was delivered anyway, and this gateway bears the rest. That includes what the
     provider counts beyond the requested length.
     """
-    price = trip.offer.price if trip.offer else None
-    if price is None or trip.hold is None:
+    price = context.offer.price if context.offer else None
+    if price is None or context.hold is None:
         return
     counts = (meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens, meter.reasoning_tokens)
     reason = "beyond the length asked for"
     try:
         counted_nano = price.charge_for(*counts)
         amount_nano = min(counted_nano, allowance.amount_nano(allowance.tokens_max))
-        if amount_nano > trip.hold.amount_nano:
+        if amount_nano > context.hold.amount_nano:
             async with asyncio.timeout(_LATE_S):
-                await reserve_funds_late(services, trip, amount_nano)
-        if counted_nano <= trip.hold.amount_nano:
+                await reserve_funds_late(services, context, amount_nano)
+        if counted_nano <= context.hold.amount_nano:
             return
     except (ServiceError, LedgerError, TimeoutError) as error:
         reason = str(error)
-    log.warning("counted above the hold", request_id=trip.call.id, reason=reason)
+    log.warning("counted above the hold", request_id=context.call.id, reason=reason)
 
 
 class _Rolling:
@@ -153,9 +155,9 @@ class _Rolling:
 
     out: Out
 
-    def __init__(self, services: Services, trip: Trip, allowance: Allowance, tally: Tally) -> None:
+    def __init__(self, services: Services, context: RequestContext, allowance: Allowance, tally: Tally) -> None:
         self._services = services
-        self._trip = trip
+        self._context = context
         self._allowance = allowance
         self._tally = tally
         self._waiting: deque[bytes] = deque()
@@ -193,12 +195,12 @@ class _Rolling:
 
     @property
     def _is_all_paid(self) -> bool:
-        return self._trip.paid_tokens >= self._allowance.tokens_max
+        return self._context.paid_tokens >= self._allowance.tokens_max
 
     @property
     def _paid_tokens(self) -> int:
         """The paid tokens of all choices together. Once the maximum is paid, events are not examined."""
-        return self._trip.paid_tokens * self._allowance.choices
+        return self._context.paid_tokens * self._allowance.choices
 
     def _pass(self) -> None:
         waiting, passed = self._waiting, []
@@ -216,10 +218,10 @@ class _Rolling:
     async def _reserve_more(self) -> Ended | None:
         refusal: Ended | None = "books_unavailable"
         try:
-            refusal = await reserve_more_funds(self._services, self._trip, self._allowance)
+            refusal = await reserve_more_funds(self._services, self._context, self._allowance)
         except Exception:
             # The task's edge: what is paid for is paid for, whatever became of more.
-            log.exception("hold not extended", request_id=self._trip.call.id)
+            log.exception("hold not extended", request_id=self._context.call.id)
         self._asking, self._refusal = None, refusal
         if refusal is None:
             self._has_asked_here = False

@@ -11,7 +11,7 @@ from accounting.payments.errors import PayerFrozen
 from gateway.errors import BudgetUnavailable, LaneBusy, LaneUnreachable, TooManyHangUps
 from gateway.lanes.base import Answer, Offer
 from gateway.requests.attempt import begin
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.requests.deadline import in_time
 from gateway.requests.hedging import open_hedged
 from gateway.requests.holds import reserve_funds
@@ -34,7 +34,7 @@ _NO_MONEY = (BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavail
 _REFUSED = (RateLimited, *_NO_MONEY)
 
 
-async def open_first(services: Services, trip: Trip) -> Answer:
+async def open_first(services: Services, context: RequestContext) -> Answer:
     """Return the answer of the best candidate that begins to answer.
 
     One that fails before its first byte is replaced by the next. A candidate that the caller's money or limits do
@@ -47,82 +47,84 @@ async def open_first(services: Services, trip: Trip) -> Answer:
     """
     failure: LaneFailed | None = None
     refusal: Exception | None = None
-    rest, failed = deque(trip.decision.candidates), dict[tuple[str, str], Failure]()
+    rest, failed = deque(context.decision.candidates), dict[tuple[str, str], Failure]()
     attempts = 0
     while attempts < ATTEMPTS_MAX:
         if not rest:
-            if refusal or not await wait_for_candidate(services, trip, failed):
+            if refusal or not await wait_for_candidate(services, context, failed):
                 break
-            rest = deque(trip.decision.candidates)
+            rest = deque(context.decision.candidates)
             continue
         offer = rest.popleft().offer
-        if failure and trip.turn != offer.label:
-            move_turn(services, trip, offer)
-        trip.offer = offer
+        if failure and context.turn != offer.label:
+            move_turn(services, context, offer)
+        context.offer = offer
         try:
-            return await in_time(trip, _open(services, trip, offer, rest))
+            return await in_time(context, _open(services, context, offer, rest))
         except _REFUSED as error:
-            if trip.hold and isinstance(error, _NO_MONEY):
+            if context.hold and isinstance(error, _NO_MONEY):
                 continue  # the hold for a cheaper provider does not cover this candidate
             refusal = refusal or error
-            rest = await _others(services, trip, rest, error)
+            rest = await _others(services, context, rest, error)
         except LaneFailed as error:
             failure = error
             if not (isinstance(error, LaneBusy) and error.asks_for_pause):
                 failed[offer.label, offer.model] = Failure.of(services, offer, error)
                 attempts += not (offer.is_gateway and isinstance(error, LaneUnreachable))
-            log.warning("lane failed", request_id=trip.call.id, lane=offer.label, reason=str(error))
+            log.warning("lane failed", request_id=context.call.id, lane=offer.label, reason=str(error))
             services.metrics.lane_failures.labels(offer.lane).inc()
             if _may_cost_twice(offer, error):
                 break
-    pause = first_pause(services, trip.decision)
-    raise refusal or failure or why_nobody(trip.call, trip.decision, pause)
+    pause = first_pause(services, context.decision)
+    raise refusal or failure or why_nobody(context.call, context.decision, pause)
 
 
-async def _others(services: Services, trip: Trip, rest: deque[Candidate], refusal: Exception) -> deque[Candidate]:
+async def _others(
+    services: Services, context: RequestContext, rest: deque[Candidate], refusal: Exception
+) -> deque[Candidate]:
     """The remaining candidates that the refusal does not affect, with a turn at the first; else none."""
-    log.info("not covered", request_id=trip.call.id, lane=trip.lane, reason=str(refusal))
-    if isinstance(refusal, _NO_MONEY) and trip.offer and trip.offer.lane == "market":
+    log.info("not covered", request_id=context.call.id, lane=context.lane, reason=str(refusal))
+    if isinstance(refusal, _NO_MONEY) and context.offer and context.offer.lane == "market":
         # Given credits, which the market does not take, may pay a provider.
         rest = deque(candidate for candidate in rest if candidate.offer.lane != "market")
     elif isinstance(refusal, _NO_MONEY):
-        trip.may_pay = False
-    elif trip.offer:
+        context.may_pay = False
+    elif context.offer:
         # Behind the same alias another backend may have another model.
-        trip.refused_models |= frozenset(trip.offer.stands_for or (trip.offer.model,))
-    trip.decision = structs.replace(trip.decision, candidates=tuple(rest))
+        context.refused_models |= frozenset(context.offer.stands_for or (context.offer.model,))
+    context.decision = structs.replace(context.decision, candidates=tuple(rest))
     try:
-        await take_other_turn(services, trip)
+        await take_other_turn(services, context)
     except QueueFull:
         return deque()
-    return deque(trip.decision.candidates)
+    return deque(context.decision.candidates)
 
 
-async def enter_for(services: Services, trip: Trip, offer: Offer) -> None:
+async def enter_for(services: Services, context: RequestContext, offer: Offer) -> None:
     """Apply the limits of the answering model also if it was requested by another name. Raises RateLimited."""
-    ticket = trip.ticket
+    ticket = context.ticket
     if ticket and (offer.model != ticket.model or offer.stands_for or ticket.further):
-        await services.limits.enter_beside(ticket, trip.caller, (offer.model, *offer.stands_for))
+        await services.limits.enter_beside(ticket, context.caller, (offer.model, *offer.stands_for))
 
 
-async def _open(services: Services, trip: Trip, offer: Offer, others: Sequence[Candidate]) -> Answer:
+async def _open(services: Services, context: RequestContext, offer: Offer, others: Sequence[Candidate]) -> Answer:
     """`others` may be asked in its place."""
-    await enter_for(services, trip, offer)
+    await enter_for(services, context, offer)
     if offer.price is not None:
-        if wait_s := services.limits.hang_ups.wait_s(trip.caller.user_id):
+        if wait_s := services.limits.hang_ups.wait_s(context.caller.user_id):
             raise TooManyHangUps(wait_s)
-        await reserve_funds(services, trip, offer)
-    dispatch = trip.dispatch = services.router.began(offer.label, trip.decision, offer)
+        await reserve_funds(services, context, offer)
+    dispatch = context.dispatch = services.router.began(offer.label, context.decision, offer)
     if others and offer.price is None:
-        answer = await open_hedged(services, trip, offer, dispatch, others)
+        answer = await open_hedged(services, context, offer, dispatch, others)
     else:
-        trip.has_asked = offer.price is not None
+        context.has_asked = offer.price is not None
         try:
-            answer = await begin(services, trip.call, offer, dispatch)
+            answer = await begin(services, context.call, offer, dispatch)
         except Exception:  # it has failed, or refused: then it is paid nothing
-            trip.has_asked = False
+            context.has_asked = False
             raise
-    trip.first_byte_s = trip.elapsed_s
+    context.first_byte_s = context.elapsed_s
     return answer
 
 

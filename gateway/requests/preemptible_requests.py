@@ -15,7 +15,7 @@ from gateway.lanes.base import Answer, Call, Meter, Offer
 from gateway.lanes.preemptible.jobs import RunningGuest
 from gateway.lanes.token_bounds import choices_of
 from gateway.requests.client import Client
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.requests.finished import settle_request
 from gateway.requests.no_backend import why_nobody
 from gateway.requests.response_headers import headers_of
@@ -32,19 +32,19 @@ STAY_S = 1800.0
 async def host(services: Services, caller: Caller, call: Call, client: Client) -> None:
     """Serve a guest. Raises what gateway.errors maps to a status; later errors are the answer's last event."""
     services.guests.check_key(caller)
-    offers, trip = _offers(services, caller, call)
+    offers, context = _offers(services, caller, call)
     places = choices_of(call.generation)
     try:
         offer = services.guests.place_for(offers, places)
     except ServiceError:
         services.metrics.guests.labels("refused").inc()
         raise
-    trip.offer = offer
+    context.offer = offer
     with services.guests.staying(offer, places) as stay:
-        await _Hosted(services, trip, client, stay).run(offer)
+        await _Hosted(services, context, client, stay).run(offer)
 
 
-def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Offer], Trip]:
+def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Offer], RequestContext]:
     """Return the offers that may and can serve it, best first; only of the requested model."""
     if call.kind not in GENERATES:
         raise RequestInvalid("Guests may only request chat completions and completions.")
@@ -53,15 +53,15 @@ def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Of
     offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]
     if not offers:
         raise why_nobody(call, decision)
-    return offers, Trip.begin(call, caller, decision)
+    return offers, RequestContext.begin(call, caller, decision)
 
 
 class _Hosted:
     """A guest with a slot, until its answer ends, its backend fails or the owner's work arrives."""
 
-    def __init__(self, services: Services, trip: Trip, client: Client, stay: RunningGuest) -> None:
+    def __init__(self, services: Services, context: RequestContext, client: Client, stay: RunningGuest) -> None:
         self._services = services
-        self._trip = trip
+        self._context = context
         self._client = client
         self._stay = stay
         self._has_begun = False
@@ -70,7 +70,7 @@ class _Hosted:
         ending, meter = Ending(499, "interrupted"), Meter()
         try:
             async with asyncio.timeout(STAY_S):
-                answer = await self._services.lanes[offer.lane].open(self._trip.call, offer)
+                answer = await self._services.lanes[offer.lane].open(self._context.call, offer)
                 meter = answer.meter
                 ending = await self._send(answer)
         except asyncio.CancelledError:
@@ -92,10 +92,10 @@ class _Hosted:
             self._note(meter, ending)
 
     async def _send(self, answer: Answer) -> Ending:
-        self._trip.first_byte_s = self._trip.elapsed_s
-        is_stream = self._trip.call.request.is_stream
+        self._context.first_byte_s = self._context.elapsed_s
+        is_stream = self._context.call.request.is_stream
         try:
-            self._client.begin(answer.status, headers_of(self._trip, answer), is_stream=is_stream)
+            self._client.begin(answer.status, headers_of(self._context, answer), is_stream=is_stream)
             self._has_begun = True
             await answer.body.send(self._client)
         finally:
@@ -107,7 +107,7 @@ class _Hosted:
     def _give_up(self, error: Exception) -> Ending:
         """Send the reason after the last complete event, or as the answer if none has begun."""
         said = to_api_error(error)
-        log.info("guest ends", request_id=self._trip.call.id, reason=said.code)
+        log.info("guest ends", request_id=self._context.call.id, reason=said.code)
         self._client.break_off(said)
         status = 200 if self._has_begun else said.status
         if isinstance(error, Preempted):
@@ -118,4 +118,4 @@ class _Hosted:
         """Write a usage row and a log line as for any request, but nothing that own requests are judged by."""
         outcome = "preempted" if self._stay.is_over else ending.outcome
         self._services.metrics.guests.labels(outcome).inc()
-        settle_request(self._services.bookkeeper, self._trip, meter, ending)
+        settle_request(self._services.bookkeeper, self._context, meter, ending)

@@ -2,18 +2,18 @@
 
 from gateway.cache.answers import Found
 from gateway.lanes.base import Answer
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.routing.need import privacy_of
 from gateway.services import Services
 
 
-async def recall(services: Services, trip: Trip) -> Answer | None:
+async def recall(services: Services, context: RequestContext) -> Answer | None:
     """An answer that needs no backend. Without one, the trip may become the leader for identical requests."""
-    found = await services.answers.find(trip.call, trip.caller, privacy_of(trip.call, trip.caller))
+    found = await services.answers.find(context.call, context.caller, privacy_of(context.call, context.caller))
     if not isinstance(found, Found):
-        trip.lead = found
+        context.lead = found
         return None
-    trip.found = found.source
-    trip.first_byte_s = trip.elapsed_s
+    context.found = found.source
+    context.first_byte_s = context.elapsed_s
     services.metrics.cache_hits.labels(found.source).inc()
     return found.answer

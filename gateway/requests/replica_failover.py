@@ -18,9 +18,9 @@ from gateway.dialects.openai import GENERATES, Extras
 from gateway.lanes.base import Answer, Call, Offer, Out
 from gateway.lanes.cluster.resumption import has_one_prompt
 from gateway.requests.attempt import note_error
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.requests.failover_target import is_stream, keeping_awake, open_elsewhere
-from gateway.requests.resumable_stream import PartUseless, TakenStream
+from gateway.requests.resumable_stream import PartUseless, ResumableStream
 from gateway.services import Services
 from runtime.errors import LaneBrokeOff, LaneFailed
 
@@ -33,16 +33,16 @@ _SEED_BITS = 61
 _OF_THE_REQUEST = (RequestInvalid, ContextLengthExceeded)
 
 
-def with_twins(trip: Trip) -> Call:
+def with_replicas(context: RequestContext) -> Call:
     """The trip's call, prepared so that a twin can continue it, if its first candidate has a twin.
 
     For nearly all calls one look says that it has none.
     """
-    candidates, call = trip.decision.candidates, trip.call
+    candidates, call = context.decision.candidates, context.call
     if not candidates or not candidates[0].offer.weights or not _can_be_resumed(call):
         return call
     weights = candidates[0].offer.weights
-    if not any(_is_free_twin(candidate.offer, weights) for candidate in candidates[1:]):
+    if not any(_is_free_replica(candidate.offer, weights) for candidate in candidates[1:]):
         return call
     request = call.generation
     # The weights that the caller expects do not matter between twins: `lasting` filters what is passed on.
@@ -53,23 +53,23 @@ def with_twins(trip: Trip) -> Call:
     return structs.replace(call, request=structs.replace(request, millrace=extras, seed=seed))
 
 
-def lasting(services: Services, trip: Trip, asked: Call, answer: Answer) -> Answer:
+def lasting(services: Services, context: RequestContext, asked: Call, answer: Answer) -> Answer:
     """The answer that twins continue, if the call was prepared for it. `asked` is the caller's request."""
-    offer, extras = trip.offer, asked.request.millrace
-    if trip.call is asked or offer is None or not offer.weights or not is_stream(answer):
+    offer, extras = context.offer, asked.request.millrace
+    if context.call is asked or offer is None or not offer.weights or not is_stream(answer):
         return answer
     tells = extras is not None and extras.resumable and extras.weights in (None, offer.weights)
-    return structs.replace(answer, body=TwinsBody(services, trip, answer, tells=tells))
+    return structs.replace(answer, body=ReplicaBody(services, context, answer, tells=tells))
 
 
-class TwinsBody:
+class ReplicaBody:
     """The body of an answer that is resumed at twins of its backend. Its first part's meter has the sum."""
 
-    def __init__(self, services: Services, trip: Trip, answer: Answer, *, tells: bool) -> None:
-        assert trip.offer
+    def __init__(self, services: Services, context: RequestContext, answer: Answer, *, tells: bool) -> None:
+        assert context.offer
         self._services = services
-        self._trip = trip
-        self._weights = trip.offer.weights
+        self._context = context
+        self._weights = context.offer.weights
         self._first = self._part = answer
         self._tells = tells
         self._spent_ns = 0
@@ -80,7 +80,7 @@ class TwinsBody:
 
     async def send(self, out: Out) -> None:
         """Raises what the last backend broke off with."""
-        stream = TakenStream(out, self._trip.call.generation.n or 1, passes_records=self._tells)
+        stream = ResumableStream(out, self._context.call.generation.n or 1, passes_records=self._tells)
         try:
             while not await self._send_part(stream):
                 pass
@@ -91,7 +91,7 @@ class TwinsBody:
     async def close(self) -> None:
         await self._part.body.close()
 
-    async def _send_part(self, stream: TakenStream) -> bool:
+    async def _send_part(self, stream: ResumableStream) -> bool:
         """Whether the answer is complete; if not, the next part has begun. Raises errors that no twin can fix."""
         try:
             await self._send_all(stream)
@@ -99,7 +99,7 @@ class TwinsBody:
             self._leave()
             raise
         except (LaneFailed, GenerationError) as error:
-            broken = self._trip.offer
+            broken = self._context.offer
             await self._part.body.close()
             if not await self._go_on(stream, error):
                 raise
@@ -109,7 +109,7 @@ class TwinsBody:
             self._leave()
         return True
 
-    async def _send_all(self, stream: TakenStream) -> None:
+    async def _send_all(self, stream: ResumableStream) -> None:
         """The part up to its end. Raises LaneBrokeOff for one that ends with an error event, or makes no sense."""
         try:
             await self._part.body.send(stream)
@@ -117,50 +117,52 @@ class TwinsBody:
         except PartUseless:
             await self._part.body.close()
         if stream.failure:
-            label = self._trip.offer.label if self._trip.offer else ""
+            label = self._context.offer.label if self._context.offer else ""
             raise LaneBrokeOff(f"{label} broke off: {stream.failure}")
 
     def _leave(self) -> None:
         """A part's time and tokens are not those of an answer: routing learns nothing of them."""
-        if self._trip.dispatch:
-            self._trip.dispatch.left()
+        if self._context.dispatch:
+            self._context.dispatch.left()
 
-    def _note_loss(self, stream: TakenStream) -> None:
+    def _note_loss(self, stream: ResumableStream) -> None:
         """Where it has got further, those that failed before may be asked once more: perhaps they are back."""
-        trip, tokens = self._trip, stream.tokens
+        context, tokens = self._context, stream.tokens
         if tokens > self._tokens:
             self._failed.clear()
         self._tokens = tokens
         self._losses += 1
-        self._failed.add(trip.offer.label if trip.offer else "")
-        if trip.dispatch:
-            trip.dispatch.failed()
+        self._failed.add(context.offer.label if context.offer else "")
+        if context.dispatch:
+            context.dispatch.failed()
 
-    async def _go_on(self, stream: TakenStream, error: Exception) -> bool:
+    async def _go_on(self, stream: ResumableStream, error: Exception) -> bool:
         self._note_loss(stream)
-        trip = self._trip
-        if stream.is_told(with_usage=trip.call.generation.wants_usage):
-            log.warning("answer lacked its end alone", request_id=trip.call.id, reason=str(error))
+        context = self._context
+        if stream.is_told(with_usage=context.call.generation.wants_usage):
+            log.warning("answer lacked its end alone", request_id=context.call.id, reason=str(error))
             stream.finish()
             return True
         if self._losses > _LOSSES_MAX or not stream.can_go_on:
             return False
-        decision = self._services.router.decide(trip.caller, trip.call)
-        call = _resumed(trip.call, stream)
+        decision = self._services.router.decide(context.caller, context.call)
+        call = _resumed(context.call, stream)
         with keeping_awake(stream.note):
-            rest = await open_elsewhere(self._services, trip, call, decision, self._failed, self._may_go_on)
+            rest = await open_elsewhere(self._services, context, call, decision, self._failed, self._may_go_on)
         if rest is None:
             return False
-        log.warning("answer goes on", request_id=call.id, reason=str(error), tokens=stream.tokens, twin=trip.lane)
+        log.warning(
+            "answer goes on", request_id=call.id, reason=str(error), tokens=stream.tokens, replica=context.lane
+        )
         self._spent_ns += self._part.meter.compute_ns
         self._part = rest
         stream.join()
         return True
 
     def _may_go_on(self, offer: Offer) -> bool:
-        return _is_free_twin(offer, self._weights)
+        return _is_free_replica(offer, self._weights)
 
-    def _count(self, stream: TakenStream) -> None:
+    def _count(self, stream: ResumableStream) -> None:
         """Count the usage of all parts together: the last part's count includes what the earlier ones reported.
 
         If the last part did not reach its end, the text that the caller received is counted.
@@ -176,12 +178,12 @@ class TwinsBody:
         sum_.is_complete = is_whole or stream.is_done
 
 
-def _resumed(call: Call, stream: TakenStream) -> Call:
+def _resumed(call: Call, stream: ResumableStream) -> Call:
     extras = structs.replace(call.request.millrace or Extras(), resume=stream.had)
     return structs.replace(call, request=structs.replace(call.request, millrace=extras))
 
 
-def _is_free_twin(offer: Offer, weights: str) -> bool:
+def _is_free_replica(offer: Offer, weights: str) -> bool:
     return offer.weights == weights and offer.price is None
 
 

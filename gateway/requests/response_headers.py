@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from gateway.cache.answers import Source
 from gateway.lanes.base import Answer
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.requests.final_chunks import TRAILER
 from runtime.request_ids import HEADER
 
@@ -18,32 +18,32 @@ _FOUND: dict[Source, str] = {
 }
 
 
-def headers_of(trip: Trip, answer: Answer) -> list[tuple[bytes, bytes]]:
+def headers_of(context: RequestContext, answer: Answer) -> list[tuple[bytes, bytes]]:
     headers = [
         (b"content-type", answer.content_type.encode("ascii", "replace")),
-        (HEADER, trip.call.id.encode()),
-        (b"x-millrace-lane", trip.lane.encode()),
-        (b"x-millrace-reason", printable(_reason(trip))),
+        (HEADER, context.call.id.encode()),
+        (b"x-millrace-lane", context.lane.encode()),
+        (b"x-millrace-reason", printable(_reason(context))),
     ]
-    if trip.found:
-        headers.append((b"x-millrace-cache", trip.found.encode()))
-    elif trip.offer and trip.offer.answers_as != trip.call.request.model:
-        headers.append((b"x-millrace-model", printable(trip.offer.answers_as)))
-    if trip.ticket:
-        headers += trip.ticket.headers()
-    if trip.tally:
+    if context.found:
+        headers.append((b"x-millrace-cache", context.found.encode()))
+    elif context.offer and context.offer.answers_as != context.call.request.model:
+        headers.append((b"x-millrace-model", printable(context.offer.answers_as)))
+    if context.ticket:
+        headers += context.ticket.headers()
+    if context.tally:
         headers.append((b"trailer", TRAILER))
     headers += answer.headers
     return headers
 
 
-def _reason(trip: Trip) -> str:
-    if trip.found:
-        return _FOUND[trip.found]
-    offer, first = trip.offer, trip.decision.candidates[0].offer
+def _reason(context: RequestContext) -> str:
+    if context.found:
+        return _FOUND[context.found]
+    offer, first = context.offer, context.decision.candidates[0].offer
     if offer is None or offer is first:
-        return trip.decision.reason
-    return f"{offer.label} took over from {first.label}; {trip.decision.reason}"
+        return context.decision.reason
+    return f"{offer.label} took over from {first.label}; {context.decision.reason}"
 
 
 @lru_cache(maxsize=1024)

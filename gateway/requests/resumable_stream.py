@@ -42,7 +42,7 @@ class _Choice:
         self.is_finished = record.finished
 
 
-class TakenStream:
+class ResumableStream:
     """One stream out of the parts that several backends give. Each part but the first begins with `join`."""
 
     def __init__(self, out: Out, choices: int, *, passes_records: bool = False) -> None:

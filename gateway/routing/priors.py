@@ -41,7 +41,7 @@ _USUAL: dict[LaneName, Speed] = {
 def prior_of(
     offer: Offer,
     siblings: Sequence[tuple[Speed, int]] = (),
-    twins: Sequence[Speed] = (),
+    replicas: Sequence[Speed] = (),
 ) -> Speed:
     """`siblings` are the backend's other models with their bytes; `twins` is the same model at own backends."""
     if offer.first_token_s or offer.token_s or offer.price is not None:
@@ -50,8 +50,8 @@ def prior_of(
     if siblings and offer.size_bytes:
         speeds = [speed.scaled(_scale(offer.size_bytes, size_bytes)) for speed, size_bytes in siblings]
         return _middle(speeds, usual)
-    if twins:
-        return _middle(twins, usual)
+    if replicas:
+        return _middle(replicas, usual)
     return usual.scaled(_scale(offer.size_bytes, _USUAL_BYTES)) if offer.size_bytes else usual
 
 

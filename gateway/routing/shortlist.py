@@ -64,10 +64,10 @@ class Shortlists:
         found = [Known(offer, record, record.rates_of(offer)) for offer, record in records]
         untried = [known for known in found if known.offer.price is None and not known.rates.has_answered]
         if untried:
-            twins = [speed for known in found if known.offer.price is None and (speed := known.rates.speed)]
+            replicas = [speed for known in found if known.offer.price is None and (speed := known.rates.speed)]
             for known in untried:
                 siblings = known.health.siblings_of(known.offer)
-                known.rates.expect(prior_of(known.offer, siblings, twins))
+                known.rates.expect(prior_of(known.offer, siblings, replicas))
         return found
 
     def _make(self, need: Need, caller: Caller, offers: Sequence[Offer], now_s: float) -> Shortlist:

@@ -151,8 +151,13 @@ class BuyerCredit:
         others_nano = sum(max(0, each.room_nano) for each in self._serving(seller))
         is_low = others_nano * RENEWED_BELOW < self._allocation_nano
         ends = all(each.expires_ms < self._now_ms() + RENEWED_BEFORE_MS for each in self._serving(seller))
-        rests = time.monotonic() < self._refused_s.get(seller, 0.0)
-        if (is_low or ends) and not rests and seller not in self._renewing and len(self._renewing) < _RENEWING_MAX:
+        quarantine = time.monotonic() < self._refused_s.get(seller, 0.0)
+        if (
+            (is_low or ends)
+            and not quarantine
+            and seller not in self._renewing
+            and len(self._renewing) < _RENEWING_MAX
+        ):
             task = asyncio.create_task(self._renew_quietly(seller), name=f"credit-{seller[:8]}")
             self._renewing[seller] = task
             task.add_done_callback(lambda _: self._renewing.pop(seller, None))

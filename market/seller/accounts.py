@@ -65,7 +65,7 @@ class ChannelAccount:
         self.forgiven_nano += self._short_nano.pop(promise.voucher.lane, 0)
 
     @property
-    def rests(self) -> bool:
+    def quarantine(self) -> bool:
         """Return whether the channel is paused because too many of its requests were refused."""
         return time.monotonic() < self._resting_until_s
 

@@ -42,7 +42,7 @@ TOGETHER = 10
 _EVERYBODY = "everybody"
 
 
-class NotTaken(Exception):
+class NotDelivered(Exception):
     """A request that this server does not accept, with an HTTP status and a message."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -106,7 +106,7 @@ class HeldBytes:
     def add(self, count: int) -> None:
         """Count more bytes. Raises NotTaken if that is too much."""
         if not self.share.has_room(self.network, count):
-            raise NotTaken(429, "full", "Too much data is being sent at once. Try again shortly.")
+            raise NotDelivered(429, "full", "Too much data is being sent at once. Try again shortly.")
         self.share.add(self.network, count)
         self.count += count
 
@@ -144,9 +144,9 @@ class Callers:
     def letting_in(self, network: str | None, kind: RequestKind) -> Generator[None]:
         """Admit a request for the length of the block. Raises NotTaken if there are too many."""
         if network is not None and not self._each[kind].takes(network):
-            raise NotTaken(429, "full", "Too many requests from this network. Try again in a minute.")
+            raise NotDelivered(429, "full", "Too many requests from this network. Try again in a minute.")
         if not self._all[kind].takes(_EVERYBODY):
-            raise NotTaken(429, "full", "Too many requests. Try again in a minute.")
+            raise NotDelivered(429, "full", "Too many requests. Try again in a minute.")
         with _taking(self._inside, network, "Too many requests at once from this network. Try again shortly."):
             yield
 
@@ -169,7 +169,7 @@ class Callers:
 @contextmanager
 def _taking(share: _Share, network: str | None, problem: str) -> Generator[None]:
     if not share.has_room(network, 1):
-        raise NotTaken(429, "full", problem)
+        raise NotDelivered(429, "full", problem)
     share.add(network, 1)
     try:
         yield

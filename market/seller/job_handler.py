@@ -175,7 +175,7 @@ class JobHandler:
         self.admission.check_open()
         self._check_length(job, offer)
         self._check_voucher(account, promise, PricedRequest(digest_of(job.sealed), _least_nano(offer)))
-        if account.rests:
+        if account.quarantine:
             raise JobRefused("full", "Too many requests of this channel were refused. Try again shortly.")
         if self.hang_ups.wait_s(account.channel.terms.buyer):
             raise JobRefused("full", "Too many requests were cancelled before their first token. Try again later.")

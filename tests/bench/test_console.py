@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from bench.console.main import Block, Pair, Window, silences, table
-from bench.console.viewers import Heard, Look, Viewer
+from bench.console.viewers import Look, RecordingSink, Viewer
 from bench.gateway.load import Order, Quantiles, Saw, run
 
 ANSWER = b'HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n{"choices":[]}'
@@ -55,9 +55,9 @@ def test_news_are_what_changes_a_page_and_not_what_keeps_its_stream_alive() -> N
 def test_a_silence_is_the_longest_of_any_viewer_of_a_page() -> None:
     second = 10**9
     heard = [
-        Heard("ann", "/a", at_ns=[0, 3 * second, 4 * second]),
-        Heard("ben", "/a", at_ns=[2 * second, 30 * second]),
-        Heard("ann", "/b"),
+        RecordingSink("ann", "/a", at_ns=[0, 3 * second, 4 * second]),
+        RecordingSink("ben", "/a", at_ns=[2 * second, 30 * second]),
+        RecordingSink("ann", "/b"),
     ]
     assert silences(heard, second, 10 * second) == {"/a": 8.0, "/b": 9.0}
 

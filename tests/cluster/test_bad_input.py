@@ -28,7 +28,7 @@ from cluster.models.store import ModelCopy, read_part
 from cluster.net.channel import Channel, open_channel
 from cluster.net.channel import dial as dial_channel
 from cluster.net.transport import Link, Listener, dial
-from cluster.nodes.file_server import FileDoor
+from cluster.nodes.file_server import FileServer
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.probe import probe_machine
@@ -149,7 +149,7 @@ async def garbage_at_a_ring_port(stage: Stage) -> None:
     assert deployment
     upstream = deployment.plan.stages[0].member
     neighbour = Identity(stage.folder / "nodes" / upstream.name / "identity")
-    hellos = [wire.encode(wire.RingHello(epoch)) for epoch in (0, deployment.epoch)]
+    hellos = [wire.encode(wire.PipelineHello(epoch)) for epoch in (0, deployment.epoch)]
     for identity in (stage.rogue, neighbour):
         for bytes_ in (GARBAGE, OVERSIZED, FOREIGN, *hellos):
             link = await asyncio.to_thread(dial, address, identity)
@@ -178,7 +178,7 @@ def half_open(port: int) -> Iterator[None]:
 
 async def half_open_at_every_port(stage: Stage) -> None:
     """Whoever means it gets through all the same, while they are all there."""
-    door = FileDoor(stage.folder / "no-models", stage.rogue)
+    door = FileServer(stage.folder / "no-models", stage.rogue)
     files = wire.Address(node_id(stage.rogue), "127.0.0.1", await door.open("127.0.0.1"))
     friend = Identity(stage.folder / "nodes" / "node-1" / "identity")
 
@@ -334,7 +334,7 @@ async def test_a_recorded_link_cannot_be_played_again(tmp_path: Path) -> None:
     async with await asyncio.start_server(overhear, "127.0.0.1", 0) as tap:
         address = wire.Address(node_id(home), "127.0.0.1", tap.sockets[0].getsockname()[1])
         link = await asyncio.to_thread(dial, address, friend)
-        await asyncio.to_thread(link.send, wire.RingHello(7))
+        await asyncio.to_thread(link.send, wire.PipelineHello(7))
         await until(lambda: len(arrived) == 1)
         link.close()
     with socket.create_connection(("127.0.0.1", listener.port)) as again:
@@ -345,4 +345,4 @@ async def test_a_recorded_link_cannot_be_played_again(tmp_path: Path) -> None:
                 pass
     listener.close()
     assert len(recorded) > struct.calcsize("!I")
-    assert arrived == [wire.RingHello(7)]
+    assert arrived == [wire.PipelineHello(7)]

@@ -16,7 +16,7 @@ from cluster.errors import LinkLost, PeerRejected, WrongPeer
 from cluster.joining.discovery import Announcement, look_for
 from cluster.joining.enrolment import join
 from cluster.joining.whereabouts import Whereabouts
-from cluster.net.channel import Channel, Door, dial
+from cluster.net.channel import Channel, ChannelServer, dial
 from cluster.trust.addresses import Target, is_reachable, own_addresses
 from cluster.trust.authority import Authority
 from cluster.trust.identity import Identity
@@ -96,7 +96,7 @@ async def test_whatever_a_stranger_says_others_are_asked(
     tmp_path: Path, behave: Callable[[Channel], Awaitable[None]]
 ) -> None:
     stranger = Authority.open(tmp_path / "foreign").issue_identity(tmp_path / "stranger", "gateway", "stranger")
-    door = Door("stranger", stranger, behave, newcomers=True)
+    door = ChannelServer("stranger", stranger, behave, newcomers=True)
     wrong = Target("127.0.0.1", await door.open("127.0.0.1", 0))
     file = tmp_path / "controller.json"
     try:
@@ -122,7 +122,7 @@ async def test_no_other_authority_comes_in_behind_the_right_one(tmp_path: Path) 
             heard.append(message)
             await channel.send(wire.Authority(ours.certificate_pem + foreign.certificate_pem))
 
-    door = Door("stranger", stranger, pose, newcomers=True)
+    door = ChannelServer("stranger", stranger, pose, newcomers=True)
     try:
         target = Target("127.0.0.1", await door.open("127.0.0.1", 0))
         with pytest.raises(WrongPeer, match="CERTIFICATE_VERIFY_FAILED"):

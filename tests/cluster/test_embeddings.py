@@ -34,7 +34,7 @@ from cluster.errors import (
 from cluster.machine import Device, Machine
 from cluster.models.manifest import read_config
 from cluster.models.model_card import read_card
-from cluster.net.channel import Channel, Door, open_channel
+from cluster.net.channel import Channel, ChannelServer, open_channel
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
@@ -289,7 +289,7 @@ async def test_a_lying_embedder_is_lost(tmp_path: Path, changes: dict[str, Any],
             await channel.send(wire.Embedded(message.request.id, **fields), vectors)
         await channel.receive(PATIENCE_S)
 
-    door = Door("embedder", node, serve)
+    door = ChannelServer("embedder", node, serve)
     address = wire.Address(node_id(node), "127.0.0.1", await door.open("127.0.0.1", 0))
     client = await EmbeddingClient.open(address, gateway, lambda _: None)
     request = EmbedRequest(id="1", token_ids=[[1, 2, 3], [4, 5, 6, 7]], dimensions=4)

@@ -84,7 +84,7 @@ def agent(cluster: Cluster, at: int) -> psutil.Process:
 
 def ring(cluster: Cluster) -> tuple[str, ...]:
     plan = cluster.controller.topology().plan
-    return plan.ring if plan else ()
+    return plan.pipeline if plan else ()
 
 
 def standbys(cluster: Cluster) -> set[str]:

@@ -20,7 +20,7 @@ from cluster.models.store import PART_BYTES, ModelCopy, read_part
 from cluster.net.channel import Channel, open_channel
 from cluster.nodes import file_fetcher, file_server
 from cluster.nodes.file_fetcher import ControllerSource, Fetcher
-from cluster.nodes.file_server import FileDoor
+from cluster.nodes.file_server import FileServer
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.sources import nearest
@@ -61,7 +61,7 @@ class Controller(ControllerSource):
 class Neighbour:
     identity: Identity
     models: Path
-    door: FileDoor
+    door: FileServer
     address: wire.Address
 
 
@@ -79,7 +79,7 @@ async def neighbour(
                 break
         if damage:
             damage(copy.folder / "tensors" / sha256)
-    door = FileDoor(folder / "models", identity)
+    door = FileServer(folder / "models", identity)
     port = await door.open("127.0.0.1")
     try:
         yield Neighbour(identity, folder / "models", door, wire.Address(node_id(identity), "127.0.0.1", port))

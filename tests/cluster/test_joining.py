@@ -20,7 +20,7 @@ from cluster.controller import Controller
 from cluster.errors import ClusterError, LinkError, LinkLost, PeerRejected
 from cluster.generation import GenerateRequest, TextPrompt
 from cluster.joining.enrolment import join
-from cluster.net.channel import Channel, Door, open_channel
+from cluster.net.channel import Channel, ChannelServer, open_channel
 from cluster.net.transport import _LINKS_MAX, Link, Listener, dial
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
@@ -199,10 +199,10 @@ async def test_links_that_say_nothing_hold_no_place(tmp_path: Path, monkeypatch:
         stack.callback(slow.join)
         link = await asyncio.to_thread(dial, address, friend)
         stack.callback(link.close)
-        await asyncio.to_thread(link.send, wire.RingHello(7))
+        await asyncio.to_thread(link.send, wire.PipelineHello(7))
         async with asyncio.timeout(PATIENCE_S):
             found = [await ends.get() for _ in range(_LINKS_MAX + 2)]
-    assert "RingHello" in found
+    assert "PipelineHello" in found
     assert len(sent) < wire.HEADER.size // 2, "a link that drips is ended by one clock for all of it"
 
 
@@ -229,7 +229,7 @@ async def only_gateways_may_ask_a_head(cluster: Cluster, nosy: Identity) -> None
     """A node's certificate opens the ring to it, not other people's prompts."""
     deployment = cluster.controller.deployment
     assert deployment
-    channel = await open_channel(deployment.head, nosy)
+    channel = await open_channel(deployment.coordinator, nosy)
     await channel.send(wire.Generate(GenerateRequest(id="nosy", prompt=TextPrompt("a river"))))
     with pytest.raises(LinkLost, match="closed"):
         while True:
@@ -290,7 +290,7 @@ async def test_a_node_cannot_pose_as_the_controller(tmp_path: Path) -> None:
             await channel.send(wire.Authority(authority.certificate_pem))
         await channel.receive(PATIENCE_S)
 
-    door = Door("rogue", rogue, pose, newcomers=True)
+    door = ChannelServer("rogue", rogue, pose, newcomers=True)
     target = Target("127.0.0.1", await door.open("127.0.0.1", 0))
     try:
         with pytest.raises(PeerRejected, match="not a controller"):

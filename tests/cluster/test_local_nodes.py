@@ -9,7 +9,7 @@ import pytest
 from cluster.errors import ClusterError
 from cluster.events import Chronicle
 from cluster.nodes.absences import Absences
-from cluster.nodes.child_processes import STARTS_MAX, Crew
+from cluster.nodes.child_processes import STARTS_MAX, ChildProcesses
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
@@ -58,11 +58,11 @@ async def test_a_stage_process_that_never_starts_is_the_reason_that_its_node_giv
 ) -> None:
     started: list[str] = []
 
-    def broken(crew: Crew, role: str) -> tuple[str, list[str]]:
+    def broken(crew: ChildProcesses, role: str) -> tuple[str, list[str]]:
         started.append(role)
         return "cluster.no_such_module", []
 
-    monkeypatch.setattr(Crew, "_program", broken)
+    monkeypatch.setattr(ChildProcesses, "_program", broken)
     async with controller(tmp_path / "c") as (running, target):
         options = NodeOptions(
             name="node-1", folder=str(tmp_path / "n"), controller=target, token=running.new_token()

@@ -179,8 +179,8 @@ class Liar(Agent):
 
     def __init__(self, options: NodeOptions) -> None:
         super().__init__(options)
-        self._true_program = self._crew._program
-        self._crew._program = self._program  # type: ignore[method-assign]
+        self._true_program = self._children._program
+        self._children._program = self._program  # type: ignore[method-assign]
 
     def _program(self, role: Role) -> tuple[str, list[str]]:
         module, arguments = self._true_program(role)

@@ -126,7 +126,7 @@ async def test_certificates_are_renewed_while_links_go_on(tmp_path: Path, monkey
             deployment = running.deployment
             assert deployment
             for channel in (
-                await open_channel(deployment.head, gateway),
+                await open_channel(deployment.coordinator, gateway),
                 await dial_channel(target.host, target.port, node.client_context()),
             ):
                 await channel.close()
@@ -238,7 +238,7 @@ async def refused_everywhere(cluster: Cluster, outcast: Identity, ports: list[in
                 await asyncio.to_thread(dial, wire.Address(friend, "127.0.0.1", port), outcast)
             ) as link,
         ):
-            link.send(wire.RingHello(1))
+            link.send(wire.PipelineHello(1))
             while not isinstance((await asyncio.to_thread(link.receive)).message, wire.Refused):
                 pass
             raise LinkLost("refused by name")

@@ -76,7 +76,7 @@ def check_plan(plan: Plan, model: ModelCard) -> None:
     ends = [stage.spec.end_layer for stage in plan.stages]
     assert [stage.spec.first_layer for stage in plan.stages] == [0, *ends[:-1]]
     assert ends[-1] == model.layers
-    assert len(set(plan.ring)) == len(plan.ring)
+    assert len(set(plan.pipeline)) == len(plan.pipeline)
     assert min(model.context_tokens, CONTEXT_TOKENS_MIN) <= plan.context_tokens <= model.context_tokens
     assert plan.kv_blocks * BLOCK_TOKENS >= plan.context_tokens, "one sequence could wait for room for ever"
     for stage, layers in zip(plan.stages, counts(plan), strict=True):
@@ -88,7 +88,7 @@ def check_plan(plan: Plan, model: ModelCard) -> None:
         assert 0 < stage.weight_bytes + kv_bytes <= stage.member.machine.memory_usable_bytes
     held: dict[NodeId, int] = {}
     for copy in plan.standbys:
-        assert copy.member.node_id not in plan.ring
+        assert copy.member.node_id not in plan.pipeline
         assert copy.spec in [stage.spec for stage in plan.stages]
         held[copy.member.node_id] = held.get(copy.member.node_id, 0) + copy.weight_bytes
         assert held[copy.member.node_id] <= copy.member.machine.memory_usable_bytes
@@ -117,7 +117,7 @@ def test_any_fleet_gets_a_sound_plan_or_a_reason(
         assert "short" in str(error)
         return
     check_plan(plan, model)
-    left_out = [m.name for m in members if m.node_id not in plan.ring]
+    left_out = [m.name for m in members if m.node_id not in plan.pipeline]
     assert all(any(f"{name} is left out" in reason for reason in plan.reasons) for name in left_out)
     assert plan.predicted
     assert plan.predicted.token_s > 0
@@ -165,7 +165,7 @@ def test_a_far_machine_is_worth_its_link_only_where_it_is_needed() -> None:
 
 def test_the_head_stays_where_it_is_when_that_costs_little() -> None:
     members = [member(n, 14) for n in (1, 2, 3)]
-    plan = plan_stages("m", card(), members, precision="fp32", stages_min=3, head=members[2].node_id)
+    plan = plan_stages("m", card(), members, precision="fp32", stages_min=3, coordinator=members[2].node_id)
     assert names(plan)[0] == "node-3"
 
 
@@ -261,13 +261,13 @@ def test_owners_keep_the_ends_of_a_pinned_model() -> None:
 def test_no_stranger_holds_a_copy_of_an_owners_layers() -> None:
     """A middle stage may reach into the last layers that are the owners'."""
     owners = frozenset(m.node_id for m in (member(1, 13), member(2, 13), member(3, 13)))
-    ring = plan_stages("m", card(), [member(n, 13) for n in (1, 2, 3)], precision="fp32", stages_min=3)
+    partition = plan_stages("m", card(), [member(n, 13) for n in (1, 2, 3)], precision="fp32", stages_min=3)
     spare = [member(4, 64)]
-    last_layers = card().layers - ring.stages[1].spec.end_layer
+    last_layers = card().layers - partition.stages[1].spec.end_layer
 
     def copied(last_layers: int) -> set[int]:
         pin = Pin(owners, first_layers=1, last_layers=last_layers)
-        return {copy.spec.index for copy in with_copies(ring, card(), spare, Network(), pin).standbys}
+        return {copy.spec.index for copy in with_copies(partition, card(), spare, Network(), pin).standbys}
 
     assert copied(last_layers) == {1}
     assert copied(last_layers + 1) == set()
@@ -280,10 +280,10 @@ def test_spare_machines_hold_copies_and_one_takes_over() -> None:
     plan = plan_stages("m", card(layers=24), members, precision="fp32")
     check_plan(plan, card(layers=24))
     assert {copy.spec.index for copy in plan.standbys} == {0, 1}
-    lost = plan.ring[1]
+    lost = plan.pipeline[1]
     after = with_standby(plan, lost)
     assert after
-    assert lost not in after.ring
+    assert lost not in after.pipeline
     assert [stage.spec for stage in after.stages] == [stage.spec for stage in plan.stages]
     assert with_standby(plan, lost, frozenset()) is None, "nobody has loaded its copy"
 

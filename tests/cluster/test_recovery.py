@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from cluster import wire
 from cluster.control.deployment import Deployment
-from cluster.control.fault_attribution import SETTLED_S, Inquest
+from cluster.control.fault_attribution import SETTLED_S, FaultAttribution
 from cluster.control.membership import Membership
-from cluster.control.quarantine import Rests
+from cluster.control.quarantine import Quarantine
 from cluster.control.recovery import stuck_at, with_stand_ins
 from cluster.engine.running_pipeline import CRAWL_S, FIRST_STEP_S, LATE_S, Pipeline
 from cluster.engine.scheduler import Scheduler
@@ -63,7 +63,7 @@ class Ring:
     pipeline: Pipeline = field(init=False)
 
     def __post_init__(self) -> None:
-        order = wire.AssignHead(
+        order = wire.AssignCoordinator(
             1, Manifest(name="m", config={}, files={}, tensors={}), "", NodeId("c"), 3, 512, 64, 4
         )
         self.pipeline = Pipeline(order, 100, Scheduler(1, 3, 4, 64), {0, 1, 2}, clock=self.clock)
@@ -178,17 +178,17 @@ def test_where_a_ring_is_stuck() -> None:
     assert where(head=(9, 10), a=(11, 11), b=(11, 11), c=(11, 10)) == ["c"], "told at different moments"
 
 
-def inquest(clock: Clock) -> tuple[Inquest, Deployment]:
+def fault_attribution(clock: Clock) -> tuple[FaultAttribution, Deployment]:
     membership = Membership(clock)
     for name in "abc":
         membership.admit(Member(NodeId(name), name, MACHINE))
-    found = Inquest(membership, clock, Rests(clock))
+    found = FaultAttribution(membership, clock, Quarantine(clock))
     found.open()
     return found, Deployment(5, plan(), wire.Address(NodeId("a"), "", 1), 1.0)
 
 
 def test_a_broken_link_alone_is_blamed_on_who_has_not_proven_itself() -> None:
-    found, broken = inquest(Clock())
+    found, broken = fault_attribution(Clock())
     found.retire(frozenset({NodeId("a"), NodeId("b")}))
     found.note_failure(NodeId("b"), wire.Failed(5, "stage", "link broke", "a"))
     assert found.close(broken) == frozenset(), "a ring that is taken apart is nobody's fault"
@@ -196,13 +196,13 @@ def test_a_broken_link_alone_is_blamed_on_who_has_not_proven_itself() -> None:
     found.note_failure(NodeId("a"), wire.Failed(5, "head", "link broke", "c"))
     assert not found.is_clear(broken)
     assert found.close(broken) == {"c"}
-    assert found.rests.rests("c")
+    assert found.quarantine.quarantine("c")
 
 
 def test_who_says_what_happened_is_believed() -> None:
     """The neighbours of a process that died report first; they are not to blame, and once is no habit."""
     clock = Clock()
-    found, broken = inquest(clock)
+    found, broken = fault_attribution(clock)
     for _ in range(2):
         found.note_failure(NodeId("a"), wire.Failed(5, "head", "link broke", "c"))
         found.note_failure(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
@@ -223,7 +223,7 @@ def test_who_says_what_happened_is_believed() -> None:
 def test_who_sends_wrong_frames_is_to_blame_however_long_the_ring_has_served() -> None:
     clock = Clock()
     for served_s in (1.0, SETTLED_S):
-        found, broken = inquest(clock)
+        found, broken = fault_attribution(clock)
         clock.now_s += served_s
         found.note_failure(NodeId("b"), wire.Failed(5, "stage", "link broke", "c"))
         found.note_failure(NodeId("c"), wire.Failed(5, "stage", "a wrong epoch", "b", cause="invalid"))
@@ -240,7 +240,7 @@ def test_only_what_a_stage_itself_got_wrong_may_be_a_requests_doing() -> None:
         (wire.Failed(5, "stage", "shows no sign of life", cause="silent"), False),
         (wire.Failed(wire.ANY_EPOCH, "node", "it is gone"), False),
     ):
-        found, broken = inquest(Clock())
+        found, broken = fault_attribution(Clock())
         found.note_failure(NodeId("c"), failure)
         found.close(broken)
         assert found.is_own_error is expected, failure
@@ -249,7 +249,7 @@ def test_only_what_a_stage_itself_got_wrong_may_be_a_requests_doing() -> None:
 
 
 def test_a_stuck_ring_is_blamed_on_who_holds_its_frames() -> None:
-    found, broken = inquest(Clock())
+    found, broken = fault_attribution(Clock())
     for (node_id, role), told in vitals(head=(9, 10), a=(10, 10), b=(10, 9), c=(9, 9)).items():
         known = {"head": wire.Vitals(9, 10), "stage": told} if node_id == "a" else {role: told}
         if role == "stage":
@@ -265,7 +265,7 @@ def test_everybody_lost_needs_a_stand_in_of_its_own() -> None:
     ready = {(NodeId("x"), specs[0]), (NodeId("x"), specs[1]), (NodeId("y"), specs[1])}
     both = with_stand_ins(broken, {NodeId("a"), NodeId("b")}, ready)
     assert both
-    assert both.ring == ("x", "y", "c")
+    assert both.pipeline == ("x", "y", "c")
     assert [s.spec for s in both.stages] == [s.spec for s in broken.stages], "nobody else loads anything"
     assert with_stand_ins(broken, {NodeId("b")}, ready - {(NodeId("x"), specs[1])}) is not None
     assert with_stand_ins(broken, {NodeId("b")}, {(NodeId("x"), specs[0])}) is None, "not loaded yet"

@@ -9,9 +9,9 @@ from math import inf
 
 import pytest
 
-from cluster.plans.exact_partitions import exact_ring
+from cluster.plans.exact_partitions import exact_partition
 from cluster.plans.network import Link, Network
-from cluster.plans.partition_search import search_ring
+from cluster.plans.partition_search import search_partition
 from cluster.plans.partitions import Fleet, caps, cost_s
 from cluster.plans.plan import Goal, plan_stages
 from tests.cluster.test_plan import card, member, paced
@@ -83,8 +83,8 @@ def test_no_ring_is_cheaper_than_the_proven_one(seed: int) -> None:
         chance, chance.randint(1, 5), layers=chance.randint(1, 8), in_flight=chance.choice((0, 0, 1, 2, 3, 8))
     )
     small = replace(small, stages_min=chance.choice((1, 1, 2, 3)), first=chance.choice((None, None, 0)))
-    ring = exact_ring(small)
-    assert (ring.cost_s if ring else inf) == pytest.approx(every_cost(small), rel=1e-9)
+    partition = exact_partition(small)
+    assert (partition.cost_s if partition else inf) == pytest.approx(every_cost(small), rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -92,11 +92,11 @@ def test_owners_ends_are_cut_about_as_well_as_can_be(seed: int) -> None:
     chance = random.Random(seed)
     pinned = fleet(chance, 4, layers=8, in_flight=chance.choice((0, 2, 4)))
     pinned = replace(pinned, owners=frozenset({0, 1}), owned_first=2, owned_last=1)
-    best, ring = every_cost(pinned), search_ring(pinned)
-    assert (ring is None) == (best == inf)
-    if ring:
-        assert is_owned(pinned, ring.order, ring.counts)
-        assert ring.cost_s <= best * 1.02
+    best, partition = every_cost(pinned), search_partition(pinned)
+    assert (partition is None) == (best == inf)
+    if partition:
+        assert is_owned(pinned, partition.order, partition.counts)
+        assert partition.cost_s <= best * 1.02
 
 
 @pytest.mark.parametrize("in_flight", [0, 2, 4, 16])
@@ -105,7 +105,7 @@ def test_the_search_among_many_is_within_two_percent_of_the_proven_best(in_fligh
     compared = 0
     for _ in range(16):
         eight = fleet(chance, 8, layers=32, in_flight=in_flight, is_tight=True)
-        proven, found = exact_ring(eight), search_ring(eight)
+        proven, found = exact_partition(eight), search_partition(eight)
         assert (proven is None) == (found is None)
         if proven and found:
             assert found.cost_s <= proven.cost_s * 1.02

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cluster import wire
 from cluster.control.deployment import Model, Rollout
-from cluster.control.loaded_stages import Holdings
+from cluster.control.loaded_stages import LoadedStages
 from cluster.control.standbys import Standbys
 from cluster.errors import NodeFailed
 from cluster.models.manifest import Manifest
@@ -44,7 +44,7 @@ class Machines:
 
     def rollout(self, *answers: tuple[NodeId, wire.Message]) -> Rollout:
         self.answers = deque(answers)
-        return Rollout(5, MODEL, plan(), Holdings(), self.send, self.answer)
+        return Rollout(5, MODEL, plan(), LoadedStages(), self.send, self.answer)
 
 
 def ready(role: str, port: int, client_port: int = 0) -> wire.Ready:
@@ -83,7 +83,7 @@ async def test_who_cannot_keep_to_schemas_is_named(lacking: NodeId | None, said:
         for node_id, answer in answers
     ]
     closing: list[tuple[NodeId, wire.Message]] = [(node_id, wire.Connected(5)) for node_id in (A, B, C)]
-    deployment = await Machines().rollout(*told, *closing, (A, wire.RingClosed(5, 1.0))).run()
+    deployment = await Machines().rollout(*told, *closing, (A, wire.PipelineClosed(5, 1.0))).run()
     assert deployment.unconstrained == said
 
 
@@ -97,12 +97,12 @@ async def test_a_process_that_ends_while_it_loads_is_not_waited_for() -> None:
 
 
 async def test_copies_are_counted_by_their_layers_and_tidied_away() -> None:
-    machines, holdings, epochs = Machines(), Holdings(), itertools.count(1)
-    standbys = Standbys(holdings, machines.send)
+    machines, loaded_stages, epochs = Machines(), LoadedStages(), itertools.count(1)
+    standbys = Standbys(loaded_stages, machines.send)
     one, other = stage("x", 0), stage("x", 1)
     await standbys.want(next(epochs), MODEL, [one, other])
     await standbys.note(NodeId("x"), wire.Shelved(1, other.spec, ok=True))
-    assert not holdings.shelved, "that was not asked for yet"
+    assert not loaded_stages.shelved, "that was not asked for yet"
     for copy in (one, other):
         await standbys.note(NodeId("x"), wire.Shelved(1, copy.spec, ok=True))
     assert standbys.ready == (one, other)
@@ -111,6 +111,6 @@ async def test_copies_are_counted_by_their_layers_and_tidied_away() -> None:
 
     await standbys.want(next(epochs), MODEL, [other])
     assert machines.told == [(NodeId("x"), wire.Tidy(2, MODEL.manifest.digest, [other.spec]))]
-    assert holdings.shelved[NodeId("x")] == {other.spec}
+    assert loaded_stages.shelved[NodeId("x")] == {other.spec}
     await standbys.want(next(epochs), MODEL, [one, other])
     assert standbys.forget(NodeId("x")), "it was loading when its process ended"

@@ -14,7 +14,7 @@ from cluster.control.parts import FETCHES_MAX, ReadPart
 from cluster.control.roster import Roster
 from cluster.errors import LinkLost, ModelNotFound
 from cluster.joining.handshake import PROGRAM
-from cluster.net.channel import Channel, Door, open_channel
+from cluster.net.channel import Channel, ChannelServer, open_channel
 from cluster.nodes.probe import probe_machine
 from cluster.trust.authority import Authority
 from cluster.trust.identity import NodeId
@@ -34,7 +34,7 @@ class Hub:
         self.authority = Authority.open(folder / "authority")
         self.identity = self.authority.issue_identity(folder / "gateway", "gateway", "gateway")
         self.roster = Roster(self.authority, read_part)
-        self.door = Door("controller", self.identity, self.roster.serve)
+        self.door = ChannelServer("controller", self.identity, self.roster.serve)
         self.port = 0
 
     async def connect(self, name: str) -> tuple[NodeId, Channel]:

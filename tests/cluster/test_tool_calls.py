@@ -21,7 +21,7 @@ CALL, SEP, CALL_END = f"<{D}call\u2581begin\uff5c>", f"<{D}sep\uff5c>", f"<{D}ca
 
 
 @dataclass
-class Heard:
+class RecordingSink:
     content: str = ""
     thought: str = ""
     calls: list[tuple[str, str]] = field(default_factory=list)
@@ -42,8 +42,8 @@ class Heard:
                     self.calls[index] = name, before + text
 
 
-def hear(form: ChatFormat, pieces: list[str], *, is_thinking: bool = False) -> Heard:
-    listener, heard = listen(form, FUNCTIONS, is_thinking=is_thinking), Heard()
+def hear(form: ChatFormat, pieces: list[str], *, is_thinking: bool = False) -> RecordingSink:
+    listener, heard = listen(form, FUNCTIONS, is_thinking=is_thinking), RecordingSink()
     assert listener
     for piece in pieces:
         heard.take(merged(listener.feed(piece)))
@@ -159,7 +159,7 @@ def test_the_parts_are_the_same_wherever_it_is_cut(
     form = ChatFormat(kind, None if kind == "harmony" else THINK)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
     for pieces in ([text], list(text), [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]):
-        assert hear(form, pieces) == Heard(content, thought, calls), pieces
+        assert hear(form, pieces) == RecordingSink(content, thought, calls), pieces
 
 
 def values() -> st.SearchStrategy[Any]:
@@ -230,4 +230,4 @@ def test_no_text_is_lost_that_is_no_call(text: str, size: int) -> None:
     for kind in FORMS:
         pieces = [text[at : at + size] for at in range(0, len(text), size)]
         if kind != "harmony":
-            assert hear(ChatFormat(kind), pieces) == Heard(text)
+            assert hear(ChatFormat(kind), pieces) == RecordingSink(text)

@@ -72,7 +72,7 @@ def topology(
         model="llama-3.1-8b",
         members=tuple(members),
         plan=plan,
-        head=plan.stages[0].member.node_id,
+        coordinator=plan.stages[0].member.node_id,
         round_trip_ms=12.5,
         standbys=plan.standbys,
         warnings=warnings or {},

@@ -30,7 +30,7 @@ from gateway.dialects.openai import read_request
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Meter, Offer
 from gateway.metrics.metrics import Metrics
-from gateway.requests.context import Trip
+from gateway.requests.context import RequestContext
 from gateway.requests.finished import settle_request
 from gateway.routing.decision import Decision
 from runtime.database import open_engine, read_sessions, write_sessions
@@ -92,9 +92,11 @@ async def keeping(database: Database, folder: Path) -> AsyncIterator[tuple[Books
         await books.stop()
 
 
-def trip(offer: Offer, hold: Hold | None = None, request_id: str = "req_1") -> Trip:
+def context(offer: Offer, hold: Hold | None = None, request_id: str = "req_1") -> RequestContext:
     call = Call(request_id, "chat", read_request("chat", RAW), RAW)
-    return Trip(call, CALLER, Decision((), (), "test"), time.time_ns(), time.perf_counter() - 0.5, offer, hold)
+    return RequestContext(
+        call, CALLER, Decision((), (), "test"), time.time_ns(), time.perf_counter() - 0.5, offer, hold
+    )
 
 
 def said(tokens: int = TOKENS) -> Meter:
@@ -133,7 +135,7 @@ async def test_a_short_outage_loses_nothing(database: Database, tmp_path: Path) 
     async with keeping(database, tmp_path) as (books, bookkeeper):
         held = await held_by(books)
         database.is_away = True
-        settle_request(bookkeeper, trip(CLOUD, held), said(), DONE)
+        settle_request(bookkeeper, context(CLOUD, held), said(), DONE)
         await asyncio.sleep(0.8)
         assert usage_rows(database) == {}
         database.is_away = False
@@ -148,10 +150,10 @@ async def test_what_an_outage_outlasts_is_booked_at_the_next_start(database: Dat
     async with keeping(database, tmp_path) as (books, bookkeeper):
         held = await held_by(books)
         database.is_away = True
-        settle_request(bookkeeper, trip(CLOUD, held), said(), DONE)
-        settle_request(bookkeeper, trip(POOL, request_id="req_2"), said(), DONE)
+        settle_request(bookkeeper, context(CLOUD, held), said(), DONE)
+        settle_request(bookkeeper, context(POOL, request_id="req_2"), said(), DONE)
         await asyncio.sleep(0)
-    settle_request(bookkeeper, trip(POOL, request_id="req_3"), said(), FAILED)
+    settle_request(bookkeeper, context(POOL, request_id="req_3"), said(), FAILED)
     spooled = tmp_path / "unbooked.jsonl"
     assert spooled.stat().st_mode & 0o077 == 0
     kept = [json.loads(line) for line in spooled.read_text().splitlines()]
@@ -187,7 +189,7 @@ async def test_own_machines_that_take_over_are_booked_and_nothing_is_charged(
     database: Database, tmp_path: Path
 ) -> None:
     async with keeping(database, tmp_path) as (books, bookkeeper):
-        settle_request(bookkeeper, trip(POOL, await held_by(books)), said(), DONE)
+        settle_request(bookkeeper, context(POOL, await held_by(books)), said(), DONE)
     lane, charge_nano, compute_nano = usage_rows(database)["req_1"]
     assert (lane, charge_nano) == ("pool", 0)
     assert standing(database, supply("pool")) == compute_nano > 0
@@ -205,8 +207,8 @@ async def test_after_the_reaper_credits_pay_first_and_the_rest_is_owed(
             other.now_ns = time.time_ns() + LEASE_NS
             assert other.reaper.sweep() == 1
             other.hold("req_3", "ann", 2 * CREDIT - credits_left)
-        settle_request(bookkeeper, trip(CLOUD, held), said(), DONE)
-        settle_request(bookkeeper, trip(CLOUD, silent, "req_2"), said(0), FAILED)
+        settle_request(bookkeeper, context(CLOUD, held), said(), DONE)
+        settle_request(bookkeeper, context(CLOUD, silent, "req_2"), said(0), FAILED)
     assert usage_rows(database) == {"req_1": ("cloud", CHARGE, 0), "req_2": ("cloud", 0, 0)}
     assert standing(database, user_receivable("ann")) == owed
     assert OtherGateway(database.engine).findings() == []
@@ -219,7 +221,7 @@ async def test_the_price_list_and_what_providers_miscount_are_kept_sane(
     meter = said()
     meter.prompt_tokens, meter.cached_tokens = 2, 9
     async with keeping(database, tmp_path) as (books, bookkeeper):
-        settle_request(bookkeeper, trip(CLOUD, await held_by(books)), meter, DONE)
+        settle_request(bookkeeper, context(CLOUD, await held_by(books)), meter, DONE)
     with read_sessions(database.engine)() as session:
         kept = session.scalars(select(event_table.c.meta).where(event_table.c.kind == "lease")).all()
     assert [meta for meta in kept if meta != "{}"] == [f'{{"price":"{PRICE.id}"}}']
@@ -230,7 +232,7 @@ async def test_what_no_book_can_hold_keeps_nothing_aside(database: Database, tmp
     """A provider counts nonsense, at a price with which it comes to more than any event may move."""
     dear = replace(CLOUD, price=replace(PRICE, price=Price(0, 0, 2 * 10**12)))
     async with keeping(database, tmp_path) as (books, bookkeeper):
-        settle_request(bookkeeper, trip(dear, await held_by(books)), said(10**9), DONE)
+        settle_request(bookkeeper, context(dear, await held_by(books)), said(10**9), DONE)
         assert (await books.hold("req_2", Payer("ann"), CREDIT)).amount_nano == CREDIT
 
 
@@ -275,7 +277,7 @@ async def test_what_waits_while_the_books_hang_is_bounded_and_the_rest_is_on_dis
     async with keeping(database, tmp_path) as (_, bookkeeper):
         database.answers.clear()
         for number in range(60):
-            settle_request(bookkeeper, trip(POOL, request_id=f"req_{number}"), said(), DONE)
+            settle_request(bookkeeper, context(POOL, request_id=f"req_{number}"), said(), DONE)
         # The clerk's thread may have taken one batch out of the queue before it was full.
         assert 20 <= bookkeeper.waiting <= 40
         spooled = (tmp_path / "unbooked.jsonl").read_text().splitlines()
@@ -292,11 +294,11 @@ async def test_many_free_requests_are_few_events_and_each_counts_once(database: 
     spool.add_all([Settlement(usage(f"req_{n}", lane="pool", compute_nano=10)) for n in (3, 4, 700)])
     async with keeping(database, tmp_path) as (_, bookkeeper):
         for number in (*range(600), 5, 6):
-            settle_request(bookkeeper, trip(POOL, request_id=f"req_{number}"), said(), DONE)
+            settle_request(bookkeeper, context(POOL, request_id=f"req_{number}"), said(), DONE)
         await until(lambda: len(usage_rows(database)) == 601)
-        settle_request(bookkeeper, trip(POOL, request_id="req_7"), said(), DONE)
-        settle_request(bookkeeper, trip(POOL, request_id="x" * 600), said(), DONE)
-        settle_request(bookkeeper, trip(POOL, request_id="req_701"), said(), DONE)
+        settle_request(bookkeeper, context(POOL, request_id="req_7"), said(), DONE)
+        settle_request(bookkeeper, context(POOL, request_id="x" * 600), said(), DONE)
+        settle_request(bookkeeper, context(POOL, request_id="req_701"), said(), DONE)
     rows = usage_rows(database)
     assert len(rows) == 602
     assert standing(database, supply("pool")) == sum(compute for _, _, compute in rows.values())

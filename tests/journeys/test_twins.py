@@ -35,7 +35,7 @@ class Twins:
 
 
 @pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
     folder, scissors = tmp_path_factory.mktemp("twins"), Scissors()
     model = folder / MODEL
     shutil.copytree(DEMO_MODEL, model)
@@ -88,38 +88,38 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "name", [name if name == "greedy" else pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS]
 )
-def test_an_answer_that_is_cut_anywhere_goes_on_at_the_twin(twins: Twins, name: str) -> None:
+def test_an_answer_that_is_cut_anywhere_goes_on_at_the_twin(replicas: Twins, name: str) -> None:
     """The caller has one unbroken stream; the books have one request with the sum."""
     fields = SCENARIOS[name]
-    whole, expected = ask(twins.left, **fields)
+    whole, expected = ask(replicas.left, **fields)
     chance = Random(name)
     for _ in range(4):
-        before = twins.scissors.cuts
-        twins.scissors.after_bytes = chance.randrange(len(whole.content))
-        answer, heard = ask(twins.asker, **fields)
-        assert twins.scissors.cuts == before + 1
+        before = replicas.scissors.cuts
+        replicas.scissors.after_bytes = chance.randrange(len(whole.content))
+        answer, heard = ask(replicas.asker, **fields)
+        assert replicas.scissors.cuts == before + 1
         assert exact(heard) == exact(expected)
-        row = twins.asker.record(answer.headers["x-request-id"])
+        row = replicas.asker.record(answer.headers["x-request-id"])
         assert row["outcome"] == "complete"
         assert row["completion_tokens"] == expected[1][0]["completion_tokens"]
         assert row["prompt_tokens"] == expected[1][0]["prompt_tokens"]
 
 
-def test_a_gateway_goes_on_with_its_own_cluster(twins: Twins) -> None:
-    _, expected = ask(twins.left, temperature=0)
-    twins.scissors.after_bytes = 9000
-    answer, heard = ask(twins.right, temperature=0, provider={"order": ["left"]})
+def test_a_gateway_goes_on_with_its_own_cluster(replicas: Twins) -> None:
+    _, expected = ask(replicas.left, temperature=0)
+    replicas.scissors.after_bytes = 9000
+    answer, heard = ask(replicas.right, temperature=0, provider={"order": ["left"]})
     assert answer.headers["x-millrace-lane"] == "pool"
     assert exact(heard) == exact(expected)
-    assert twins.right.record(answer.headers["x-request-id"])["lane"] == "cluster"
+    assert replicas.right.record(answer.headers["x-request-id"])["lane"] == "cluster"
 
 
-def test_a_draw_without_a_seed_is_the_same_at_both(twins: Twins) -> None:
+def test_a_draw_without_a_seed_is_the_same_at_both(replicas: Twins) -> None:
     """The asking gateway chooses the seed; with a given one the whole answer is compared above."""
-    twins.scissors.posts.clear()
-    twins.scissors.after_bytes = 9000
-    ask(twins.asker, ignore_eos=True)
-    bodies = [json.loads(post.partition(b"\r\n\r\n")[2]) for post in twins.scissors.posts]
+    replicas.scissors.posts.clear()
+    replicas.scissors.after_bytes = 9000
+    ask(replicas.asker, ignore_eos=True)
+    bodies = [json.loads(post.partition(b"\r\n\r\n")[2]) for post in replicas.scissors.posts]
     assert len(bodies) == 2
     first, second = bodies
     assert first["seed"] == second["seed"]
@@ -137,35 +137,35 @@ def test_a_draw_without_a_seed_is_the_same_at_both(twins: Twins) -> None:
         ({"resume": [{"token_ids": [1], "characters": 1}], "weights": "none"}, "millrace.weights"),
     ],
 )
-def test_what_cannot_be_gone_on_with_names_its_field(twins: Twins, extras: dict[str, Any], param: str) -> None:
+def test_what_cannot_be_gone_on_with_names_its_field(replicas: Twins, extras: dict[str, Any], param: str) -> None:
     body = {"model": MODEL, "messages": ASKED, "stream": True, "millrace": extras}
-    answer = twins.left.http().post("/v1/chat/completions", json=body)
+    answer = replicas.left.http().post("/v1/chat/completions", json=body)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
-    ask(twins.left, max_tokens=2)
+    ask(replicas.left, max_tokens=2)
 
 
-def test_a_gateway_that_is_killed_leaves_its_answer_to_its_twin(twins: Twins) -> None:
+def test_a_gateway_that_is_killed_leaves_its_answer_to_its_twin(replicas: Twins) -> None:
     """The last test of all: one of the two is gone then, and what breaks off has nobody to go on with it."""
     fields: dict[str, Any] = {"temperature": 0, "max_tokens": 400, "ignore_eos": True}
-    whole, expected = ask(twins.left, **fields)
-    assert exact(said(_while_killed(twins, fields))) == exact(expected)
-    twins.scissors.after_bytes = len(whole.content) // 2
-    broken = twins.asker.http().post("/v1/chat/completions", json=_body(fields)).content
+    whole, expected = ask(replicas.left, **fields)
+    assert exact(said(_while_killed(replicas, fields))) == exact(expected)
+    replicas.scissors.after_bytes = len(whole.content) // 2
+    broken = replicas.asker.http().post("/v1/chat/completions", json=_body(fields)).content
     assert b"[DONE]" not in broken
     assert json.loads(broken.strip().rpartition(b"data: ")[2])["error"]["code"] == "upstream_broke_off"
 
 
-def _while_killed(twins: Twins, fields: dict[str, Any]) -> bytes:
+def _while_killed(replicas: Twins, fields: dict[str, Any]) -> bytes:
     """An answer whose gateway is killed when some of it has come."""
     content, is_killed = b"", False
     body = _body(fields) | {"provider": {"order": ["left"]}}
-    with twins.asker.http().stream("POST", "/v1/chat/completions", json=body) as answer:
+    with replicas.asker.http().stream("POST", "/v1/chat/completions", json=body) as answer:
         for piece in answer.iter_bytes():
             content += piece
             if not is_killed and len(content) > 3000:
                 is_killed = True
-                os.kill(twins.left.process.pid, signal.SIGKILL)
+                os.kill(replicas.left.process.pid, signal.SIGKILL)
     return content
 
 

@@ -109,13 +109,13 @@ def of_pauses(pauses: Iterable[Pause]) -> list[Alert]:
     for pause in pauses:
         who = pause.actor.removeprefix("person:")
         if pause.name == "selling":
-            what, rests = (
+            what, quarantine = (
                 "Selling is paused",
                 "No new jobs start and nothing is listed until you resume it",
             )
         else:
-            what, rests = f"The {pause.name} lane is paused", "No new requests use it until you resume it"
-        found.append(Alert("info", f"{what}, by {who}", f"{rests} with the button at the top"))
+            what, quarantine = f"The {pause.name} lane is paused", "No new requests use it until you resume it"
+        found.append(Alert("info", f"{what}, by {who}", f"{quarantine} with the button at the top"))
     return found
 
 

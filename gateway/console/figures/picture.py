@@ -178,7 +178,7 @@ def _tank(
         reason=stage.reason if stage else _reason_beside(topology, member, copies),
         standby_of=tuple(copy.spec.index for copy in copies),
         stage_ms=_stage_ms(topology.plan, stage),
-        is_head=node_id == topology.head,
+        is_head=node_id == topology.coordinator,
         is_pace=is_pace,
         is_draining=node_id in topology.draining,
         is_embedder=node_id == topology.embedder,

@@ -10,7 +10,7 @@ from gateway.dialects.openai import GENERATES
 from gateway.errors import LaneLimited, LaneUnreachable, MessagesRefused
 from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Answer, Call, Offer
-from gateway.lanes.body_rewriter import for_backend, for_twin
+from gateway.lanes.body_rewriter import for_backend, for_replica
 from gateway.lanes.folding import folded_calls
 from gateway.lanes.pool.members import BACKENDS_MAX, Pool
 from gateway.lanes.pool.queries import CONNECTIONS_MAX
@@ -99,7 +99,7 @@ class PoolLane:
             backend = self.pool.get(offer.backend)
             is_salted = backend is not None and backend.kind in _SALTED
             return for_backend(call, offer.served_as, salt=call.tenant if is_salted else None)
-        return for_twin(call, offer) if _tells_tokens(call, offer) else for_backend(call, offer.served_as)
+        return for_replica(call, offer) if _tells_tokens(call, offer) else for_backend(call, offer.served_as)
 
     def _upstream(self, offer: Offer) -> Upstream:
         """Made once for a backend as it is set up now. Raises LaneUnreachable for one that has gone."""

@@ -150,7 +150,7 @@ async def scan(client: Client, wanted: Iterable[ScanTarget]) -> list[Found]:
 
 
 async def _look(client: Client, place: ScanTarget) -> Found | None:
-    door = await _open_door(place)
+    door = await _open_file_server(place)
     if door is None:
         return None
     asker = Asker(client, door.base_url, {}, _ASK_S)
@@ -165,7 +165,7 @@ async def _look(client: Client, place: ScanTarget) -> Found | None:
     return Found(kind, entry, models, note)
 
 
-async def _open_door(place: ScanTarget) -> ScanTarget | None:
+async def _open_file_server(place: ScanTarget) -> ScanTarget | None:
     """The first of its addresses where a server listens."""
     for door in place.doors:
         if await _listens(door):

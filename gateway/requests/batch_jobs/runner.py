@@ -96,7 +96,7 @@ class Runner:
     async def _look(self) -> None:
         """Find batches to open or cancel, and store each one's progress."""
         unfinished = _in_turn(await asyncio.to_thread(self._store.unfinished, self._place))
-        self._end_rests(unfinished)
+        self._end_quarantines(unfinished)
         for batch in unfinished:
             job = self._jobs.get(batch.id)
             if job is None and batch.id not in self._resting_until_s and self._may_open(batch):
@@ -114,7 +114,7 @@ class Runner:
         mine = sum(job.batch.owner == batch.owner for job in self._jobs.values())
         return may_open(0 if batch.status == "cancelling" else mine, len(self._jobs))
 
-    def _end_rests(self, unfinished: Iterable[Batch]) -> None:
+    def _end_quarantines(self, unfinished: Iterable[Batch]) -> None:
         now_s, resting = time.monotonic(), self._resting_until_s
         there = (batch.id for batch in unfinished)
         self._resting_until_s = {name: resting[name] for name in there if resting.get(name, 0.0) > now_s}

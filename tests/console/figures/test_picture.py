@@ -45,7 +45,7 @@ def test_what_is_not_known_is_not_claimed() -> None:
     after_a_stand_in = draw(without_prediction(household()), CARD)
     assert not any(tank.is_pace for tank in after_a_stand_in.ring)
     assert after_a_stand_in.ring[0].stage_ms is None
-    without_ring = draw(replace(household(), plan=None, standbys=(), head=None, status="planning"), CARD)
+    without_ring = draw(replace(household(), plan=None, standbys=(), coordinator=None, status="planning"), CARD)
     assert not without_ring.ring
     assert {tank.role for tank in without_ring.beside} == {"waiting"}
 

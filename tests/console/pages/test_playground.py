@@ -26,7 +26,7 @@ from gateway.console.pages.playground.question import Question
 from gateway.dialects.responses.answer import response_id
 from gateway.dialects.stored_responses.store import StoredResponse
 from gateway.identity.audit import Actor
-from gateway.requests.delivery import Followed
+from gateway.requests.delivery import AcknowledgedSink
 from gateway.settings import CloudSettings, Settings
 from gateway.settings.cloud import CloudModel
 from gateway.settings.pool import PoolBackend, PoolSettings
@@ -281,7 +281,7 @@ async def test_what_costs_money_is_charged_to_the_visitor(house: Served) -> None
 
 async def test_paid_text_counts_once_it_has_been_sent_and_not_before() -> None:
     listener = Listener(ApiError.body)
-    paid = Followed(listener, is_countable=False, is_checked=False)
+    paid = AcknowledgedSink(listener, is_countable=False, is_checked=False)
     paid.begin(200, [], is_stream=True)
     taken: list[bytes] = []
     may_go_on = asyncio.Event()

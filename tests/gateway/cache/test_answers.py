@@ -54,7 +54,7 @@ async def embed(caller: Caller, privacy: Privacy, text: str) -> list[float] | No
     return {"W": [1.0, 0.0], "all ": [0.0, 1.0]}["all " if "all " in text else "W"]
 
 
-class Heard(Out):
+class RecordingSink(Out):
     def __init__(self) -> None:
         self.content = b""
 
@@ -73,7 +73,7 @@ async def ask(
 ) -> tuple[str, bytes]:
     """Where the answer came from, and the answer; `answer` is what a lane would say."""
     found = await answers.find(asked, caller, privacy)
-    heard = Heard()
+    heard = RecordingSink()
     if isinstance(found, Found):
         await found.answer.body.send(heard)
         return found.source, heard.content
@@ -130,7 +130,7 @@ async def test_a_broken_answer_is_not_kept() -> None:
         found = await answers.find(call("Who?"), ANN, "public")
         assert not isinstance(found, Found)
         shown = found.show(Answer(status, "application/json", BytesBody(b"half"), Meter(is_complete=is_complete)))
-        await shown.body.send(Heard())
+        await shown.body.send(RecordingSink())
         await found.end()
     assert not isinstance(await answers.find(call("Who?"), ANN, "public"), Found)
 

@@ -12,7 +12,7 @@ from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Meter, Out
 from gateway.settings.cache import CacheSettings
 from runtime.errors import LaneBrokeOff
-from tests.gateway.cache.test_answers import ANN, Heard, call
+from tests.gateway.cache.test_answers import ANN, RecordingSink, call
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ async def test_nobody_joins_what_is_only_being_stopped() -> None:
     answers, body = AnswerCache(CacheSettings()), Endless()
     lead = await leads(answers)
     shown = lead.show(Answer(200, "text/event-stream", body, Meter()))
-    sending = asyncio.create_task(shown.body.send(Heard()))
+    sending = asyncio.create_task(shown.body.send(RecordingSink()))
     await asyncio.sleep(0)
     sending.cancel()
     await body.is_stopping.wait()
@@ -77,7 +77,7 @@ async def test_who_reads_what_its_leader_never_sends_is_told() -> None:
     shown = flight.lead(Answer(200, "text/event-stream", Endless(), Meter()))
     followed = await flight.follow()
     assert followed
-    reading = asyncio.create_task(followed.body.send(Heard()))
+    reading = asyncio.create_task(followed.body.send(RecordingSink()))
     await asyncio.sleep(0)
     await shown.body.close()
     with pytest.raises(LaneBrokeOff):
@@ -91,7 +91,7 @@ async def _stopped() -> LaneBrokeOff:
     assert followed
     await shown.body.close()
     with pytest.raises(LaneBrokeOff) as stopped:
-        await followed.body.send(Heard())
+        await followed.body.send(RecordingSink())
     return stopped.value
 
 
@@ -106,7 +106,7 @@ async def test_errors_do_not_grow_with_those_who_raise_them() -> None:
     ]
     bodies = [shown.body, *(found.answer.body for found in asked if isinstance(found, Found))]
     assert len(bodies) == 21
-    raised = await asyncio.gather(*(body.send(Heard()) for body in bodies), return_exceptions=True)
+    raised = await asyncio.gather(*(body.send(RecordingSink()) for body in bodies), return_exceptions=True)
     assert all(isinstance(error, LaneBrokeOff) for error in raised)
     assert len(traceback.extract_tb(raised[-1].__traceback__)) <= 4  # type: ignore[union-attr]
     await lead.end()

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import uvicorn
 
 from cluster.trust.addresses import Target
-from gateway.api.generate import GenerateDesk
+from gateway.api.generate import GenerateHandler
 from gateway.app import create_app, open_services
 from gateway.http.hot import HotProtocol
 from gateway.services import Services
@@ -205,7 +205,7 @@ async def edge(
 
 @asynccontextmanager
 async def served(services: Services) -> AsyncIterator[Edge]:
-    desk = GenerateDesk(services)
+    desk = GenerateHandler(services)
     config = uvicorn.Config(
         create_app(services, Target("127.0.0.1", 1)),
         port=0,

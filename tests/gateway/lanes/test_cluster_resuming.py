@@ -20,7 +20,7 @@ from gateway.lanes.cluster.answers import AnswerWriter
 from gateway.lanes.cluster.lane import ClusterLane
 from gateway.lanes.cluster.requests import tools_of
 from gateway.lanes.usage import Meter
-from gateway.requests.resumable_stream import TakenStream
+from gateway.requests.resumable_stream import ResumableStream
 from runtime.errors import RequestInvalid as BadRequest
 from tests.cluster.test_tool_calls import SAID, THINK
 from tests.clusters import running_cluster
@@ -100,13 +100,13 @@ async def test_a_twin_goes_on_where_the_first_was_cut(lane: ClusterLane, name: s
     call = call_of(kind, fields)
     events = await events_of(lane, call)
     out = Out()
-    unbroken = TakenStream(out, call.generation.n or 1)
+    unbroken = ResumableStream(out, call.generation.n or 1)
     unbroken.write(b"".join(events))
     expected = said(out.content)
     chance = Random(name)
     for cut in {0, 1, len(events) - 1, *chance.sample(range(len(events)), min(CUTS, len(events)))}:
         out = Out()
-        stream = TakenStream(out, call.generation.n or 1)
+        stream = ResumableStream(out, call.generation.n or 1)
         stream.write(b"".join(events[:cut]))
         assert stream.can_go_on
         stream.join()
@@ -140,7 +140,7 @@ def _numbers(value: Any) -> list[float]:
 def test_nothing_is_told_twice_of_an_answer_that_is_over() -> None:
     """All but the last event came: what the twin says of the end is the end."""
     out = Out()
-    stream = TakenStream(out, 1)
+    stream = ResumableStream(out, 1)
     record = (
         b'data: {"choices":[],"millrace":{"choice":0,"token_ids":[5],"characters":1,"chunks":1,"finished":true}}'
     )
@@ -163,8 +163,8 @@ def test_thoughts_and_calls_go_on_in_the_middle(
     form = ChatFormat(tools, THINK if tools == "hermes" else None)
     pieces = [text[at : at + step] for at in range(0, len(text), step)]
     unbroken, broken = Out(), Out()
-    TakenStream(unbroken, 1).write(b"".join(_spoken(form, pieces)))
-    stream = TakenStream(broken, 1)
+    ResumableStream(unbroken, 1).write(b"".join(_spoken(form, pieces)))
+    stream = ResumableStream(broken, 1)
     stream.write(b"".join(_spoken(form, pieces)[:cut]))
     if stream.can_go_on:
         stream.join()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from gateway.lanes.resume_records import ResumeRecord, write_record
-from gateway.requests.resumable_stream import PartUseless, TakenStream
+from gateway.requests.resumable_stream import PartUseless, ResumableStream
 from runtime.sse import EVENT_BYTES_MAX
 from tests.gateway.http.edges import DONE, said
 
@@ -48,7 +48,7 @@ MANY = EVENT_BYTES_MAX // 2**20
 )
 async def test_a_part_that_makes_no_sense_is_given_up(events: Iterable[bytes]) -> None:
     out = Out()
-    stream = TakenStream(out, 1)
+    stream = ResumableStream(out, 1)
     for event in events:
         stream.write(event)
     stream.write(record() + said("more"))
@@ -65,14 +65,14 @@ async def test_a_part_that_makes_no_sense_is_given_up(events: Iterable[bytes]) -
 def test_tokens_that_are_told_too_late_do_not_make_it_known() -> None:
     """What came before the first record would be told twice."""
     out = Out()
-    stream = TakenStream(out, 1)
+    stream = ResumableStream(out, 1)
     stream.write(said("a") + record() + said("b"))
     assert out.content == said("a") + said("b")
     assert not stream.can_go_on
 
 
 def test_an_end_in_the_middle_of_a_record_is_none() -> None:
-    stream = TakenStream(Out(), 1)
+    stream = ResumableStream(Out(), 1)
     stream.write(record(chunks=2) + said("a"))
     stream.end()
     assert stream.failure

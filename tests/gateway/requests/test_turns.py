@@ -160,8 +160,8 @@ async def test_an_idle_backend_that_never_answered_is_tried_when_others_queue(tm
     idle.go_on.set()
     async with (
         backend(mill) as one,
-        backend(idle) as twin,
-        road(tmp_path, one.base_url, twin.base_url, backend={"slots": 2}) as running,
+        backend(idle) as replica,
+        road(tmp_path, one.base_url, replica.base_url, backend={"slots": 2}) as running,
     ):
         pool: Any = running.services.lanes["pool"]
         await pool.pool.drain("second", draining=True)

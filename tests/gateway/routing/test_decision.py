@@ -150,8 +150,8 @@ def test_fallbacks_in_a_circle_are_refused() -> None:
 
 
 def test_the_known_prompt_goes_where_it_is_known() -> None:
-    twin = replace(POOL, backend="twin")
-    bench = Bench(POOL, twin)
+    replica = replace(POOL, backend="twin")
+    bench = Bench(POOL, replica)
     asked = call("A long system prompt about mills and rivers. " * 60)
     bench.router.began("pool:twin", bench.router.explain(EVERYBODY, asked)).left()
     decision = bench.router.explain(EVERYBODY, asked)

@@ -16,13 +16,13 @@ def test_the_nearest_evidence_counts() -> None:
     usual = prior_of(LAPTOP)
     small, large = (prior_of(replace(LAPTOP, size_bytes=size)) for size in (1_000_000_000, 40_000_000_000))
     assert small.token_s < usual.token_s < large.token_s == pytest.approx(8 * usual.token_s)
-    assert prior_of(LAPTOP, twins=[SLOW]) == SLOW
+    assert prior_of(LAPTOP, replicas=[SLOW]) == SLOW
     sized = replace(LAPTOP, size_bytes=10_000_000_000)
     assert prior_of(sized, [(SLOW, 5_000_000_000)], [usual]) == SLOW.scaled(2)
     assert prior_of(LAPTOP, [(SLOW, 5_000_000_000)], [usual]) == usual, "without a size nothing can be scaled"
-    assert prior_of(replace(CLUSTER, token_s=0.004), twins=[SLOW]).token_s == 0.004
-    assert prior_of(CLOUD, twins=[SLOW]) == prior_of(CLOUD), "what a provider has is another machine"
-    assert all(part > 0 for part in prior_of(LAPTOP, twins=[Speed(0, 0, 0)])), "or it could never be learned"
+    assert prior_of(replace(CLUSTER, token_s=0.004), replicas=[SLOW]).token_s == 0.004
+    assert prior_of(CLOUD, replicas=[SLOW]) == prior_of(CLOUD), "what a provider has is another machine"
+    assert all(part > 0 for part in prior_of(LAPTOP, replicas=[Speed(0, 0, 0)])), "or it could never be learned"
 
 
 def test_it_is_expected_to_do_as_the_same_model_does_elsewhere() -> None:

@@ -18,7 +18,7 @@ from accounting.metering.tokenizers import load_counter
 from gateway.dialects.openai import read_request
 from gateway.lanes.base import Call, Meter
 from gateway.lanes.market.lane import MarketLane
-from gateway.requests.delivery import Followed
+from gateway.requests.delivery import AcknowledgedSink
 from market.buyer.chunk_splitter import PART_CHARS, parts_of
 from market.buyer.owed import Owed, OwedPage
 from market.protocol.counting.answer import AnswerSoFar
@@ -134,7 +134,7 @@ def test_the_buyers_count_is_not_charged_where_part_of_the_text_waits_here(takes
     raw = json.dumps({"model": "m", "stream": True, **ASKED}).encode()
     call = Call("id", "chat", read_request("chat", raw), raw)
     slow = Slow(takes)
-    client = Followed(slow, is_countable=True, is_checked=False)
+    client = AcknowledgedSink(slow, is_countable=True, is_checked=False)
     client.write(said("word"))
     client.write(said("word", "stop"))
     meter = Meter(completion_tokens=9, source="upstream", cost_nano=720)

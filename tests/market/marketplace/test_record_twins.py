@@ -56,6 +56,6 @@ async def test_nobody_displaces_a_record_by_a_second_copy_of_it(hall: Hall) -> N
         raws = [record.raw.decode() for record in originals]
         before = await known()
         assert await tell(raws) == len(originals)
-        twins = [twin(record) for record in originals for twin in TWINS]
-        assert await tell(twins) == 0
+        replicas = [replica(record) for record in originals for replica in TWINS]
+        assert await tell(replicas) == 0
         assert await known() == before | set(raws)

@@ -93,7 +93,7 @@ def _drawn(visitor: Visitor, state: ClusterState, plan: Plan | None, change: Cha
     if plan is None or model is None:
         return None
     known: Topology = state.topology
-    head = plan.stages[0].member.node_id
+    coordinator = plan.stages[0].member.node_id
     draining = (known.draining - set(change.including)) | {NodeId(node_id) for node_id in change.without}
-    then = replace(known, plan=plan, head=head, standbys=plan.standbys, draining=draining)
+    then = replace(known, plan=plan, coordinator=coordinator, standbys=plan.standbys, draining=draining)
     return sketch(then, model.card)
