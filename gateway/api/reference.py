@@ -25,18 +25,22 @@ from gateway.api.marketplace.relay import relay_router
 
 _HEAD = """# Every route
 
-Made by `python -m gateway.api.reference` from what the gateway says of its routes; a test compares them. How to
-use those under `/v1`, and every error: [apps.md](apps.md). Money in detail:
+`python -m gateway.api.reference` generates this page from the routes of the gateway, and a test compares it. How
+to use the routes under `/v1`, and every error: [apps.md](apps.md). Money in detail:
 [operations.md](operations.md#accounting-api).
 
-**Who.** *Anybody* needs no key. *Any key* is a valid one as `Authorization: Bearer mr-...` (under `/v1` also as
-`x-api-key`), which sees what is its person's own. *Admins* are people with that role whose key was made with
-`--admin`, over their own organization; *operators* are those of the organization `home`, and the machine's own
-command line, which both may do everything below them. A *seller's session* is a token that a seller's agent gets
-by its signature.
+**Who may call.**
 
-**Takes.** The query stands behind `?`, the fields of a JSON body in braces; `*` marks what must be given. Where
-*Idempotency-Key* stands that header is required.
+- *Anybody*: no key is needed.
+- *Any key*: a valid key as `Authorization: Bearer mr-...`, under `/v1` also as `x-api-key`. It gives access to
+  the data of its own user.
+- *Admins*: users with this role and a key made with `--admin`, for their own organization.
+- *Operators*: admins of the organization `home`, and the machine's own command line. Both have all the rights
+  above.
+- *Seller's session*: a token that a seller's agent gets by its signature.
+
+**Takes.** The query is shown after `?`, the fields of a JSON body in braces. A `*` marks what is required. Where
+the column says *Idempotency-Key*, this header is required.
 """
 
 ANYBODY, KEY, ADMINS, OPERATORS = "anybody", "any key", "admins", "operators"
@@ -57,7 +61,7 @@ _GROUPS = (
     ("Ollama", "asked by Ollama's clients", ("/api/",)),
     ("Accounting", "money and usage, as decimal strings in USD", ("/accounting/",)),
     ("Administration", "what the command line and the console do", ("/admin/",)),
-    ("Market", "at a house; the protocol is in [market.md](market.md)", ("/market/",)),
+    ("Market", "at a marketplace; the protocol is in [market.md](market.md)", ("/market/",)),
 )
 
 
