@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from accounting import chart
-from accounting.leading.shared import SharedLedger
 from accounting.ledger.health import findings
 from accounting.ledger.poster import Poster
+from accounting.replication.shared import SharedLedger
 from accounting.rules import grants, market
 from accounting.rules.parts import HeldPart, Share
 from bench.row_locking import RowLocking
-from gateway.database import read_sessions, write_sessions
+from runtime.database import read_sessions, write_sessions
 
 CHARGE_NANO = 1_000
 FEE_BPS = 500

@@ -19,20 +19,20 @@ from accounting.metering.prices import PricedModel
 from accounting.money import Price
 from bench.gateway.upstream import Upstream as Answering
 from gateway.app import open_services
-from gateway.data_folder import DataFolder
-from gateway.errors import ApiError
-from gateway.http.client import Client
+from gateway.dialects.openai import read_request
 from gateway.identity.caller import Caller
-from gateway.journey.serve import serve
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
-from gateway.openai import read_request
-from gateway.request_ids import new_request_id
+from gateway.requests.serve import serve
 from gateway.routing.router import Router
 from gateway.services import Services
 from gateway.settings import DatabaseSettings, LaneName, Settings
 from gateway.settings.server import LogSettings
+from runtime.data_folder import DataFolder
+from runtime.http.api_error import ApiError
+from runtime.http.client import Client
+from runtime.request_ids import new_request_id
 
 _RAW = b'{"model": "MODEL", "messages": [{"role": "user", "content": "events=8 pause_us=0"}], "stream": true}'
 _PRICE = PricedModel("cloud", "paid", "bench", Price(10**9, 10**9, 10**9), "acme", max_output_tokens=4096)

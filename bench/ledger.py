@@ -22,7 +22,8 @@ from accounting.rules import grants, local
 from accounting.rules.held import CloudBill
 from accounting.spending.holds import Holds
 from bench import contention, settling
-from gateway.database import open_engine, upgrade, write_sessions
+from gateway.database import upgrade
+from runtime.database import open_engine, write_sessions
 
 GROUPS = ((1, 300), (16, 1600), (128, 6400))
 LONE_PAIRS = 150

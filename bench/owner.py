@@ -26,7 +26,7 @@ import httpx
 
 from bench.models import DEMO_MODEL
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 
 _STOP_S = 30.0
 _ANSWER_S = 60.0

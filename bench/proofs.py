@@ -15,7 +15,8 @@ from accounting.proofs.maker import BlockMaker
 from accounting.proofs.signing_key import KeyFile
 from accounting.proofs.verification import verify
 from accounting.rules import burst, grants, local
-from gateway.database import open_engine, read_sessions, upgrade, write_sessions
+from gateway.database import upgrade
+from runtime.database import open_engine, read_sessions, write_sessions
 
 EVENTS = 60_000
 GROUP = 128

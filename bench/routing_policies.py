@@ -11,9 +11,9 @@ from typing import Protocol
 from accounting.metering.prices import PricedModel
 from accounting.money import NANO_PER_USD, Price
 from bench.simulator import Clock, Query, Ride, Server
+from gateway.dialects.openai import ChatRequest, Message
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Offer
-from gateway.openai import ChatRequest, Message
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.health import LaneHealth
 from gateway.routing.prefixes import BLOCK_BYTES, PrefixIndex

@@ -11,22 +11,22 @@ from sqlalchemy import Engine
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
 from accounting.rules.held import Payer
-from gateway.database import read_sessions, write_sessions
+from gateway.billing.bookkeeper import Bookkeeper
+from gateway.billing.finished_request import Ending
+from gateway.billing.ledger_service import Books
+from gateway.billing.request_log import RequestLog
+from gateway.billing.spool import Spool
+from gateway.dialects.openai import read_request
 from gateway.identity.caller import Caller
-from gateway.journey.finished import observe_answer, settle_request
-from gateway.journey.trip import Trip
 from gateway.lanes.base import Call, Meter, Offer
 from gateway.metrics.metrics import Metrics
-from gateway.openai import read_request
-from gateway.records.bookkeeper import Bookkeeper
-from gateway.records.books import Books
-from gateway.records.ended import Ending
-from gateway.records.request_log import RequestLog
-from gateway.records.spool import Spool
-from gateway.request_ids import new_request_id
+from gateway.requests.context import Trip
+from gateway.requests.finished import observe_answer, settle_request
 from gateway.routing.decision import Candidate, Decision
 from gateway.routing.prediction import Prediction
 from gateway.routing.rates import Load
+from runtime.database import read_sessions, write_sessions
+from runtime.request_ids import new_request_id
 
 REQUESTS = 20_000
 PAID = 2_000

@@ -58,7 +58,8 @@ class EmbeddingClient:
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Return the vectors.
 
-        Raise GenerationError and its kinds; raise EmbedderLost if another embedder may be asked.
+        Raise GenerationError and its kinds; raise EmbedderLost if another embedder may be asked. Raise ClusterBusy
+        if no answer comes within ANSWER_TIMEOUT_S.
         """
         if self._reading.done():
             raise EmbedderLost(_LOST)

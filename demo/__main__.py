@@ -17,7 +17,7 @@ from openai import DefaultHttpxClient, OpenAI
 
 from demo.processes import end_on_signals, first_line, running
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 
 MODEL = Path(__file__).parent / "model"
 QUESTION = "What is a river?"

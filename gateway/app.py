@@ -20,19 +20,22 @@ from accounting.proofs.signing_key import KeyFile
 from cluster.control.owners import Owners
 from cluster.controller import Controller
 from cluster.trust.addresses import Target
-from gateway.afterwork import Afterwork
 from gateway.api.edge import Edge
 from gateway.api.plain import PlainRoutes, plain_routes
-from gateway.batch_jobs.runner import Runner as BatchRunner
 from gateway.batches.batches import Batches
+from gateway.billing.bookkeeper import Bookkeeper
+from gateway.billing.ledger_service import Books
+from gateway.billing.metering.factory import open_recounter, use_cluster, write_prices
+from gateway.billing.metering.rates import Rates
+from gateway.billing.model_terms import ModelTerms
+from gateway.billing.request_log import RequestLog
+from gateway.billing.settlement_worker import Booked
+from gateway.billing.shared import open_shared
+from gateway.billing.spool import Spool
 from gateway.cache.embedding import Embedder
 from gateway.cache.factory import open_answers
-from gateway.cloud_worker.providers import CloudConfiguration, CloudModel, Timeouts
-from gateway.cloud_worker.supervisor import CloudWorker
-from gateway.data_folder import DataFolder
-from gateway.database import open_upgraded, read_sessions, write_sessions
-from gateway.guests.admission import OwnWork
-from gateway.guests.guests import Guests
+from gateway.database import open_upgraded
+from gateway.dialects.stored_responses.store import ResponseStore
 from gateway.http.on_demand import OnDemand
 from gateway.identity.directory import Directory
 from gateway.identity.key_watch import KeyWatch
@@ -40,38 +43,37 @@ from gateway.identity.keys import Keys
 from gateway.identity.secret import open_secret
 from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Lane
-from gateway.lanes.cloud import CloudLane
-from gateway.lanes.cluster import ClusterLane
+from gateway.lanes.cloud.lane import CloudLane
+from gateway.lanes.cloud.worker.program import CloudWorker
+from gateway.lanes.cloud.worker.providers import CloudConfiguration, CloudModel, Timeouts
+from gateway.lanes.cluster.lane import ClusterLane
+from gateway.lanes.pool.lane import PoolLane
+from gateway.lanes.preemptible.admission import OwnWork
+from gateway.lanes.preemptible.jobs import Guests
 from gateway.limits.admission import Admission
 from gateway.limits.factory import open_limits
-from gateway.metering.factory import open_recounter, use_cluster, write_prices
-from gateway.metering.rates import Rates
 from gateway.metrics.metrics import Metrics
-from gateway.observability.access_log import AccessLog
-from gateway.observability.factory import open_telemetry
-from gateway.observability.history import History
-from gateway.pool.lane import PoolLane
-from gateway.pool.model_terms import ModelTerms
-from gateway.queueing.turns import Turns
-from gateway.records.bookkeeper import Bookkeeper
-from gateway.records.books import Books
-from gateway.records.clerk import Booked
-from gateway.records.request_log import RequestLog
-from gateway.records.shared import open_shared
-from gateway.records.spool import Spool
-from gateway.responses.store import ResponseStore
+from gateway.requests.batch_jobs.runner import Runner as BatchRunner
 from gateway.routing.health import LaneHealth
 from gateway.routing.patience import Patience
 from gateway.routing.pauses import Pausable, Pauses
+from gateway.routing.queueing.turns import Turns
 from gateway.routing.router import Router
 from gateway.services import Services
-from gateway.settings import CloudSettings, ClusterSettings, LaneName, RoutingSettings, Settings, SettingsInvalid
+from gateway.settings import CloudSettings, ClusterSettings, LaneName, RoutingSettings, Settings
 from gateway.storage import Storage
+from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.factory import open_telemetry
+from gateway.telemetry.history import History
+from runtime.afterwork import Afterwork
+from runtime.data_folder import DataFolder
+from runtime.database import read_sessions, write_sessions
+from runtime.settings import SettingsInvalid
 
 if TYPE_CHECKING:
+    from gateway.billing.payments.payments_service import Till
     from gateway.coordination.factory import Coordination
-    from gateway.house.house import House
-    from gateway.payments.till import Till
+    from market.marketplace.marketplace import House
 
 log = structlog.get_logger(__name__)
 
@@ -214,7 +216,7 @@ def _open_till(
     """Payments, if Stripe is configured; otherwise none of their modules is imported."""
     if not settings.payments.is_wanted:
         return None
-    from gateway.payments.factory import open_till, watch
+    from gateway.billing.payments.factory import open_till, watch
 
     till = open_till(settings, books.writer, read, write, books.inspection.check)
     watch(till, metrics)
@@ -245,7 +247,7 @@ async def _open_house(
     """The marketplace, if it is enabled; otherwise none of its modules is imported."""
     if not settings.house.enabled:
         return None
-    from gateway.house.factory import open_house, watched
+    from gateway.own_marketplace import open_house, watched
 
     house = open_house(settings.house, folder, books, engine)
     await stack.enter_async_context(watched(house, settings.house))
@@ -340,7 +342,7 @@ async def _open_market(
     aliases: Callable[[], Aliases],
 ) -> Lane:
     """The market lane to third parties' machines, if it is enabled; otherwise none of its modules is imported."""
-    from gateway.buying.factory import open_market
+    from gateway.market_lane import open_market
 
     tokenizers = bookkeeper.recounter.tokenizers
     return await open_market(

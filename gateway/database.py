@@ -1,49 +1,15 @@
-"""Engines, sessions and migrations: the only module that knows where the tables are.
+"""The database with its tables up to date: the only module that knows where the migrations are."""
 
-This module begins SQLite transactions itself: the standard library's driver opens them too late for savepoints
-and never with the write lock. Writers take that lock first (BEGIN IMMEDIATE). A transaction that reads first and
-locks later is refused without waiting if another one committed in between.
-"""
-
-import logging
-import sqlite3
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
-from sqlalchemy.orm import Session, sessionmaker
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
 
 import migrations
+from runtime.database import DatabaseNewer, DatabaseUnsupported, bound_statements, open_engine, writing
 
-# The use of a session, as an option of its engine.
-_USE = "millrace_use"
-_READ, _WRITE = "read", "write"
 _MIGRATION_LOCK = 0x6D696C6C
-_BUSY_TIMEOUT_S = 10
-_WAL_PAUSE_S = 0.02
-_LOCK_TIMEOUT_S = 5
 MIGRATION_TIMEOUT_S = 600
-# Detect a server that vanished behind a network that drops everything, in about ten seconds, whether an answer
-# or an acknowledgement is outstanding.
-_SILENCE = {
-    "keepalives": 1,
-    "keepalives_idle": 4,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
-}
-
-
-class DatabaseUnsupported(ValueError):
-    """The DSN names a database that Millrace does not run on. The message leaves it out: DSNs hold passwords."""
-
-
-class DatabaseNewer(RuntimeError):
-    """The database was upgraded by a newer Millrace than this one, which must not write to it."""
 
 
 class DatabaseUnusable(RuntimeError):
@@ -90,164 +56,6 @@ def is_behind(dsn: str) -> bool:
     return found is None or found in revisions()[:-1]
 
 
-def parse_dsn(dsn: str) -> URL:
-    """Read a DSN; `postgres://` and `postgresql://` mean PostgreSQL through psycopg 3, `sqlite:///` a file.
-
-    Raises:
-        DatabaseUnsupported: another kind of database, SQLite in memory, or no DSN at all.
-    """
-    try:
-        url = make_url(dsn)
-    except ArgumentError:
-        raise DatabaseUnsupported("the database setting is not a DSN such as sqlite:///file.db") from None
-    if url.drivername in ("postgres", "postgresql", "postgresql+psycopg"):
-        return url.set(drivername="postgresql+psycopg")
-    if url.drivername != "sqlite":
-        raise DatabaseUnsupported(f"{url.drivername} is not supported: use sqlite:///... or postgresql://...")
-    if url.database in (None, "", ":memory:"):
-        raise DatabaseUnsupported("books in memory would be gone with the process: name a file")
-    return url
-
-
-def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
-    """Return an engine for a DSN as `parse_dsn` reads it; connects on first use.
-
-    SQLite runs in WAL mode with full sync: what is committed survives a power cut. PostgreSQL statements and
-    lock waits are bounded, here as well as at the server: a frozen server blocks no caller longer. At most twice
-    `pool_size` connections are open, and the wait for one is bounded.
-    """
-    url = parse_dsn(dsn)
-    if url.drivername == "sqlite":
-        engine = create_engine(
-            url,
-            pool_size=pool_size,
-            max_overflow=pool_size,
-            pool_timeout=_BUSY_TIMEOUT_S,
-            # The one used last knows its statements and has its pages at hand.
-            pool_use_lifo=True,
-            connect_args={"timeout": _BUSY_TIMEOUT_S},
-        )
-        event.listen(engine, "connect", _prepare_sqlite)
-        _keep_to_file(engine, Path(url.database or ""))
-        event.listen(engine, "begin", _begin_sqlite)
-        return engine
-    # psycopg warns of each batch that the database refuses; the sender gets the error anyway.
-    logging.getLogger("psycopg").setLevel(logging.ERROR)
-    # SQLite's owners need none of it.
-    from gateway.postgresql import CONNECT_TIMEOUT_S, STATEMENT_TIMEOUT_S, Server
-
-    bounds = f"-c statement_timeout={STATEMENT_TIMEOUT_S}s -c lock_timeout={_LOCK_TIMEOUT_S}s"
-    engine = create_engine(
-        url,
-        pool_size=pool_size,
-        max_overflow=pool_size,
-        pool_timeout=CONNECT_TIMEOUT_S,
-        pool_pre_ping=True,
-        # Overrides the server's default: a transaction that waited for a lock must see what the holder committed.
-        isolation_level="READ COMMITTED",
-        connect_args=_SILENCE
-        | {"connect_timeout": CONNECT_TIMEOUT_S, "options": bounds, "application_name": "millrace"},
-    )
-    server = Server()
-    event.listen(engine, "do_connect", lambda _dialect, _record, words, named: server.connect(*words, **named))
-    event.listen(engine, "checkin", _expect_usual_statements)
-    return engine
-
-
-def _expect_usual_statements(connection: Any, _: ConnectionPoolEntry) -> None:
-    if connection is not None:  # None: the connection was discarded.
-        connection.allow(None)
-
-
-def _prepare_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None
-    _use_wal(connection)
-    # The system holds the pages, too: half a megabyte a connection loses nothing, two would be 5 MB in all.
-    for pragma in ("synchronous = FULL", "foreign_keys = ON", "cache_size = -512"):
-        connection.execute(f"PRAGMA {pragma}").close()
-
-
-def _keep_to_file(engine: Engine, path: Path) -> None:
-    """Refuse commits to a deleted or replaced file: SQLite would keep writing to it and lose the data."""
-    known: list[tuple[int, int]] = []
-
-    def check() -> None:
-        try:
-            found = path.stat()
-        except OSError:
-            found = None
-        if found is None or known != [(found.st_dev, found.st_ino)]:
-            reason = sqlite3.OperationalError("the database file was removed or replaced")
-            raise OperationalError("COMMIT", None, reason)
-
-    def on_connect(_: sqlite3.Connection, __: ConnectionPoolEntry) -> None:
-        if not known:
-            found = path.stat()
-            known.append((found.st_dev, found.st_ino))
-        check()
-
-    def on_commit(connection: Connection) -> None:
-        if connection.get_execution_options().get(_USE) == _WRITE:
-            check()
-
-    event.listen(engine, "connect", on_connect)
-    event.listen(engine, "commit", on_commit)
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL, with retries: SQLite refuses all but one of several connections to a new file at once."""
-    until_s = time.monotonic() + _BUSY_TIMEOUT_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL").close()
-        except sqlite3.OperationalError as error:
-            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-            if not is_busy or time.monotonic() > until_s:
-                raise
-            time.sleep(_WAL_PAUSE_S)
-        else:
-            return
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    use = connection.get_execution_options().get(_USE)
-    # Connections change between uses. Each pragma makes SQLite parse its statements again, so send only
-    # changes.
-    if connection.info.get(_USE, "") != use:
-        connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if use == _READ else 'OFF'}")
-        connection.info[_USE] = use
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if use == _WRITE else "BEGIN")
-
-
-def write_sessions(engine: Engine) -> Callable[[], Session]:
-    """Return a factory of sessions that may write; on SQLite each waits for the one write lock when it begins."""
-    return sessionmaker(_writing(engine), expire_on_commit=False)
-
-
-def read_sessions(engine: Engine) -> Callable[[], Session]:
-    """Return a factory of sessions that only read, and see one moment of the database however long they do."""
-    options: dict[str, Any] = {_USE: _READ}
-    if engine.dialect.name == "postgresql":
-        options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-    return sessionmaker(engine.execution_options(**options), expire_on_commit=False)
-
-
-def allow_s(session: Session, seconds: int) -> None:
-    """Set the time limit of the transaction's statements, in seconds; SQLite's have no limit."""
-    if session.get_bind().dialect.name == "postgresql":
-        _allow_s(session.connection(), seconds)
-
-
-def _allow_s(connection: Connection, seconds: int) -> None:
-    connection.execute(text(f"SET LOCAL statement_timeout = '{seconds:d}s'"))
-    driver: Any = connection.connection.driver_connection
-    driver.allow(seconds)
-
-
-def _writing(engine: Engine) -> Engine:
-    return engine.execution_options(**{_USE: _WRITE})
-
-
 def upgrade(engine: Engine) -> None:
     """Upgrade the tables to this version of the code, completely or not at all.
 
@@ -257,9 +65,9 @@ def upgrade(engine: Engine) -> None:
         DatabaseNewer: a newer version of the code upgraded the tables.
     """
     known = revisions()
-    with _writing(engine).begin() as connection:
+    with writing(engine).begin() as connection:
         if engine.dialect.name == "postgresql":
-            _allow_s(connection, MIGRATION_TIMEOUT_S)
+            bound_statements(connection, MIGRATION_TIMEOUT_S)
             connection.execute(text(f"SET LOCAL lock_timeout = '{MIGRATION_TIMEOUT_S}s'"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
         found = _revision(connection)

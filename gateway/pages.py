@@ -27,7 +27,7 @@ class Cursor:
     def parse(cls, text: str, param: str = "before") -> "Cursor":
         """Raises RequestInvalid for what no page has given out."""
         # Commands take bounds from this module and print help without SQLAlchemy, which the errors import.
-        from gateway.errors import RequestInvalid
+        from runtime.errors import RequestInvalid
 
         at, _, name = text.partition(".")
         is_number = at.isascii() and at.isdigit() and len(at) <= len(str(_AT_NS_MAX))

@@ -5,35 +5,35 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cluster.controller import Controller
-from gateway.afterwork import Afterwork
 from gateway.batches.batches import Batches
+from gateway.billing.bookkeeper import Bookkeeper
+from gateway.billing.ledger_service import Books
+from gateway.billing.model_terms import ModelTerms
+from gateway.billing.request_log import RequestLog
 from gateway.cache.answers import AnswerCache
-from gateway.guests.guests import Guests
+from gateway.dialects.stored_responses.store import ResponseStore
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
 from gateway.lanes.base import Lane
-from gateway.lanes.cloud import CloudLane
+from gateway.lanes.cloud.lane import CloudLane
+from gateway.lanes.preemptible.jobs import Guests
 from gateway.limits.admission import Admission
 from gateway.limits.limits import Limits
 from gateway.metrics.metrics import Metrics
-from gateway.observability.history import History
-from gateway.pool.model_terms import ModelTerms
-from gateway.queueing.turns import Turns
-from gateway.records.bookkeeper import Bookkeeper
-from gateway.records.books import Books
-from gateway.records.request_log import RequestLog
-from gateway.responses.store import ResponseStore
 from gateway.routing.health import LaneHealth
 from gateway.routing.patience import Patience
 from gateway.routing.pauses import Pauses
+from gateway.routing.queueing.turns import Turns
 from gateway.routing.router import Router
 from gateway.settings import LaneName, Settings
 from gateway.storage import Storage
+from gateway.telemetry.history import History
+from runtime.afterwork import Afterwork
 
 if TYPE_CHECKING:
+    from gateway.billing.payments.payments_service import Till
     from gateway.coordination.factory import Coordination
-    from gateway.house.house import House
-    from gateway.payments.till import Till
+    from market.marketplace.marketplace import House
 
 
 @dataclass(frozen=True, slots=True)

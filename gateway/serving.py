@@ -20,16 +20,17 @@ from cluster.models.manifest import Progress
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.probe import own_address
 from cluster.trust.addresses import Target
-from gateway import memory
 from gateway.api.generate import GenerateDesk
 from gateway.app import create_app, dsn_of, open_services
-from gateway.data_folder import DataFolder
-from gateway.http.hosts import Hosts
 from gateway.http.hot import HotProtocol
-from gateway.lanes.cloud import CloudLane
+from gateway.lanes.cloud.lane import CloudLane
 from gateway.services import Services
-from gateway.settings import ServerSettings, Settings, SettingsInvalid
+from gateway.settings import ServerSettings, Settings
 from gateway.upgrade import upgrade_in_process
+from runtime import memory
+from runtime.data_folder import DataFolder
+from runtime.http.hosts import Hosts
+from runtime.settings import SettingsInvalid
 
 log = structlog.get_logger(__name__)
 

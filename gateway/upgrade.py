@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import msgspec
 
-from cluster.interpreter import command_of, environment
 from gateway.database import MIGRATION_TIMEOUT_S, DatabaseUnusable, is_behind
+from runtime.interpreter import command_of, environment
 
 _PATIENCE_S = 2.0 * MIGRATION_TIMEOUT_S
 _END_S = 5.0

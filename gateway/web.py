@@ -15,12 +15,13 @@ from gateway.api.accounting.routes import accounting_routers
 from gateway.api.edge import BoundedBodies, misspelt
 from gateway.api.idle import IdleWatch
 from gateway.api.plain import error_response, plain_routes
+from gateway.billing.asked import AskedBefore
 from gateway.console.console import add_console
 from gateway.console.errors import answer_error, is_console
 from gateway.dialects.routes import ROUTES
-from gateway.errors import DATABASE_AWAY, GatewayError, MethodNotAllowed, NotFound, RequestInvalid
-from gateway.records.asked import AskedBefore
+from gateway.errors import DATABASE_AWAY
 from gateway.services import Services
+from runtime.errors import MethodNotAllowed, NotFound, RequestInvalid, ServiceError
 
 # They have a bound of their own, and ask for the key first.
 _UPLOADS = ("/v1/files",)
@@ -59,14 +60,14 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
         for router in (*house_routers(services.house), relay_router(relay)):
             app.include_router(router)
     add_console(app, services)
-    for kind in (GatewayError, LedgerError, *DATABASE_AWAY, HTTPException, RequestValidationError, Exception):
+    for kind in (ServiceError, LedgerError, *DATABASE_AWAY, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _answer_error)
     return BoundedBodies(app, services.settings.server.body_bytes_max, _UPLOADS)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     """Any route's error: in OpenAI's shape, or as the console's page."""
-    if isinstance(error.__cause__, GatewayError):
+    if isinstance(error.__cause__, ServiceError):
         error = error.__cause__  # FastAPI has words of its own for whatever keeps it from reading a body
     if isinstance(error, HTTPException):
         error = _of_status(request, error)
@@ -77,7 +78,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     return error_response(error, request.url.path)
 
 
-def _of_status(request: Request, error: HTTPException) -> GatewayError:
+def _of_status(request: Request, error: HTTPException) -> ServiceError:
     what = f"{request.method} {request.url.path}"
     if error.status_code == 404:
         return NotFound(f"There is no {what}.")
@@ -86,7 +87,7 @@ def _of_status(request: Request, error: HTTPException) -> GatewayError:
     return RequestInvalid(str(error.detail))
 
 
-def _of_field(error: RequestValidationError) -> GatewayError:
+def _of_field(error: RequestValidationError) -> ServiceError:
     """An error for the first wrong field. Its location begins with the source, as in ("query", "limit")."""
     problem = error.errors()[0]
     param = ".".join(map(str, problem["loc"][1:]))

@@ -3,14 +3,14 @@
 from alembic import context
 from sqlmodel import SQLModel
 
-import accounting.leading.tables
 import accounting.ledger.accepted
 import accounting.metering.tables
 import accounting.payments.tables
 import accounting.proofs.tables
+import accounting.replication.tables
 import accounting.tables  # noqa: F401
 import gateway.tables  # noqa: F401
-import market.house.tables  # noqa: F401  imported to fill SQLModel.metadata
+import market.marketplace.tables  # noqa: F401  imported to fill SQLModel.metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -13,7 +13,7 @@ import aiohttp
 import httpx
 
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 from tests.fakes.counting_provider import COMPLETION_TOKENS, KEY, PROMPT_TOKENS, CountingProvider
 from tests.gateways import Gateway
 

@@ -14,8 +14,9 @@ from typing import Any, Literal
 import psutil
 import psycopg
 
-from gateway.data_folder import DataFolder
-from gateway.database import open_engine, upgrade
+from gateway.database import upgrade
+from runtime.data_folder import DataFolder
+from runtime.database import open_engine
 
 Kind = Literal["sqlite", "postgresql"]
 KINDS: tuple[Kind, ...] = ("sqlite", "postgresql")

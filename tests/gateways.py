@@ -18,8 +18,8 @@ import openai
 import psutil
 
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
 from gateway.identity.caller import OWNER
+from runtime.data_folder import DataFolder
 from tests.clusters import DEMO_MODEL
 from tests.databases import prepared
 

@@ -61,7 +61,10 @@ class Stripe:
         return self._ask(resource, "retrieve", object_id, params, _on(account))
 
     def list(self, resource: str, params: Mapping[str, Any], *, account: str = "") -> list[Object]:
-        """Return everything that matches, page after page, newest first; at most `_LISTED_MAX`."""
+        """Return everything that matches, page after page, newest first; at most `_LISTED_MAX`.
+
+        Raises StripeUnavailable if there are more.
+        """
         found: list[Object] = []
         asked = {**params, "limit": _PAGE}
         while len(found) < _LISTED_MAX:

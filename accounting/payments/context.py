@@ -48,10 +48,12 @@ def own_id(made: Object, prefix: str) -> str | None:
 
 
 def check_currency(made: Object) -> None:
+    """Raises PaymentMismatch if an object of Stripe is not in US dollars."""
     if made["currency"] != "usd":
         raise PaymentMismatch(f"{made['id']} is in {made['currency']}; the books are in usd")
 
 
 def check_mode(made: Object, *, is_live: bool) -> None:
+    """Raises PaymentMismatch if an object is of Stripe's other mode, live for a test key or test for a live one."""
     if made["livemode"] != is_live:
         raise PaymentMismatch(f"{made['id']} and our key are of different modes")

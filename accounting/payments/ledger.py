@@ -70,7 +70,10 @@ class Ledger:
             return min(session.scalar(query) or 0, balance(session, receivable).available_nano)
 
     def settle_debt(self, cause: str, user_id: str) -> None:
-        """Settle a user's debt from credits that came under the key `cause`, as far as they go, once per key."""
+        """Settle a user's debt from credits that came under the key `cause`, as far as they go, once per key.
+
+        Raises LedgerBusy if the credits change during each of several tries.
+        """
         for _ in range(_TAKES_MAX):
             owed_nano = self.available(chart.user_receivable(user_id))
             if owed_nano <= 0:
@@ -85,7 +88,10 @@ class Ledger:
         raise LedgerBusy(f"the credits of {user_id} change too quickly to settle the debt")
 
     def settle_sellers_debt(self, cause: str, seller_id: str) -> int:
-        """Settle a seller's debt from payable earnings, once per `cause`. Return the remaining debt."""
+        """Settle a seller's debt from payable earnings, once per `cause`. Return the remaining debt in nano-USD.
+
+        Raises LedgerBusy if the earnings change during each of several tries.
+        """
         receivable, payable = chart.seller_receivable(seller_id), chart.seller_payable(seller_id)
         for _ in range(_TAKES_MAX):
             owed_nano = self.available(receivable)
@@ -104,7 +110,8 @@ class Ledger:
         """Book what is taken from a user, whether or not the user has the credits.
 
         `posting` takes the user's current credits and the rest, which the user owes from then on. Another request
-        may spend credits in between: the books then refuse, and the amounts are read again.
+        may spend credits in between: the books then refuse, and the amounts are read again. Raises LedgerBusy if
+        this happens too often.
         """
         for _ in range(_TAKES_MAX):
             paid_nano = min(max(self.available(chart.user_paid(user_id)), 0), amount_nano)

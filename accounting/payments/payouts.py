@@ -108,6 +108,7 @@ class Payouts:
         return newest(self.context.read, Payout, col(Payout.seller_id), user_id, before, limit)
 
     def find(self, payout_id: str) -> Payout:
+        """Return the payout of this id. Raises PaymentNotFound if there is none."""
         with self.context.read() as session:
             payout = session.get(Payout, payout_id)
         if payout is None:

@@ -93,6 +93,7 @@ class Refunds:
             return list(session.scalars(query.limit(_SHOWN_MAX)))
 
     def find(self, refund_id: str) -> TopupRefund:
+        """Return the refund of this id. Raises PaymentNotFound if there is none."""
         with self.context.read() as session:
             refund = session.get(TopupRefund, refund_id)
         if refund is None:

@@ -95,6 +95,7 @@ class SellerAccounts:
             row.frozen_why = why
 
     def find(self, seller_id: str) -> SellerAccount:
+        """Return a seller's payout account. Raises PaymentNotFound if onboarding has not begun."""
         with self.context.read() as session:
             row = session.get(SellerAccount, seller_id)
         if row is None:
@@ -103,6 +104,10 @@ class SellerAccounts:
 
 
 def locked(session: Session, seller_id: str) -> SellerAccount:
+    """Return a seller's payout account, locked until the transaction ends.
+
+    Raises PaymentNotFound if there is none.
+    """
     row = session.get(SellerAccount, seller_id, with_for_update=True)
     if row is None or row.account_id is None:
         raise PaymentNotFound(f"{seller_id} has no account for payouts; complete onboarding first")

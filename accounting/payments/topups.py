@@ -128,6 +128,7 @@ class Topups:
         return newest(self.context.read, Topup, col(Topup.user_id), user_id, before, limit)
 
     def find(self, topup_id: str) -> Topup:
+        """Return the top-up of this id. Raises PaymentNotFound if there is none."""
         with self.context.read() as session:
             topup = session.get(Topup, topup_id)
         if topup is None:

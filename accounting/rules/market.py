@@ -50,6 +50,7 @@ class SellerBill:
     price_version: str = ""
 
     def __post_init__(self) -> None:
+        """Raises PostingInvalid if the fee is not between 0 and the whole charge."""
         checked_nano(self.charge_nano)
         if type(self.fee_bps) is not int or not 0 <= self.fee_bps <= BPS:
             raise PostingInvalid(f"a fee of {self.fee_bps!r} hundredths of a percent is out of range")

@@ -17,8 +17,8 @@ from accounting.money import MAX_EVENT_NANO
 from accounting.rules.burst import lease
 from accounting.rules.held import Hold, Payer
 from accounting.rules.parts import HeldPart, Share, split
+from accounting.spending.funding import FundingSource, Purse, at_hand, first_end_ns, left_of
 from accounting.spending.lease_renewal import Capture, Draw, LeaseRenewal, fail_draws, refuse, tell_ended
-from accounting.spending.purse import FundingSource, Purse, at_hand, first_end_ns, left_of
 
 LEASE_NS = 20 * 10**9
 """How long a lease lasts, in nanoseconds. Seconds later the reaper releases the lease of a process that died."""

@@ -20,10 +20,10 @@ from accounting.errors import (
 from accounting.ledger.postings import MAX_USAGES, Posted
 from accounting.ledger.writer import Writer
 from accounting.rules.held import Payer
+from accounting.spending.funding import Purse
+from accounting.spending.funding_sources import Purses
 from accounting.spending.lease import Lease
 from accounting.spending.lease_renewal import LeaseRenewal, fail_captures, fail_draws, tell_ended
-from accounting.spending.purse import Purse
-from accounting.spending.purses import Purses
 
 _log = logging.getLogger(__name__)
 

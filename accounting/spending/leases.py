@@ -17,10 +17,10 @@ from accounting.ledger.postings import Posted, UsageRecord
 from accounting.ledger.writer import Writer
 from accounting.money import checked_nano
 from accounting.rules.held import CloudBill, Hold, Payer
+from accounting.spending.funding_sources import Purses
 from accounting.spending.lease import Lease
 from accounting.spending.lease_renewal import Capture, Draw
 from accounting.spending.lease_renewer import LeaseRenewer
-from accounting.spending.purses import Purses
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from accounting.ledger.postings import MAX_LEGS, Posted, Posting
 from accounting.ledger.writer import Writer
 from accounting.rules import burst
 from accounting.rules.parts import HeldPart
-from accounting.spending.lots import expiries
+from accounting.spending.credit_grants import expiries
 from accounting.tables import account_table, event_table, transfer_table
 
 _SWEEP_MAX = 1_000

@@ -22,7 +22,7 @@ from bench.gateway.upstream import MODEL
 from bench.models import DEMO_MODEL
 from gateway.api.admin import HEADER
 from gateway.console.browser import COOKIE
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 
 _ROOT = Path(__file__).parents[2]
 _READY_S = 90.0

@@ -100,7 +100,8 @@ def attend(
     """Return the attention [1, rows, heads, value_dim] of one layer.
 
     `query` is [1, heads, rows, key_dim], `key` and `value` are [1, kv_heads, rows, dim]. Raise ModelUnsupported
-    for an unknown argument that would change the result.
+    for an unknown argument that would change the result. `scaling` is a factor on the products of query and key;
+    `softcap` bounds them, in their unit.
     """
     seat: Seat = module.seat
     batch = seat.desk.batch

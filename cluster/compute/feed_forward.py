@@ -24,7 +24,7 @@ def activation(kind: Activation, *, gated: bool, alpha: float = 1.0, limit: floa
     """Return the function between the two matrices.
 
     If gated, it maps [rows, 2 * width], gates before ups, to [rows, width]; otherwise it keeps the shape.
-    "clamped_swiglu" is GPT-OSS's: up + 1, a sigmoid sharpened by `alpha`, both sides cut off at `limit`.
+    "clamped_swiglu" is GPT-OSS's: up + 1, a sigmoid sharpened by the factor `alpha`, both sides cut at `limit`.
     """
     if kind == "clamped_swiglu":
 

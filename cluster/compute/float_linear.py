@@ -28,7 +28,10 @@ def pack_float(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> "Dens
 
 
 class Dense:
-    """Weights as they are: PyTorch's own kernel for the device. Maps rows [rows, in] to [rows, out]."""
+    """Weights as they are: PyTorch's own kernel for the device.
+
+    Weight [out, in], bias [out]; maps rows [rows, in] to [rows, out].
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.out_features, self.in_features = weight.shape
@@ -41,7 +44,10 @@ class Dense:
 
 
 class Reordered:
-    """Weights in oneDNN's blocked layout: 1.2 times (fp32) to 1.7 times (bf16) as fast as the plain one."""
+    """Weights in oneDNN's blocked layout: 1.2 times (fp32) to 1.7 times (bf16) as fast as the plain one.
+
+    Weight [out, in], bias [out]; maps rows [rows, in] to [rows, out].
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.out_features, self.in_features = weight.shape
@@ -61,7 +67,8 @@ class Reordered:
 class HalfHeld:
     """Weights in fp16 times a power of two; rows, products and sums in fp32 (FBGEMM).
 
-    A row's result has the same bits in every batch.
+    Weight [out, in], bias [out]; maps rows [rows, in] to [rows, out]. A row's result has the same bits in every
+    batch.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -87,7 +94,10 @@ def widens_halves() -> bool:
 
 
 def fits_half(weight: Tensor) -> bool:
-    """Tell whether fp16 times a power of two holds all weights, up to losses that no fp32 sum shows."""
+    """Tell whether fp16 times a power of two holds all weights, up to losses that no fp32 sum shows.
+
+    `weight` is [out, in].
+    """
     factor = _half_factor(weight)
     for rows in chunks(weight):
         wide = weight[rows].float() * factor
@@ -97,7 +107,7 @@ def fits_half(weight: Tensor) -> bool:
 
 
 def bytes_of(tensor: Tensor | None) -> int:
-    """Return the bytes of a tensor; 0 for None."""
+    """Return the bytes of a tensor of any shape; 0 for None."""
     return 0 if tensor is None else tensor.nbytes
 
 

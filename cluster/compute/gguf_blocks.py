@@ -42,7 +42,7 @@ class _Groups(NamedTuple):
 
 
 def dequantise(entry: TensorEntry, raw: bytearray, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the tensor of a manifest's entry, in `dtype`.
+    """Return the tensor of a manifest's entry, in the entry's shape and in `dtype`.
 
     By default it is fp32 if it was quantized, otherwise as stored. This also handles safetensors' plain types.
     Rows of `entry.rope_heads` come back in halves order.

@@ -16,7 +16,8 @@ _CUDA_ROWS_MIN = 32
 class Int8:
     """8-bit weights and rows on x86 (FBGEMM): one scale per output channel and per row, sums exact in 32 bits.
 
-    A row's result has the same bits in every batch.
+    Quants are int8 [out, in], scales fp32 [out], bias [out]; rows [rows, in] become [rows, out]. A row's result
+    has the same bits in every batch.
     """
 
     def __init__(self, quants: Tensor, scales: Tensor, bias: Tensor | None, levels: int = 127) -> None:
@@ -37,7 +38,7 @@ class Int8Matmul:
     """The same arithmetic with PyTorch's own integer product: CUDA, and CPUs without FBGEMM.
 
     It was not tested on CUDA. The kernel there needs more than 16 rows, so a few rows are padded, and both
-    features must be multiples of 8.
+    features must be multiples of 8. Shapes are those of `Int8`.
     """
 
     def __init__(self, quants: Tensor, scales: Tensor, bias: Tensor | None) -> None:
@@ -59,7 +60,10 @@ class Int8Matmul:
 
 
 class Int8Weights:
-    """8-bit weights, rows in half precision, for Metal, which has no integer product. Not tested there."""
+    """8-bit weights, rows in half precision, for Metal, which has no integer product. Not tested there.
+
+    Shapes are those of `Int8`.
+    """
 
     def __init__(self, quants: Tensor, scales: Tensor, bias: Tensor | None) -> None:
         self.out_features, self.in_features = quants.shape
@@ -74,7 +78,7 @@ class Int8Weights:
 class Int4:
     """4-bit weights in groups of 32, rows in bf16 (with fp32 rows the kernel takes a reference path).
 
-    Not tested on CUDA and MPS.
+    Maps rows [rows, in] to [rows, out]. Not tested on CUDA and MPS.
     """
 
     def __init__(self, quants: Tensor, scales: Tensor, mins: Tensor, bias: Tensor | None) -> None:

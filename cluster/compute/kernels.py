@@ -148,7 +148,7 @@ def _call_s(linear: Linear, rows: Tensor) -> float:
 
 
 def seconds_of(work: Callable[[], Tensor], device: torch.device) -> float:
-    """Return the seconds that a call computes.
+    """Return the seconds that a call computes; its result may have any shape.
 
     On CPUs this is the calling thread's CPU time, since other processes may use the cores now.
     """

@@ -15,6 +15,7 @@ def rms_norm(weight: Tensor, epsilon: float) -> Apply:
 
     row / sqrt(mean(row ** 2) + epsilon) is written as row / hypot(|row|, sqrt(epsilon * size)), with its factor
     sqrt(size) in the weight. These are four small operations instead of torch's ten, in half the time for one row.
+    `epsilon` has the unit of the mean square.
     """
     size = weight.shape[-1]
     scaled = weight * size**0.5
@@ -29,7 +30,10 @@ def rms_norm(weight: Tensor, epsilon: float) -> Apply:
 
 
 def layer_norm(weight: Tensor, bias: Tensor, epsilon: float) -> Apply:
-    """Return LayerNorm over the last dimension. `weight` and `bias` are [size] in fp32."""
+    """Return LayerNorm over the last dimension. `weight` and `bias` are [size] in fp32.
+
+    `epsilon` has the unit of the variance.
+    """
     shape = (weight.shape[-1],)
 
     def apply(rows: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def int4_groups(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def chunks(weight: Tensor) -> Iterator[slice]:
-    """Yield slices that cover all rows, each of about a quarter million values."""
+    """Yield slices that cover all rows of a weight [out, in], each of about a quarter million values."""
     step = max(1, _CHUNK_VALUES // weight.shape[1])
     for first in range(0, len(weight), step):
         yield slice(first, min(first + step, len(weight)))

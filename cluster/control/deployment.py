@@ -15,7 +15,7 @@ from typing import TypeVar
 import structlog
 
 from cluster import wire
-from cluster.control.holdings import Holdings
+from cluster.control.loaded_stages import Holdings
 from cluster.errors import ClusterError, LinkLost, NodeFailed, PeerRejected
 from cluster.joining.handshake import check_ready
 from cluster.models.manifest import Manifest

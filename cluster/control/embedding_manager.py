@@ -12,8 +12,8 @@ from cluster import wire
 from cluster.control.embedder_place import Held, place_embedder
 from cluster.control.epochs import Epochs
 from cluster.control.owners import Owners
+from cluster.control.quarantine import Rests
 from cluster.control.readiness import Readiness
-from cluster.control.rests import Rests
 from cluster.control.roster import Roster
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.embedding_client import EmbeddingClient
@@ -104,7 +104,8 @@ class EmbeddingManager:
     async def embed(self, request: EmbedRequest, patience_s: float | None = None) -> Embeddings:
         """Answer a request. Repeat it up to RETRIES_MAX times if its machine is lost. Raise GenerationError.
 
-        A request waits `patience_s` seconds for each machine, READY_PATIENCE_S by default.
+        A request waits `patience_s` seconds for each machine, READY_PATIENCE_S by default. Raise
+        ClusterUnavailable if none serves by then.
         """
         for retries_left in range(RETRIES_MAX, -1, -1):
             await self.readiness.wait(READY_PATIENCE_S if patience_s is None else patience_s)

@@ -10,8 +10,8 @@ import structlog
 from cluster import wire
 from cluster.control.deployment import Deployment, Model, Rollout
 from cluster.control.epochs import Epochs
-from cluster.control.holdings import Holdings
-from cluster.control.inquest import Inquest
+from cluster.control.fault_attribution import Inquest
+from cluster.control.loaded_stages import Holdings
 from cluster.control.next_plan import Planning, PlanOptions
 from cluster.control.readiness import Readiness
 from cluster.control.recovery import has_room

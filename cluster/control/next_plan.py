@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from cluster.control.deployment import Deployment, Model
-from cluster.control.holdings import Holdings
-from cluster.control.inquest import Inquest
+from cluster.control.fault_attribution import Inquest
+from cluster.control.loaded_stages import Holdings
 from cluster.control.owners import Owners
 from cluster.control.recovery import with_copies, with_stand_ins
 from cluster.control.roster import Roster

@@ -8,7 +8,7 @@ import structlog
 
 from cluster import wire
 from cluster.control.deployment import Model
-from cluster.control.holdings import Holdings
+from cluster.control.loaded_stages import Holdings
 from cluster.errors import LinkLost
 from cluster.models.stage_spec import StageSpec
 from cluster.plans.plan import PlannedStage

@@ -63,7 +63,7 @@ class StageCost:
             self.coefficients = _fit(list(self._averages.values()))
 
     def seconds(self, rows: float, pairs: float = 0.0) -> float:
-        """Return the expected time of a step on this stage, in seconds."""
+        """Return the expected seconds of a step on this stage: `rows` are computed, `pairs` attend."""
         c0, c1, c2 = self.coefficients
         return c0 + c1 * rows + c2 * pairs
 
@@ -97,11 +97,11 @@ class RingCosts:
         self.links_s = min(self._between)
 
     def step_s(self, rows: float, pairs: float = 0.0) -> float:
-        """Return the time of one step with this many rows, once round an idle ring, in seconds."""
+        """Return the seconds of one step with this many rows and pairs, once round an idle ring."""
         return sum(stage.seconds(rows, pairs) for stage in self.stages) + self.links_s
 
     def slowest_s(self, rows: float, pairs: float = 0.0) -> float:
-        """Return the time of such a step on the slowest stage, in seconds."""
+        """Return the seconds of a step with this many rows and pairs on the slowest stage."""
         return max(stage.seconds(rows, pairs) for stage in self.stages)
 
     def groups(self, sequences: int) -> int:

@@ -9,8 +9,8 @@ import torch
 from cluster import wire
 from cluster.compute.devices import pick_device
 from cluster.engine.actor import act
-from cluster.engine.embedding_desk import EmbeddingDesk
 from cluster.engine.embedding_reception import EmbeddingReception
+from cluster.engine.embedding_table import EmbeddingDesk
 from cluster.net.channel import Door
 from cluster.nodes.process import AgentPipe, prepare
 from cluster.trust.identity import Identity

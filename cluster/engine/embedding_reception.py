@@ -7,8 +7,8 @@ import structlog
 
 from cluster import wire
 from cluster.embedding import Embeddings, EmbedRequest, check_inputs
-from cluster.engine.embedding_desk import EmbeddingDesk
 from cluster.engine.embedding_queue import Job, Outcome
+from cluster.engine.embedding_table import EmbeddingDesk
 from cluster.engine.tickets import rejected
 from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, LinkLost, PeerRejected
 from cluster.models.embedding_model import check_dimensions

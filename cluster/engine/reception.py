@@ -7,7 +7,7 @@ import structlog
 from msgspec.structs import replace
 
 from cluster import wire
-from cluster.engine.head import Head
+from cluster.engine.coordinator import Head
 from cluster.engine.preparation import prepare
 from cluster.engine.seeds import fresh_seed
 from cluster.engine.tickets import CHOICES_MAX, Cancelled, Ticket, places_for, rejected

@@ -17,7 +17,7 @@ from cluster.compute.rows import row_bytes
 from cluster.compute.sampler import Sampler
 from cluster.compute.stage_model import load_stage_model
 from cluster.compute.steps import LoadedStage
-from cluster.engine.ring import RingBroken, RingEnd
+from cluster.engine.pipeline_links import RingBroken, RingEnd
 from cluster.engine.sealing import Seal
 from cluster.errors import ClusterError, LinkError
 from cluster.models.manifest import Manifest

@@ -105,7 +105,10 @@ def read_gguf(paths: list[Path]) -> Gguf:
 
 
 def read_floats(gguf: Gguf, tensor: GgufTensor) -> tuple[float, ...]:
-    """Return the values of a small F32 tensor, in order. Raise ModelUnsupported for another type."""
+    """Return the values of a small F32 tensor, in order and in the unit that the model uses.
+
+    Raise ModelUnsupported for another type.
+    """
     if tensor.dtype != "F32" or tensor.size_bytes > _FLOATS_BYTES_MAX:
         raise ModelUnsupported(f"{tensor.file}: {tensor.name} must be a small F32 tensor, not {tensor.dtype}")
     with (gguf.folder / tensor.file).open("rb") as file:

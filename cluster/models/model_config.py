@@ -67,7 +67,7 @@ class ModelConfig:
         return None if self.get(setting) is None else self.count(setting)
 
     def number(self, setting: str, default: float | None = None) -> float:
-        """Return a number. Raise ModelInvalid for anything else."""
+        """Return a number, in the unit of its setting. Raise ModelInvalid for anything else."""
         value = self.get(setting)
         value = default if value is None else value
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -78,7 +78,10 @@ class ModelConfig:
         return bool(self.get(setting))
 
     def numbers(self, setting: str) -> tuple[float, ...]:
-        """Return a list of numbers; empty if there is none. Raise ModelInvalid for anything else."""
+        """Return a list of numbers, in the unit of the setting; empty if there is none.
+
+        Raise ModelInvalid for anything else.
+        """
         values = self.get(setting) or ()
         if not isinstance(values, list | tuple) or not all(isinstance(v, int | float) for v in values):
             raise ModelInvalid(f"config.json: {self.name(setting)} must be a list of numbers")

@@ -38,9 +38,10 @@ class Rope:
 def read_rope(
     config: ModelConfig, stretching: ModelConfig, theta: float, kinds: tuple[RopeKind, ...], head_dim: int
 ) -> Rope:
-    """Return the rope for `stretching`, an object inside `config`; `theta` is the base if it names none.
+    """Return the rope for `stretching`, an object inside `config`.
 
-    Raise ModelUnsupported for a type that is not in `kinds`, and ModelInvalid for impossible settings.
+    `theta` is the base, a number without unit, if `stretching` names none. Raise ModelUnsupported for a type that
+    is not in `kinds`, and ModelInvalid for impossible settings.
     """
     kind = stretching.get("rope_type") or stretching.get("type") or "default"
     if kind == "su":  # The first name that Phi-3 used.

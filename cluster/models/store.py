@@ -197,7 +197,10 @@ def read_part(source: Path, manifest: Manifest, sha256: str, offset: int) -> tup
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Raise WeightsMismatch if tokenizer, configuration and the like differ from the manifest."""
+    """Raise WeightsMismatch if tokenizer, configuration and the like differ from the manifest.
+
+    Raise ModelNotFound if one cannot be read.
+    """
     for name, entry in manifest.files.items():
         try:
             found = _hash(folder / name)
@@ -269,7 +272,7 @@ class ModelCopy:
     def append(self, sha256: str, content: bytes, total_bytes: int) -> bool:
         """Add the next piece. Return True once the file is complete and its hash is right.
 
-        Raise WeightsMismatch.
+        Raise WeightsMismatch if the hash is wrong, and ModelInvalid if the file exceeds `total_bytes`.
         """
         part = self._part(sha256)
         with part.open("ab") as file:

@@ -12,7 +12,7 @@ from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import Any
 
 from cluster.errors import ClusterBusy, ClusterUnavailable
-from cluster.interpreter import command_of, environment
+from runtime.interpreter import command_of, environment
 
 _MODULE = "cluster.models.template_renderer"
 _REPLY_BYTES_MAX = 2**29

@@ -84,7 +84,10 @@ async def read_frame(
 
 
 async def open_channel(address: wire.Address, identity: Identity, timeout_s: float = 10.0) -> Channel:
-    """Dial a process of the cluster. Raise PeerRejected if another identity answers, LinkLost if none does."""
+    """Dial a process of the cluster. Raise PeerRejected if another identity answers, LinkLost if none does.
+
+    Raise MachineRemoved if the machine was removed from the cluster.
+    """
     channel = await dial(address.host, address.port, identity.client_context(), timeout_s)
     if channel.peer is None or channel.peer.node_id != address.node_id:
         await channel.close()

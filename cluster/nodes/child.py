@@ -9,8 +9,8 @@ import structlog
 
 from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost
-from cluster.interpreter import command_of, environment
 from cluster.net.channel import read_frame
+from runtime.interpreter import command_of, environment
 
 log = structlog.get_logger(__name__)
 

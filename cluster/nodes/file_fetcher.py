@@ -92,7 +92,7 @@ class PeerSource:
 
     @classmethod
     async def open(cls, address: wire.Address, identity: Identity, manifest: Manifest) -> "PeerSource":
-        """Ask a node what it has. Raise LinkError if it cannot be reached or refuses."""
+        """Ask a node what it has. Raise LinkError if it cannot be reached, and PeerRejected if it refuses."""
         channel = await open_channel(address, identity, DIAL_TIMEOUT_S)
         try:
             channel.payload_bytes_max = PART_BYTES

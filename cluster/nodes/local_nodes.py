@@ -11,13 +11,13 @@ import msgspec
 import structlog
 
 from cluster.errors import PeerRejected
-from cluster.interpreter import command_of, environment
 from cluster.nodes.absences import Absences
 from cluster.nodes.node_options import REMOVED_STATUS, NodeOptions
 from cluster.nodes.probe import compute_threads
 from cluster.trust import renewal
 from cluster.trust.addresses import Target
 from cluster.trust.identity import Identity
+from runtime.interpreter import command_of, environment
 
 log = structlog.get_logger(__name__)
 

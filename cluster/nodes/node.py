@@ -15,7 +15,7 @@ from cluster.joining.handshake import PROGRAM
 from cluster.joining.whereabouts import Whereabouts
 from cluster.models.store import PART_BYTES
 from cluster.net.channel import Channel, dial
-from cluster.nodes.crew import Crew
+from cluster.nodes.child_processes import Crew
 from cluster.nodes.file_fetcher import ControllerSource, Fetcher
 from cluster.nodes.file_server import FileDoor
 from cluster.nodes.link_probe import LinkProbe

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from cluster.models.layer_cost import Precision
 from cluster.models.model_card import ModelCard
 from cluster.models.stage_spec import WireFormat
-from cluster.plans.cuts import Fleet
 from cluster.plans.forecast import HEAD_STEP_S, STAGE_STEP_S, Costs, Step
 from cluster.plans.needs import Needs, read_needs
 from cluster.plans.network import Network
+from cluster.plans.partitions import Fleet
 from cluster.plans.planned import Goal, Member, Pin
 from cluster.trust.identity import NodeId
 

@@ -8,11 +8,11 @@ from math import inf
 from cluster.models.layer_cost import Precision
 from cluster.models.stage_spec import WireFormat
 from cluster.plans.candidates import Candidates, Task
-from cluster.plans.cuts import ALONE, Fleet, Ring, best_cut, even
-from cluster.plans.exact_rings import MACHINES_MAX, exact_ring
+from cluster.plans.exact_partitions import MACHINES_MAX, exact_ring
 from cluster.plans.forecast import Costs, RingForecast, in_flight_choices, links_of
+from cluster.plans.partition_search import search_ring
+from cluster.plans.partitions import ALONE, Fleet, Ring, best_cut, even
 from cluster.plans.planned import Member
-from cluster.plans.ring_search import search_ring
 
 # A more even cut may cost this share more than the best one: measurements are no more exact than that.
 _SLACK = 0.02

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from cluster.models.layer_cost import BYTES_PER_VALUE, QUANTIZED, Precision
 from cluster.models.model_card import ModelCard
 from cluster.models.stage_spec import CHUNK_TOKENS
-from cluster.plans.cuts import ALONE, FIRST, LAST, MIDDLE
+from cluster.plans.partitions import ALONE, FIRST, LAST, MIDDLE
 
 BLOCK_TOKENS = 64
 # Rows of a step that live at once: residual, normed, fused projections, attention and the allocator's slack.

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from cluster.plans.choice import Choice
-from cluster.plans.cuts import ALONE, Fleet, Ring, best_cut, caps, cost_s, stage_seconds
 from cluster.plans.forecast import Prediction
+from cluster.plans.partitions import ALONE, Fleet, Ring, best_cut, caps, cost_s, stage_seconds
 from cluster.plans.planned import PlannedStage
 
 

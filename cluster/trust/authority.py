@@ -113,7 +113,7 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path, clock: Callable[[], float] = time.time) -> "Authority":
-        """Load the authority of `folder`, or create one there."""
+        """Load the authority of `folder`, or create one there. `clock` gives seconds since the epoch."""
         if not (folder / KEY_FILE).is_file():
             _found(folder)
         key = serialization.load_pem_private_key((folder / KEY_FILE).read_bytes(), None)
@@ -162,7 +162,8 @@ class Authority:
     def enrol(self, token: str, request_pem: str) -> tuple[str, NodeId]:
         """Return the certificate (PEM) and id of a machine with a valid token, and use the token up.
 
-        Raise PeerRejected for a wrong, used or expired token, or for a request that does not verify.
+        Raise PeerRejected for a wrong, used or expired token, or for a request that does not verify. Raise
+        MachineRemoved if the machine was removed.
         """
         _, secret = read_token(token)
         invitation = self._invitations.get(_digest(secret))
@@ -191,7 +192,7 @@ class Authority:
     def renew(self, node_id: NodeId, request_pem: str) -> str:
         """Return a new certificate (PEM) for a machine that asks over a connection opened with its old one.
 
-        Raise PeerRejected if the request is for another key, or if the machine was removed.
+        Raise PeerRejected if the request is for another key, and MachineRemoved if the machine was removed.
         """
         key, name = _read_request(request_pem)
         if node_id_of(key) != node_id:

@@ -86,7 +86,10 @@ class Identity:
         self._unwritten.clear()
 
     def admit(self, link: ssl.SSLSocket | ssl.SSLObject) -> Peer:
-        """Return the peer of a finished handshake. Raise PeerRejected if it is invalid or a removed machine."""
+        """Return the peer of a finished handshake.
+
+        Raise PeerRejected if it is invalid, MachineRemoved if it was removed.
+        """
         peer = read_peer(link)
         if peer.node_id in self.removed():
             raise MachineRemoved(peer.node_id)

@@ -53,7 +53,7 @@ class MachineBook:
 
     @classmethod
     def open(cls, file: Path, clock: Callable[[], float] = time.time) -> "MachineBook":
-        """Load the book, or begin an empty one."""
+        """Load the book, or begin an empty one. `clock` gives seconds since the epoch."""
         book = cls(file, clock)
         if file.is_file():
             book._records = msgspec.json.decode(file.read_bytes(), type=dict[NodeId, MachineRecord])

@@ -19,7 +19,7 @@ from accounting.ledger.balances import balance
 from accounting.tables import account_table
 from demo.processes import first_line, running
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 
 PATIENCE_S = 60.0
 LOOK_S = 0.2

@@ -12,7 +12,7 @@ from cluster.models.model_card import ModelCard
 from gateway.advice.advice import Advice, advise
 from gateway.advice.model_shape import read_shape
 from gateway.advice.question import AdviceQuestion, CloudPrice, OwnCost, PoolCopy, is_same_model
-from gateway.pool.lane import PoolLane
+from gateway.lanes.pool.lane import PoolLane
 from gateway.services import Services
 from gateway.settings import CostsSettings, Settings
 

@@ -16,9 +16,9 @@ from cluster.trust.identity import NodeId
 from gateway.api import audit, keys, me, model_terms, pauses, people, quotas, sales, sellers
 from gateway.api.authority import HEADER, Authority, Operator
 from gateway.api.fields import Body, Named
-from gateway.errors import Conflict, NotFound
-from gateway.records.request_log import ROWS_MAX
+from gateway.billing.request_log import ROWS_MAX
 from gateway.services import Services
+from runtime.errors import Conflict, NotFound
 
 __all__ = ["HEADER", "Admin", "describe", "router"]
 
@@ -60,7 +60,10 @@ for part in (people, keys, quotas, audit, me, pauses, model_terms, sales, seller
 
 @router.post("/tokens")
 async def create_token(authority: Operator, request: Request, aside: bool = False) -> dict[str, Any]:
-    """A join token for one machine, and where that machine finds the cluster; with `aside` it joins drained."""
+    """A join token for one machine, and where that machine finds the cluster; with `aside` it joins drained.
+
+    Raises Conflict if too many join tokens are outstanding.
+    """
     cluster: Target = request.app.state.cluster
     await _write_down(authority, "token.create", "cluster")
     controller = authority.services.controller
@@ -102,7 +105,10 @@ async def list_machines(services: Admin) -> list[dict[str, Any]]:
 
 @router.post("/machines/{name}/remove")
 async def remove_machine(authority: Operator, name: Named) -> dict[str, Any]:
-    """Put a machine out at once; its work goes on elsewhere."""
+    """Put a machine out at once; its work goes on elsewhere.
+
+    Raises NotFound if no machine has this name.
+    """
     controller = authority.services.controller
     try:
         node_id = controller.machine(name)
@@ -115,7 +121,10 @@ async def remove_machine(authority: Operator, name: Named) -> dict[str, Any]:
 
 @router.post("/machines/{name}/drain")
 async def drain_machine(authority: Operator, name: Named, undo: bool = False) -> dict[str, Any]:
-    """Move a machine's work elsewhere; with `undo` it takes part again."""
+    """Move a machine's work elsewhere; with `undo` it takes part again.
+
+    Raises NotFound if no machine has this name.
+    """
     controller = authority.services.controller
     try:
         node_id = controller.machine(name)
@@ -128,7 +137,11 @@ async def drain_machine(authority: Operator, name: Named, undo: bool = False) ->
 
 @router.post("/machines/{name}/rename")
 async def rename_machine(authority: Operator, name: Named, wanted: NewName) -> dict[str, Any]:
-    """Call a machine otherwise than it does itself, wherever it is shown, until it is given its own name again."""
+    """Call a machine otherwise than it does itself, wherever it is shown, until it is given its own name again.
+
+    Raises NotFound if no machine has this name, and Conflict if the new name is taken or `cluster.owners` has
+    either name.
+    """
     services = authority.services
     controller, owners = services.controller, services.settings.cluster.owners
     try:
@@ -157,7 +170,10 @@ async def _write_down(authority: Authority, action: str, target: str, after: dic
 
 @router.post("/plan")
 async def draft_plan(services: Admin, question: PlanQuestion) -> dict[str, Any]:
-    """What would be planned now, beside the plan that serves. Nothing changes."""
+    """What would be planned now, beside the plan that serves. Nothing changes.
+
+    Raises NotFound if a named machine or the model is not there.
+    """
     try:
         draft = await services.controller.draft_plan(question.without, including=question.including)
     except (MachineUnknown, ModelNotFound) as error:

@@ -17,8 +17,8 @@ from gateway.advice.facts import advice_facts
 from gateway.advice.service import Wishes, ask_advice
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Body
-from gateway.errors import Conflict, NotFound, RequestInvalid
 from gateway.services import Services
+from runtime.errors import Conflict, NotFound, RequestInvalid
 
 router = APIRouter(prefix="/admin")
 
@@ -43,7 +43,10 @@ class NewModel(Body):
 
 @router.post("/advise")
 async def show_advice(authority: Operator, question: ModelQuestion) -> dict[str, Any]:
-    """Every way to have the model answered, the best of them, why, and when own machines pay."""
+    """Every way to have the model answered, the best of them, why, and when own machines pay.
+
+    Raises NotFound if there is no such model, and RequestInvalid if it cannot be used.
+    """
     wishes = Wishes(question.context_tokens, question.precision, question.compare)
     try:
         found = await ask_advice(authority.services, question.model, wishes)

@@ -6,12 +6,13 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from gateway.data_folder import ADMIN_HEADER
-from gateway.errors import KeyInvalid, NotFound, RoleForbids
+from gateway.errors import RoleForbids
 from gateway.identity.audit import Actor
 from gateway.identity.caller import HOME, Caller
 from gateway.identity.directory import Directory
 from gateway.services import Services
+from runtime.data_folder import ADMIN_HEADER
+from runtime.errors import KeyInvalid, NotFound
 
 HEADER = ADMIN_HEADER
 
@@ -45,7 +46,10 @@ class Authority:
 
 
 async def admitted(request: Request) -> Authority:
-    """Admit a key, or the machine's token: each start makes a new one, readable only in the data folder."""
+    """Admit a key, or the machine's token: each start makes a new one, readable only in the data folder.
+
+    Raises KeyInvalid if the token is wrong or no key was sent.
+    """
     services: Services = request.app.state.services
     address = request.client.host if request.client else ""
     given = request.headers.get(HEADER)

@@ -15,11 +15,11 @@ from gateway.api.files import LASTS_S_MAX, LASTS_S_MIN
 from gateway.api.openai_pages import PAGE_MAX, page
 from gateway.batches.batch import WINDOW_S, Batch, new_batch_id
 from gateway.batches.batches import Batches
-from gateway.errors import NotFound, RequestInvalid
+from gateway.dialects.openai.reader import decode
+from gateway.dialects.stored_responses.store import owner_of
 from gateway.identity.caller import Caller
-from gateway.openai.reader import decode
-from gateway.responses.store import owner_of
 from gateway.services import Services
+from runtime.errors import NotFound, RequestInvalid
 
 router = APIRouter(prefix="/v1/batches")
 

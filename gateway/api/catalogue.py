@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.dialects.openai import DOES, GENERATES
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Lane, Offer
 from gateway.lanes.features import ABILITIES
-from gateway.openai import DOES, GENERATES
 from gateway.services import Services
 
 

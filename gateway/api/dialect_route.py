@@ -6,7 +6,9 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from gateway.errors import ApiError, GatewayError, RequestInvalid, to_api_error
+from gateway.errors import to_api_error
+from runtime.errors import RequestInvalid, ServiceError
+from runtime.http.api_error import ApiError
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -26,7 +28,7 @@ def route_class(error_body: Callable[[ApiError], bytes]) -> type[APIRoute]:
                     place = ".".join(map(str, problem["loc"][1:]))
                     text = problem["msg"].removeprefix("Value error, ")
                     refused = to_api_error(RequestInvalid(f"{place}: {text}", param=place))
-                except GatewayError as error:
+                except ServiceError as error:
                     refused = to_api_error(error)
                 headers = {name.decode(): value.decode() for name, value in refused.headers}
                 return Response(error_body(refused), refused.status, headers, "application/json")

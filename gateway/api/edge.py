@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import BodyTooLarge, KeyInvalid, NotFound, RequestInvalid
 from gateway.identity.caller import Caller
-from gateway.request_ids import HEADER, new_request_id
 from gateway.services import Services
+from runtime.errors import BodyTooLarge, KeyInvalid, NotFound, RequestInvalid
+from runtime.request_ids import HEADER, new_request_id
 
 BODY_TIMEOUT_S = 30.0
 

@@ -11,9 +11,9 @@ from gateway.api.fields import Named, Wanted
 from gateway.api.openai_pages import page
 from gateway.batches.files import FileRegistry
 from gateway.batches.forms import UploadForm, read_upload
-from gateway.errors import RequestInvalid
-from gateway.responses.store import owner_of
+from gateway.dialects.stored_responses.store import owner_of
 from gateway.services import Services
+from runtime.errors import RequestInvalid
 
 router = APIRouter(prefix="/v1/files")
 

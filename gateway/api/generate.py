@@ -6,20 +6,21 @@ from functools import partial
 import structlog
 
 from gateway.dialects.base import Route, Writer
+from gateway.dialects.model_loading import Upkeep, UpkeepAsked, answer_of
 from gateway.dialects.routes import ROUTES
-from gateway.dialects.upkeep import Upkeep, UpkeepAsked, answer_of
-from gateway.errors import ApiError, RoleForbids, to_api_error
+from gateway.errors import RoleForbids, to_api_error
 from gateway.http.exchange import Exchange, Headers
-from gateway.http.proxies import TrustedProxies
 from gateway.identity.caller import Caller
-from gateway.journey.client import Client
-from gateway.journey.guest_requests import host
-from gateway.journey.heads import printable
-from gateway.journey.serve import serve
-from gateway.journey.upkeep import look_after
 from gateway.lanes.base import Call
-from gateway.request_ids import HEADER
+from gateway.requests.client import Client
+from gateway.requests.model_loading import look_after
+from gateway.requests.preemptible_requests import host
+from gateway.requests.response_headers import printable
+from gateway.requests.serve import serve
 from gateway.services import Services
+from runtime.http.api_error import ApiError
+from runtime.http.proxies import TrustedProxies
+from runtime.request_ids import HEADER
 
 log = structlog.get_logger(__name__)
 

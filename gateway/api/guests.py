@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request
 
 from gateway.api.authority import Operator
 from gateway.api.idle import IdleWatch
-from gateway.guests.agent import AgentWord
-from gateway.guests.key import issue_guest_key
+from gateway.lanes.preemptible.agent import AgentWord
+from gateway.lanes.preemptible.key import issue_guest_key
 
 WAIT_S_MAX = 60.0
 

@@ -8,9 +8,9 @@ import asyncio
 import time
 from dataclasses import dataclass, field, replace
 
-from gateway.guests.admission import OWN
-from gateway.guests.sensors import gpu_percent, is_on_battery
-from gateway.guests.spare import SpareModel, spare_models
+from gateway.lanes.preemptible.admission import OWN
+from gateway.lanes.preemptible.sensors import gpu_percent, is_on_battery
+from gateway.lanes.preemptible.spare import SpareModel, spare_models
 from gateway.services import Services
 
 LOOK_EVERY_S = 0.25

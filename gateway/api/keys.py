@@ -13,12 +13,13 @@ from gateway.api.authority import Authority, Manager
 from gateway.api.delegation import OfSession, refuse_more_than_own
 from gateway.api.fields import Body, Named, PageCursor, PageLimit, Text, Texts, Wanted, as_cursor
 from gateway.api.people import person_of
-from gateway.errors import NotFound, RequestInvalid, RoleForbids
+from gateway.errors import RoleForbids
 from gateway.identity.key_rows import KeyRow, KeyTerms
 from gateway.identity.keys import KEY_LASTS_MAX_S, IssuedKey
 from gateway.identity.people import Person, checked_name
 from gateway.pages import PAGE_MAX, cut
 from gateway.settings.base import LaneName, Privacy
+from runtime.errors import NotFound, RequestInvalid
 
 router = APIRouter(prefix="/keys")
 
@@ -128,7 +129,10 @@ def rotate_key(authority: Manager, key: Named, wanted: Rotation) -> dict[str, An
 
 @router.delete("/{key}")
 def revoke_key(authority: Manager, key: Named) -> dict[str, Any]:
-    """End a key for good."""
+    """End a key for good.
+
+    Raises NotFound if the key has already ended.
+    """
     row = _key_of(authority, key)
     if not authority.services.keys.revoke(row.key_id, authority.actor):
         raise NotFound(f"no valid key has the id or prefix {key}")

@@ -11,11 +11,12 @@ from accounting.money import format_usd
 from gateway.api.authority import AnyCaller, Authority
 from gateway.api.fields import Named, PageCursor, PageLimit
 from gateway.api.keys import key_page
-from gateway.errors import NotFound, RequestInvalid, RoleForbids
+from gateway.errors import RoleForbids
 from gateway.identity.caller import Caller
 from gateway.identity.key_queries import usage_of
 from gateway.identity.quotas import facts
 from gateway.pages import PAGE_MAX
+from runtime.errors import NotFound, RequestInvalid
 
 router = APIRouter(prefix="/me")
 

@@ -9,8 +9,8 @@ from accounting.errors import AmountInvalid
 from accounting.money import Nano, format_usd, parse_usd
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Body
-from gateway.errors import RequestInvalid
-from gateway.pool.model_terms import Alias, OwnPrice
+from gateway.billing.model_terms import Alias, OwnPrice
+from runtime.errors import RequestInvalid
 
 router = APIRouter()
 

@@ -9,8 +9,8 @@ from starlette.routing import Route
 
 from gateway.api.catalogue import Entry, catalogue, find_entry
 from gateway.api.edge import authenticate
+from gateway.dialects.openai import model_entry
 from gateway.errors import ModelUnknown
-from gateway.openai import model_entry
 from gateway.services import Services
 
 

@@ -11,10 +11,11 @@ from gateway.api.catalogue import Entry, catalogue, find_entry
 from gateway.api.dialect_route import route_class
 from gateway.api.edge import authenticate, read_body
 from gateway.dialects.ollama.errors import error_body
-from gateway.errors import ModelUnknown, RequestInvalid
-from gateway.openai import ModelName
-from gateway.openai.reader import decode
+from gateway.dialects.openai import ModelName
+from gateway.dialects.openai.reader import decode
+from gateway.errors import ModelUnknown
 from gateway.services import Services
+from runtime.errors import RequestInvalid
 
 router = APIRouter(prefix="/api", route_class=route_class(error_body))
 
@@ -60,7 +61,10 @@ async def running(request: Request) -> Json:
 
 @router.post("/show")
 async def show(request: Request) -> Json:
-    """What a model can do, in Ollama's words."""
+    """What a model can do, in Ollama's words.
+
+    Raises RequestInvalid if no model is named, and ModelUnknown if the caller may not use it.
+    """
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)

@@ -7,10 +7,11 @@ from fastapi import APIRouter
 
 from gateway.api.authority import Authority, Manager, Operator
 from gateway.api.fields import Body, Named, PageCursor, PageLimit, Text, Wanted, as_cursor
-from gateway.errors import Conflict, RoleForbids
+from gateway.errors import RoleForbids
 from gateway.identity.people import Organization, Person
 from gateway.pages import PAGE_MAX, cut
 from gateway.settings.base import Role
+from runtime.errors import Conflict
 
 router = APIRouter()
 

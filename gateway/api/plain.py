@@ -9,8 +9,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from accounting.errors import LedgerError
 from gateway.api import health, models
-from gateway.errors import GatewayError, to_api_error
+from gateway.errors import to_api_error
 from gateway.services import Services
+from runtime.errors import ServiceError
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,7 @@ async def _answer(route: Route, scope: Scope, receive: Receive, send: Send) -> N
 
 def error_response(error: Exception, path: str) -> Response:
     """Any error in OpenAI's shape; a defect's own words are for the log alone."""
-    if not isinstance(error, GatewayError | LedgerError):
+    if not isinstance(error, ServiceError | LedgerError):
         log.error("request failed", path=path, exc_info=error)
     answer = to_api_error(error)
     headers = {name.decode(): value.decode() for name, value in answer.headers}

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Body, Named
-from gateway.errors import NotFound, RequestInvalid
-from gateway.pool.announced import announced
-from gateway.pool.kinds.catalogue import KINDS_OF_BACKEND
-from gateway.pool.lane import PoolLane
-from gateway.pool.scan import HOSTS_MAX, PORTS_MAX, Found, places, scan
+from gateway.lanes.pool.announced import announced
+from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
+from gateway.lanes.pool.lane import PoolLane
+from gateway.lanes.pool.scan import HOSTS_MAX, PORTS_MAX, Found, places, scan
 from gateway.settings.pool import PoolBackend
+from runtime.errors import NotFound, RequestInvalid
 
 _MODELS_SHOWN = 50
 
@@ -68,7 +68,10 @@ async def drain_backend(
 
 @router.post("/scan")
 async def scan_hosts(authority: Operator, question: ScanQuestion) -> dict[str, Any]:
-    """Servers of models at those hosts, or announced in this network, each with the entry that would add it."""
+    """Servers of models at those hosts, or announced in this network, each with the entry that would add it.
+
+    Raises RequestInvalid if there is neither a host nor `mdns`.
+    """
     if not question.hosts and not question.mdns:
         raise RequestInvalid("hosts: name hosts to look at, or set mdns", param="hosts")
     lane = _lane(authority)

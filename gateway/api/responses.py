@@ -10,9 +10,9 @@ from gateway.api.edge import authenticate, read_body
 from gateway.api.token_count import counting, prompt_tokens
 from gateway.dialects.responses.conversation import resolve
 from gateway.dialects.responses.requests import read_responses
-from gateway.errors import NotFound, RequestInvalid
-from gateway.responses.store import StoredResponse, owner_of
+from gateway.dialects.stored_responses.store import StoredResponse, owner_of
 from gateway.services import Services
+from runtime.errors import NotFound, RequestInvalid
 
 router = APIRouter(prefix="/v1/responses")
 
@@ -21,7 +21,10 @@ Json = dict[str, Any]
 
 @router.get("/{response_id}")
 async def get_response(request: Request, response_id: str, stream: bool = False) -> Response:
-    """A stored response of one's own."""
+    """A stored response of one's own.
+
+    Raises RequestInvalid for `stream`.
+    """
     if stream:
         raise RequestInvalid("stream: a stored response is whole; ask for it without", param="stream")
     stored = await _find(request, response_id)
@@ -39,7 +42,10 @@ async def delete_response(request: Request, response_id: str) -> Json:
 
 @router.post("/{response_id}/cancel")
 async def cancel_response(request: Request, response_id: str) -> Json:
-    """Always refused: nothing runs in the background here, and a caller that hangs up has cancelled."""
+    """Always refused: nothing runs in the background here, and a caller that hangs up has cancelled.
+
+    Raises RequestInvalid in every case.
+    """
     await _find(request, response_id)
     raise RequestInvalid("This response is whole already: it was not made in the background.", param="response_id")
 
@@ -52,7 +58,10 @@ async def list_input_items(
     order: Literal["asc", "desc"] = "desc",
     after: Annotated[str | None, Query(max_length=256)] = None,
 ) -> Json:
-    """What was said in a stored response's request, a page at a time."""
+    """What was said in a stored response's request, a page at a time.
+
+    Raises NotFound if the response has no item `after`.
+    """
     stored = await _find(request, response_id)
     items: list[Json] = [_as_resource(item) for item in json.loads(stored.input)]
     if order == "desc":

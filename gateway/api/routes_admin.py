@@ -9,10 +9,10 @@ from pydantic import ConfigDict, Field
 
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Body, Text
-from gateway.errors import NotFound, RequestInvalid
+from gateway.dialects.openai import Kind, read_request
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
-from gateway.openai import Kind, read_request
+from runtime.errors import NotFound, RequestInvalid
 
 router = APIRouter(prefix="/admin/route")
 

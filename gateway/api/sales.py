@@ -9,7 +9,7 @@ from accounting.money import UsdAmount, format_usd
 from accounting.rules.sales import sold
 from gateway.api.authority import Operator
 from gateway.api.fields import Body, Text
-from market.channels.terms import LANES_MAX
+from market.protocol.channels.terms import LANES_MAX
 
 router = APIRouter()
 

@@ -6,16 +6,19 @@ from fastapi import APIRouter
 
 from accounting.money import format_usd
 from gateway.api.authority import Operator
-from gateway.errors import NotFound
-from gateway.lanes.market import MarketLane
-from market.offers import OnOffer
+from gateway.lanes.market.lane import MarketLane
+from market.protocol.offers import OnOffer
+from runtime.errors import NotFound
 
 router = APIRouter()
 
 
 @router.get("/market/sellers")
 async def show_sellers(operator: Operator) -> dict[str, Any]:
-    """Sellers as the buyer saw them last, and what was looked at of each; no model is vouched for."""
+    """Sellers as the buyer saw them last, and what was looked at of each; no model is vouched for.
+
+    Raises NotFound if this gateway does not buy on the market.
+    """
     lane = operator.services.lanes.get("market")
     if not isinstance(lane, MarketLane):
         raise NotFound("This gateway buys nothing on the market: market.buy_for is empty.")

@@ -9,10 +9,11 @@ import orjson
 from cluster.errors import GenerationError, ModelError
 from gateway.api.catalogue import find_entry
 from gateway.dialects.base import Question
-from gateway.errors import ModelUnknown, Overloaded
+from gateway.dialects.openai.prompt_estimate import estimate_prompt
+from gateway.errors import ModelUnknown
 from gateway.identity.caller import Caller
-from gateway.openai.prompt_estimate import estimate_prompt
 from gateway.services import Services
+from runtime.errors import Overloaded
 
 _PATIENCE_S = 10.0
 

@@ -8,7 +8,7 @@ from collections.abc import Container
 from hashlib import sha256
 from pathlib import Path
 
-from gateway.errors import BodyTooLarge
+from runtime.errors import BodyTooLarge
 
 _PLACE = "place"
 

@@ -17,9 +17,9 @@ from gateway.batches.batch import UNFINISHED, Batch
 from gateway.batches.file import Purpose, StoredFile, new_file_id
 from gateway.batches.file_store import FileStore, open_private
 from gateway.batches.tables import batch_table, file_table
-from gateway.errors import BodyTooLarge, Conflict, NotFound, RateLimited
 from gateway.settings.batches import BatchesSettings
 from gateway.storage import keeping
+from runtime.errors import BodyTooLarge, Conflict, NotFound, RateLimited
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.types import Message, Receive, Scope
 
 from gateway.batches.files import Upload
-from gateway.errors import RequestInvalid
+from runtime.errors import RequestInvalid
 
 # A client that sends nothing for this long, or takes this long in total, is dropped.
 PIECE_TIMEOUT_S = 30.0

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.dialects.base import Question, Route
 from gateway.dialects.routes import ROUTES
-from gateway.errors import GatewayError, RequestInvalid
+from runtime.errors import RequestInvalid, ServiceError
 
 CUSTOM_ID_CHARS = 512
 
@@ -83,13 +83,13 @@ def read_line(line: int, raw: bytes, body_bytes_max: int) -> tuple[Item, str, st
 
 
 def read_question(endpoint: str, body: bytes) -> Question:
-    """Return a line's request. Raises LineInvalid."""
+    """Return a line's request. Raises LineInvalid, also in place of a RequestInvalid of its endpoint."""
     try:
         question = route_of(endpoint).read(body)
         if question.request.is_stream:
             text = "stream is not supported in batches. Leave it out."
             raise RequestInvalid(text, param="stream", code="invalid_value")
-    except GatewayError as error:
+    except ServiceError as error:
         param = f"body.{error.param}" if error.param else "body"
         raise LineInvalid(error.code or "invalid_request", error.message, param) from None
     return question

@@ -8,7 +8,7 @@ import asyncio
 
 import structlog
 
-from gateway.records.clerk import Booked
+from gateway.billing.settlement_worker import Booked
 
 log = structlog.get_logger(__name__)
 

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from gateway.batches.batch import CANCELLABLE, ENDS, UNFINISHED, Batch, End, Status
 from gateway.batches.file import StoredFile
 from gateway.batches.tables import batch_table, file_table
-from gateway.errors import Conflict, NotFound, RateLimited
 from gateway.identity import audit
 from gateway.identity.audit import Actor
+from runtime.errors import Conflict, NotFound, RateLimited
 
 # Ended batches that are kept for each user.
 ROWS_PER_PERSON_MAX = 10_000

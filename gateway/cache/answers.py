@@ -10,10 +10,10 @@ from gateway.cache.fingerprint import Fingerprint, fingerprint, is_deterministic
 from gateway.cache.recording_body import RecordingBody
 from gateway.cache.semantic_index import Point, SemanticIndex
 from gateway.cache.stored import AnswerStore, StoredAnswer
+from gateway.dialects.openai import GENERATES
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Meter
 from gateway.lanes.body import BytesBody
-from gateway.openai import GENERATES
 from gateway.settings.base import Privacy
 from gateway.settings.cache import CacheSettings
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 from msgspec import structs
 
 from accounting.metering.delivered import Delivered
-from gateway.errors import LaneBrokeOff
 from gateway.lanes.base import Answer, Meter, Out
 from gateway.lanes.transcript import Transcript
+from runtime.errors import LaneBrokeOff
 
 # Beyond this size no one can join, and the answer is not stored.
 BYTES_MAX = 4 * 2**20

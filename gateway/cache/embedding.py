@@ -9,15 +9,16 @@ import msgspec
 import structlog
 
 from cluster.errors import GenerationError
-from gateway.errors import GatewayError, LaneBusy, LaneFailed
+from gateway.dialects.openai import EmbeddingRequest, Extras
+from gateway.errors import LaneBusy
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Lane, Offer
-from gateway.openai import EmbeddingRequest, Extras
-from gateway.queueing.turns import Turns
-from gateway.request_ids import new_request_id
 from gateway.routing.decision import Decision
+from gateway.routing.queueing.turns import Turns
 from gateway.routing.router import Router
 from gateway.settings.base import LaneName, Privacy
+from runtime.errors import LaneFailed, ServiceError
+from runtime.request_ids import new_request_id
 
 log = structlog.get_logger(__name__)
 
@@ -52,11 +53,14 @@ class Embedder:
         self._model = model
 
     async def __call__(self, caller: Caller, privacy: Privacy, text: str) -> list[float] | None:
-        """Return the embedding; None if it is not available now, and the cache is then not searched by meaning."""
+        """Return the embedding, in the units of its model; None if it is not available now.
+
+        Without it the cache is not searched by meaning.
+        """
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await self._ask(replace(caller, lanes=caller.lanes & OWN, models=None), privacy, text)
-        except (GatewayError, GenerationError, TimeoutError, msgspec.DecodeError) as error:
+        except (ServiceError, GenerationError, TimeoutError, msgspec.DecodeError) as error:
             log.warning("a question is not embedded", model=self._model, reason=str(error) or type(error).__name__)
             return None
 

@@ -6,9 +6,9 @@ from hashlib import blake2b
 
 import msgspec
 
+from gateway.dialects.openai import ChatRequest, EmbeddingRequest
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
-from gateway.openai import ChatRequest, EmbeddingRequest
 from gateway.settings.base import Privacy
 
 # Fields about the caller, not the request. The `millrace` fields that decide who may answer are in the scope.

@@ -24,7 +24,10 @@ _decoder = msgspec.msgpack.Decoder(StoredAnswer)
 
 
 class RemoteAnswerStore:
-    """The same answers under the same fingerprints as in the process, with the same lifetime."""
+    """The same answers under the same fingerprints as in the process, with the same lifetime.
+
+    `clock` gives seconds that never go back.
+    """
 
     def __init__(
         self, redis: Redis, prefix: str, lasts_s: int, clock: Callable[[], float] = time.monotonic

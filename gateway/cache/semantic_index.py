@@ -54,7 +54,7 @@ class SemanticIndex:
 
     A context is everything around the question: tenant, privacy, model, parameters and the conversation before it.
     A question is forgotten with its answer: after `lasts_s`, or when a caller finds the answer missing. The oldest
-    questions make room.
+    questions make room. `similarity_min` is a cosine from 0 to 1; `clock` gives seconds that never go back.
     """
 
     def __init__(
@@ -80,7 +80,10 @@ class SemanticIndex:
         return len(self._by_age) * self._question_bytes
 
     def place(self, vector: Sequence[float]) -> Point | None:
-        """Return where a question lies among the others; None for a vector without a direction."""
+        """Return where a question lies among the others; None for a vector without a direction.
+
+        `vector` is an embedding in any unit: only its direction counts.
+        """
         norm = math.hypot(*vector)
         if not 0 < norm < math.inf:
             return None

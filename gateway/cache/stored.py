@@ -17,7 +17,7 @@ class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AnswerStore:
-    """The most recently used answers. One event loop owns it."""
+    """The most recently used answers. One event loop owns it. `clock` gives seconds that never go back."""
 
     def __init__(
         self, entries_max: int, bytes_max: int, lasts_s: float, clock: Callable[[], float] = time.monotonic

@@ -10,8 +10,8 @@ from gateway.cli import output
 from gateway.cli.completion import Model
 from gateway.cli.gateway_client import ask
 from gateway.cli.serving import AsJson, DataDir, settings_from
-from gateway.data_folder import DataFolder
 from gateway.settings import Settings
+from runtime.data_folder import DataFolder
 
 _ADVICE_S = 120.0
 # The id of this machine if no gateway runs.

@@ -46,13 +46,13 @@ def cancel(
     from gateway.batches.store import BatchStore
     from gateway.cli.directory import BY
     from gateway.cli.store import open_store
-    from gateway.errors import GatewayError
+    from runtime.errors import ServiceError
 
     settings = settings_from(data_dir)
     with open_store(settings) as (read, write):
         try:
             stopped = BatchStore(read, write, settings.batches.per_person_max).cancel(None, batch, BY)
-        except GatewayError as error:
+        except ServiceError as error:
             output.fail(error.message)
     if as_json:
         output.data(stopped.as_api())

@@ -118,9 +118,9 @@ def _book(
 ) -> None:
     """Post the entry and log it: action, target, reason. A debtor's new credits settle their debt first."""
     from accounting.money import format_usd
+    from gateway.billing.ledger_service import Books
     from gateway.cli.directory import BY, open_directory
     from gateway.cli.store import with_books
-    from gateway.records.books import Books
 
     async def act(books: Books) -> "Posted":
         posted = await books.book(posting)

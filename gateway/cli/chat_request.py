@@ -95,7 +95,7 @@ async def answer(
     """
     import httpx
 
-    from gateway.sse import EventSplitter
+    from runtime.sse import EventSplitter
 
     began_s, stream, events = time.perf_counter(), _Stream(), EventSplitter()
     question = body | {"stream": True, "stream_options": {"include_usage": True}}

@@ -6,8 +6,9 @@ from typing import Any
 import typer
 
 from gateway.cli.gateway_client import peek
-from gateway.data_folder import DataFolder
-from gateway.settings import SettingsInvalid, read_settings
+from gateway.settings import read_settings
+from runtime.data_folder import DataFolder
+from runtime.settings import SettingsInvalid
 
 _SHOWN_MAX = 200
 

@@ -69,7 +69,7 @@ def grant(
 ) -> None:
     """Give promotional credits that expire. Example: millrace credit grant 2.00 --user ann --days 90"""
     from accounting.money import parse_usd
-    from accounting.spending.lots import Lot
+    from accounting.spending.credit_grants import Lot
     from gateway.cli.store import open_store, saying_what_is_wrong, with_books
 
     settings, name = settings_from(data_dir), credit_id or uuid.uuid4().hex
@@ -92,10 +92,10 @@ def list_credits(
     """Show a user's credits in charge order. Example: millrace credit list --user ann"""
     from accounting.money import format_usd
     from accounting.rules.held import Payer
-    from accounting.spending.purses import credits_of
+    from accounting.spending.funding_sources import credits_of
     from gateway.cli.store import open_store
-    from gateway.errors import NotFound
     from gateway.identity.people import People
+    from runtime.errors import NotFound
 
     with open_store(settings_from(data_dir)) as (read, write):
         try:
@@ -141,7 +141,7 @@ def _tell(settings: Settings, given: Given, posted: "Posted", *, as_json: bool) 
 
 def _end_ns(read: "Sessions", lot_id: str, days: int) -> int:
     """Return when a grant expires; a repeated grant keeps its first expiry."""
-    from accounting.spending.lots import lot_named
+    from accounting.spending.credit_grants import lot_named
 
     with read() as session:
         found = lot_named(session, lot_id)
@@ -154,8 +154,8 @@ def _end_ns(read: "Sessions", lot_id: str, days: int) -> int:
 
 def _organization(settings: Settings, id_or_name: str) -> str:
     from gateway.cli.store import open_store
-    from gateway.errors import NotFound
     from gateway.identity.people import People
+    from runtime.errors import NotFound
 
     with open_store(settings, make=True) as (read, write):
         try:
@@ -167,8 +167,8 @@ def _organization(settings: Settings, id_or_name: str) -> str:
 def refuse_unknown(settings: Settings, user: str) -> None:
     """End the command for an unknown user: the first user added under this name could spend the credits."""
     from gateway.cli.store import open_store
-    from gateway.errors import NotFound
     from gateway.identity.people import People
+    from runtime.errors import NotFound
 
     with open_store(settings, make=True) as (read, write):
         try:

@@ -6,12 +6,13 @@ from contextlib import contextmanager
 
 from gateway.cli import output
 from gateway.cli.store import Sessions, open_store
-from gateway.errors import GatewayError, RequestInvalid
 from gateway.identity.audit import Actor
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
 from gateway.identity.secret import has_secret, open_secret
-from gateway.settings import Settings, SettingsInvalid
+from gateway.settings import Settings
+from runtime.errors import RequestInvalid, ServiceError
+from runtime.settings import SettingsInvalid
 
 BY = Actor("machine", "command line")
 
@@ -34,7 +35,7 @@ def open_directory(settings: Settings, *, make: bool = False, with_secret: bool 
             yield Directory.of(keys, settings.identity, settings.policy.lanes, read, write)
         except RequestInvalid as error:
             output.fail(error.message, output.WRONG_USAGE)
-        except GatewayError as error:
+        except ServiceError as error:
             output.fail(error.message)
 
 

@@ -12,8 +12,8 @@ import typer
 from gateway.cli import output
 from gateway.cli.gateway_client import TIMEOUT_S, as_person, ask, borrowed_key, peek, refuse
 from gateway.cli.serving import AsJson, DataDir, settings_from
-from gateway.data_folder import DataFolder
 from gateway.settings import Settings
+from runtime.data_folder import DataFolder
 
 _ID_CHARS = 12
 

@@ -17,8 +17,8 @@ from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:
-    from gateway.friends.balance import Balance
-    from gateway.friends.credit_line_service import CreditLineService
+    from market.credit_lines.balance import Balance
+    from market.credit_lines.credit_line_service import CreditLineService
 
 app = typer.Typer(help="Credit lines with trading partners, without a marketplace.", no_args_is_help=True)
 
@@ -43,7 +43,7 @@ def invite(
 ) -> None:
     """Offer a credit line. Example: millrace friend invite 5f0c...e1 --they-owe 5.00 --we-owe 5.00"""
     from accounting.money import parse_usd
-    from gateway.friends.credit_line_service import LineOffer
+    from market.credit_lines.credit_line_service import LineOffer
 
     with _desk(data_dir) as desk:
         wanted = LineOffer(friend, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
@@ -145,11 +145,11 @@ def _desk(data_dir: Path | None) -> Generator["CreditLineService"]:
     """Yield the lines of the data folder; end the command with one line on an error."""
     from accounting.errors import AmountInvalid
     from accounting.proofs.signing_key import SigningKeyUnusable
-    from gateway.data_folder import DataFolder
-    from gateway.friends.credit_line_service import CreditLineService
-    from gateway.market.identity import OwnIdentity
-    from gateway.settings import SettingsInvalid
+    from market.credit_lines.credit_line_service import CreditLineService
     from market.errors import MarketError
+    from market.network.identity import OwnIdentity
+    from runtime.data_folder import DataFolder
+    from runtime.settings import SettingsInvalid
 
     folder = DataFolder(settings_from(data_dir).data_dir)
     try:
@@ -222,7 +222,7 @@ def _give(text: str, to: Path | None, position: "Balance", *, as_json: bool) -> 
 
 
 def _text(given: str) -> str:
-    from gateway.friends.export import PREFIX
+    from market.credit_lines.export import PREFIX
 
     if given.startswith(PREFIX):
         return given

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gateway.cli import output
-from gateway.data_folder import ADMIN_HEADER, DataFolder
 from gateway.settings import Settings
+from runtime.data_folder import ADMIN_HEADER, DataFolder
 
 if TYPE_CHECKING:
     import httpx

@@ -13,7 +13,7 @@ from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:
-    from gateway.market.identity import OwnIdentity
+    from market.network.identity import OwnIdentity
 
 app = typer.Typer(help="This gateway's identity on the market.", no_args_is_help=True)
 
@@ -32,7 +32,7 @@ def create(
 
     Example: millrace identity create
     """
-    from market.identity.recovery_key import new_recovery_key, read_recovery_key
+    from market.protocol.identity.recovery_key import new_recovery_key, read_recovery_key
 
     with _identity(data_dir, make=True) as own:
         if own.exists:
@@ -111,7 +111,7 @@ def recover(
     as_json: AsJson = False,
 ) -> None:
     """Replace a lost or stolen key. Example: millrace identity recover"""
-    from market.identity.recovery_key import read_recovery_key
+    from market.protocol.identity.recovery_key import read_recovery_key
 
     with _identity(data_dir) as own:
         own.recover(read_recovery_key(_text(recovery_from)))
@@ -127,10 +127,10 @@ def _tell_key(own: "OwnIdentity", since: str, *, as_json: bool) -> None:
 def _identity(data_dir: Path | None, *, make: bool = False) -> Generator["OwnIdentity"]:
     """Yield the identity of the data folder; end the command with one line on an error."""
     from accounting.proofs.signing_key import SigningKeyUnusable
-    from gateway.data_folder import DataFolder
-    from gateway.market.identity import OwnIdentity
-    from gateway.settings import SettingsInvalid
     from market.errors import MarketError
+    from market.network.identity import OwnIdentity
+    from runtime.data_folder import DataFolder
+    from runtime.settings import SettingsInvalid
 
     folder = DataFolder(settings_from(data_dir).data_dir)
     own = OwnIdentity(folder.path / "market")

@@ -12,8 +12,8 @@ import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
-from gateway.data_folder import DataFolder
-from gateway.settings import SettingsInvalid
+from runtime.data_folder import DataFolder
+from runtime.settings import SettingsInvalid
 
 _FORGOTTEN = ("identity", "controller.json")
 _COPIES = "models"

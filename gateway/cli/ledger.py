@@ -37,7 +37,7 @@ def verify(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify the whole ledger and its proofs; status 1 on errors.
+    """Verify the whole ledger and its proofs. Exits with status 1 on errors.
 
     The ledger must contain the newest block known to the gateway of this data folder.
 
@@ -47,8 +47,8 @@ def verify(
 
     from accounting.proofs.verification import BlockUnknown
     from accounting.proofs.verification import verify as verified
+    from gateway.billing.verification import facts_of
     from gateway.cli.store import open_store
-    from gateway.records.verification import facts_of
 
     settings = settings_from(data_dir)
     kept = [_head(known)] if known else []
@@ -109,7 +109,10 @@ def _tell(verdict: "Verdict", took_s: float) -> None:
 
 @app.command("health")
 def health(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Check every rule of the ledger; status 1 on an open violation. Example: millrace ledger health"""
+    """Check every rule of the ledger. Exits with status 1 on an open violation.
+
+    Example: millrace ledger health
+    """
     from sqlalchemy.exc import SQLAlchemyError
 
     from accounting.ledger.health import findings
@@ -151,7 +154,7 @@ def rotate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Switch to a new signing key; old blocks stay valid. Example: millrace ledger rotate"""
     from accounting.proofs.signing_key import KeyFile, SigningKeyUnusable, make_key
     from gateway.cli.directory import BY, open_directory
-    from gateway.data_folder import DataFolder
+    from runtime.data_folder import DataFolder
 
     settings = settings_from(data_dir)
     path = DataFolder(settings.data_dir).ledger_key

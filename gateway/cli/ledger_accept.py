@@ -71,7 +71,7 @@ def accept(
 def kept_head(settings: "Settings") -> "KeptHead":
     """Return the newest block that the gateway of this data folder has seen."""
     from accounting.proofs.kept import HeadUnusable, KeptHead
-    from gateway.data_folder import DataFolder
+    from runtime.data_folder import DataFolder
 
     try:
         return KeptHead(DataFolder(settings.data_dir).ledger_key)

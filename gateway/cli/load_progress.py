@@ -8,8 +8,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, Ta
 
 from gateway.cli import output
 from gateway.cli.gateway_client import ask, lines
-from gateway.data_folder import DataFolder
-from gateway.settings import Settings, SettingsInvalid
+from gateway.settings import Settings
+from runtime.data_folder import DataFolder
+from runtime.settings import SettingsInvalid
 
 # Loading from a slow disk can take minutes.
 LOAD_S = 3600.0

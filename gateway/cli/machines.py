@@ -18,8 +18,8 @@ from gateway.cli.completion import Machine
 from gateway.cli.gateway_client import ask
 from gateway.cli.leave import only_node
 from gateway.cli.serving import AsJson, DataDir, settings_from, warn_of_open_folder
-from gateway.data_folder import DataFolder
-from gateway.settings import SettingsInvalid
+from runtime.data_folder import DataFolder
+from runtime.settings import SettingsInvalid
 
 if TYPE_CHECKING:
     from cluster.nodes.node_options import NodeOptions
@@ -83,7 +83,7 @@ def join(
     from cluster.nodes.probe import compute_threads
     from cluster.trust.addresses import Target
     from cluster.trust.identity import replace_file
-    from gateway.observability.logs import configure_logs
+    from gateway.telemetry.logs import configure_logs
 
     configure_logs(settings.log.level, settings.log.format)
     folder = DataFolder(settings.data_dir)

@@ -17,11 +17,11 @@ from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.auditing.audit_target import AuditTarget
-    from gateway.auditing.own_engine import OwnEngine
-    from gateway.auditing.probe_store import ProbeStore
-    from gateway.auditing.probes import Probe
-    from market.auditing.verdicts import Decision
+    from market.audits.audit_target import AuditTarget
+    from market.audits.own_engine import OwnEngine
+    from market.audits.probe_store import ProbeStore
+    from market.audits.probes import Probe
+    from market.protocol.audits.verdicts import Decision
 
 app = typer.Typer(help="Marketplace sellers, and their audits.", no_args_is_help=True)
 
@@ -150,7 +150,7 @@ def import_(
     """Import another gateway's canaries. Example: millrace market import canaries.bin"""
     import msgspec
 
-    from gateway.auditing.probes import Probe
+    from market.audits.probes import Probe
 
     try:
         with file.open("rb") as opened:
@@ -185,8 +185,8 @@ def _columns(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _shelf(settings: Settings) -> "ProbeStore":
-    from gateway.auditing.probe_store import ProbeStore
-    from gateway.data_folder import DataFolder
+    from market.audits.probe_store import ProbeStore
+    from runtime.data_folder import DataFolder
 
     folder = DataFolder(settings.data_dir).market
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ def _shelf(settings: Settings) -> "ProbeStore":
 
 
 def _sold_as(settings: Settings, model: str, weights: str | None, quantization: str | None) -> str:
-    from gateway.auditing.probes import sold_as
+    from market.audits.probes import sold_as
 
     models = {each["id"]: each for each in ask(settings, "GET", "/admin/idle")["models"]}
     if model not in models:
@@ -207,7 +207,7 @@ def _sold_as(settings: Settings, model: str, weights: str | None, quantization: 
 
 
 def _prompts(file: Path | None, count: int) -> list[str]:
-    from gateway.auditing.prompts import questions
+    from market.audits.prompts import questions
 
     if file is None:
         return list(islice(questions(SystemRandom()), count))
@@ -220,7 +220,7 @@ def _prompts(file: Path | None, count: int) -> list[str]:
 
 
 async def _frozen(settings: Settings, model: str, sold_as: str, asked: list[str], *, texts: bool) -> list["Probe"]:
-    from gateway.auditing.canary_factory import freeze_canaries
+    from market.audits.canary_factory import freeze_canaries
 
     async with _own_engine(settings, needs_told=not texts, needs_end=texts) as engine:
         # Twice: an engine that gives two answers to the same prompt is no reference.
@@ -228,7 +228,7 @@ async def _frozen(settings: Settings, model: str, sold_as: str, asked: list[str]
 
 
 async def _confirmed(settings: Settings, seller: str, model: str) -> list[tuple["AuditTarget", "Decision"]]:
-    from gateway.auditing.confirmation import confirm_failures
+    from market.audits.confirmation import confirm_failures
 
     async with _own_engine(settings, needs_told=False, needs_end=False) as engine:
         return await confirm_failures(_shelf(settings), seller, model, engine.answer)
@@ -236,8 +236,8 @@ async def _confirmed(settings: Settings, seller: str, model: str) -> list[tuple[
 
 @asynccontextmanager
 async def _own_engine(settings: Settings, *, needs_told: bool, needs_end: bool) -> AsyncGenerator["OwnEngine"]:
-    from gateway.auditing.own_engine import OwnEngine
-    from gateway.data_folder import DataFolder
+    from market.audits.own_engine import OwnEngine
+    from runtime.data_folder import DataFolder
 
     running = DataFolder(settings.data_dir).read_running()
     key = ask(settings, "POST", "/admin/guest-key")["key"]

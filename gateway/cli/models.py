@@ -9,8 +9,8 @@ from gateway.cli.completion import Model
 from gateway.cli.gateway_client import as_person, ask, borrowed_key
 from gateway.cli.load_progress import LOAD_S, load, pulled, until_ready
 from gateway.cli.serving import AsJson, DataDir, settings_from
-from gateway.data_folder import DataFolder
 from gateway.settings import Settings
+from runtime.data_folder import DataFolder
 
 _COLUMNS = ("model", "where", "state", "precision", "context", "note")
 

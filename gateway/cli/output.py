@@ -82,6 +82,7 @@ def more_follow(limit: int, option: str, place: object) -> None:
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
+    """Print an error and end the command: raises typer.Exit with status `code`."""
     say(("error:", "bold red"), f" {message}")
     raise typer.Exit(code)
 

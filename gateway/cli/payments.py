@@ -7,8 +7,9 @@ import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
-from gateway.settings import Settings, SettingsInvalid
-from gateway.times import at
+from gateway.settings import Settings
+from runtime.settings import SettingsInvalid
+from runtime.times import at
 
 app = typer.Typer(help="Payments through Stripe.", no_args_is_help=True)
 
@@ -70,7 +71,7 @@ def retry(
 
 def _mode(settings: Settings) -> str:
     from accounting.payments.client import is_live
-    from gateway.payments.factory import secret_key
+    from gateway.billing.payments.factory import secret_key
 
     if not settings.payments.is_wanted:
         return "off"

@@ -169,7 +169,7 @@ def audit(
 
 def _console_of(settings: Settings) -> str:
     """Return the gateway's address for browsers; end the command if it is unknown."""
-    from gateway.data_folder import DataFolder
+    from runtime.data_folder import DataFolder
 
     running = DataFolder(settings.data_dir).read_running()
     found = settings.identity.public_url or (running and str(running["base_url"]).removesuffix("/v1"))

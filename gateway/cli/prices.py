@@ -112,7 +112,10 @@ def check(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute every charge from its price and counts. Example: millrace prices check"""
+    """Recompute every charge from its price and counts. Exits with status 1 if one differs.
+
+    Example: millrace prices check
+    """
     from accounting.metering.recharge import mischarges
     from accounting.money import format_usd
     from gateway.cli.store import open_store

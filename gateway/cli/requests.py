@@ -12,7 +12,7 @@ from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:
-    from gateway.records.request_log import RequestEntry, RequestLog
+    from gateway.billing.request_log import RequestEntry, RequestLog
 
 _COLUMNS = ("time", "request", "model", "lane", "status", "tokens", "ms", "event", "reason")
 _LOOK_S = 0.5
@@ -31,8 +31,8 @@ def requests(
     as_json: AsJson = False,
 ) -> None:
     """Show recent requests with the reasons for their lanes. Example: millrace requests -f"""
+    from gateway.billing.request_log import RequestLog
     from gateway.cli.store import open_store
-    from gateway.records.request_log import RequestLog
 
     with open_store(settings_from(data_dir)) as (read, write):
         log = RequestLog(read, write)

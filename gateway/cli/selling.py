@@ -9,8 +9,8 @@ import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from, warn_of_open_folder
-from gateway.data_folder import DataFolder
-from gateway.settings import SettingsInvalid
+from runtime.data_folder import DataFolder
+from runtime.settings import SettingsInvalid
 
 UsdText = Annotated[str | None, typer.Option(help="USD per million tokens, e.g. 0.20.")]
 
@@ -35,10 +35,10 @@ def sell(
     import asyncio
 
     from accounting.proofs.signing_key import SigningKeyUnusable
-    from gateway.market.identity import OwnIdentity
-    from gateway.observability.logs import configure_logs
-    from gateway.selling.process import RunningSeller, run
+    from gateway.telemetry.logs import configure_logs
     from market.errors import IdentityInvalid
+    from market.network.identity import OwnIdentity
+    from market.seller.process import RunningSeller, run
 
     def announce(selling: RunningSeller) -> None:
         if as_json:

@@ -13,10 +13,11 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from gateway.cli import output
-from gateway.data_folder import DataFolder
-from gateway.memory import share_one_arena
 from gateway.pages import PAGE_MAX
-from gateway.settings import Settings, SettingsInvalid, read_settings
+from gateway.settings import Settings, read_settings
+from runtime.data_folder import DataFolder
+from runtime.memory import share_one_arena
+from runtime.settings import SettingsInvalid
 
 if TYPE_CHECKING:
     from gateway.services import Services
@@ -59,8 +60,8 @@ def up(
     # Importing the gateway takes most of a second; `millrace --help` should not wait for it.
     from cluster.errors import ModelError
     from gateway.database import DatabaseUnusable
-    from gateway.observability.logs import configure_logs
     from gateway.serving import run
+    from gateway.telemetry.logs import configure_logs
 
     configure_logs(settings.log.level, settings.log.format)
     folder = DataFolder(settings.data_dir)

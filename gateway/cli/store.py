@@ -8,12 +8,14 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from accounting.errors import AccountUnknown, AmountInvalid, LedgerError, PostingInvalid
+from gateway.billing.ledger_service import Books
+from gateway.billing.shared import open_shared
 from gateway.cli import output
-from gateway.data_folder import DataFolder
-from gateway.database import DatabaseUnusable, open_upgraded, read_sessions, write_sessions
-from gateway.records.books import Books
-from gateway.records.shared import open_shared
-from gateway.settings import Settings, SettingsInvalid
+from gateway.database import DatabaseUnusable, open_upgraded
+from gateway.settings import Settings
+from runtime.data_folder import DataFolder
+from runtime.database import read_sessions, write_sessions
+from runtime.settings import SettingsInvalid
 
 Sessions = Callable[[], Session]
 T = TypeVar("T")

@@ -72,9 +72,9 @@ def statement(
 ) -> None:
     """Show transfers of accounts with debit and credit. Example: millrace statement --csv"""
     from accounting.money import format_usd
+    from gateway.billing.sheets import as_csv as written
     from gateway.cli.store import open_store, saying_what_is_wrong
-    from gateway.records.sheets import as_csv as written
-    from gateway.times import at
+    from runtime.times import at
 
     with saying_what_is_wrong(), open_store(settings_from(data_dir)) as (read, _), read() as session:
         lines = _lines(session, user, pool, limit)
@@ -117,7 +117,7 @@ def _lines(session: "Session", user: str, pool: str | None, limit: int) -> list[
 
 def _accounts(session: "Session", user: str, pool: str | None) -> list[str]:
     from accounting import chart
-    from accounting.spending.lots import lots_of
+    from accounting.spending.credit_grants import lots_of
 
     if pool is not None:
         return [chart.pool_paid(pool)]

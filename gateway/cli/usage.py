@@ -23,9 +23,9 @@ def usage(
     as_json: AsJson = False,
 ) -> None:
     """Show usage and charges. Example: millrace usage --by day,model --days 7"""
+    from gateway.billing.sheets import as_csv as written
+    from gateway.billing.usage_report import DAY_NS, GROUPS_MAX, columns, group_names, usage_report
     from gateway.cli.directory import open_directory
-    from gateway.records.sheets import as_csv as written
-    from gateway.records.usage_report import DAY_NS, GROUPS_MAX, columns, group_names, usage_report
 
     now_ns = time.time_ns()
     with open_directory(settings_from(data_dir)) as directory:

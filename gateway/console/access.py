@@ -9,12 +9,13 @@ from fastapi import Depends, Request
 from gateway.api.authority import Authority
 from gateway.console.browser import PATH, SIGN_IN_PATH, is_htmx, own_path, signed_in
 from gateway.console.navigation import Standing
-from gateway.errors import KeyInvalid, RoleForbids
+from gateway.errors import RoleForbids
 from gateway.identity.audit import Actor
 from gateway.identity.caller import HOME, Caller
 from gateway.identity.directory import Directory
 from gateway.identity.sessions import SignedIn
 from gateway.services import Services
+from runtime.errors import KeyInvalid
 
 _READING = ("GET", "HEAD")
 

@@ -7,9 +7,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
-from gateway.errors import BodyTooLarge, RequestInvalid, RoleForbids
+from gateway.errors import RoleForbids
 from gateway.identity.directory import Directory
 from gateway.identity.sessions import SignedIn
+from runtime.errors import BodyTooLarge, RequestInvalid
 
 COOKIE = "millrace_session"
 PATH = "/console"

@@ -15,9 +15,9 @@ from gateway.console.navigation import PAGES, Page
 from gateway.console.pages import ROUTERS
 from gateway.console.pages.selling.first_sales import FirstSales
 from gateway.console.shared_values import Shared
-from gateway.data_folder import DataFolder
-from gateway.errors import NotFound
 from gateway.services import Services
+from runtime.data_folder import DataFolder
+from runtime.errors import NotFound
 
 _last = APIRouter()
 

@@ -9,7 +9,9 @@ from gateway.api.plain import error_response
 from gateway.console.access import SignInNeeded, Visitor
 from gateway.console.browser import PATH, is_htmx
 from gateway.console.renderer import HEADERS, page, render
-from gateway.errors import ApiError, GatewayError, to_api_error
+from gateway.errors import to_api_error
+from runtime.errors import ServiceError
+from runtime.http.api_error import ApiError
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +40,7 @@ def answer_error(request: Request, error: Exception) -> Response:
         return _to_sign_in(request, error)
     if "text/html" not in request.headers.get("accept", ""):
         return error_response(error, request.url.path)
-    if not isinstance(error, GatewayError | LedgerError):
+    if not isinstance(error, ServiceError | LedgerError):
         log.error("request failed", path=request.url.path, exc_info=error)
     answer = to_api_error(error)
     response = _word(answer) if is_htmx(request) else _page(request, answer)

@@ -59,7 +59,7 @@ def ms(duration_ms: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """Format a number with thousands separators."""
+    """Format a number of any unit with thousands separators."""
     if number is None:
         return _NOTHING
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.1f}"

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ValidationError
 
 from gateway.console.access import Visitor
 from gateway.console.browser import COOKIE, read_fields
-from gateway.errors import RequestInvalid, RoleForbids
+from gateway.errors import RoleForbids
+from runtime.errors import RequestInvalid
 
 FORM_BYTES_MAX = 64 * 1024
 """Size limit of forms of signed-in users."""

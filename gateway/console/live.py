@@ -14,7 +14,7 @@ from gateway.console.access import Visitor
 from gateway.console.browser import COOKIE
 from gateway.console.feeds import Feed, LivePage, Points, Region
 from gateway.console.pace_limit import MeteredThreads, Pacing
-from gateway.errors import RateLimited
+from runtime.errors import RateLimited
 
 __all__ = ["Feeds", "LivePage", "Points", "Region", "live_response"]
 

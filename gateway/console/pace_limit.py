@@ -104,7 +104,10 @@ class _Cost:
 
 
 class Pacing:
-    """Stretches all intervals equally if the computations would take more than `share` of the time."""
+    """Stretches all intervals equally if the computations would take more than `share` of the time.
+
+    `clock` gives seconds that never go back.
+    """
 
     def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._share = share

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Query, Request, Response
 from gateway.console.browser import PATH, directory_of, own_path, read_texts
 from gateway.console.renderer import page
 from gateway.console.sign_in import address_of, login_page, open_session
-from gateway.errors import Conflict, KeyInvalid, NotFound, Overloaded, RequestInvalid, TooManyWrongKeys
+from gateway.errors import TooManyWrongKeys
 from gateway.identity.password_hash import LENGTH_MAX, LENGTH_MIN
 from gateway.identity.passwords import PasswordLink
+from runtime.errors import Conflict, KeyInvalid, NotFound, Overloaded, RequestInvalid
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,10 @@ class _Made:
 
 
 class Shared:
-    """Values computed on first request and reused for a moment. Belongs to one event loop."""
+    """Values computed on first request and reused for a moment. Belongs to one event loop.
+
+    `clock` gives seconds that never go back.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

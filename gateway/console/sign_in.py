@@ -22,12 +22,13 @@ from gateway.console.browser import (
     signed_in,
 )
 from gateway.console.renderer import page
-from gateway.errors import GatewayError, KeyInvalid, NotFound, RoleForbids, TooManyWrongKeys
+from gateway.errors import RoleForbids, TooManyWrongKeys
 from gateway.identity.audit import Actor
 from gateway.identity.directory import Directory
 from gateway.identity.oidc import Attempt, Claims, Provider
 from gateway.identity.provider_answers import LoginRefused, ProviderDown
 from gateway.identity.sign_in import sign_in
+from runtime.errors import KeyInvalid, NotFound, ServiceError
 
 log = structlog.get_logger(__name__)
 
@@ -120,7 +121,7 @@ async def come_back(
         attempt, way_back = _attempt(request, state)
         claims = await _claims(request, attempt, code, error, iss)
         person = await asyncio.to_thread(sign_in, directory.write, directory.settings, claims, address_of(request))
-    except (LoginRefused, GatewayError) as refusal:
+    except (LoginRefused, ServiceError) as refusal:
         return await _refused(request, refusal)
     await asyncio.to_thread(directory.keys.catch_up)  # The user's role may have changed.
     response = await open_session(request, person.user_id, None, way_back)
@@ -164,7 +165,7 @@ async def open_session(request: Request, user_id: str, key_id: str | None, way_b
     return response
 
 
-async def _refused(request: Request, error: LoginRefused | GatewayError) -> Response:
+async def _refused(request: Request, error: LoginRefused | ServiceError) -> Response:
     log.warning("sign-in refused", reason=str(error), address=address_of(request))
     return await login_page(request, 503 if isinstance(error, ProviderDown) else 403, str(error))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 
-from gateway.errors import NotFound
+from runtime.errors import NotFound
 
 ROOT = Path(__file__).parent / "static"
 PATH = "/console/static"

@@ -14,8 +14,7 @@ from typing import Any
 
 import orjson
 
-from gateway.coordination.etcd_members import Answer, EtcdMembers
-from market.coordination.coordinator import (
+from gateway.coordination.coordinator import (
     ENTRIES_MAX,
     CoordinatorEntry,
     CoordinatorUnavailable,
@@ -26,6 +25,7 @@ from market.coordination.coordinator import (
     check_ttl,
     differences,
 )
+from gateway.coordination.etcd_members import Answer, EtcdMembers
 
 _SILENCE_S = 20.0
 _PAUSE_S = 0.2
@@ -34,7 +34,7 @@ _TRIES = 4
 
 
 class EtcdCoordinator:
-    """See `market.coordination.coordinator.Coordinator`. Belongs to one event loop.
+    """See `gateway.coordination.coordinator.Coordinator`. Belongs to one event loop.
 
     Args:
         prefix: what all of its keys begin with, so that others may use the same etcd.

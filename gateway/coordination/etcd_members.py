@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import orjson
 
-from market.coordination.coordinator import CoordinatorUnavailable
+from gateway.coordination.coordinator import CoordinatorUnavailable
 
 _LINE_BYTES_MAX = 2**24
 _CONNECTIONS = httpx.Limits(max_connections=64, max_keepalive_connections=16)

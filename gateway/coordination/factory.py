@@ -13,13 +13,14 @@ import orjson
 import structlog
 from sqlalchemy.orm import Session
 
+from gateway.coordination.coordinator import Coordinator, CoordinatorUnavailable
+from gateway.coordination.fence import highest_epoch
+from gateway.coordination.leadership import Leadership
+from gateway.coordination.membership import Membership
+from gateway.coordination.rights import RevokedKeys
 from gateway.identity.keys import Keys
-from gateway.settings import CoordinationSettings, SettingsInvalid
-from market.coordination.coordinator import Coordinator, CoordinatorUnavailable
-from market.coordination.fence import highest_epoch
-from market.coordination.leadership import Leadership
-from market.coordination.membership import Membership
-from market.coordination.rights import RevokedKeys
+from gateway.settings import CoordinationSettings
+from runtime.settings import SettingsInvalid
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +130,7 @@ def _coordinator(
     settings: CoordinationSettings, read: Callable[[], Session], write: Callable[[], Session], poll_s: float
 ) -> Coordinator:
     if settings.kind == "database":
-        from market.coordination.database import DatabaseCoordinator
+        from gateway.coordination.database import DatabaseCoordinator
 
         return DatabaseCoordinator(read, write, poll_s=poll_s)
     from gateway.coordination.etcd import EtcdCoordinator

@@ -6,11 +6,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from gateway.dialects.openai import Kind, Request
 from gateway.dialects.refusals import RefusalWriter
-from gateway.errors import ApiError
+from gateway.dialects.stored_responses.store import ResponseStore
 from gateway.identity.caller import Caller
-from gateway.openai import Kind, Request
-from gateway.responses.store import ResponseStore
+from runtime.http.api_error import ApiError
 
 
 class Question(Struct, frozen=True):

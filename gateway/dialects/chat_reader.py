@@ -7,8 +7,8 @@ import orjson
 
 from gateway.dialects.pieces import CallPart, Piece, Usage
 from gateway.dialects.refusals import upstream_error
-from gateway.errors import ApiError
-from gateway.sse import DONE, EventSplitter
+from runtime.http.api_error import ApiError
+from runtime.sse import DONE, EventSplitter
 
 ANSWER_BYTES_MAX = 64 * 2**20
 CALLS_MAX = 1024

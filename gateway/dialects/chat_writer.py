@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from gateway.dialects.chat_reader import ANSWER_BYTES_MAX, TOO_DEEP, ChatReader
 from gateway.dialects.pieces import CallPart, Piece, Said
-from gateway.errors import ApiError
+from runtime.http.api_error import ApiError
 
 _CUT = ApiError(502, "The backend ended in the middle of its answer.", "upstream_error", code="upstream_broke_off")
 _TOO_LARGE = ApiError(

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from gateway.errors import ApiError
+from runtime.http.api_error import ApiError
 
 
 @dataclass(frozen=True, slots=True)

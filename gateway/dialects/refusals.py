@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from gateway.errors import ApiError
+from runtime.http.api_error import ApiError
 
 _BYTES_MAX = 64 * 2**10
 _SAID_CHARS = 2000

@@ -10,10 +10,10 @@ from gateway.dialects.base import Question, Route
 from gateway.dialects.ollama.embeddings import EmbedWriter
 from gateway.dialects.ollama.requests import read_chat, read_embed, read_embeddings, read_generate
 from gateway.dialects.ollama.writer import ChatLineWriter, GenerateLineWriter
+from gateway.dialects.openai import FORMS, PATHS, Kind, read_form, read_request
 from gateway.dialects.responses.conversation import resolve
 from gateway.dialects.responses.requests import read_responses
 from gateway.dialects.responses.writer import ResponseWriter
-from gateway.openai import FORMS, PATHS, Kind, read_form, read_request
 
 
 def _read(kind: Kind, raw: bytes) -> Question:

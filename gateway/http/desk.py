@@ -5,8 +5,8 @@ from typing import Protocol
 
 from gateway.dialects.base import Route
 from gateway.http.exchange import Exchange
-from gateway.http.proxies import TrustedProxies
 from gateway.identity.caller import Caller
+from runtime.http.proxies import TrustedProxies
 
 
 class RequestHandler(Protocol):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.dialects.base import Route
-from gateway.errors import ApiError, to_api_error
+from gateway.errors import to_api_error
 from gateway.identity.caller import Caller
-from gateway.request_ids import HEADER, new_request_id
+from runtime.http.api_error import ApiError
+from runtime.request_ids import HEADER, new_request_id
 
 if TYPE_CHECKING:
     from gateway.http.hot import HotProtocol

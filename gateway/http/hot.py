@@ -8,12 +8,12 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.dialects.base import Route
-from gateway.errors import BodyTooLarge, GatewayError, KeyInvalid, RequestInvalid
-from gateway.http.connections import BoundedProtocol
 from gateway.http.desk import RequestHandler
 from gateway.http.exchange import Exchange
-from gateway.http.hosts import Hosts
-from gateway.http.repeated import RepeatedHead
+from runtime.errors import BodyTooLarge, KeyInvalid, RequestInvalid, ServiceError
+from runtime.http.connections import BoundedProtocol
+from runtime.http.hosts import Hosts
+from runtime.http.repeated import RepeatedHead
 
 BODY_S = 30.0
 
@@ -168,7 +168,7 @@ class HotProtocol(BoundedProtocol):
         if exchange.caller is None:
             self._start(exchange, self._identify(exchange, token))
 
-    def _too_large(self) -> GatewayError:
+    def _too_large(self) -> ServiceError:
         return BodyTooLarge.of_request(self.desk.body_bytes_max)
 
     async def _identify(self, exchange: Exchange, token: str) -> None:
@@ -213,13 +213,13 @@ class HotProtocol(BoundedProtocol):
         elif exchange.is_whole:
             self._start(exchange, self._answer(exchange))
 
-    def _blame(self, exchange: Exchange, problem: GatewayError) -> None:
+    def _blame(self, exchange: Exchange, problem: ServiceError) -> None:
         exchange.problem = problem
         exchange.drop()
         if exchange is self._answering:
             self._go_on(exchange)
 
-    def _refuse(self, error: GatewayError) -> None:
+    def _refuse(self, error: ServiceError) -> None:
         """A body that is no HTTP is its own request's fault, which may have others before it."""
         if self._reading:
             self._problem = error

@@ -20,8 +20,8 @@ class Caller:
 
     `privacy` is the least label that the key's requests have; `models` and `regions` are None where all are
     allowed. Requests of a lower `priority` number go first: 0 is interactive, 10 is a batch. An
-    admin's key `may_administer` only if it was made for that. Requests of a guest (gateway.guests) come over the
-    market: they have what is idle, and nothing else here is open to them.
+    admin's key `may_administer` only if it was made for that. Preemptible requests (gateway.lanes.preemptible)
+    come over the market: they have what is idle, and nothing else here is open to them.
     """
 
     key_id: str

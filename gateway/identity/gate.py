@@ -8,9 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from gateway.errors import DATABASE_AWAY, KeyInvalid, RoleForbids, TooManyWrongKeys
+from gateway.errors import DATABASE_AWAY, RoleForbids, TooManyWrongKeys
 from gateway.identity.caller import Caller
 from gateway.identity.keys import Keys
+from runtime.errors import KeyInvalid
 
 ADDRESSES_MAX = 10_000
 _MINUTE_S = 60.0
@@ -23,8 +24,9 @@ _PATIENCE_S = 1.0
 class WrongKeys:
     """Counts wrong keys by address. Each address may send `per_minute` at once, and as many a minute after that.
 
-    Beyond ADDRESSES_MAX addresses, it forgets those that were quiet longest. One event loop owns it.
-    `sentence` is the error text; it is formatted with the number and the address, or other subject of the count.
+    Beyond ADDRESSES_MAX addresses, it forgets those that were quiet longest. One event loop owns it. `sentence` is
+    the error text; it is formatted with the number and the address, or other subject of the count. `clock` gives
+    seconds that never go back.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Gate:
         return caller
 
     async def admit_any(self, token: str, address: str) -> Caller:
-        """Return the caller as `admit` does, but admit guests too."""
+        """Return the caller as `admit` does, but admit guests too. Raises KeyInvalid for an unknown key."""
         if (caller := self._keys.cached(token)) is not None:
             return caller
         if not self._keys.knows(token):

@@ -31,7 +31,7 @@ class _Entry:
 class KeyCache:
     """Callers by token. One may be used for CACHE_S from when it was read or last confirmed.
 
-    Any thread may use it.
+    Any thread may use it. `clock` gives seconds that never go back.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -8,13 +8,13 @@ from sqlalchemy import ColumnElement, Row, Select, and_, literal, literal_column
 from sqlalchemy.orm import Session
 
 from accounting.tables import usage_table
-from gateway.errors import Conflict, NotFound
 from gateway.identity import quotas
 from gateway.identity.caller import Caller
 from gateway.identity.key_rows import KeyRow, as_caller, as_row
 from gateway.identity.people import mentions
 from gateway.identity.tables import api_key_table, person_table
 from gateway.settings.base import LaneName, Privacy
+from runtime.errors import Conflict, NotFound
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Keys:
 
     The cache goes by the token itself, which is in memory with every request anyway; a hash would take longer than
     all else that the lookup does. A caller stays in it for as long as `catch_up` is called and finds no change of
-    its key, person or limits; otherwise for CACHE_S.
+    its key, person or limits; otherwise for CACHE_S. `clock` gives seconds that never go back.
     """
 
     def __init__(

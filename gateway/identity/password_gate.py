@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from gateway.errors import KeyInvalid, NotFound, Overloaded
 from gateway.identity.audit import Actor
 from gateway.identity.gate import WrongKeys
 from gateway.identity.password_hash import checked_password, hashed, is_outdated, matches
 from gateway.identity.passwords import PasswordLink, Passwords
 from gateway.identity.people import Person
+from runtime.errors import KeyInvalid, NotFound, Overloaded
 
 # Each hash takes 32 MiB and a core, which requests need more.
 AT_A_TIME = 2

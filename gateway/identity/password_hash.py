@@ -6,7 +6,7 @@ import hmac
 import secrets
 import unicodedata
 
-from gateway.errors import RequestInvalid
+from runtime.errors import RequestInvalid
 
 LENGTH_MIN = 10
 LENGTH_MAX = 128

@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, exists, select, update
 from sqlalchemy.orm import Session
 
-from gateway.errors import NotFound
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import HOME, OWNER
@@ -18,6 +17,7 @@ from gateway.identity.password_hash import NOBODYS
 from gateway.identity.people import Person, present
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import password_link_table, password_table, person_table, session_table
+from runtime.errors import NotFound
 
 LINK_LASTS_S = 3600
 LINK_PATH = "/console/welcome"

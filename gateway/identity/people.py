@@ -10,7 +10,6 @@ from sqlalchemy import ColumnElement, delete, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from accounting.ledger.balances import balances
-from gateway.errors import Conflict, NotFound, RequestInvalid
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import GUESTS, HOME, OWNER
@@ -18,6 +17,7 @@ from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import organization_table, password_link_table, password_table, person_table
 from gateway.pages import Cursor
 from gateway.settings.base import Role
+from runtime.errors import Conflict, NotFound, RequestInvalid
 
 NAME_MAX = 100
 ROWS_MAX = 10_000
@@ -305,6 +305,7 @@ def _wanted(organization_id: str | None, text: str, removed: bool) -> list[Colum
 
 
 def organization_named(session: Session, id_or_name: str) -> Organization:
+    """Return the organization with this id or name. Raises NotFound if there is none."""
     column = organization_table.c
     named = (column.organization_id == id_or_name) | (column.name == id_or_name)
     # A matching id takes precedence over another organization's name.
@@ -317,6 +318,10 @@ def organization_named(session: Session, id_or_name: str) -> Organization:
 
 
 def present(session: Session, user_id: str, *, lock: bool = False) -> Person:
+    """Return a person who was not removed.
+
+    Raises NotFound if there is none. `lock` also locks all instance admins.
+    """
     query = select(*_COLUMNS).where(person_table.c.user_id == user_id, person_table.c.removed_ns.is_(None))
     if lock:
         # Lock all instance admins: two removals at once must not each find the other admin left.

@@ -8,13 +8,13 @@ from sqlalchemy.orm import Session
 
 from accounting.errors import AmountInvalid
 from accounting.money import format_usd, parse_usd
-from gateway.errors import NotFound, RequestInvalid
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.people import checked_id
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import api_key_table, organization_table, person_table, quota_table
 from gateway.quota import Measure, Quota, Span
+from runtime.errors import NotFound, RequestInvalid
 
 # Spans that each measure is counted over; concurrency counts requests in flight.
 SPANS: dict[Measure, tuple[Span | None, ...]] = {

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import IntegrityError
 
-from gateway.errors import Conflict
+from runtime.errors import Conflict
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from gateway.identity.tables import api_key_table, key_secret_table
-from gateway.settings.base import SettingsInvalid
 from gateway.settings.identity import HOW_TO_MAKE_ONE, SECRET_BYTES_MIN, IdentitySettings
+from runtime.settings import SettingsInvalid
 
 _OTHERS = 0o077
 _ROW = 1

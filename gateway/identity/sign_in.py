@@ -10,7 +10,6 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from gateway.errors import Conflict
 from gateway.identity import audit, people
 from gateway.identity.audit import Actor
 from gateway.identity.caller import GUESTS
@@ -20,6 +19,7 @@ from gateway.identity.provider_answers import LoginRefused
 from gateway.identity.tables import person_table
 from gateway.settings.base import Role
 from gateway.settings.identity import IdentitySettings
+from runtime.errors import Conflict
 
 # Characters outside this set are removed from ids and names that the provider sends.
 _NOT_IN_ID = re.compile("[^A-Za-z0-9._@-]")

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from accounting.metering.prices import PricedModel
 from accounting.money import TOKENS_PER_PRICE, Nano, Price
 from accounting.spending import holds
-from gateway.errors import RequestInvalid
+from gateway.dialects.openai import ChatRequest, GenerationRequest, TaskRequest
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.token_bounds import choices_of, output_bound, prompt_tokens_max
 from gateway.lanes.transcript import CHOICES_MAX
-from gateway.openai import ChatRequest, GenerationRequest, TaskRequest
+from runtime.errors import RequestInvalid
 
 FIRST_TOKENS = 512
 """The first reservation of a stream of unknown length, in tokens of each choice."""

@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from accounting.metering.prices import PricedModel
+from gateway.dialects.openai import KINDS, GenerationRequest, Kind, Request, TaskRequest
+from gateway.dialects.openai.prompt_estimate import estimate_prompt
 from gateway.lanes.body import Body, GeneratorBody, Out, begun
 from gateway.lanes.features import ALL_FEATURES, Feature, features_of
-from gateway.lanes.meter import Meter
-from gateway.openai import KINDS, GenerationRequest, Kind, Request, TaskRequest
-from gateway.openai.prompt_estimate import estimate_prompt
+from gateway.lanes.usage import Meter
 from gateway.settings import LaneName
 from gateway.settings.base import Privacy
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import RequestInvalid
+from gateway.dialects.openai import GENERATES, with_model
 from gateway.lanes.base import Call, Offer
-from gateway.openai import GENERATES, with_model
+from runtime.errors import RequestInvalid
 
 # Fields for this gateway only; some servers refuse fields that they do not know.
 OWN_FIELDS = ("millrace", "provider")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cluster.errors import RequestInvalid
-from gateway.openai import ChatRequest
+from gateway.dialects.openai import ChatRequest
 
 DEPTH_MAX = 100
 

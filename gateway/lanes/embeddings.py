@@ -11,9 +11,10 @@ from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.readiness import Status
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import ClusterBusy, ClusterUnavailable, EmbedderLost
-from gateway.errors import LaneBusy, LaneFailed
+from gateway.dialects.openai import EmbeddingRequest, Kind
+from gateway.errors import LaneBusy
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, State, begun
-from gateway.openai import EmbeddingRequest, Kind
+from runtime.errors import LaneFailed
 
 STATES: dict[Status, State] = {"ready": "ready", "planning": "starting", "waiting": "starting"}
 
@@ -36,7 +37,10 @@ def embedding_offers(manager: EmbeddingManager, model: str) -> list[Offer]:
 async def open_embeddings(
     manager: EmbeddingManager, call: Call, offer: Offer, patience_s: float | None = None
 ) -> Answer:
-    """Returns with all vectors computed. `patience_s` is for a machine. Raises LaneFailed, GenerationError."""
+    """Return an answer once all vectors are computed. `patience_s` is the wait for a machine.
+
+    Raises LaneBusy if no machine is free by then, LaneFailed if the machine is lost, and GenerationError.
+    """
     request = call.request
     assert isinstance(request, EmbeddingRequest)
     asked = EmbedRequest(

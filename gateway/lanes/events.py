@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import orjson
 
 from accounting.metering.counts import counts_of
-from gateway.errors import LaneFailed
 from gateway.lanes.base import Call, Meter
-from gateway.lanes.kept import Kept, data_of
+from gateway.lanes.tee import Kept, data_of
 from gateway.lanes.tokens import read_usage
 from gateway.lanes.transcript import Transcript, generated, read_leniently
-from gateway.redaction import error_without_internals
-from gateway.sse import DONE, EVENT_BYTES_MAX
+from runtime.errors import LaneFailed
+from runtime.redaction import error_without_internals
+from runtime.sse import DONE, EVENT_BYTES_MAX
 
 HEAD = ("id", "object", "created", "model", "system_fingerprint")
 """Fields that all events of a stream have in common."""

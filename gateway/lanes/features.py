@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Literal, get_args
 
-from gateway.openai import ChatRequest, CompletionRequest, ContentPart, Message, Request, TaskRequest
+from gateway.dialects.openai import ChatRequest, CompletionRequest, ContentPart, Message, Request, TaskRequest
 
 Feature = Literal[
     "tools",

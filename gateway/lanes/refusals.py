@@ -8,15 +8,8 @@ from typing import Any, NoReturn
 
 import orjson
 
-from gateway.errors import (
-    LaneBrokeOff,
-    LaneBusy,
-    LaneFailed,
-    LaneLimited,
-    LaneTimeout,
-    MessagesRefused,
-    RequestInvalid,
-)
+from gateway.errors import LaneBusy, LaneLimited, MessagesRefused
+from runtime.errors import LaneBrokeOff, LaneFailed, LaneTimeout, RequestInvalid
 
 _RETRY_AFTER_S_MAX = 86_400
 _SAID_CHARS = 500
@@ -70,7 +63,10 @@ def _failure(message: str, status: int, code: str | None, retry_after: bytes | N
 
 
 def raise_error(name: str, error: Any) -> NoReturn:
-    """Raise an error that came in place of an answer under status 200: RequestInvalid if the request caused it."""
+    """Raise an error that came in place of an answer under status 200.
+
+    Raises RequestInvalid if the request caused it, otherwise LaneFailed.
+    """
     said = error.get("message") if isinstance(error, dict) else error
     said = said[:_SAID_CHARS] if isinstance(said, str) else "an error without words"
     code, kind = (error.get("code"), error.get("type")) if isinstance(error, dict) else (None, None)

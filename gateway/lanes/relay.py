@@ -3,17 +3,18 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneTimeout, LaneUnreachable
-from gateway.http.client import NoRoom, Unreachable
-from gateway.http.origin import Origin
-from gateway.http.upstream import Broken, Connection
+from gateway.dialects.openai import GENERATES, Kind
+from gateway.errors import LaneBusy, LaneUnreachable
 from gateway.lanes.base import Answer, Call, Meter, Out
 from gateway.lanes.events import Reader, StreamReader
+from gateway.lanes.json_body import WholeReader
 from gateway.lanes.refusals import check_messages, failure_of, is_failure, raise_error
 from gateway.lanes.upstream import Upstream
-from gateway.lanes.whole import WholeReader
-from gateway.openai import GENERATES, Kind
-from gateway.redaction import error_without_internals
+from runtime.errors import LaneBrokeOff, LaneFailed, LaneTimeout
+from runtime.http.client import NoRoom, Unreachable
+from runtime.http.origin import Origin
+from runtime.http.upstream import Broken, Connection
+from runtime.redaction import error_without_internals
 
 # Whole answers up to this are held until they are whole: a backend that breaks off can still be replaced.
 HELD_BYTES_MAX = 2**20
@@ -103,6 +104,7 @@ class RelayBody:
             raise LaneBusy(f"{self._upstream.name} is busy: {error}") from None
 
     async def send(self, out: Out) -> None:
+        """Send the answer as it arrives. Raises LaneFailed, such as LaneBrokeOff if the answer ends early."""
         try:
             self._out = out
             for chunk in self._held:

@@ -1,9 +1,9 @@
 """The most tokens that a paid request may come to: its prompt, its choices and each of their answers. Pure."""
 
 from accounting.metering.counts import tokens_max
+from gateway.dialects.openai import ChatRequest, GenerationRequest
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.tokens import tool_tokens_max
-from gateway.openai import ChatRequest, GenerationRequest
 
 # Every model that no list knows can do this much.
 _OUTPUT_TOKENS = 4096

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from accounting.metering.counts import counts_of
-from gateway.cloud_worker.schemas import SchemaTooLarge, expanded_bytes
-from gateway.errors import RequestInvalid
-from gateway.lanes.meter import Meter
-from gateway.lanes.said import said_of
-from gateway.openai import ChatRequest, Request
+from gateway.dialects.openai import ChatRequest, Request
+from gateway.lanes.choice import said_of
+from gateway.lanes.cloud.worker.schemas import SchemaTooLarge, expanded_bytes
+from gateway.lanes.usage import Meter
+from runtime.errors import RequestInvalid
 
 _TOOLS_TOKENS = 1024
 _TOOL_TOKENS = 64

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from accounting.metering.delivered import Called, Delivered
-from gateway.lanes.kept import data_of
-from gateway.lanes.said import CallSaid, said_of
-from gateway.openai import CompletionRequest, Request
+from gateway.dialects.openai import CompletionRequest, Request
+from gateway.lanes.choice import CallSaid, said_of
+from gateway.lanes.tee import data_of
 
 # JSON around it is twenty times the text of an event: beyond this it is read, and the text alone stays.
 _KEPT_BYTES_MAX = 64 * 2**10

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from gateway.errors import LaneFailed
-from gateway.http.client import Client
-from gateway.http.origin import Origin, split_url
+from gateway.dialects.openai import PATHS, Kind
 from gateway.lanes.base import Call
-from gateway.openai import PATHS, Kind
+from runtime.errors import LaneFailed
+from runtime.http.client import Client
+from runtime.http.origin import Origin, split_url
 
 _HEADS_MAX = 64
 # Two pieces of memory are sent without being joined from here on.

@@ -2,7 +2,7 @@
 
 import time
 
-from gateway.errors import Overloaded
+from runtime.errors import Overloaded
 
 
 class Admission:

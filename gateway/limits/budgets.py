@@ -10,7 +10,7 @@ from gateway.limits.counters import CounterKey
 from gateway.limits.past_use import used_in
 from gateway.limits.windows import window
 from gateway.quota import Quota
-from gateway.times import at
+from runtime.times import at
 
 
 def budget_facts(session: Session, quota: Quota) -> dict[str, Any]:

@@ -36,7 +36,10 @@ class CounterKey(NamedTuple):
 
 
 class Counter(ABC):
-    """Base class of all counters; a subclass knows its window. Times are seconds of the owner's clock."""
+    """Base class of all counters; a subclass knows its window. Times are seconds of the owner's clock.
+
+    Amounts have the unit of the key's measure: requests, tokens, or nano-USD of spend.
+    """
 
     __slots__ = ("amount", "ends_s", "held", "key", "left", "taken", "tickets")
 
@@ -56,7 +59,10 @@ class Counter(ABC):
         return self.left
 
     def set_amount(self, amount: int) -> None:
-        """Change the limit while it counts; a negative `left` recovers as used amounts age out."""
+        """Change the limit while it counts; a negative `left` recovers as used amounts age out.
+
+        `amount` is in the measure's unit.
+        """
         self.left += amount - self.amount
         self.amount = amount
 
@@ -66,11 +72,17 @@ class Counter(ABC):
 
     @abstractmethod
     def untake(self, amount: int, entered_s: float, now_s: float) -> None:
-        """Give back an amount taken at `entered_s` that was not used; no effect once it has aged out."""
+        """Give back an amount taken at `entered_s` that was not used; no effect once it has aged out.
+
+        `amount` is in the measure's unit.
+        """
 
     @abstractmethod
     def room_s(self, amount: int, now_s: float) -> float:
-        """Seconds until time alone frees `amount`, if no other request takes it; more than 0."""
+        """Return the seconds until time alone frees `amount`, if no other request takes it; more than 0.
+
+        `amount` is in the measure's unit.
+        """
 
     def whole_s(self, now_s: float) -> float:
         """Seconds until the whole limit is free again, if no request takes any more; more than 0."""
@@ -82,7 +94,7 @@ class Counter(ABC):
 
 
 class SlotCounter(Counter):
-    """Concurrent requests; all of the used amount is `held`."""
+    """Concurrent requests, which are its unit; all of the used amount is `held`."""
 
     __slots__ = ()
 

@@ -116,7 +116,7 @@ class LeasedCounter(Counter):
         return has_nothing and self.is_told and now_s >= self.ends_s
 
     def ask(self, amount: int) -> None:
-        """Note that a request waits for this amount."""
+        """Note that a request waits for this amount, in the measure's unit."""
         self._least = min(self._least, amount) if self._need else amount
         self._need += amount
 

@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NoReturn, Protocol
 
-from gateway.errors import Overloaded
 from gateway.identity.caller import Caller
 from gateway.limits.counters import Counter
-from gateway.limits.hang_ups import HangUps
 from gateway.limits.plans import Plan, Plans, Shortage, shortages
 from gateway.limits.refusals import Refused, in_words, refusal
 from gateway.limits.ticket import Ticket
 from gateway.quota import Measure, Quota
+from runtime.errors import Overloaded
+from runtime.hang_ups import HangUps
 
 # Draws are short and bounded; this is for a crowd that keeps taking what one waiter drew, and for shared counters
 # that are rebuilt, which takes as long as a lease.
@@ -86,7 +86,7 @@ class Limits:
         return Ticket(plan, tokens, now_s, self._clock, self, model)
 
     def refused(self) -> dict[tuple[str, ...], float]:
-        """Return `refusals` as the series of a metric."""
+        """Return `refusals` as the series of a metric: numbers of requests by measure."""
         return {(measure,): count for measure, count in self.refusals.items()}
 
     async def keep_small(self) -> None:

@@ -30,7 +30,7 @@ class LocalSource:
     fills it.
 
     If the ledger does not answer in time, requests and tokens count from 0. Earlier use is added once the ledger
-    answers. Limits on money wait for it.
+    answers. Limits on money wait for it. `clock` gives seconds that never go back.
     """
 
     def __init__(self, read: Reader | None, clock: Callable[[], float] | None = None) -> None:

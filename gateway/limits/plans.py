@@ -85,6 +85,7 @@ def _lacks(counters: tuple[Counter, ...], amount: int, now_s: float) -> bool:
 
 
 def shortages(counters: tuple[Counter, ...], amount: int, now_s: float) -> list[Shortage]:
+    """Return the counters with less than `amount` left, each with `amount` in its own unit."""
     short: list[Shortage] = []
     for counter in counters:
         if now_s >= counter.ends_s:

@@ -3,9 +3,10 @@
 import math
 from typing import NamedTuple
 
-from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited
+from gateway.errors import BudgetUnavailable
 from gateway.limits.counters import Counter, CounterKey
 from gateway.limits.headers import headers_of
+from runtime.errors import BudgetExceeded, RateLimited
 
 _NANO_PER_USD = 10**9
 _UNKNOWN_S = 5
@@ -19,7 +20,10 @@ class Refused(NamedTuple):
 
 
 def refusal(counter: Counter, amount: int, room_s: float) -> Refused:
-    """Return the refusal of a request that needs `amount`; there may be room again after `room_s` seconds."""
+    """Return the refusal of a request that needs `amount`, in the measure's unit.
+
+    There may be room again after `room_s` seconds.
+    """
     limit, whose = in_words(counter.key, counter.amount), _whose(counter.key)
     if amount > counter.amount:
         asked = _quantity(counter.key, amount)
@@ -44,7 +48,7 @@ def unknown_budget(counter: Counter) -> Refused:
 
 
 def in_words(key: CounterKey, amount: int) -> str:
-    """Return a limit as text, such as `60 requests a minute`."""
+    """Return a limit as text, such as `60 requests a minute`; `amount` is in the measure's unit."""
     if key.measure == "concurrency":
         return f"{amount} requests at a time"
     return f"{_quantity(key, amount)} a {key.span}"

@@ -26,11 +26,12 @@ class Count:
         self.value: float = 0
 
     def inc(self, amount: float = 1) -> None:
+        """Add an amount, in the metric's unit."""
         self.value += amount
 
 
 class Spread:
-    """One series of observations, counted by the least bound that they do not pass."""
+    """One series of observations, counted by the least bound that they do not pass; all in the metric's unit."""
 
     __slots__ = ("_bounds", "counts", "total")
 
@@ -40,6 +41,7 @@ class Spread:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
+        """Add one observation, in the metric's unit."""
         self.counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 
@@ -61,11 +63,11 @@ class Counter:
         return series
 
     def inc(self, amount: float = 1) -> None:
-        """Of one without labels."""
+        """Add an amount, in the metric's unit, to the series of a counter without labels."""
         self._series[()].inc(amount)
 
     def counts(self) -> dict[Labels, float]:
-        """The counts by labels."""
+        """Return the counts by labels, in the metric's unit."""
         return {values: series.value for values, series in list(self._series.items())}
 
     def samples(self) -> Iterator[Sample]:
@@ -77,7 +79,7 @@ class Counter:
 
 
 class Histogram:
-    """Spreads by the values of its labels."""
+    """Spreads by the values of its labels; observations and bounds are in the metric's unit."""
 
     kind: Literal["histogram"] = "histogram"
 
@@ -92,11 +94,12 @@ class Histogram:
         return series
 
     def observe(self, value: float) -> None:
-        """Of one without labels."""
+        """Add one observation, in the metric's unit, to a histogram without labels."""
         self._series[()].observe(value)
 
     @property
     def bounds(self) -> Sequence[float]:
+        """Upper bounds of the buckets, in the metric's unit."""
         return self._bounds
 
     def counts(self) -> dict[Labels, tuple[int, ...]]:
@@ -125,6 +128,7 @@ class Gauge:
         self.read: Callable[[], dict[Labels, float]] | None = None
 
     def set(self, value: float, *values: str) -> None:
+        """Set the level for these label values, in the metric's unit."""
         self._levels[_bounded(values, len(self._levels))] = value
 
     def samples(self) -> Iterator[Sample]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gateway.errors import LaneBusy, LaneFailed, LaneLimited, LaneUnreachable
+from gateway.errors import LaneBusy, LaneLimited, LaneUnreachable
 from gateway.lanes.base import Offer
 from gateway.routing.accuracy import Accuracy
 from gateway.routing.decision import Candidate
@@ -12,6 +12,7 @@ from gateway.routing.health import Health
 from gateway.routing.lengths import OutputLengths
 from gateway.routing.prediction import Known, Prediction
 from gateway.routing.prefixes import PrefixIndex
+from runtime.errors import LaneFailed
 
 
 class Memory(Struct, frozen=True):

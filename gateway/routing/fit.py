@@ -43,10 +43,14 @@ class Fit:
         self._weight = 0.0
 
     def predict(self, causes: Sequence[float]) -> float:
+        """Return the seconds that these causes take; each cause has the unit that its rate is for."""
         return sum(map(mul, causes, self.rates), start=0.0)
 
     def observe(self, causes: Sequence[float], seconds: float) -> None:
-        """Add one observation. It is clipped if it is far above the prediction, unless previous ones were too."""
+        """Add one observation. It is clipped if it is far above the prediction, unless previous ones were too.
+
+        Each cause has the unit that its rate is for.
+        """
         expected = max(_LEAST_S, self.predict(causes))
         is_outlier = seconds > _OUTLIER * expected and self.seen > _TRUSTED_AFTER
         self._outliers = self._outliers + 1 if is_outlier else 0

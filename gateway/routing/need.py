@@ -8,13 +8,13 @@ from typing import Literal
 from msgspec import Struct
 
 from accounting.money import NANO_PER_USD
-from gateway.errors import RequestInvalid
+from gateway.dialects.openai import Extras, Kind, MaxPrice, ProviderPreferences
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
 from gateway.lanes.features import Feature
-from gateway.openai import Extras, Kind, MaxPrice, ProviderPreferences
 from gateway.settings import LaneName
 from gateway.settings.base import PRIVACY_RANK, Privacy
+from runtime.errors import RequestInvalid
 
 _PRICE_NANO_MAX = 10**15
 

@@ -11,13 +11,13 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from accounting.money import charge, format_usd
+from gateway.dialects.openai import DOES, GENERATES, Kind
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Offer
 from gateway.lanes.features import Feature
-from gateway.openai import DOES, GENERATES, Kind
-from gateway.redaction import without_internals
 from gateway.routing.need import NO_PREFERENCES, Need, Preferences
 from gateway.settings.base import FOREIGN, PRIVACY_RANK, Privacy
+from runtime.redaction import without_internals
 
 Check = Literal[
     "lane",
@@ -180,7 +180,7 @@ def _unable(offer: Offer, need: Need) -> Objection | None:
 
 
 def context_needed(need: Need) -> float:
-    """Tokens of context without which an answer is out of the question."""
+    """Return the tokens of context without which an answer is impossible."""
     return _CONTEXT_CERTAIN * need.prompt_tokens + (need.output_tokens or 0)
 
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from zlib import crc32
 
-from gateway.openai import ChatRequest, CompletionRequest, Request
+from gateway.dialects.openai import ChatRequest, CompletionRequest, Request
 
 BLOCK_BYTES = 64
 BLOCKS_MAX = 256

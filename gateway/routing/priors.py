@@ -26,6 +26,7 @@ class Speed(NamedTuple):
     token_s: float
 
     def scaled(self, times: float) -> "Speed":
+        """Return the speed with all seconds per token multiplied by the factor `times`."""
         return Speed(self.overhead_s, self.prompt_s * times, self.token_s * times)
 
 

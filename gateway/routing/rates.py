@@ -174,6 +174,7 @@ class Rates:
         return own_s + wait_s, wait_s, base_s + each_s * together
 
     def saw_first_token(self, load: Load, seconds: float) -> None:
+        """Learn from an answer whose first token came after `seconds`, unless its model had to be loaded."""
         if not load.is_resident:
             return
         expected_s, _, _ = self.predict(load)
@@ -182,7 +183,10 @@ class Rates:
         self.first.observe(self._causes(load), seconds)
 
     def saw_end(self, load: Load, beside: float, first_s: float | None, duration_s: float, tokens: int) -> None:
-        """`beside` is how many others there were on average. Without `first_s` the answer came as a whole."""
+        """Learn from an answer that took `duration_s` and has `tokens`.
+
+        `beside` is how many other requests there were on average. Without `first_s` the answer came as a whole.
+        """
         if first_s is None:
             # The time before the first token is not visible: subtract the answer's time at the known speed.
             _, _, token_s = self.predict(load)

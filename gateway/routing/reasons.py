@@ -6,10 +6,10 @@ from typing import Any
 
 from accounting.money import format_usd
 from gateway.lanes.base import Offer
-from gateway.redaction import without_internals
 from gateway.routing.policy import Objection
 from gateway.routing.prediction import Prediction
 from gateway.settings.base import FOREIGN
+from runtime.redaction import without_internals
 
 # Waits, cache hits and risks below these are not worth a word.
 _WORTH_SAYING_S = 1.0

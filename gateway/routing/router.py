@@ -207,7 +207,7 @@ class Router:
                 rates.regret_s += max(0.0, chosen.predicted_s - loaded_s)
 
     def accuracy(self) -> dict[str, dict[str, float]]:
-        """By backend, how far its predictions were off in the middle."""
+        """Return the median error of predictions by backend: in seconds, and as a share of the median time."""
         return self._accuracy.summary()
 
 

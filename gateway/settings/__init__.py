@@ -12,25 +12,26 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from gateway.settings.base import LaneName, Section, SettingsInvalid, WholePath, whole
+from gateway.settings.base import LaneName
 from gateway.settings.batches import BatchesSettings
 from gateway.settings.books import BooksSettings
 from gateway.settings.cache import CacheSettings
 from gateway.settings.cloud import CloudModel, CloudSettings
 from gateway.settings.cluster import ClusterSettings
 from gateway.settings.coordination import CoordinationSettings
-from gateway.settings.house import HouseSettings
 from gateway.settings.identity import IdentitySettings
 from gateway.settings.limits import RedisSettings
-from gateway.settings.market import MarketSettings
 from gateway.settings.metering import CostsSettings, MeteringSettings
 from gateway.settings.payments import PaymentsSettings
 from gateway.settings.pool import PoolBackend, PoolSettings
 from gateway.settings.responses import ResponsesSettings
 from gateway.settings.routing import PolicySettings, RoutingSettings
-from gateway.settings.selling import SellingSettings, SellingWindow, SoldModel
 from gateway.settings.server import DatabaseSettings, LogSettings, RequestLogSettings, ServerSettings
 from gateway.settings.telemetry import TelemetrySettings
+from market.settings.buyer import MarketSettings
+from market.settings.marketplace import HouseSettings
+from market.settings.seller import SellingSettings, SellingWindow, SoldModel
+from runtime.settings import Section, SettingsInvalid, WholePath, whole
 
 __all__ = [
     "BatchesSettings",

@@ -1,9 +1,6 @@
 """The base classes and types of every settings section."""
 
-from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from typing import Literal
 
 LaneName = Literal["cluster", "pool", "cloud", "market"]
 
@@ -17,22 +14,3 @@ Privacy = Literal["public", "internal", "private"]
 PRIVACY_RANK: dict[Privacy, int] = {"public": 0, "internal": 1, "private": 2}
 
 Role = Literal["admin", "member", "seller"]
-
-
-class SettingsInvalid(Exception):
-    """A setting is unknown or has a value that cannot be used; the message names it."""
-
-
-def whole(path: Path) -> Path:
-    """As a shell would have meant it, and the same whatever folder the program goes to."""
-    try:
-        return path.expanduser().absolute()
-    except RuntimeError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-WholePath = Annotated[Path, AfterValidator(whole)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)

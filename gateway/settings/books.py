@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from gateway.settings.base import Section
+from runtime.settings import Section
 
 
 class BooksSettings(Section):

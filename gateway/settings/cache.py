@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gateway.settings.base import Section
+from runtime.settings import Section
 
 
 class CacheSettings(Section):

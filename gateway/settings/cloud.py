@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from accounting.errors import AmountInvalid
 from accounting.money import Price, parse_usd
-from gateway.settings.base import Section, WholePath
+from runtime.settings import Section, WholePath
 
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 

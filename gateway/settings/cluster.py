@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from gateway.settings.base import Section
+from runtime.settings import Section
 
 
 def _safe(name: str) -> str:

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gateway.settings.base import Section, WholePath
+from runtime.settings import Section, WholePath
 
 
 def _is_member_url(url: str) -> str:

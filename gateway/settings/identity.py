@@ -5,7 +5,8 @@ from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.settings.base import Role, Section, WholePath
+from gateway.settings.base import Role
+from runtime.settings import Section, WholePath
 
 SECRET_BYTES_MIN = 32
 HOW_TO_MAKE_ONE = "`openssl rand -hex 32` makes one"

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from gateway.settings.base import Section
+from runtime.settings import Section
 
 
 def _is_redis_url(url: SecretStr) -> SecretStr:

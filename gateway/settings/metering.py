@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from accounting.errors import AmountInvalid
 from accounting.money import parse_usd
-from gateway.settings.base import Section, WholePath
+from runtime.settings import Section, WholePath
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 

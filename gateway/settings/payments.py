@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from accounting.errors import AmountInvalid
 from accounting.money import parse_usd
-from gateway.settings.base import Section, WholePath
+from runtime.settings import Section, WholePath
 
 _KEYS = ("sk_test_", "rk_test_", "sk_live_", "rk_live_")
 _CENT_NANO = 10**7

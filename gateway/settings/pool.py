@@ -6,7 +6,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from gateway.settings.base import Privacy, Section
+from gateway.settings.base import Privacy
+from runtime.settings import Section
 
 BackendKind = Literal[
     "auto",

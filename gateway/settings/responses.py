@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from gateway.settings.base import Privacy, Section
+from gateway.settings.base import Privacy
+from runtime.settings import Section
 
 
 class ResponsesSettings(Section):

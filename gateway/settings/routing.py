@@ -5,7 +5,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from gateway.settings.base import LaneName, Section
+from gateway.settings.base import LaneName
+from runtime.settings import Section
 
 _FALLBACKS_MAX = 8
 

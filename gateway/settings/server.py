@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from gateway.settings.base import Section
+from runtime.settings import Section
 
 # The number of bits of an IPv6 address before an embedded IPv4 address.
 _MAPPED_BITS = 96

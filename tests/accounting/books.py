@@ -17,7 +17,7 @@ from accounting.rules import grants
 from accounting.rules.held import Hold
 from accounting.spending.holds import Holds
 from accounting.spending.reaper import Reaper
-from gateway.database import read_sessions, write_sessions
+from runtime.database import read_sessions, write_sessions
 
 START_NS = 1_790_000_000 * 10**9
 MINUTE_NS = 60 * 10**9

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from gateway.database import open_engine
+from runtime.database import open_engine
 from tests.accounting.books import Books
 
 

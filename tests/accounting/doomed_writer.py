@@ -17,7 +17,7 @@ from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.rules.parts import HeldPart, Share
 from accounting.spending.charges import find_charge, find_refund_parties
 from accounting.spending.leases import Leases
-from gateway.database import open_engine
+from runtime.database import open_engine
 from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, Books, usage
 
 WRITERS = 4

@@ -7,9 +7,9 @@ from sqlalchemy import Engine
 from accounting.chart import pool_paid, user_paid, user_promo
 from accounting.rules import grants
 from accounting.rules.held import CloudBill, Hold, Payer
+from accounting.spending.credit_grants import Lot, Lots
 from accounting.spending.leases import Leases
-from accounting.spending.lots import Lot, Lots
-from gateway.database import write_sessions
+from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, MINUTE_NS, Books, usage
 
 ANN, BOB = Payer("ann", "lab"), Payer("bob", "lab")

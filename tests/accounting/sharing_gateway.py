@@ -8,12 +8,12 @@ from itertools import count
 from multiprocessing.connection import Connection
 
 from accounting.errors import BooksUnavailable
-from accounting.leading.shared import SharedLedger
 from accounting.ledger.journal import Failpoint
 from accounting.ledger.poster import Poster
 from accounting.ledger.postings import Posting
+from accounting.replication.shared import SharedLedger
 from accounting.rules import grants
-from gateway.database import open_engine, write_sessions
+from runtime.database import open_engine, write_sessions
 from tests.accounting.books import ANSWER_S
 
 WRITERS = 3

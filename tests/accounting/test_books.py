@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from gateway.database import open_engine
+from runtime.database import open_engine
 from tests.accounting.books import Books
 from tests.accounting.economy.credits import credit, pool_credit
 from tests.accounting.economy.wishes import WEIGHTS, WISHES

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from sqlalchemy import Engine
 
 from accounting.errors import InsufficientCredit
-from accounting.leading.shared import SharedLedger
 from accounting.ledger.poster import Poster
+from accounting.replication.shared import SharedLedger
 from accounting.rules import market
 from accounting.rules.parts import HeldPart, Share
-from gateway.database import write_sessions
+from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, Books
 
 CLIENTS = 64

@@ -20,22 +20,18 @@ from sqlmodel import SQLModel
 
 from accounting.payments.tables import Payer
 from accounting.payments.terms import AUTO_MONTH_NANO
-from gateway.database import (
-    DatabaseNewer,
-    DatabaseUnsupported,
-    DatabaseUnusable,
-    allow_s,
-    is_behind,
-    open_engine,
-    open_upgraded,
-    parse_dsn,
-    read_sessions,
-    revisions,
-    upgrade,
-    write_sessions,
-)
+from gateway.database import DatabaseUnusable, is_behind, open_upgraded, revisions, upgrade
 from gateway.schema_upgrade import config_of
 from gateway.upgrade import upgrade_in_process
+from runtime.database import (
+    DatabaseNewer,
+    DatabaseUnsupported,
+    allow_s,
+    open_engine,
+    parse_dsn,
+    read_sessions,
+    write_sessions,
+)
 from tests.databases import Databases, Kind
 
 

@@ -12,8 +12,8 @@ from accounting.rules.corrections import correction
 from accounting.rules.held import CloudBill
 from accounting.rules.parts import HeldPart, Share
 from accounting.rules.variances import owed_beyond
-from accounting.spending.lots import Lot, Lots
-from gateway.database import write_sessions
+from accounting.spending.credit_grants import Lot, Lots
+from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, MINUTE_NS, Books, usage
 
 ANN, LOT, SAM, EXPIRES_NS = "user:ann:paid", "user:ann:promo:l1", "seller:sam:maturing", 2**60

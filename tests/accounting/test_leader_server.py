@@ -18,11 +18,12 @@ from accounting.errors import (
     PostingInvalid,
     UsageBooked,
 )
-from accounting.leading import credentials
-from accounting.leading.client import LeaderConnection
-from accounting.leading.credentials import Credentials, make_credentials
-from accounting.leading.errors import FrameInvalid, LeaderAway
-from accounting.leading.frames import (
+from accounting.ledger.postings import Posted, Posting
+from accounting.replication import credentials
+from accounting.replication.client import LeaderConnection
+from accounting.replication.credentials import Credentials, make_credentials
+from accounting.replication.errors import FrameInvalid, LeaderAway
+from accounting.replication.frames import (
     EVENTS_MAX,
     FRAME_BYTES_MAX,
     pack_answers,
@@ -31,11 +32,10 @@ from accounting.leading.frames import (
     unpack_answers,
     unpack_events,
 )
-from accounting.leading.handshakes import OF_ONE_ADDRESS_MAX, UNDER_WAY_MAX, Handshakes
-from accounting.leading.leader_lease import Leader
-from accounting.leading.server import CONNECTIONS_MAX, HANDSHAKE_S, LeaderServer
-from accounting.leading.shared import with_port
-from accounting.ledger.postings import Posted, Posting
+from accounting.replication.handshakes import OF_ONE_ADDRESS_MAX, UNDER_WAY_MAX, Handshakes
+from accounting.replication.leader_lease import Leader
+from accounting.replication.server import CONNECTIONS_MAX, HANDSHAKE_S, LeaderServer
+from accounting.replication.shared import with_port
 from accounting.rules import local
 from tests.accounting.books import ANSWER_S, usage
 from tests.accounting.sharing_gateway import credit

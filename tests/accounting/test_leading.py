@@ -18,14 +18,14 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from accounting.errors import InsufficientCredit
-from accounting.leading.errors import Deposed, LeaderAway
-from accounting.leading.shared import SharedLedger
-from accounting.leading.tables import leader_table
 from accounting.ledger.poster import Poster
 from accounting.ledger.postings import Posted
+from accounting.replication.errors import Deposed, LeaderAway
+from accounting.replication.shared import SharedLedger
+from accounting.replication.tables import leader_table
 from accounting.rules import burst
 from accounting.tables import event_table
-from gateway.database import open_engine, write_sessions
+from runtime.database import open_engine, write_sessions
 from tests.accounting.books import ANSWER_S, START_NS, Books
 from tests.accounting.sharing_gateway import CREDIT_NANO, credit, share
 from tests.databases import Databases

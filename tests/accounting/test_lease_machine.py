@@ -15,7 +15,7 @@ from accounting.ledger.postings import Posted
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
-from gateway.database import open_engine
+from runtime.database import open_engine
 from tests.accounting.books import ANSWER_S, Books, usage
 from tests.accounting.machines import run_machine
 from tests.accounting.model import LeaseModel

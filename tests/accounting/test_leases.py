@@ -17,8 +17,8 @@ from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending import lease_renewer
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
-from gateway.records.settler import Settler
-from gateway.records.spool import Settlement
+from gateway.billing.batch_settlement import Settler
+from gateway.billing.spool import Settlement
 from tests.accounting.books import ANSWER_S, START_NS, Books, usage
 from tests.accounting.machines import Interrupted
 

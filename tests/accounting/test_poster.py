@@ -15,7 +15,7 @@ from accounting.ledger.poster import Poster
 from accounting.ledger.postings import Posted
 from accounting.rules import burst, grants, local
 from accounting.rules.held import CloudBill
-from gateway.database import write_sessions
+from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, Books, outcomes, usage
 
 BILL = CloudBill("acme", charge_nano=60, cost_nano=40)

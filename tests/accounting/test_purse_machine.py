@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from accounting.chart import INCOME_BREAKAGE, pool_paid, user_paid, user_promo
 from accounting.errors import InsufficientCredit
 from accounting.rules.held import Hold, Payer
+from accounting.spending.credit_grants import lots_of
+from accounting.spending.funding_sources import credits_of
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
-from accounting.spending.lots import lots_of
-from accounting.spending.purses import credits_of
-from gateway.database import open_engine
+from runtime.database import open_engine
 from tests.accounting.books import ANSWER_S, Books
 from tests.accounting.machines import Interrupted, run_machine
 from tests.accounting.purses import ANN, BOB, FORMER, end, grant, pool

@@ -13,15 +13,15 @@ from accounting.errors import AmountInvalid, IdempotencyConflict, InsufficientCr
 from accounting.ledger.balances import Reader
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.rules.parts import Share
-from accounting.spending import purses
+from accounting.spending import funding_sources as purses
+from accounting.spending.credit_grants import Lot, Lots, lots_of
+from accounting.spending.funding import FundingSource, Purse
+from accounting.spending.funding_sources import Purses, credits_of, purse_of
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
-from accounting.spending.lots import Lot, Lots, lots_of
-from accounting.spending.purse import FundingSource, Purse
-from accounting.spending.purses import Purses, credits_of, purse_of
 from accounting.spending.reaper import lease_tip, open_holds
 from accounting.tables import lot_table
-from gateway.database import write_sessions
+from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, Books, usage
 from tests.accounting.purses import (
     ANN,

@@ -8,8 +8,8 @@ from accounting.rules import burst, usage_refunds
 from accounting.rules.held import CloudBill
 from accounting.rules.parts import HeldPart, Share
 from accounting.spending.charges import find_charge, find_refund_parties
-from accounting.spending.lots import Lot, Lots
-from gateway.database import write_sessions
+from accounting.spending.credit_grants import Lot, Lots
+from runtime.database import write_sessions
 from tests.accounting.books import MINUTE_NS, Books, usage
 
 LOT, OWN = "user:ann:promo:l1", "user:ann:paid"

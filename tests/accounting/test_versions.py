@@ -15,7 +15,7 @@ from accounting.metering.versions import price_of, record, version_at, versions_
 from accounting.money import NANO_PER_USD, Price
 from accounting.rules import local
 from accounting.rules.held import CloudBill
-from gateway.database import write_sessions
+from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, START_NS, Books, usage
 
 DAY_NS = 86_400 * 10**9

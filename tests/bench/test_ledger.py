@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from bench import contention
 from bench.row_locking import RowLocking
-from gateway.database import open_engine
+from runtime.database import open_engine
 
 CLIENTS = 64
 

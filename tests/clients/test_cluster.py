@@ -22,7 +22,12 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def test_every_api_gets_the_same_answer(gateway: Gateway) -> None:
-    chat = gateway.openai().chat.completions.create(model=MODEL, messages=[USER], max_tokens=12, temperature=0)  # type: ignore[list-item]
+    chat = gateway.openai().chat.completions.create(
+        model=MODEL,
+        messages=[USER],  # type: ignore[list-item]
+        max_tokens=12,
+        temperature=0,
+    )
     said = chat.choices[0].message.content
     assert said
     assert chat.usage

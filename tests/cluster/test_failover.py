@@ -234,7 +234,7 @@ async def test_a_hundred_losses(
 ) -> None:
     """Whatever is killed or stopped, all of four greedy answers equal the undisturbed ones, every time."""
     # Machines that break a ring again and again rest longer and longer: here they are to come back at once.
-    monkeypatch.setattr("cluster.control.inquest.SETTLED_S", 0.0)
+    monkeypatch.setattr("cluster.control.fault_attribution.SETTLED_S", 0.0)
     chance = Random(3)
     pauses: dict[str, list[float]] = {}
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:
@@ -305,7 +305,7 @@ async def test_nothing_leaks_over_ten_thousand_requests(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Callers come, go and hang up while processes are killed: nobody gets an error, nothing stays held."""
-    monkeypatch.setattr("cluster.control.inquest.SETTLED_S", 0.0)
+    monkeypatch.setattr("cluster.control.fault_attribution.SETTLED_S", 0.0)
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:
         for round_number in range(20):
             await settled(cluster, 3)

@@ -9,7 +9,7 @@ import pytest
 from cluster.errors import ClusterError
 from cluster.events import Chronicle
 from cluster.nodes.absences import Absences
-from cluster.nodes.crew import STARTS_MAX, Crew
+from cluster.nodes.child_processes import STARTS_MAX, Crew
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.nodes.local_nodes.PAUSES_S", (0.01,))
-    monkeypatch.setattr("cluster.nodes.crew.RESTART_PAUSES_S", (0.01,))
+    monkeypatch.setattr("cluster.nodes.child_processes.RESTART_PAUSES_S", (0.01,))
 
 
 async def test_a_node_that_ends_again_and_again_says_why(tmp_path: Path, at_once: None) -> None:

@@ -18,7 +18,7 @@ from cluster.errors import ClusterUnavailable
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
 from cluster.models.manifest import Manifest
 from cluster.models.store import read_part
-from cluster.nodes.crew import Role
+from cluster.nodes.child_processes import Role
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions

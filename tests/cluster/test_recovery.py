@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 from cluster import wire
 from cluster.control.deployment import Deployment
-from cluster.control.inquest import SETTLED_S, Inquest
+from cluster.control.fault_attribution import SETTLED_S, Inquest
 from cluster.control.membership import Membership
+from cluster.control.quarantine import Rests
 from cluster.control.recovery import stuck_at, with_stand_ins
-from cluster.control.rests import Rests
-from cluster.engine.pipeline import CRAWL_S, FIRST_STEP_S, LATE_S, Pipeline
+from cluster.engine.running_pipeline import CRAWL_S, FIRST_STEP_S, LATE_S, Pipeline
 from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
 from cluster.generation import SampledToken, Sampling

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster import wire
 from cluster.engine.completion import Completion
-from cluster.engine.desk import QUEUE_PATIENCE_S, RequestTable
+from cluster.engine.request_table import QUEUE_PATIENCE_S, RequestTable
 from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
 from cluster.engine.tickets import BREAKS_MAX, REQUESTS_MAX, Ticket

@@ -9,11 +9,11 @@ from math import inf
 
 import pytest
 
-from cluster.plans.cuts import Fleet, caps, cost_s
-from cluster.plans.exact_rings import exact_ring
+from cluster.plans.exact_partitions import exact_ring
 from cluster.plans.network import Link, Network
+from cluster.plans.partition_search import search_ring
+from cluster.plans.partitions import Fleet, caps, cost_s
 from cluster.plans.plan import Goal, plan_stages
-from cluster.plans.ring_search import search_ring
 from tests.cluster.test_plan import card, member, paced
 
 

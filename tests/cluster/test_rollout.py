@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cluster import wire
 from cluster.control.deployment import Model, Rollout
-from cluster.control.holdings import Holdings
+from cluster.control.loaded_stages import Holdings
 from cluster.control.standbys import Standbys
 from cluster.errors import NodeFailed
 from cluster.models.manifest import Manifest

@@ -14,7 +14,7 @@ import httpx
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 from tests.gateway.api.conftest import Served
 from tests.gateways import Gateway
 

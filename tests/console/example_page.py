@@ -17,7 +17,7 @@ from gateway.console.forms import Form, read_form
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages import ROUTERS
 from gateway.console.renderer import go, page, partial
-from gateway.errors import NotFound
+from runtime.errors import NotFound
 
 router = APIRouter(prefix="/console/models")
 

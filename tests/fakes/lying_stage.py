@@ -4,7 +4,7 @@ import sys
 
 from cluster import wire
 from cluster.engine import stage_process
-from cluster.engine.ring import RingEnd
+from cluster.engine.pipeline_links import RingEnd
 
 _send = RingEnd.send
 _HONEST_FRAMES = int(sys.argv.pop())

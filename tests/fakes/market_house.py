@@ -10,11 +10,11 @@ from typing import Any
 from aiohttp import web
 
 from accounting.money import parse_usd
-from market.channels.terms import Allocation
-from market.records.amounts import Amount
-from market.records.book import book_of
-from market.records.envelope import Record, Saying, sign
-from market.records.exchange import summary
+from market.protocol.channels.terms import Allocation
+from market.protocol.records.amounts import Amount
+from market.protocol.records.book import book_of
+from market.protocol.records.envelope import Record, Saying, sign
+from market.protocol.records.exchange import summary
 from tests.fakes.market_seller import served
 from tests.market.parties import id_of, key_of
 

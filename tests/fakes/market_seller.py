@@ -14,10 +14,10 @@ from aiohttp import web
 from msgspec import structs
 
 from accounting.metering.tokenizers import Pinned, load_counter
-from gateway.market.challenge import DOMAIN
-from market.channels.admission import ChannelCredit, PricedRequest, refusal
-from market.channels.channel import Channel, delivered, promised
-from market.channels.job import (
+from market.network.challenge import DOMAIN
+from market.protocol.channels.admission import ChannelCredit, PricedRequest, refusal
+from market.protocol.channels.channel import Channel, delivered, promised
+from market.protocol.channels.job import (
     Code,
     Cut,
     JobBody,
@@ -28,19 +28,19 @@ from market.channels.job import (
     read_job_body,
     read_receipts,
 )
-from market.channels.statements import Delivery, Promise, Receipt, Voucher, read_receipt, read_voucher
-from market.channels.terms import ChannelTerms, read_allocation
-from market.counting.answer import AnswerSoFar
-from market.counting.token_count import Counting
-from market.identity.lineage import Identities
-from market.listings.listing import Capacity, Datacenter, DataPolicy, Listing
-from market.listings.prices import Prices, cost_nano
-from market.records.amounts import Amount
-from market.records.envelope import Record, Saying, open_record, sign
-from market.sealing.agreement import Context, SealingKey
-from market.sealing.request import digest_of, open_request
-from market.sealing.seen import Seen
-from market.sealing.stream import Sealer
+from market.protocol.channels.statements import Delivery, Promise, Receipt, Voucher, read_receipt, read_voucher
+from market.protocol.channels.terms import ChannelTerms, read_allocation
+from market.protocol.counting.answer import AnswerSoFar
+from market.protocol.counting.token_count import Counting
+from market.protocol.identity.lineage import Identities
+from market.protocol.listings.listing import Capacity, Datacenter, DataPolicy, Listing
+from market.protocol.listings.prices import Prices, cost_nano
+from market.protocol.records.amounts import Amount
+from market.protocol.records.envelope import Record, Saying, open_record, sign
+from market.protocol.sealing.agreement import Context, SealingKey
+from market.protocol.sealing.request import digest_of, open_request
+from market.protocol.sealing.seen import Seen
+from market.protocol.sealing.stream import Sealer
 from tests.market.parties import id_of, key_of
 
 STANDING = Identities().standing

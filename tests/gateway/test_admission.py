@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from accounting.errors import AmountInvalid
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
+from gateway.dialects.openai import Kind, read_request
 from gateway.errors import to_api_error
-from gateway.journey.serve import _tokens_max
 from gateway.lanes.allowance import FIRST_TOKENS, STEP_TOKENS_MAX, Allowance, allowance_of
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.token_bounds import choices_of, output_bound
-from gateway.openai import Kind, read_request
+from gateway.requests.serve import _tokens_max
 
 PER_TOKEN_NANO = 1000
 NO_PRICE = PricedModel("cloud", "fast", "test", Price(0, 0, 0))

@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, func, select
 
-from gateway.database import open_engine, write_sessions
-from gateway.errors import Conflict, KeyInUse
-from gateway.records.asked import ANSWERS_KEPT_S, Answer, AskedBefore, Claim
-from gateway.records.tables import asked_table
+from gateway.billing.asked import ANSWERS_KEPT_S, Answer, AskedBefore, Claim
+from gateway.billing.tables import asked_table
+from gateway.errors import KeyInUse
+from runtime.database import open_engine, write_sessions
+from runtime.errors import Conflict
 
 ASKING = 8
 NS = 10**9

@@ -21,19 +21,19 @@ from accounting.payments.errors import PayerFrozen
 from accounting.rules.held import Hold, Payer
 from accounting.spending.lease import LEASE_NS
 from accounting.tables import event_table, usage_table
-from gateway.database import open_engine, read_sessions, write_sessions
+from gateway.billing.bookkeeper import Bookkeeper
+from gateway.billing.finished_request import Ending
+from gateway.billing.ledger_service import Books
+from gateway.billing.request_log import RequestLog
+from gateway.billing.spool import Settlement, Spool
+from gateway.dialects.openai import read_request
 from gateway.identity.caller import Caller
-from gateway.journey.finished import settle_request
-from gateway.journey.trip import Trip
 from gateway.lanes.base import Call, Meter, Offer
 from gateway.metrics.metrics import Metrics
-from gateway.openai import read_request
-from gateway.records.bookkeeper import Bookkeeper
-from gateway.records.books import Books
-from gateway.records.ended import Ending
-from gateway.records.request_log import RequestLog
-from gateway.records.spool import Settlement, Spool
+from gateway.requests.context import Trip
+from gateway.requests.finished import settle_request
 from gateway.routing.decision import Decision
+from runtime.database import open_engine, read_sessions, write_sessions
 from tests.accounting.books import Books as OtherGateway
 from tests.accounting.books import usage
 
@@ -271,7 +271,7 @@ async def test_a_broken_rule_and_a_database_that_is_away_show(database: Database
 async def test_what_waits_while_the_books_hang_is_bounded_and_the_rest_is_on_disk(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.records.clerk.WAITING_MAX", 20)
+    monkeypatch.setattr("gateway.billing.settlement_worker.WAITING_MAX", 20)
     async with keeping(database, tmp_path) as (_, bookkeeper):
         database.answers.clear()
         for number in range(60):

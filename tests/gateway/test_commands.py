@@ -9,10 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from gateway.billing.request_log import RequestLog
 from gateway.cli.machines import DEFAULT_PORT, split_address, where_and_token
 from gateway.cli.main import app
-from gateway.database import open_engine, read_sessions, write_sessions
-from gateway.records.request_log import RequestLog
+from runtime.database import open_engine, read_sessions, write_sessions
 from tests.gateway.test_request_log import entry
 from tests.gateways import until
 

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.connections import HEAD_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, BoundedProtocol
+from runtime.http.connections import HEAD_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, BoundedProtocol
 
 pytestmark = pytest.mark.anyio
 

@@ -9,12 +9,12 @@ import pytest
 from accounting.errors import TextNotCounted
 from accounting.metering.delivered import Delivered, TokenCounter, count_delivered
 from accounting.metering.tokenizers import Tokenizers
+from gateway.billing.batch_settlement import Settled
+from gateway.billing.finished_request import Ended
+from gateway.billing.recount import Recount, Recounter
+from gateway.billing.settlement_worker import Clerk
+from gateway.billing.spool import Settlement, Spool
 from gateway.metrics.metrics import Metrics
-from gateway.records.clerk import Clerk
-from gateway.records.ended import Ended
-from gateway.records.recount import Recount, Recounter
-from gateway.records.settler import Settled
-from gateway.records.spool import Settlement, Spool
 from gateway.routing.decision import Decision
 from tests.accounting.books import usage
 

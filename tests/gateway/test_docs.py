@@ -25,7 +25,7 @@ from gateway.errors import _TABLE
 from gateway.metrics.metrics import Metrics
 from gateway.routing.policy import RULES
 from gateway.settings import variables
-from market.house.terms import HouseTerms
+from market.marketplace.terms import HouseTerms
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from gateway.database import open_engine, write_sessions
+from runtime.database import open_engine, write_sessions
 from tests import crowds
 from tests.accounting.books import Books
 from tests.crowds import FREE, PAID, ask, new_key
@@ -71,7 +71,7 @@ def test_a_slow_statement_of_a_server_that_answers_is_waited_for(dsn: str) -> No
 
 def test_one_connection_that_goes_silent_is_given_up(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server answers others: the statement's own bound ends the wait, also that of a commit."""
-    monkeypatch.setattr("gateway.postgresql._TRANSFER_S", -28.0)
+    monkeypatch.setattr("runtime.postgresql._TRANSFER_S", -28.0)
     engine = open_engine(dsn)
     open_session = write_sessions(engine)
     with open_session() as session:

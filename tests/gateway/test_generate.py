@@ -10,11 +10,12 @@ import pytest
 
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from gateway.errors import LaneBrokeOff, LaneFailed, LaneUnreachable
+from gateway.errors import LaneUnreachable
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.routing.router import Router
 from gateway.services import Services
 from gateway.settings import LaneName
+from runtime.errors import LaneBrokeOff, LaneFailed
 from tests.fakes import openai_provider as provider
 from tests.gateway.http.edges import Edge, edge, served
 

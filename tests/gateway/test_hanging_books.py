@@ -12,13 +12,13 @@ from accounting.errors import BooksUnavailable
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending import lease_renewer
+from accounting.spending.funding_sources import Purses
 from accounting.spending.lease import Lease
 from accounting.spending.lease_renewal import Draw
 from accounting.spending.lease_renewer import LeaseRenewer
 from accounting.spending.leases import Leases
-from accounting.spending.purses import Purses
-from gateway.records.settler import Settler
-from gateway.records.spool import Settlement
+from gateway.billing.batch_settlement import Settler
+from gateway.billing.spool import Settlement
 from tests.accounting.books import usage
 
 MANY = 100

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.identity.key_cache import CACHE_S
 from gateway.identity.keys import KEY_PREFIX, Keys
 from gateway.identity.secret import check_secret, load_secret
-from gateway.settings import IdentitySettings, SettingsInvalid
+from gateway.settings import IdentitySettings
+from runtime.database import open_engine, read_sessions, write_sessions
+from runtime.settings import SettingsInvalid
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from accounting.ledger.poster import Poster
 from accounting.ledger.postings import Leg, Posting
 from accounting.proofs.maker import BlockMaker
 from accounting.proofs.signing_key import KeyFile
+from gateway.billing.verification import VerifyQuestion
+from gateway.billing.verify_process import answer
 from gateway.cli.main import app
-from gateway.data_folder import DataFolder
-from gateway.database import open_engine, read_sessions, write_sessions
-from gateway.records.verification import VerifyQuestion
-from gateway.records.verify_process import answer
+from runtime.data_folder import DataFolder
+from runtime.database import open_engine, read_sessions, write_sessions
 
 
 def millrace(folder: Path, *words: str) -> Result:

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli.main import app
-from gateway.database import open_engine, write_sessions
 from gateway.identity.caller import HOME
 from gateway.identity.tables import api_key_table, person_table, quota_table
+from runtime.database import open_engine, write_sessions
 from tests.console.browsing import admin_key
 from tests.gateways import Gateway, running_gateway
 

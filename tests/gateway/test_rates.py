@@ -10,11 +10,11 @@ from sqlalchemy import Engine
 from accounting.metering.versions import versions_now, versions_of
 from accounting.money import NANO_PER_USD
 from cluster.controller import Controller
-from gateway.database import open_engine, read_sessions, write_sessions
-from gateway.metering.factory import open_recounter, use_cluster
-from gateway.metering.rates import Rates
+from gateway.billing.metering.factory import open_recounter, use_cluster
+from gateway.billing.metering.rates import Rates
 from gateway.metrics.metrics import Metrics
 from gateway.settings import CostsSettings, MeteringSettings
+from runtime.database import open_engine, read_sessions, write_sessions
 
 pytestmark = pytest.mark.anyio
 

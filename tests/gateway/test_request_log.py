@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from gateway.database import open_engine, read_sessions, write_sessions
-from gateway.records.request_log import PRUNED_MAX, RequestEntry, RequestLog
+from gateway.billing.request_log import PRUNED_MAX, RequestEntry, RequestLog
 from gateway.settings import RequestLogSettings
+from runtime.database import open_engine, read_sessions, write_sessions
 from tests.gateways import until
 
 DAY_NS = 86_400 * 10**9
@@ -77,7 +77,7 @@ def test_what_cannot_be_written_takes_nothing_else_along(engine: Engine) -> None
 
 
 def test_an_end_does_not_wait_for_a_writer_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.records.request_log.QUEUE_MAX", 2)
+    monkeypatch.setattr("gateway.billing.request_log.QUEUE_MAX", 2)
     hanging, over = threading.Event(), threading.Event()
 
     def session() -> Session:

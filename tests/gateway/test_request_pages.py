@@ -7,15 +7,15 @@ import pytest
 from sqlalchemy import Engine
 
 from accounting.ledger.postings import Posting
-from gateway.database import open_engine, read_sessions, write_sessions
-from gateway.errors import RequestInvalid
+from gateway.billing import request_filter
+from gateway.billing.request_filter import RequestFilter
+from gateway.billing.request_log import RequestEntry, RequestLog
 from gateway.identity.caller import HOME, OWNER
 from gateway.identity.keys import Keys
 from gateway.identity.people import People
 from gateway.pages import Cursor
-from gateway.records import request_filter
-from gateway.records.request_filter import RequestFilter
-from gateway.records.request_log import RequestEntry, RequestLog
+from runtime.database import open_engine, read_sessions, write_sessions
+from runtime.errors import RequestInvalid
 from tests.accounting.books import Books, usage
 from tests.gateway.test_request_log import entry
 

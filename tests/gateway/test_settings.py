@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.settings import SettingsInvalid, read_settings, refuse_unknown, variables
+from gateway.settings import read_settings, refuse_unknown, variables
+from runtime.settings import SettingsInvalid
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import make_url
 
 from gateway.app import open_services
-from gateway.data_folder import DataFolder
-from gateway.database import open_engine, write_sessions
-from gateway.records.shared import address_towards, open_shared
-from gateway.settings import BooksSettings, DatabaseSettings, Settings, SettingsInvalid
+from gateway.billing.shared import address_towards, open_shared
+from gateway.settings import BooksSettings, DatabaseSettings, Settings
+from runtime.data_folder import DataFolder
+from runtime.database import open_engine, write_sessions
+from runtime.settings import SettingsInvalid
 from tests.databases import Databases
 
 
@@ -35,9 +36,8 @@ def test_books_in_a_file_are_not_shared(tmp_path: Path) -> None:
         database = DatabaseSettings.model_validate({"dsn": dsn})
         write = write_sessions(open_engine(f"sqlite:///{tmp_path}/books.db"))
         assert open_shared(Settings(data_dir=tmp_path, database=database), write) is None
-    program = (
-        "import sys, gateway.app, gateway.cli.store; print([n for n in sys.modules if 'accounting.leading' in n])"
-    )
+    found_here = "[n for n in sys.modules if 'accounting.replication' in n]"
+    program = f"import sys, gateway.app, gateway.cli.store; print({found_here})"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert found.stdout == "[]\n"
 

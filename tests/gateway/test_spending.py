@@ -17,13 +17,13 @@ from accounting.ledger.balances import balance
 from accounting.ledger.health import BrokenRule
 from accounting.payments.errors import PayerFrozen
 from accounting.rules.held import CloudBill, Hold, Payer
+from accounting.spending.credit_grants import Lot
 from accounting.spending.leases import Leases
-from accounting.spending.lots import Lot
-from gateway.database import open_engine, read_sessions, write_sessions
-from gateway.records import inspection
-from gateway.records.books import Books
-from gateway.records.settler import Settler
-from gateway.records.spool import Settlement
+from gateway.billing import inspection
+from gateway.billing.batch_settlement import Settler
+from gateway.billing.ledger_service import Books
+from gateway.billing.spool import Settlement
+from runtime.database import open_engine, read_sessions, write_sessions
 from tests.accounting.books import usage
 
 pytestmark = pytest.mark.anyio

@@ -45,13 +45,13 @@ def test_serving_models_imports_no_room_of_another_kind() -> None:
     imported = _imported("gateway.serving")
     assert not _SPARED & imported
     # Of the market only the words that its settings are checked by.
-    rooms = ("gateway.buying", "gateway.selling", "gateway.auditing", "gateway.house", "market.channels")
+    rooms = ("market.buyer", "market.seller", "market.audits", "market.marketplace", "market.protocol.channels")
     assert not [name for name in imported if name.startswith(rooms)]
 
 
 def test_payments_are_imported_where_there_are_some_and_stripe_when_it_is_asked() -> None:
-    assert not {"stripe", "gateway.payments", "accounting.payments.client"} & _imported("gateway.web")
-    assert not {"stripe", "fastapi"} & _imported("gateway.payments.factory")
+    assert not {"stripe", "gateway.billing.payments", "accounting.payments.client"} & _imported("gateway.web")
+    assert not {"stripe", "fastapi"} & _imported("gateway.billing.payments.factory")
 
 
 def test_a_command_that_only_prints_imports_no_gateway() -> None:

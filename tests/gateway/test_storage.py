@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 from tests import crowds
 from tests.crowds import FREE, PAID, ask, new_key, question
 from tests.fakes.counting_provider import counting_provider

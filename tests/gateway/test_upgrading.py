@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.interpreter import command_of
-from gateway.database import open_engine, revisions
+from gateway.database import revisions
 from gateway.upgrade import upgrade_in_process
+from runtime.database import open_engine
+from runtime.interpreter import command_of
 
 _HOSTILE = "from pathlib import Path\nPath(__file__).with_name('was-here').touch()\nraise SystemExit(3)\n"
 

@@ -10,7 +10,7 @@ from tests.crowds import FREE, ask
 from tests.fakes.counting_provider import counting_provider
 from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
 
-MODULE = "gateway.cloud_worker"
+MODULE = "gateway.lanes.cloud.worker"
 
 
 def warnings(gateway: Gateway) -> str:

@@ -13,9 +13,9 @@ from accounting.ledger.health import breaches
 from accounting.ledger.postings import Posting
 from accounting.rules.corrections import correction
 from accounting.rules.held import Payer
-from gateway.database import open_engine, read_sessions, write_sessions
-from gateway.records import inspection
-from gateway.records.books import Books
+from gateway.billing import inspection
+from gateway.billing.ledger_service import Books
+from runtime.database import open_engine, read_sessions, write_sessions
 from tests.accounting.books import usage
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 from tests.clusters import DEMO_MODEL
 from tests.gateways import PATIENCE_S, Gateway, running_gateway
 

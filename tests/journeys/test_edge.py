@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 from tests.gateways import Gateway, running_gateway
 
 PLACES = 4

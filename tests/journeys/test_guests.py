@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 from tests.clusters import DEMO_MODEL
 from tests.gateway.batches.working import begin, ended, jsonl
 from tests.gateways import PATIENCE_S, Gateway, running_gateway, until

@@ -7,8 +7,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from gateway.http.hosts import Hosts
-from gateway.http.proxies import TrustedProxies
+from runtime.http.hosts import Hosts
+from runtime.http.proxies import TrustedProxies
 from tests.gateways import Gateway, running_gateway
 
 EVIL = ("evil.example", "evil.example:8400", "127.0.0.1.evil.example", "localhost.evil.example", "x@evil.example.")

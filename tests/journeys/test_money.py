@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from accounting.money import format_usd, parse_usd
-from gateway.data_folder import ADMIN_HEADER, DataFolder
+from runtime.data_folder import ADMIN_HEADER, DataFolder
 from tests.fakes import openai_provider as provider
 from tests.fakes.stripe import paying
 from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, StripeServer

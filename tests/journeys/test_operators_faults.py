@@ -14,8 +14,8 @@ import pytest
 from accounting.chart import EXPENSE_OWN_USE
 from accounting.ledger.balances import balance
 from accounting.ledger.health import BrokenRule, findings
-from gateway.data_folder import DataFolder
-from gateway.database import open_engine, read_sessions
+from runtime.data_folder import DataFolder
+from runtime.database import open_engine, read_sessions
 from tests.fakes import openai_provider as provider
 from tests.fakes.broken_upstream import BrokenUpstream, broken_upstream, said
 from tests.gateways import Gateway, running_gateway, until

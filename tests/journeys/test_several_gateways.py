@@ -22,7 +22,7 @@ from openai.types import Batch
 
 from accounting.ledger.health import findings
 from accounting.rules import local
-from gateway.database import open_engine, read_sessions
+from runtime.database import open_engine, read_sessions
 from tests import crowds
 from tests.accounting.books import Books, usage
 from tests.crowds import (

@@ -7,12 +7,12 @@ from pathlib import Path
 from random import Random
 
 from cluster.compute.stage_model import StageModel
-from market.auditing.canaries import TOKENS, Canary, failings, freeze
-from market.auditing.logprobs import Told
-from market.auditing.needle import Needle, is_found
-from market.auditing.rates import FIRST_REQUESTS, audit_rate
-from market.auditing.sequential import Kind
-from market.auditing.verdicts import Audit, Case, after_audit, after_request, decide, kind_wanted, new_case
+from market.protocol.audits.canaries import TOKENS, Canary, failings, freeze
+from market.protocol.audits.logprobs import Told
+from market.protocol.audits.needle import Needle, is_found
+from market.protocol.audits.rates import FIRST_REQUESTS, audit_rate
+from market.protocol.audits.sequential import Kind
+from market.protocol.audits.verdicts import Audit, Case, after_audit, after_request, decide, kind_wanted, new_case
 from tests.market.engines import Engine, ids_of, load, needles, questions, write_random, write_smaller
 from tests.market.parties import NOW_MS
 from tests.market.trade import DIGEST

@@ -22,8 +22,8 @@ from cluster.models.store import open_source
 from cluster.plans.plan import BLOCK_TOKENS
 from demo.training import tales
 from demo.training.corpus import entry_maker, own_text
-from market.auditing.logprobs import Told
-from market.auditing.needle import Needle
+from market.protocol.audits.logprobs import Told
+from market.protocol.audits.needle import Needle
 
 NAMES = ("Tom", "Anna", "Peter", "Ruth", "Amir", "Clara", "Omar", "Lucy", "Ivan", "Nora", "Hugo", "Emma")
 _END_IDS = (0, 2)

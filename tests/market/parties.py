@@ -5,9 +5,9 @@ import hashlib
 from msgspec import Struct
 
 from accounting.proofs.signing_key import Signer
-from market.identity.keys import identity_of, signer_of
-from market.identity.lineage import Identities
-from market.records.envelope import Kind, Record, Saying, sign
+from market.protocol.identity.keys import identity_of, signer_of
+from market.protocol.identity.lineage import Identities
+from market.protocol.records.envelope import Kind, Record, Saying, sign
 
 NOW_MS = 1_790_000_000_000
 STANDING = Identities().standing

@@ -6,15 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from market.channels.admission import ChannelCredit, PricedRequest, refusal, reserved_nano
-from market.channels.channel import Channel, delivered, settle
-from market.channels.credit_line import CreditLine, Paid, Payment, agree, first_owes_nano, limit_nano, read_payment
-from market.channels.next_voucher import VoucherOrder, free_lane, next_voucher
-from market.channels.statements import Promise
-from market.channels.terms import LANES_MAX
 from market.errors import StatementInvalid
-from market.listings.prices import Prices
-from market.records.amounts import Amount
+from market.protocol.channels.admission import ChannelCredit, PricedRequest, refusal, reserved_nano
+from market.protocol.channels.channel import Channel, delivered, settle
+from market.protocol.channels.credit_line import (
+    CreditLine,
+    Paid,
+    Payment,
+    agree,
+    first_owes_nano,
+    limit_nano,
+    read_payment,
+)
+from market.protocol.channels.next_voucher import VoucherOrder, free_lane, next_voucher
+from market.protocol.channels.statements import Promise
+from market.protocol.channels.terms import LANES_MAX
+from market.protocol.listings.prices import Prices
+from market.protocol.records.amounts import Amount
 from tests.market.parties import NOW_MS, STANDING, id_of, said
 from tests.market.trade import BUYER, DIGEST, PRICES, SELLER, TERMS, receive, vouch
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from market.auditing.canaries import USES_MAX, Canary, failings, freeze, freeze_texts, is_retired
-from market.auditing.evidence import LASTS_MS, PASSED_MIN, digest_of, evidence_of, tier_found
-from market.auditing.kolmogorov import looks_like_traffic, probability, tells_audits_apart
-from market.auditing.logprobs import Told, distance_nats, told_of
-from market.auditing.needle import hide, is_found
-from market.auditing.rates import (
+from market.protocol.audits.canaries import USES_MAX, Canary, failings, freeze, freeze_texts, is_retired
+from market.protocol.audits.evidence import LASTS_MS, PASSED_MIN, digest_of, evidence_of, tier_found
+from market.protocol.audits.kolmogorov import looks_like_traffic, probability, tells_audits_apart
+from market.protocol.audits.logprobs import Told, distance_nats, told_of
+from market.protocol.audits.needle import hide, is_found
+from market.protocol.audits.rates import (
     ANOMALY_AUDITS,
     FAILURE_AUDITS,
     FIRST_RATE,
@@ -25,10 +25,10 @@ from market.auditing.rates import (
     Watched,
     audit_rate,
 )
-from market.auditing.replay import outliers
-from market.auditing.sequential import ALPHA, FAILING_MAX, Kind, Stakes
-from market.auditing.speed import decode_most_tokens_per_s, pace_anomaly
-from market.auditing.verdicts import (
+from market.protocol.audits.replay import outliers
+from market.protocol.audits.sequential import ALPHA, FAILING_MAX, Kind, Stakes
+from market.protocol.audits.speed import decode_most_tokens_per_s, pace_anomaly
+from market.protocol.audits.verdicts import (
     FAILED_MIN,
     Audit,
     Case,
@@ -41,8 +41,8 @@ from market.auditing.verdicts import (
     kind_wanted,
     new_case,
 )
-from market.listings.listing import Tier
-from market.matching.track import Track
+from market.protocol.listings.listing import Tier
+from market.protocol.matching.track import Track
 from tests.market.parties import NOW_MS, id_of
 from tests.market.trade import DIGEST
 

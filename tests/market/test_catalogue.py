@@ -10,9 +10,9 @@ from random import Random
 import pytest
 import torch
 
-from market.auditing.sequential import ALPHA, FAILING_MAX, Kind
-from market.auditing.verdicts import Audit
-from market.counting.padding_flags import padding_flags
+from market.protocol.audits.sequential import ALPHA, FAILING_MAX, Kind
+from market.protocol.audits.verdicts import Audit
+from market.protocol.counting.padding_flags import padding_flags
 from tests.market.cheats import Bench, Draw, Shown, caught_after, mixed
 from tests.market.parties import NOW_MS
 from tests.market.texts import honest_texts

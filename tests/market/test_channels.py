@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from market.channels.channel import Channel, Due, delivered, merge, promised, settle
-from market.channels.evidence import evidence, read_evidence
-from market.channels.statements import Delivery, Receipt, Voucher, read_receipt, read_voucher
-from market.channels.terms import Allocation, ChannelTerms, read_allocation
-from market.channels.transcript import INTERIM_TOKENS, TextKind, Transcript, needs_receipt
 from market.errors import StatementInvalid
-from market.listings.prices import Prices
-from market.records.amounts import Amount
-from market.records.canonical import INTEGER_MAX
-from market.records.envelope import open_record
+from market.protocol.channels.channel import Channel, Due, delivered, merge, promised, settle
+from market.protocol.channels.evidence import evidence, read_evidence
+from market.protocol.channels.statements import Delivery, Receipt, Voucher, read_receipt, read_voucher
+from market.protocol.channels.terms import Allocation, ChannelTerms, read_allocation
+from market.protocol.channels.transcript import INTERIM_TOKENS, TextKind, Transcript, needs_receipt
+from market.protocol.listings.prices import Prices
+from market.protocol.records.amounts import Amount
+from market.protocol.records.canonical import INTEGER_MAX
+from market.protocol.records.envelope import open_record
 from tests.market.parties import STANDING, id_of, said
 from tests.market.trade import (
     BUYER,

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from accounting.metering.delivered import SEGMENT_CHARS, Called, Delivered, TokenCounter
 from accounting.metering.tokenizers import Pinned, load_counter
-from market.counting.answer import CALLS_MAX, CHARS_MAX, CHOICES_MAX, AnswerSoFar, transcript_of
-from market.counting.measure import tokens_ratio
-from market.counting.padding_flags import padding_flags
-from market.counting.token_count import Counting
 from market.errors import RequestNotCounted, StatementInvalid
+from market.protocol.counting.answer import CALLS_MAX, CHARS_MAX, CHOICES_MAX, AnswerSoFar, transcript_of
+from market.protocol.counting.measure import tokens_ratio
+from market.protocol.counting.padding_flags import padding_flags
+from market.protocol.counting.token_count import Counting
 from tests.accounting.tokenizer import make_tokenizer, pinned
 from tests.market.texts import ROOT, honest_texts
 from tests.market.trade import DIGEST

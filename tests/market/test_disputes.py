@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.metering.delivered import Delivered
-from market.auditing.conduct import FEE_NANO_MIN, Conduct, fee_nano, presumption, refusal_to_hear
-from market.auditing.disputes import TEXTS_MAX, Dispute, Side, Texts, decide
-from market.auditing.prompts import Shown, proved_prompt_tokens
-from market.channels.channel import Channel, delivered, settle
-from market.channels.statements import Delivery, Promise, Receipt, read_receipt
-from market.counting.answer import transcript_of
-from market.counting.token_count import Counting
 from market.errors import StatementInvalid
-from market.sealing.agreement import Context, SealingKey
-from market.sealing.request import open_request, seal_request
-from market.sealing.seen import Seen
+from market.protocol.audits.conduct import FEE_NANO_MIN, Conduct, fee_nano, presumption, refusal_to_hear
+from market.protocol.audits.disputes import TEXTS_MAX, Dispute, Side, Texts, decide
+from market.protocol.audits.prompts import Shown, proved_prompt_tokens
+from market.protocol.channels.channel import Channel, delivered, settle
+from market.protocol.channels.statements import Delivery, Promise, Receipt, read_receipt
+from market.protocol.counting.answer import transcript_of
+from market.protocol.counting.token_count import Counting
+from market.protocol.sealing.agreement import Context, SealingKey
+from market.protocol.sealing.request import open_request, seal_request
+from market.protocol.sealing.seen import Seen
 from tests.market.parties import STANDING, said
 from tests.market.trade import BUYER, DIGEST, SELLER, TERMS, cost_nano, vouch
 

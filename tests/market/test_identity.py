@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from accounting.proofs.signing_key import KeyFile, is_signed
 from market.errors import IdentityInvalid
-from market.identity.key_files import adopt_successor, prepare_successor, successor_path
-from market.identity.keys import identity_of
-from market.identity.lineage import Identities, Lineage
-from market.identity.pseudonyms import pseudonym_for
-from market.identity.statements import Revocation, Rotation, check_statement, found, revoke, rotate
-from market.records.envelope import Record
+from market.protocol.identity.key_files import adopt_successor, prepare_successor, successor_path
+from market.protocol.identity.keys import identity_of
+from market.protocol.identity.lineage import Identities, Lineage
+from market.protocol.identity.pseudonyms import pseudonym_for
+from market.protocol.identity.statements import Revocation, Rotation, check_statement, found, revoke, rotate
+from market.protocol.records.envelope import Record
 from tests.market.parties import NOW_MS, id_of, key_of, said
 
 ANN = id_of("ann")

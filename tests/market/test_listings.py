@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from market.errors import ListingInvalid, RecordInvalid
-from market.listings.endpoint import check_endpoint
-from market.listings.hours import WeeklyWindow, is_open
-from market.listings.idle import IdleRule, MachineCondition, hindrance
-from market.listings.listing import (
+from market.protocol.listings.endpoint import check_endpoint
+from market.protocol.listings.hours import WeeklyWindow, is_open
+from market.protocol.listings.idle import IdleRule, MachineCondition, hindrance
+from market.protocol.listings.listing import (
     Capacity,
     Datacenter,
     DataPolicy,
@@ -23,9 +23,9 @@ from market.listings.listing import (
     read_listing,
     tier_of,
 )
-from market.listings.prices import Prices, cost_nano, effective_nano
-from market.records.amounts import Amount, read_amount, write_amount
-from market.records.envelope import Record
+from market.protocol.listings.prices import Prices, cost_nano, effective_nano
+from market.protocol.records.amounts import Amount, read_amount, write_amount
+from market.protocol.records.envelope import Record
 from tests.market.parties import NOW_MS, id_of, said
 
 LISTING = Listing(

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from market.matching.breaker import Recent, Signal, is_tripped
-from market.matching.candidate import PROBATION_COST_MAX_NANO, Candidate, Need
-from market.matching.caps import LearnedCap
-from market.matching.choice import EXPLORED, choose
-from market.matching.track import HALF_LIFE_S, Tally, Track
-from market.matching.weights import weigh
+from market.protocol.matching.breaker import Recent, Signal, is_tripped
+from market.protocol.matching.candidate import PROBATION_COST_MAX_NANO, Candidate, Need
+from market.protocol.matching.caps import LearnedCap
+from market.protocol.matching.choice import EXPLORED, choose
+from market.protocol.matching.track import HALF_LIFE_S, Tally, Track
+from market.protocol.matching.weights import weigh
 
 NEED = Need()
 counts = st.integers(0, 500).map(float)

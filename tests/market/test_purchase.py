@@ -5,27 +5,27 @@ import msgspec
 from accounting.money import charge
 from accounting.rules import market as rules
 from accounting.rules.parts import HeldPart
-from market.channels.admission import ChannelCredit, PricedRequest, refusal
-from market.channels.channel import Channel, Due, delivered, merge, settle
-from market.channels.next_voucher import VoucherOrder, next_voucher
-from market.channels.statements import Receipt, read_receipt, read_voucher
-from market.channels.terms import Allocation, ChannelTerms, read_allocation
-from market.channels.transcript import Transcript
-from market.identity.keys import identity_of
-from market.identity.pseudonyms import pseudonym_for
-from market.listings.listing import Listing, is_on_offer, read_listing
-from market.listings.prices import cost_nano
-from market.matching.candidate import Candidate, Need
-from market.matching.caps import LearnedCap
-from market.matching.choice import choose
-from market.matching.track import Track
-from market.records.amounts import Amount
-from market.records.book import alive, book_of
-from market.records.book import merge as merge_books
-from market.records.envelope import Record, Saying, open_record, sign
-from market.sealing.agreement import Context, SealingKey
-from market.sealing.request import open_request, seal_request
-from market.sealing.seen import Seen
+from market.protocol.channels.admission import ChannelCredit, PricedRequest, refusal
+from market.protocol.channels.channel import Channel, Due, delivered, merge, settle
+from market.protocol.channels.next_voucher import VoucherOrder, next_voucher
+from market.protocol.channels.statements import Receipt, read_receipt, read_voucher
+from market.protocol.channels.terms import Allocation, ChannelTerms, read_allocation
+from market.protocol.channels.transcript import Transcript
+from market.protocol.identity.keys import identity_of
+from market.protocol.identity.pseudonyms import pseudonym_for
+from market.protocol.listings.listing import Listing, is_on_offer, read_listing
+from market.protocol.listings.prices import cost_nano
+from market.protocol.matching.candidate import Candidate, Need
+from market.protocol.matching.caps import LearnedCap
+from market.protocol.matching.choice import choose
+from market.protocol.matching.track import Track
+from market.protocol.records.amounts import Amount
+from market.protocol.records.book import alive, book_of
+from market.protocol.records.book import merge as merge_books
+from market.protocol.records.envelope import Record, Saying, open_record, sign
+from market.protocol.sealing.agreement import Context, SealingKey
+from market.protocol.sealing.request import open_request, seal_request
+from market.protocol.sealing.seen import Seen
 from tests.market.parties import NOW_MS, STANDING, id_of, said
 from tests.market.test_listings import LISTING
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from market.auditing.kolmogorov import SAMPLES_MIN, tells_audits_apart
-from market.auditing.reputation import BUYER_OUTCOMES_MAX, Dealing, reputation
-from market.auditing.verdicts import after_anomaly, decide, new_case
-from market.matching.candidate import Candidate, Need
-from market.matching.caps import LearnedCap
-from market.matching.choice import EXPLORED, choose
-from market.matching.track import NOTHING_KNOWN, Tally, Track
-from market.matching.weights import weigh
+from market.protocol.audits.kolmogorov import SAMPLES_MIN, tells_audits_apart
+from market.protocol.audits.reputation import BUYER_OUTCOMES_MAX, Dealing, reputation
+from market.protocol.audits.verdicts import after_anomaly, decide, new_case
+from market.protocol.matching.candidate import Candidate, Need
+from market.protocol.matching.caps import LearnedCap
+from market.protocol.matching.choice import EXPLORED, choose
+from market.protocol.matching.track import NOTHING_KNOWN, Tally, Track
+from market.protocol.matching.weights import weigh
 
 NEED = Need()
 HONEST = [f"honest{n}" for n in range(4)]

@@ -12,13 +12,13 @@ from msgspec import Struct
 from accounting.money import MAX_EVENT_NANO
 from accounting.proofs.signing_key import is_signed
 from market.errors import IdentityInvalid, RecordInvalid
-from market.identity.statements import check_statement, found
-from market.records.amounts import Amount
-from market.records.book import NAMES_MAX, Book, alive, book_of, forget, merge
-from market.records.canonical import INTEGER_MAX, canonical
-from market.records.envelope import DOMAIN, RECORD_BYTES_MAX, Record, open_record
-from market.records.exchange import differing, summary
-from market.records.key_status import Standing
+from market.protocol.identity.statements import check_statement, found
+from market.protocol.records.amounts import Amount
+from market.protocol.records.book import NAMES_MAX, Book, alive, book_of, forget, merge
+from market.protocol.records.canonical import INTEGER_MAX, canonical
+from market.protocol.records.envelope import DOMAIN, RECORD_BYTES_MAX, Record, open_record
+from market.protocol.records.exchange import differing, summary
+from market.protocol.records.key_status import Standing
 from tests.market.curves import ANYONES_KEYS, FIELD, GROUP_ORDER, forged, signed_again
 from tests.market.parties import NOW_MS, id_of, key_of, said
 

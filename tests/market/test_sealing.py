@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from market.errors import SealBroken
-from market.sealing.agreement import Context, Keys, SealingKey
-from market.sealing.request import BODY_BYTES_MAX, open_request, seal_request
-from market.sealing.seen import Seen
-from market.sealing.stream import PIECE_BYTES_MAX, Opener, Sealer
+from market.protocol.sealing.agreement import Context, Keys, SealingKey
+from market.protocol.sealing.request import BODY_BYTES_MAX, open_request, seal_request
+from market.protocol.sealing.seen import Seen
+from market.protocol.sealing.stream import PIECE_BYTES_MAX, Opener, Sealer
 
 CONTEXT = Context("c" * 64, 3, 17, "5" * 64)
 SELLER_KEY = SealingKey()

@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from accounting.metering.delivered import SEGMENT_CHARS, Delivered, TokenCounter
-from market.counting.shapes import check_shape
-from market.counting.token_count import Counting
 from market.errors import TokenizerRefused
+from market.protocol.counting.shapes import check_shape
+from market.protocol.counting.token_count import Counting
 from tests.accounting.tokenizer import make_tokenizer
 
 MARK = "\u2581"

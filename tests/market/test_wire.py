@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from market.channels.admission import ChannelCredit, PricedRequest, refusal, reserved_nano
-from market.channels.channel import Channel, delivered, merge, promised, settle
-from market.channels.next_voucher import VoucherOrder, free_lane, next_voucher
-from market.channels.statements import Delivery, Promise
+from market.protocol.channels.admission import ChannelCredit, PricedRequest, refusal, reserved_nano
+from market.protocol.channels.channel import Channel, delivered, merge, promised, settle
+from market.protocol.channels.next_voucher import VoucherOrder, free_lane, next_voucher
+from market.protocol.channels.statements import Delivery, Promise
 from tests.market.parties import NOW_MS
 from tests.market.trade import BUYER, DIGEST, PRICES, SELLER, TERMS, cost_nano, receive, vouch
 

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from market.channels.channel import Channel, delivered, merge, promised
-from market.channels.statements import Delivery, Promise, Receipt, Voucher, read_receipt, read_voucher
-from market.channels.terms import ChannelTerms
-from market.channels.transcript import INTERIM_TOKENS
-from market.listings import prices
-from market.listings.prices import Prices
-from market.records.amounts import Amount
-from market.records.envelope import Record
+from market.protocol.channels.channel import Channel, delivered, merge, promised
+from market.protocol.channels.statements import Delivery, Promise, Receipt, Voucher, read_receipt, read_voucher
+from market.protocol.channels.terms import ChannelTerms
+from market.protocol.channels.transcript import INTERIM_TOKENS
+from market.protocol.listings import prices
+from market.protocol.listings.prices import Prices
+from market.protocol.records.amounts import Amount
+from market.protocol.records.envelope import Record
 from tests.market.parties import STANDING, id_of, said
 
 DIGEST = "0" * 64

@@ -9,12 +9,12 @@ from accounting import chart
 from accounting.ledger.balances import Balance, balance
 from accounting.money import format_usd
 from accounting.rules.held import Payer
-from accounting.spending.lots import LotLeft, lots_of
-from accounting.spending.purses import credits_of
+from accounting.spending.credit_grants import LotLeft, lots_of
+from accounting.spending.funding_sources import credits_of
 from gateway.api.accounting.dependencies import Facts, organization_of, user_of
 from gateway.api.authority import AnyCaller, Authority
 from gateway.api.fields import Wanted
-from gateway.times import at
+from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1")
 

@@ -10,15 +10,15 @@ from accounting.errors import PostingDenied, PostingInvalid
 from accounting.ledger.postings import Posted, Posting
 from accounting.money import UsdAmount, format_usd
 from accounting.rules import grants
-from accounting.spending.lots import Lot
+from accounting.spending.credit_grants import Lot
 from gateway.api.accounting.dependencies import Facts, Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.authority import AnyCaller, Authority, Operator
 from gateway.api.fields import Body, Text, as_ns
-from gateway.errors import RequestInvalid
-from gateway.records.books import Books
+from gateway.billing.ledger_service import Books
 from gateway.services import Services
-from gateway.times import at
+from runtime.errors import RequestInvalid
+from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1/credits", route_class=KeyedRoute)
 
@@ -78,7 +78,10 @@ async def give(operator: Operator, key: Key, wanted: NewCredit) -> Facts:
 
 @router.post("/promo")
 async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
-    """Give a person credits that end one day."""
+    """Give a person credits that end one day.
+
+    Raises RequestInvalid if the credits would expire in the past or too far ahead.
+    """
     lot_id = id_of("promo", operator.actor.name, key)
     person = await asyncio.to_thread(operator.directory.people.person, wanted.user)
     expires_ns = as_ns(wanted.expires)
@@ -113,7 +116,10 @@ async def fund_pool(authority: AnyCaller, person: Person, key: Key, wanted: Into
 
 @router.post("/pool/return")
 async def return_from_pool(operator: Operator, key: Key, wanted: OutOfPool) -> Facts:
-    """Give credits of a pool back to a person; what the person owes is taken out of them first."""
+    """Give credits of a pool back to a person; what the person owes is taken out of them first.
+
+    Raises RequestInvalid if the person is not of that organization.
+    """
     move_id, people = id_of("pool-return", operator.actor.name, key), operator.directory.people
     person = await asyncio.to_thread(people.person, wanted.user)
     if person.organization_id != wanted.organization:

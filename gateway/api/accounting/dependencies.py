@@ -7,9 +7,10 @@ from fastapi import Depends, Response
 
 from gateway.api.accounting.keyed import key_of
 from gateway.api.authority import AnyCaller, Authority, refuse_who_may_not
-from gateway.errors import RequestInvalid, RoleForbids
+from gateway.billing.sheets import as_csv
+from gateway.errors import RoleForbids
 from gateway.identity.caller import Caller
-from gateway.records.sheets import as_csv
+from runtime.errors import RequestInvalid
 
 Facts: TypeAlias = dict[str, Any]
 Form = Literal["json", "csv"]

@@ -13,8 +13,9 @@ from fastapi.routing import APIRoute
 from accounting.errors import IdempotencyConflict, InsufficientCredit, LedgerError
 from gateway.api.authority import admitted
 from gateway.api.plain import error_response
-from gateway.errors import BodyTooLarge, GatewayError, PaymentRefused, RequestInvalid
-from gateway.records.asked import HEADER, Answer, AskedBefore, Claim
+from gateway.billing.asked import HEADER, Answer, AskedBefore, Claim
+from gateway.errors import PaymentRefused
+from runtime.errors import BodyTooLarge, RequestInvalid, ServiceError
 
 REPLAYED = "Idempotent-Replayed"
 MODE_HEADER = "x-millrace-payments"
@@ -80,7 +81,7 @@ async def _answered(
     try:
         try:
             response = await handle(request)
-        except (GatewayError, LedgerError) as error:
+        except (ServiceError, LedgerError) as error:
             if not _is_final(error):
                 raise
             response = error_response(error, request.url.path)

@@ -14,10 +14,10 @@ from accounting.proofs.blocks import SignedBlock
 from accounting.proofs.maker import Unproven
 from gateway.api.accounting.dependencies import Facts
 from gateway.api.authority import Operator
-from gateway.data_folder import DataFolder
-from gateway.errors import Overloaded, RequestInvalid
-from gateway.records.verification import VerifyQuestion, head_facts, verify_in_process
+from gateway.billing.verification import VerifyQuestion, head_facts, verify_in_process
 from gateway.settings import Settings
+from runtime.data_folder import DataFolder
+from runtime.errors import Overloaded, RequestInvalid
 
 router = APIRouter(prefix="/accounting/v1/ledger")
 
@@ -42,6 +42,8 @@ async def verify(
     One verification at a time. Accounts are added up only by one that comes from block 1 to the end: where that
     takes longer there is `millrace ledger verify`. The newest block that this gateway has seen must be there. An
     event may be without a block for `unproven_max_s` seconds.
+
+    Raises Overloaded while another verification runs, and RequestInvalid if `from_block` is not in the ledger.
     """
     services = operator.services
     if services.verifying.locked():

@@ -8,10 +8,11 @@ from fastapi import Depends, Query, Request, Response
 from gateway.api.accounting.dependencies import Facts, is_operator
 from gateway.api.accounting.keyed import MODE_HEADER
 from gateway.api.authority import AnyCaller, Authority
-from gateway.errors import FeatureUnsupported, NotFound, RoleForbids
+from gateway.errors import FeatureUnsupported, RoleForbids
+from runtime.errors import NotFound
 
 if TYPE_CHECKING:
-    from gateway.payments.till import Till
+    from gateway.billing.payments.payments_service import Till
 
 LISTED_MAX = 100
 

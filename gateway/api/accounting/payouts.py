@@ -11,7 +11,7 @@ from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
 from gateway.api.authority import AnyCaller, Operator
 from gateway.api.fields import Body, Named, Text, Wanted
-from gateway.times import at
+from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1", route_class=KeyedRoute)
 

@@ -12,10 +12,10 @@ from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
 from gateway.api.authority import AnyCaller, Operator
 from gateway.api.fields import Body, Named, Text, Wanted
-from gateway.times import at
+from runtime.times import at
 
 if TYPE_CHECKING:
-    from gateway.payments.till import Till
+    from gateway.billing.payments.payments_service import Till
 
 router = APIRouter(prefix="/accounting/v1/refunds", route_class=KeyedRoute)
 

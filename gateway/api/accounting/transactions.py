@@ -9,11 +9,11 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.ledger.balances import StatementLine, statement
 from accounting.money import format_usd
-from accounting.spending.lots import lots_of
+from accounting.spending.credit_grants import lots_of
 from gateway.api.accounting.dependencies import Facts, Form, managed, sheet, user_of
 from gateway.api.authority import AnyCaller, Authority
 from gateway.api.fields import Wanted
-from gateway.times import at
+from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1")
 

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from gateway.api.accounting.dependencies import Form, is_operator, scope_of, sheet
 from gateway.api.authority import AnyCaller, Authority
 from gateway.api.fields import Since, Wanted, as_ns
-from gateway.records.usage_report import DAY_NS, DAYS, GROUPS_MAX, columns, group_names, usage_report
+from gateway.billing.usage_report import DAY_NS, DAYS, GROUPS_MAX, columns, group_names, usage_report
 
 router = APIRouter(prefix="/accounting/v1")
 

@@ -19,8 +19,8 @@ from gateway.api.accounting.dependencies import Facts, Key
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Operator
 from gateway.api.fields import Body, Text
-from gateway.errors import Conflict, NotFound, RequestInvalid
-from gateway.records.books import Books
+from gateway.billing.ledger_service import Books
+from runtime.errors import Conflict, NotFound, RequestInvalid
 
 router = APIRouter(prefix="/accounting/v1/refunds", route_class=KeyedRoute)
 
@@ -38,7 +38,10 @@ class UsageRefund(Body):
 
 @router.post("/usage")
 async def refund_usage(operator: Operator, _: Key, wanted: UsageRefund) -> Facts:
-    """Give back what a request was charged, once: another amount for one that was refunded is refused."""
+    """Give back what a request was charged, once: another amount for one that was refunded is refused.
+
+    Raises LedgerBusy if the charge changes during each of several tries.
+    """
     books = operator.services.books
     for _try in range(_TRIES_MAX):
         charge, amount_nano, posting = await books.look(lambda session: _asked(session, wanted))

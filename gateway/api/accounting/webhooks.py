@@ -7,10 +7,10 @@ from fastapi import APIRouter, Request
 from accounting.payments.errors import WebhookRefused
 from accounting.payments.inbox import BODY_MAX, Source
 from gateway.api.accounting.payment_dependencies import Paying
-from gateway.errors import BodyTooLarge, RequestInvalid
+from runtime.errors import BodyTooLarge, RequestInvalid
 
 if TYPE_CHECKING:
-    from gateway.payments.till import Till
+    from gateway.billing.payments.payments_service import Till
 
 router = APIRouter(prefix="/accounting/v1/webhooks")
 

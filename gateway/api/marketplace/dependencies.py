@@ -4,11 +4,11 @@ from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Request
 
-from gateway.errors import RequestInvalid
-from gateway.house.house import House
 from gateway.services import Services
 from market.errors import RecordInvalid
-from market.records.envelope import Record, open_record
+from market.marketplace.marketplace import House
+from market.protocol.records.envelope import Record, open_record
+from runtime.errors import RequestInvalid
 
 Facts: TypeAlias = dict[str, Any]
 

@@ -8,17 +8,17 @@ from accounting.money import format_usd
 from gateway.api.accounting.dependencies import Person
 from gateway.api.marketplace.dependencies import Facts, Open, read_record
 from gateway.api.marketplace.forms import Id, NewDispute, ShownPrompt
-from gateway.errors import RequestInvalid
-from gateway.times import at
-from market.auditing.prompts import Shown
 from market.errors import RecordInvalid
-from market.house.dispute_state import LaneStanding
-from market.house.disputes import Brought
-from market.house.tables import DisputeRow
-from market.house.texts import ChoiceText
-from market.listings.listing import Listing
-from market.records.envelope import Record
-from market.sealing.agreement import Keys
+from market.marketplace.dispute_state import LaneStanding
+from market.marketplace.disputes import Brought
+from market.marketplace.tables import DisputeRow
+from market.marketplace.texts import ChoiceText
+from market.protocol.audits.prompts import Shown
+from market.protocol.listings.listing import Listing
+from market.protocol.records.envelope import Record
+from market.protocol.sealing.agreement import Keys
+from runtime.errors import RequestInvalid
+from runtime.times import at
 
 router = APIRouter(prefix="/market/v1/disputes")
 

@@ -8,14 +8,14 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from accounting.money import UsdAmount
 from gateway.api.fields import Body, Text
-from market.channels.evidence import EVIDENCE_MAX
-from market.channels.terms import LANES_MAX
-from market.counting.answer import CALLS_MAX, CHOICES_MAX
-from market.house.buyer_receipts import RECEIPTS_MAX
-from market.house.statements import STATEMENTS_MAX
-from market.house.texts import CHARS_MAX
-from market.records.envelope import RECORD_BYTES_MAX
-from market.sealing.request import SEALED_BYTES_MAX
+from market.marketplace.buyer_receipts import RECEIPTS_MAX
+from market.marketplace.statements import STATEMENTS_MAX
+from market.marketplace.texts import CHARS_MAX
+from market.protocol.channels.evidence import EVIDENCE_MAX
+from market.protocol.channels.terms import LANES_MAX
+from market.protocol.counting.answer import CALLS_MAX, CHOICES_MAX
+from market.protocol.records.envelope import RECORD_BYTES_MAX
+from market.protocol.sealing.request import SEALED_BYTES_MAX
 
 Id = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Signature = Annotated[str, Field(pattern="^[0-9a-f]{128}$")]

@@ -16,14 +16,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway.api.edge import read_body
 from gateway.api.fields import Body
-from gateway.errors import KeyInvalid, NotFound, RateLimited, RequestInvalid
-from gateway.house.relay_credit import backing_of
-from gateway.house.relay_queue import Carried, RelayBounds, RelayQueue
-from gateway.house.relay_sessions import SESSION_S, Sessions
-from gateway.market.relayed_request import PART_PACKED_BYTES_MAX, AnswerPart, Method, body_bytes_max, read_part
-from gateway.market.throttle import Throttle, network_of
 from market.errors import JobInvalid
-from market.records.key_status import StandingOf
+from market.marketplace.relay_credit import backing_of
+from market.marketplace.relay_queue import Carried, RelayBounds, RelayQueue
+from market.marketplace.relay_sessions import SESSION_S, Sessions
+from market.network.relayed_request import PART_PACKED_BYTES_MAX, AnswerPart, Method, body_bytes_max, read_part
+from market.network.throttle import Throttle, network_of
+from market.protocol.records.key_status import StandingOf
+from runtime.errors import KeyInvalid, NotFound, RateLimited, RequestInvalid
 
 PACKED = "application/octet-stream"
 KNOCKS_PER_MINUTE = 120

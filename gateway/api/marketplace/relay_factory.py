@@ -5,13 +5,13 @@ from collections.abc import Callable
 from sqlalchemy import select
 
 from gateway.api.marketplace.relay import Relay
-from gateway.house.house import House
 from market.errors import NotRegistered
-from market.house.sellers import seller_behind
-from market.house.statements import identities_known
-from market.house.tables import AllocationRow, allocation_table
-from market.identity.lineage import Identities
-from market.records.key_status import Standing
+from market.marketplace.marketplace import House
+from market.marketplace.sellers import seller_behind
+from market.marketplace.statements import identities_known
+from market.marketplace.tables import AllocationRow, allocation_table
+from market.protocol.identity.lineage import Identities
+from market.protocol.records.key_status import Standing
 
 
 def relay_of(house: House, is_ending: Callable[[], bool]) -> Relay:

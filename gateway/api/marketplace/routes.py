@@ -9,14 +9,15 @@ from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.marketplace import disputes, sellers
 from gateway.api.marketplace.dependencies import Facts, Open, Shared, read_record
 from gateway.api.marketplace.forms import NewAllocation, NewSettlement
-from gateway.errors import PolicyForbids, RateLimited, RequestInvalid
-from gateway.house.house import SETTLEMENT_RECORDS, House
+from gateway.errors import PolicyForbids
 from gateway.identity.caller import Caller
-from gateway.market.gossip_routes import router as gossip
-from gateway.market.throttle import network_of
 from gateway.services import Services
-from market.house.allocations import AllocationRequest
-from market.house.settlements import Settled
+from market.marketplace.allocations import AllocationRequest
+from market.marketplace.marketplace import SETTLEMENT_RECORDS, House
+from market.marketplace.settlements import Settled
+from market.network.gossip_routes import router as gossip
+from market.network.throttle import network_of
+from runtime.errors import RateLimited, RequestInvalid
 
 keyed = APIRouter(prefix="/market/v1", route_class=KeyedRoute)
 plain = APIRouter(prefix="/market/v1")
@@ -50,7 +51,10 @@ async def show_house(house: Open, services: Shared) -> Facts:
 
 @keyed.post("/allocations")
 async def allocate(house: Open, services: Shared, person: Person, key: Key, wanted: NewAllocation) -> Facts:
-    """Reserve credits for a seller; the answer's record proves it to the seller."""
+    """Reserve credits for a seller; the answer's record proves it to the seller.
+
+    Raises RequestInvalid if `hours` is above the marketplace's limit.
+    """
     await _check(services, person)
     if wanted.hours > house.office.terms.allocation_hours_max:
         most = house.office.terms.allocation_hours_max
@@ -81,7 +85,10 @@ async def _check(services: Services, person: Caller) -> None:
 
 @plain.post("/settlements")
 async def settle(house: Open, wanted: NewSettlement, request: Request) -> Facts:
-    """Accept what buyer and seller have signed, from any caller, any number of times."""
+    """Accept what buyer and seller have signed, from any caller, any number of times.
+
+    Raises RateLimited if the caller's network sends too many records.
+    """
     network = network_of(request.client.host if request.client else "")
     if not house.records.takes(network, SETTLEMENT_RECORDS + len(wanted.records) + len(wanted.statements)):
         raise RateLimited("Too many records from this network. Send them again in a minute.", 60)

@@ -14,7 +14,7 @@ from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Named
 from gateway.api.marketplace.dependencies import Facts, Open
 from gateway.api.marketplace.forms import Barred, Forfeited, NewSeller
-from gateway.house.house import House
+from market.marketplace.marketplace import House
 
 keyed = APIRouter(prefix="/market/v1/sellers", route_class=KeyedRoute)
 plain = APIRouter(prefix="/market/v1/sellers")

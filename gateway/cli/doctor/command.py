@@ -9,7 +9,8 @@ import typer
 from gateway.cli import output
 from gateway.cli.doctor.finding import Finding, fail, ok
 from gateway.cli.serving import AsJson, DataDir
-from gateway.settings import Settings, SettingsInvalid, default_data_dir, read_settings
+from gateway.settings import Settings, default_data_dir, read_settings
+from runtime.settings import SettingsInvalid
 
 _ORDER = {"fail": 0, "warn": 1, "unseen": 2, "ok": 3}
 _STYLES = {"fail": "bold red", "warn": "yellow", "unseen": "dim", "ok": "green"}
@@ -42,7 +43,7 @@ def _findings(data_dir: Path | None) -> Iterator[Finding]:
     from gateway.cli.doctor.machine import look_at_machine
     from gateway.cli.doctor.outside import look_outside
     from gateway.cli.doctor.stores import look_at_stores, stale_notice
-    from gateway.data_folder import DataFolder
+    from runtime.data_folder import DataFolder
 
     settings, finding = _settings(data_dir)
     yield finding

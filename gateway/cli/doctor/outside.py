@@ -14,8 +14,8 @@ import psutil
 from gateway.cli.doctor.finding import Finding, fail, ok, unseen, warn
 from gateway.cli.doctor.stores import reach
 from gateway.cli.gateway_client import peek
-from gateway.data_folder import DataFolder
 from gateway.settings import Settings
+from runtime.data_folder import DataFolder
 
 _PATIENCE_S = 10.0
 _LINUX_IP_MTU = 14
@@ -133,7 +133,7 @@ def controller(file: Path) -> Iterator[Finding]:
 
 
 def selling(settings: Settings, folder: DataFolder) -> Iterator[Finding]:
-    from gateway.selling.tunnel_process import TunnelFailed, find_cloudflared, version_of
+    from market.seller.tunnel_process import TunnelFailed, find_cloudflared, version_of
 
     if not settings.selling.models and not (folder.market / "selling.lock").exists():
         return

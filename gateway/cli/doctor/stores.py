@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import psutil
 
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
-from gateway.data_folder import DataFolder
 from gateway.settings import Settings
 from gateway.storage import why_unwritable
+from runtime.data_folder import DataFolder
 
 _OTHERS = 0o077
 _PATIENCE_S = 3.0
@@ -69,7 +69,8 @@ def database(settings: Settings, folder: DataFolder) -> Finding:
     from sqlalchemy import text
     from sqlalchemy.exc import DBAPIError
 
-    from gateway.database import DatabaseUnsupported, open_engine, revisions
+    from gateway.database import revisions
+    from runtime.database import DatabaseUnsupported, open_engine
 
     dsn = settings.database.dsn
     if dsn is None and not folder.database.exists():

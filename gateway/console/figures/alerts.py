@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from accounting.money import format_usd
+from gateway.billing.inspection import Condition
 from gateway.console.figures.picture import Picture
-from gateway.guests.agent import UNREACHED, AgentWord
 from gateway.lanes.base import Offer
-from gateway.records.inspection import Condition
+from gateway.lanes.preemptible.agent import AgentWord
 from gateway.routing.pauses import Pause
+from market.seller.states import UNREACHED
 
 Tone = Literal["bad", "warn", "info"]
 

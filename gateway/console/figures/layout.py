@@ -45,6 +45,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Box:
+    """A machine in the picture; all lengths are in pixels."""
+
     tank: Tank
     name: str
     x: float
@@ -55,10 +57,12 @@ class Box:
 
     @property
     def middle_x(self) -> float:
+        """Horizontal middle, in pixels."""
         return self.x + self.width / 2
 
     @property
     def middle_y(self) -> float:
+        """Vertical middle, in pixels."""
         return self.y + self.height / 2
 
 

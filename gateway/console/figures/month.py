@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from accounting.ledger.postings import FROM_CACHE
 from accounting.metering.usage import UsageTotal
 from accounting.money import Price
+from gateway.billing.usage_report import DAY_NS
 from gateway.console.figures.now import LANES, ChartRow
 from gateway.console.figures.savings import Saving, local_share, own_work, saving
 from gateway.console.figures.usage import Row, day_start_s
-from gateway.records.usage_report import DAY_NS
 
 OTHERS = "others"
 # As many as a chart has colors, less one for the others.

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from gateway.observability.history import FIRST_TOKEN
-from gateway.observability.slots import Slot, added, of_all_lanes, percentile
+from gateway.telemetry.history import FIRST_TOKEN
+from gateway.telemetry.slots import Slot, added, of_all_lanes, percentile
 
 LANES = ("cluster", "pool", "cloud", "market")
 # A percentile needs this many slots: on a small gateway a few seconds have one request or none.

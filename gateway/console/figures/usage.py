@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from accounting.ledger.balances import ROWS_MAX
 from accounting.metering.usage import UsageGroup, UsageTotal, usage_totals
+from gateway.billing.usage_report import DAY_NS
 from gateway.console.pace_limit import Pacing
 from gateway.limits.past_use import used_by
-from gateway.records.usage_report import DAY_NS
 
 DAYS = 30
 # Past days change little: a corrected rate, or an answer that was posted late.

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.openai import STOPS_MAX, Extras, ModelName, PositiveTokens, ProviderPreferences, StopString
+from gateway.dialects.openai import STOPS_MAX, Extras, ModelName, PositiveTokens, ProviderPreferences, StopString
 
 
 class Base64Source(Struct, frozen=True, tag="base64"):

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.errors import ApiError
+from runtime.http.api_error import ApiError
 
 _TYPES = {
     400: "invalid_request_error",

@@ -25,9 +25,10 @@ from gateway.dialects.anthropic.blocks import (
     Turn,
 )
 from gateway.dialects.base import Question
-from gateway.errors import FeatureUnsupported, RequestInvalid
-from gateway.openai import read_request
-from gateway.openai.reader import decode
+from gateway.dialects.openai import read_request
+from gateway.dialects.openai.reader import decode
+from gateway.errors import FeatureUnsupported
+from runtime.errors import RequestInvalid
 
 Json = dict[str, Any]
 

@@ -7,9 +7,9 @@ import msgspec
 from gateway.dialects.anthropic.errors import error_body, error_event
 from gateway.dialects.base import Question
 from gateway.dialects.chat_writer import MIXED_CALLS, ChatWriter
+from gateway.dialects.openai.prompt_estimate import estimate_prompt
 from gateway.dialects.pieces import CallPart, Piece, ToolCall, Usage
-from gateway.errors import ApiError
-from gateway.openai.prompt_estimate import estimate_prompt
+from runtime.http.api_error import ApiError
 
 Json = dict[str, Any]
 

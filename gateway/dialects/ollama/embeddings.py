@@ -9,7 +9,7 @@ import orjson
 from gateway.dialects.base import Question
 from gateway.dialects.chat_reader import ANSWER_BYTES_MAX, TOO_DEEP
 from gateway.dialects.ollama.errors import error_body
-from gateway.errors import ApiError
+from runtime.http.api_error import ApiError
 
 Json = dict[str, Any]
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from gateway.dialects.base import Question
+from gateway.dialects.model_loading import Upkeep, UpkeepAsked, Wanted
 from gateway.dialects.ollama.shapes import (
     ChatBody,
     ChatMessage,
@@ -16,10 +17,9 @@ from gateway.dialects.ollama.shapes import (
     Options,
     ToolCall,
 )
-from gateway.dialects.upkeep import Upkeep, UpkeepAsked, Wanted
-from gateway.errors import RequestInvalid
-from gateway.openai import Kind, read_request
-from gateway.openai.reader import decode
+from gateway.dialects.openai import Kind, read_request
+from gateway.dialects.openai.reader import decode
+from runtime.errors import RequestInvalid
 
 Json = dict[str, Any]
 
@@ -68,6 +68,7 @@ def read_embed(raw: bytes) -> Question:
 
 
 def read_embeddings(raw: bytes) -> Question:
+    """Return the question of an older embeddings request. Raises RequestInvalid if it has no prompt."""
     asked = decode(_embeddings, raw)
     if not asked.prompt:
         raise RequestInvalid("prompt: missing", param="prompt", code="missing_required_parameter")

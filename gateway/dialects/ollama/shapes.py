@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.openai import STOPS_MAX, TOOLS_MAX, Extras, ModelName, ProviderPreferences, StopString
+from gateway.dialects.openai import STOPS_MAX, TOOLS_MAX, Extras, ModelName, ProviderPreferences, StopString
 
 Image = Annotated[str, Meta(min_length=1)]
 Format = Literal["", "json"] | dict[str, Any]

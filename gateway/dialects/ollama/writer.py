@@ -11,9 +11,9 @@ import msgspec
 from gateway.dialects.base import Question
 from gateway.dialects.chat_writer import ChatWriter
 from gateway.dialects.ollama.errors import error_body, error_event
+from gateway.dialects.openai.prompt_estimate import estimate_prompt
 from gateway.dialects.pieces import Piece, Said, ToolCall, Usage
-from gateway.errors import ApiError
-from gateway.openai.prompt_estimate import estimate_prompt
+from runtime.http.api_error import ApiError
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ import msgspec
 from gateway.dialects.pieces import Said, Usage
 from gateway.dialects.responses.shapes import ResponsesRequest, TextFormat, Tool
 from gateway.dialects.responses.tools import ToolName
-from gateway.errors import ApiError
+from runtime.http.api_error import ApiError
 
 Json = dict[str, Any]
 

@@ -11,10 +11,10 @@ from gateway.dialects.responses.answer import response_of_item
 from gateway.dialects.responses.items import REFERENCE, convert, type_of
 from gateway.dialects.responses.requests import ResponsesQuestion, with_items
 from gateway.dialects.responses.shapes import Item, ReferenceItem
-from gateway.errors import NotFound
+from gateway.dialects.stored_responses.store import ResponseStore, StoredResponse, owner_of
 from gateway.identity.caller import Caller
-from gateway.responses.store import ResponseStore, StoredResponse, owner_of
 from gateway.settings.base import PRIVACY_RANK, Privacy
+from runtime.errors import NotFound
 
 REFERENCES_MAX = 1000
 

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from gateway.dialects.openai.reader import refusal
 from gateway.dialects.responses.shapes import (
     CallItem,
     CustomCallItem,
@@ -16,8 +17,8 @@ from gateway.dialects.responses.shapes import (
     ToolsItem,
 )
 from gateway.dialects.responses.tools import Toolbox, ToolName, arguments_of
-from gateway.errors import FeatureUnsupported, RequestInvalid
-from gateway.openai.reader import refusal
+from gateway.errors import FeatureUnsupported
+from runtime.errors import RequestInvalid
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -6,14 +6,15 @@ from itertools import chain
 import msgspec
 
 from gateway.dialects.base import Question
+from gateway.dialects.openai import Extras, read_request
+from gateway.dialects.openai.reader import decode
 from gateway.dialects.responses.items import Json, messages_of, tools_within
 from gateway.dialects.responses.shapes import Item, ResponsesRequest, TextFormat
 from gateway.dialects.responses.tools import Toolbox, ToolName, read_tools
-from gateway.errors import FeatureUnsupported, RequestInvalid
-from gateway.openai import Extras, read_request
-from gateway.openai.reader import decode
-from gateway.responses.store import StoredResponse
+from gateway.dialects.stored_responses.store import StoredResponse
+from gateway.errors import FeatureUnsupported
 from gateway.settings.base import Privacy
+from runtime.errors import RequestInvalid
 
 _decoder = msgspec.json.Decoder(ResponsesRequest)
 _ELSEWHERE = {

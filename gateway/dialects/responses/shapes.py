@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.openai import TOOLS_MAX, Extras, ModelName, PositiveTokens, ProviderPreferences
+from gateway.dialects.openai import TOOLS_MAX, Extras, ModelName, PositiveTokens, ProviderPreferences
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Item = dict[str, Any]

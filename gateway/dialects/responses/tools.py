@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.dialects.responses.shapes import Tool
-from gateway.errors import RequestInvalid
+from runtime.errors import RequestInvalid
 
 Json = dict[str, Any]
 

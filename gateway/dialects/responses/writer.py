@@ -11,8 +11,8 @@ from gateway.dialects.pieces import CallPart, Piece
 from gateway.dialects.responses.answer import begun, call_item, ended, failed, item_id, logprobs_of, response_id
 from gateway.dialects.responses.requests import ResponsesQuestion
 from gateway.dialects.responses.tools import input_of
-from gateway.errors import ApiError
-from gateway.responses.store import StoredResponse
+from gateway.dialects.stored_responses.store import StoredResponse
+from runtime.http.api_error import ApiError
 
 Json = dict[str, Any]
 

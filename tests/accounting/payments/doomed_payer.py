@@ -10,7 +10,7 @@ from accounting.ledger.journal import Failpoint
 from accounting.payments.calls import CallFailpoint
 from accounting.payments.inbox import Source
 from accounting.payments.payments import Payments
-from gateway.database import open_engine
+from runtime.database import open_engine
 from tests.accounting.books import Books
 from tests.accounting.payments.house import USD, open_house
 

@@ -20,7 +20,7 @@ from accounting.payments.reconciliation import Report
 from accounting.payments.tables import Topup
 from accounting.payments.terms import PaymentTerms, from_cents
 from accounting.rules.corrections import correction
-from gateway.database import write_sessions
+from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, Books
 from tests.fakes.stripe import connect, paying
 from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, CONNECT_SECRET, StripeServer

@@ -15,7 +15,7 @@ from accounting.payments.status_report import status_report
 from accounting.payments.tables import stripe_call_table, stripe_event_table
 from accounting.rules import debts
 from accounting.rules.corrections import correction
-from gateway.database import write_sessions
+from runtime.database import write_sessions
 from tests.accounting.payments.house import HOUR_NS, USD, House
 
 DAY_NS = 24 * HOUR_NS

@@ -14,7 +14,7 @@ from accounting.payments.payers import locked
 from accounting.payments.resumption import below_threshold, go_on
 from accounting.payments.tables import stripe_event_table
 from accounting.payments.topups import Topups
-from gateway.database import open_engine, write_sessions
+from runtime.database import open_engine, write_sessions
 from tests.accounting.payments.house import USD, House
 from tests.fakes.stripe import paying
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from accounting.proofs.maker import Failpoint
 from accounting.rules import grants
-from gateway.database import open_engine
+from runtime.database import open_engine
 from tests.accounting.books import Books
 from tests.accounting.proofs.proven import maker
 

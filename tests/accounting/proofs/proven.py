@@ -11,7 +11,7 @@ from accounting.proofs.verdict import Verdict
 from accounting.proofs.verification import verify
 from accounting.rules import burst, local
 from accounting.rules.held import CloudBill
-from gateway.database import read_sessions, write_sessions
+from runtime.database import read_sessions, write_sessions
 from tests.accounting.books import START_NS, Books, usage
 
 BILL = CloudBill("acme", charge_nano=600, cost_nano=400)

@@ -23,7 +23,7 @@ from accounting.proofs.tail import Tail
 from accounting.proofs.verdict import Verdict
 from accounting.proofs.verification import BlockUnknown, verify
 from accounting.rules import local
-from gateway.database import open_engine, read_sessions
+from runtime.database import open_engine, read_sessions
 from tests.accounting.books import ANSWER_S, START_NS, Books, usage
 from tests.accounting.proofs.proven import book_some, checked, maker
 from tests.databases import KINDS, Databases, Kind

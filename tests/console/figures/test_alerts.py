@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.billing.inspection import Condition
 from gateway.console.figures import alerts
 from gateway.console.figures.alerts import BEHIND_MAX, Alert
 from gateway.console.figures.layout import sketch
-from gateway.guests.agent import SELLING, UNREACHED, AgentWord
-from gateway.records.inspection import Condition
+from gateway.lanes.preemptible.agent import AgentWord
 from gateway.routing.pauses import Pause
+from market.seller.states import SELLING, UNREACHED
 from tests.console.topologies import CARD, household
 from tests.gateway.routing.offers import CLOUD, CLUSTER, POOL
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from accounting.rules import local
 from gateway.console.pages.keys.figures import key_lines
-from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.identity.keys import Keys
 from gateway.limits.windows import window
+from runtime.database import open_engine, read_sessions, write_sessions
 from tests.accounting.books import Books, usage
 
 

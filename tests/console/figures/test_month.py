@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from accounting.metering.usage import UsageTotal
 from accounting.money import Price
+from gateway.billing.usage_report import DAY_NS
 from gateway.console.figures.month import charged, month
 from gateway.console.figures.now import ChartRow
 from gateway.console.figures.usage import Row
-from gateway.records.usage_report import DAY_NS
 
 DAYS = 30
 NOW_NS = 20_000 * DAY_NS + 5

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.console.figures.now import TOGETHER, first_tokens, throughput
-from gateway.observability.history import FIRST_TOKEN
-from gateway.observability.slots import Slot, percentile
+from gateway.telemetry.history import FIRST_TOKEN
+from gateway.telemetry.slots import Slot, percentile
 
 BOUNDS = (0.1, 1.0)
 

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy.orm import Session
 
 from accounting.ledger.postings import Posting
+from gateway.billing.usage_report import DAY_NS
 from gateway.console.figures.usage import DAYS, UsageFigures, day_start_s
-from gateway.database import open_upgraded, write_sessions
+from gateway.database import open_upgraded
 from gateway.identity.keys import Keys
-from gateway.records.usage_report import DAY_NS
+from runtime.database import write_sessions
 from tests.accounting.books import START_NS, Books, usage
 
 pytestmark = pytest.mark.anyio

@@ -19,13 +19,13 @@ from accounting.ledger.balances import StatementLine
 from accounting.money import NANO_PER_USD as USD
 from accounting.payments.tables import stripe_event_table
 from accounting.rules.held import CloudBill, Payer
-from accounting.spending.lots import Lot, lots_of
+from accounting.spending.credit_grants import Lot, lots_of
+from gateway.billing.spool import Settlement
 from gateway.console.pages.balance import manual_credits
 from gateway.console.pages.balance.daily import Cell, daily
 from gateway.console.pages.balance.lines import ALL, LineFilter, codes_of, entry, read_lines
 from gateway.console.pages.balance.whose import Whose
 from gateway.quota import Quota
-from gateway.records.spool import Settlement
 from tests.accounting.books import usage
 from tests.console.browsing import Visit, visiting
 from tests.gateway.api.conftest import Serve, Served

@@ -12,11 +12,11 @@ from accounting.ledger.postings import Posting
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.console.pages.overview.live import charts
-from gateway.guests.agent import UNREACHED
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyTerms
 from gateway.settings import CloudModel, CloudSettings, CostsSettings, Settings
 from gateway.settings.pool import PoolBackend, PoolSettings
+from market.seller.states import UNREACHED
 from tests.accounting.books import usage
 from tests.console.browsing import visiting
 from tests.console.test_live import watching

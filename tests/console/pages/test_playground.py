@@ -24,14 +24,14 @@ from gateway.console.pages.playground.code import as_curl, as_js, as_python
 from gateway.console.pages.playground.listener import Listener
 from gateway.console.pages.playground.question import Question
 from gateway.dialects.responses.answer import response_id
-from gateway.errors import ApiError
+from gateway.dialects.stored_responses.store import StoredResponse
 from gateway.identity.audit import Actor
-from gateway.journey.heard import Followed
-from gateway.responses.store import StoredResponse
+from gateway.requests.delivery import Followed
 from gateway.settings import CloudSettings, Settings
 from gateway.settings.cloud import CloudModel
 from gateway.settings.pool import PoolBackend, PoolSettings
 from gateway.settings.routing import PolicySettings
+from runtime.http.api_error import ApiError
 from tests.console.browsing import Visit, visiting
 from tests.databases import prepared
 from tests.fakes import openai_provider as provider

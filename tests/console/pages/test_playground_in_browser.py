@@ -11,7 +11,7 @@ from aiohttp import web
 from playwright.sync_api import Page, expect
 
 from gateway.api.admin import HEADER
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 from tests.clusters import DEMO_MODEL
 from tests.console.browsing import admin_key, assert_accessible, sign_in
 from tests.fakes import openai_provider as provider

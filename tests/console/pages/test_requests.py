@@ -24,9 +24,9 @@ from gateway.console.navigation import PAGES
 from gateway.console.pages.requests import one, request_list, sheet
 from gateway.console.pages.requests.one import steps_of
 from gateway.console.pages.requests.said import TEXT_MAX, turns_of
+from gateway.dialects.stored_responses.store import StoredResponse
 from gateway.identity.key_rows import KeyTerms
 from gateway.lanes.base import Offer
-from gateway.responses.store import StoredResponse
 from gateway.routing.decision import Candidate, Decision, Rejection
 from gateway.routing.policy import Objection
 from gateway.routing.prediction import Prediction

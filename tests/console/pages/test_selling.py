@@ -19,6 +19,7 @@ from accounting.spending.earned import Earned
 from cluster.trust.addresses import Target
 from gateway.api.idle import Idle
 from gateway.app import create_app, open_services
+from gateway.billing.payments.factory import terms_of
 from gateway.console.filters import usd
 from gateway.console.pages.selling import first_sales, sellers_here
 from gateway.console.pages.selling.account import Mine, PayoutLine
@@ -26,20 +27,22 @@ from gateway.console.pages.selling.agent import agent_view
 from gateway.console.pages.selling.maturity import by_day
 from gateway.console.pages.selling.records import AgentFiles
 from gateway.console.pages.selling.remote import read_reply
-from gateway.data_folder import DataFolder
-from gateway.errors import Overloaded
-from gateway.guests.agent import UNREACHED, AgentWord
-from gateway.house.house import House
-from gateway.house.periodic import PeriodicTasks
 from gateway.identity.audit import Filter
-from gateway.market.outbound import OutboundReply
-from gateway.payments.factory import terms_of
-from gateway.settings import HouseSettings, PaymentsSettings, SellingSettings, Settings
-from gateway.times import at
-from market.channels.terms import ChannelTerms
-from market.counting.answer import transcript_of
-from market.house.tables import DisputeRow, Maturity
-from market.house.terms import DAY_NS, HouseTerms
+from gateway.lanes.preemptible.agent import AgentWord
+from gateway.settings import PaymentsSettings, Settings
+from market.marketplace.marketplace import House
+from market.marketplace.periodic import PeriodicTasks
+from market.marketplace.tables import DisputeRow, Maturity
+from market.marketplace.terms import DAY_NS, HouseTerms
+from market.network.outbound import OutboundReply
+from market.protocol.channels.terms import ChannelTerms
+from market.protocol.counting.answer import transcript_of
+from market.seller.states import UNREACHED
+from market.settings.marketplace import HouseSettings
+from market.settings.seller import SellingSettings
+from runtime.data_folder import DataFolder
+from runtime.errors import Overloaded
+from runtime.times import at
 from tests.accounting.tokenizer import make_tokenizer
 from tests.console.browsing import visiting
 from tests.console.pages.settings_files import settings_file
@@ -48,11 +51,11 @@ from tests.fakes.stripe import connect
 from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, CONNECT_SECRET, StripeServer
 from tests.gateway.api.conftest import Served
 from tests.gateway.api.shops import Shop
-from tests.gateway.house.conftest import USD, Hall
-from tests.gateway.selling.shop import shop_beside
-from tests.gateway.selling.stage import staged
-from tests.market.house.dealing import Dealing
+from tests.market.marketplace.conftest import USD, Hall
+from tests.market.marketplace.rules.dealing import Dealing
 from tests.market.parties import id_of
+from tests.market.seller.shop import shop_beside
+from tests.market.seller.stage import staged
 from tests.market.test_listings import listed
 from tests.market.trade import DIGEST
 

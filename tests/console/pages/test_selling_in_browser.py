@@ -15,15 +15,15 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import create_engine, insert
 
-from gateway.data_folder import ADMIN_HEADER, DataFolder
-from gateway.selling.tables import metadata, sales
-from market.channels.terms import ChannelTerms
-from market.house.sellers import proof_message
-from market.records.envelope import open_record
+from market.marketplace.sellers import proof_message
+from market.protocol.channels.terms import ChannelTerms
+from market.protocol.records.envelope import open_record
+from market.seller.tables import metadata, sales
+from runtime.data_folder import ADMIN_HEADER, DataFolder
 from tests.clusters import DEMO_MODEL
 from tests.console.browsing import admin_key, assert_accessible, sign_in
 from tests.gateways import Gateway, running_gateway
-from tests.market.house.dealing import Dealing
+from tests.market.marketplace.rules.dealing import Dealing
 from tests.market.parties import id_of, key_of
 
 pytestmark = pytest.mark.browser

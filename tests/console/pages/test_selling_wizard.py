@@ -9,14 +9,14 @@ import pytest
 from accounting.money import Price
 from gateway.console.pages.selling.price_suggestion import share_nano, suggested
 from gateway.console.pages.selling.settings_file import SettingsFile, as_toml, with_section
-from gateway.errors import Conflict
 from gateway.identity.audit import Filter
-from gateway.settings import SellingSettings
+from market.settings.seller import SellingSettings
+from runtime.errors import Conflict
 from tests.console.browsing import visiting
 from tests.console.pages.settings_files import settings_file
 from tests.fakes import pool_servers as servers
 from tests.gateway.api.conftest import Served
-from tests.gateway.house.conftest import USD
+from tests.market.marketplace.conftest import USD
 
 pytestmark = pytest.mark.anyio
 

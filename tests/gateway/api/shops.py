@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from accounting import chart
 from accounting.money import NANO_PER_USD
-from gateway.payments.till import Till
+from gateway.billing.payments.payments_service import Till
 from gateway.settings import PaymentsSettings
 from tests.fakes.stripe import paying
 from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, CONNECT_SECRET, StripeServer

@@ -12,10 +12,10 @@ from accounting.chart import user_receivable
 from accounting.ledger.postings import UsageRecord
 from accounting.rules import local
 from accounting.rules.corrections import correction
-from gateway.errors import BudgetExceeded
 from gateway.identity.caller import Caller
 from gateway.quota import Quota
-from gateway.times import at
+from runtime.errors import BudgetExceeded
+from runtime.times import at
 from tests.gateway.api.conftest import Serve, Served
 from tests.gateway.api.shops import USD, post
 

@@ -8,7 +8,7 @@ import anyio
 import httpx
 import pytest
 
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 from tests.gateway.api.conftest import Serve, Served
 
 pytestmark = pytest.mark.anyio

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from accounting.spending.lots import Lot
+from accounting.spending.credit_grants import Lot
 from gateway.api.accounting.keyed import id_of
 from gateway.identity.audit import Filter
-from gateway.times import at
+from runtime.times import at
 from tests.gateway.api.conftest import Serve
 from tests.gateway.api.shops import USD, post
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from accounting.money import parse_usd
-from gateway.records.books import Books
+from gateway.billing.ledger_service import Books
 from tests.gateway.api.conftest import Serve
 
 pytestmark = pytest.mark.anyio

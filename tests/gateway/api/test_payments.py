@@ -13,10 +13,11 @@ from accounting.ledger.health import BrokenRule
 from accounting.payments.errors import PayerFrozen
 from accounting.payments.tables import stripe_event_table
 from accounting.rules.held import Payer
-from gateway.payments.factory import secret_key, terms_of
-from gateway.records.asked import AskedBefore, Claim
-from gateway.records.tables import asked_table
-from gateway.settings import PaymentsSettings, Settings, SettingsInvalid
+from gateway.billing.asked import AskedBefore, Claim
+from gateway.billing.payments.factory import secret_key, terms_of
+from gateway.billing.tables import asked_table
+from gateway.settings import PaymentsSettings, Settings
+from runtime.settings import SettingsInvalid
 from tests.fakes.stripe import connect, paying
 from tests.fakes.stripe.server import ACCOUNT_SECRET
 from tests.fakes.stripe.webhooks import sign

@@ -16,8 +16,9 @@ from gateway.api.reference import ADMINS, ANYBODY, KEY, OPERATORS, entries, page
 from gateway.app import open_services
 from gateway.dialects.routes import ROUTES
 from gateway.services import Services
-from gateway.settings import HouseSettings, Settings
+from gateway.settings import Settings
 from gateway.web import make_web
+from market.settings.marketplace import HouseSettings
 from tests.databases import prepared
 from tests.gateway.api.conftest import Served
 

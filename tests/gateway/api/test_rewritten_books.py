@@ -14,10 +14,10 @@ from accounting.errors import BooksBroken
 from accounting.ledger.postings import request_hash
 from accounting.rules import grants
 from accounting.rules.held import Payer
+from gateway.billing import inspection
 from gateway.cli.main import app
-from gateway.data_folder import DataFolder
-from gateway.database import open_engine
-from gateway.records import inspection
+from runtime.data_folder import DataFolder
+from runtime.database import open_engine
 from tests.gateway.api.conftest import Serve, Served
 
 pytestmark = pytest.mark.anyio

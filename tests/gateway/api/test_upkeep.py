@@ -12,7 +12,7 @@ from gateway.identity.audit import Filter
 from gateway.quota import Quota
 from tests.fakes import pool_servers as servers
 from tests.gateway.http.edges import Edge
-from tests.gateway.journey.roads import road
+from tests.gateway.requests.roads import road
 
 pytestmark = pytest.mark.anyio
 

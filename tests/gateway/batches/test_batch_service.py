@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from gateway.batch_jobs.batch_service import BatchService
 from gateway.batches.items import Items
 from gateway.batches.job import BatchJob, Callers
 from gateway.batches.output import Output
 from gateway.batches.reply import BatchReply
 from gateway.identity.caller import Caller
+from gateway.requests.batch_jobs.batch_service import BatchService
 from gateway.services import Services
 from gateway.settings.batches import BatchesSettings
 from tests.gateway.batches.test_output import BATCH, file_store

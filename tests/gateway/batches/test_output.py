@@ -9,7 +9,7 @@ from gateway.batches.batch import Batch
 from gateway.batches.file_store import FileStore
 from gateway.batches.output import Output
 from gateway.batches.reply import BatchReply
-from gateway.errors import BodyTooLarge
+from runtime.errors import BodyTooLarge
 
 BATCH = Batch(
     id="batch_0a1b",

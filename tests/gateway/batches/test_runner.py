@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.app import open_services
-from gateway.batch_jobs.runner import JOBS_MAX, Runner, may_open
-from gateway.data_folder import DataFolder
+from gateway.requests.batch_jobs.runner import JOBS_MAX, Runner, may_open
 from gateway.settings import Settings
+from runtime.data_folder import DataFolder
 from tests.gateway.batches.test_output import BATCH
 
 

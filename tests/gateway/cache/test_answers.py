@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from gateway.batch_jobs.dispatch import send_request as ask_as_batch
 from gateway.cache.answers import AnswerCache, Found
 from gateway.cache.remote import RemoteAnswerStore
+from gateway.dialects.openai import read_request
 from gateway.dialects.routes import ROUTES
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Meter, Out
 from gateway.lanes.body import BytesBody
-from gateway.openai import read_request
 from gateway.quota import Measure, Quota
+from gateway.requests.batch_jobs.dispatch import send_request as ask_as_batch
 from gateway.settings.base import Privacy
 from gateway.settings.cache import CacheSettings
 from tests.gateway.http.edges import Writer, backend, until, whole
-from tests.gateway.journey.roads import ANSWER, nothing_is_left, receive, road, send
+from tests.gateway.requests.roads import ANSWER, nothing_is_left, receive, road, send
 from tests.redis_server import RedisServer
 
 ANN = Caller("key-1", "mr-1", "ann", "lab", frozenset({"pool"}))

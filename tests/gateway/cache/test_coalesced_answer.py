@@ -8,10 +8,10 @@ import pytest
 
 from gateway.cache.answers import AnswerCache, Found, Lead
 from gateway.cache.coalesced_answer import CoalescedAnswer
-from gateway.errors import LaneBrokeOff
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Meter, Out
 from gateway.settings.cache import CacheSettings
+from runtime.errors import LaneBrokeOff
 from tests.gateway.cache.test_answers import ANN, Heard, call
 
 pytestmark = pytest.mark.anyio

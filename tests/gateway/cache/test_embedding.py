@@ -9,8 +9,8 @@ from gateway.cache.embedding import Embedder
 from gateway.errors import LaneBusy
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.lanes.body import BytesBody
-from gateway.queueing.turns import Turns
 from gateway.routing.health import LaneHealth
+from gateway.routing.queueing.turns import Turns
 from gateway.routing.router import Router
 from gateway.settings import RoutingSettings
 from tests.gateway.routing.offers import FixedLane, caller

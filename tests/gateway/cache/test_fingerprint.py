@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.cache.fingerprint import fingerprint, is_deterministic
+from gateway.dialects.openai import Kind, read_request
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
-from gateway.openai import Kind, read_request
 
 ANN = Caller("key-1", "mr-1", "ann", "lab", frozenset({"pool"}))
 QUESTION: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Why?"}], "temperature": 0}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.http.edges import SSE, Writer, backend, chunk, said, until, whole
-from tests.gateway.journey.roads import ANSWER, nothing_is_left, receive, road, send, stream, text_of
+from tests.gateway.requests.roads import ANSWER, nothing_is_left, receive, road, send, stream, text_of
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ from gateway.cli.doctor import machine, outside
 from gateway.cli.doctor.stores import stale_notice
 from gateway.cli.download import fetch_blob
 from gateway.cli.main import app
-from gateway.data_folder import DataFolder
+from runtime.data_folder import DataFolder
 from tests.clusters import DEMO_MODEL
 from tests.fakes.hub import Hub
 

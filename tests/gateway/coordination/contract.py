@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from market.coordination.coordinator import (
+from gateway.coordination.coordinator import (
     VALUE_BYTES_MAX,
     Coordinator,
     CoordinatorUnavailable,

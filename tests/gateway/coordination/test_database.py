@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, text
 
-from gateway.database import open_engine, read_sessions, write_sessions
-from market.coordination.coordinator import Coordinator, CoordinatorUnavailable, Deposed, HeldSeat
-from market.coordination.database import DatabaseCoordinator
-from market.coordination.fence import fence, highest_epoch
+from gateway.coordination.coordinator import Coordinator, CoordinatorUnavailable, Deposed, HeldSeat
+from gateway.coordination.database import DatabaseCoordinator
+from gateway.coordination.fence import fence, highest_epoch
+from runtime.database import open_engine, read_sessions, write_sessions
 from tests.gateway.coordination import contract
 
 pytestmark = pytest.mark.anyio

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.coordination.coordinator import Coordinator, CoordinatorUnavailable
 from gateway.coordination.etcd import EtcdCoordinator
 from gateway.coordination.etcd_members import EtcdMembers
-from market.coordination.coordinator import Coordinator, CoordinatorUnavailable
 from tests.gateway.coordination import contract
 from tests.gateway.coordination.etcd_server import ETCD, Etcd
 

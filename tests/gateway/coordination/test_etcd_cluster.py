@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.coordination.coordinator import CoordinatorUnavailable, HeldSeat
 from gateway.coordination.etcd import EtcdCoordinator
 from gateway.coordination.etcd_members import EtcdMembers
-from market.coordination.coordinator import CoordinatorUnavailable, HeldSeat
-from market.coordination.leadership import Leadership
-from market.coordination.membership import Membership
-from market.coordination.rights import RevokedKeys
+from gateway.coordination.leadership import Leadership
+from gateway.coordination.membership import Membership
+from gateway.coordination.rights import RevokedKeys
 from tests.gateway.coordination import contract
 from tests.gateway.coordination.etcd_server import ETCD, Etcd, Member
 

@@ -7,12 +7,13 @@ from contextlib import AsyncExitStack
 import pytest
 from sqlalchemy import Engine
 
+from gateway.coordination.coordinator import Deposed
 from gateway.coordination.factory import Coordination, open_coordination
-from gateway.database import open_engine, read_sessions, write_sessions
+from gateway.coordination.fence import fence
 from gateway.identity.keys import Keys
-from gateway.settings import CoordinationSettings, SettingsInvalid, read_settings
-from market.coordination.coordinator import Deposed
-from market.coordination.fence import fence
+from gateway.settings import CoordinationSettings, read_settings
+from runtime.database import open_engine, read_sessions, write_sessions
+from runtime.settings import SettingsInvalid
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.dialects.openai import read_form, with_model
 from gateway.dialects.routes import ROUTES
-from gateway.errors import FeatureUnsupported, GatewayError, RequestInvalid
-from gateway.openai import read_form, with_model
+from gateway.errors import FeatureUnsupported
+from runtime.errors import RequestInvalid, ServiceError
 
 Json = dict[str, Any]
 
@@ -264,5 +265,5 @@ def test_no_bytes_can_make_reading_raise_anything_else(raw: bytes) -> None:
 def _reads_or_refuses(read_: Callable[[bytes], object], raw: bytes) -> None:
     try:
         read_(raw)
-    except GatewayError as error:
+    except ServiceError as error:
         assert error.message

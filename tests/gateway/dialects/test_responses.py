@@ -11,16 +11,17 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.dialects.responses.conversation import resolve
 from gateway.dialects.responses.requests import read_responses
 from gateway.dialects.responses.writer import ResponseWriter
-from gateway.errors import FeatureUnsupported, GatewayError, NotFound, RequestInvalid, StorageUnavailable
+from gateway.dialects.stored_responses.pruner import prune
+from gateway.dialects.stored_responses.store import ResponseStore, StoredResponse, owner_of
+from gateway.dialects.stored_responses.tables import response_table
+from gateway.errors import FeatureUnsupported, StorageUnavailable
 from gateway.identity.caller import Caller
-from gateway.responses.pruner import prune
-from gateway.responses.store import ResponseStore, StoredResponse, owner_of
-from gateway.responses.tables import response_table
 from gateway.settings.responses import ResponsesSettings
+from runtime.database import open_engine, read_sessions, write_sessions
+from runtime.errors import NotFound, RequestInvalid, ServiceError
 from tests import openai_schemas
 from tests.databases import prepared, refusing
 from tests.gateway.dialects.streams import Answer, Json, event, sse
@@ -157,7 +158,7 @@ def test_tools_and_formats_become_the_chats() -> None:
         ({"background": True}, "background", FeatureUnsupported),
         ({"conversation": "conv_1"}, "conversation", FeatureUnsupported),
         ({"input": [{"type": "computer_call"}]}, "input[0].type", FeatureUnsupported),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, None, GatewayError),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, None, ServiceError),
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role", RequestInvalid),
         ({"input": [{"type": "function_call", "name": "x"}]}, "input[0].call_id", RequestInvalid),
         (
@@ -174,7 +175,7 @@ def test_tools_and_formats_become_the_chats() -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused_by_its_field(
-    asked: Json, param: str | None, kind: type[GatewayError]
+    asked: Json, param: str | None, kind: type[ServiceError]
 ) -> None:
     with pytest.raises(kind) as caught:
         chat_of(**asked)

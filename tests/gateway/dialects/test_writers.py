@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.dialects.base import Route, Writer
 from gateway.dialects.routes import ROUTES
-from gateway.errors import ApiError
+from runtime.http.api_error import ApiError
 from tests.gateway.dialects.streams import Answer, Json, event, lines, sse
 
 BROKEN = ApiError(502, "It broke.", "upstream_error")

@@ -10,8 +10,6 @@ import pytest
 
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from gateway.http import client as upstream_client
-from gateway.http.client import Client
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
@@ -19,6 +17,8 @@ from gateway.quota import Quota
 from gateway.routing import breaker
 from gateway.routing.router import Router
 from gateway.settings import LaneName
+from runtime.http import client as upstream_client
+from runtime.http.client import Client
 from tests.gateway.http.edges import (
     DONE,
     SSE,

@@ -10,12 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.dialects.base import Question, Route
+from gateway.dialects.openai import read_request
 from gateway.dialects.routes import ROUTES
-from gateway.errors import GatewayError, LaneFailed
 from gateway.lanes.base import Call, Meter
 from gateway.lanes.events import Reader, StreamReader
-from gateway.lanes.whole import WholeReader
-from gateway.openai import read_request
+from gateway.lanes.json_body import WholeReader
+from runtime.errors import LaneFailed, ServiceError
 from tests.fakes.broken_upstream import CHAT
 
 ASKED: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -144,7 +144,7 @@ def test_any_body_is_a_question_or_refused_by_name(
 def refuses(reads: Callable[[bytes], Question], raw: bytes) -> None:
     try:
         question = reads(raw)
-    except GatewayError as error:
+    except ServiceError as error:
         assert error.message
         return
     assert question.raw

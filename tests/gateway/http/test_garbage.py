@@ -8,7 +8,7 @@ import pytest
 
 from gateway.http.exchange import Exchange
 from gateway.http.hot import HotProtocol
-from gateway.http.upstream import Connection
+from runtime.http.upstream import Connection
 from tests.gateway.http.edges import DONE, SSE, Edge, Writer, backend, chunk, edge, question, said, until
 
 

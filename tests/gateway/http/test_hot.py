@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.billing.settlement_worker import Booked
 from gateway.http import hot
-from gateway.records.clerk import Booked
 from tests.gateway.http.edges import (
     DONE,
     SSE,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.http.hot import HotProtocol
-from gateway.http.proxies import TrustedProxies
 from gateway.settings import Settings
+from runtime.http.proxies import TrustedProxies
 from tests.gateway.http.edges import Answered, Edge, backend, question, whole
-from tests.gateway.journey.roads import ANSWER, road
+from tests.gateway.requests.roads import ANSWER, road
 
 pytestmark = pytest.mark.anyio
 

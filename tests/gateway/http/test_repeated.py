@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.repeated import RepeatedHead
+from runtime.http.repeated import RepeatedHead
 from tests.gateway.http.edges import Writer, backend, edge, question, whole
 from tests.gateway.http.test_hot import ANSWER
 

@@ -12,12 +12,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from gateway.dialects.openai import read_request
 from gateway.errors import LaneUnreachable
-from gateway.http.client import Client
 from gateway.lanes.base import Call
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
-from gateway.openai import read_request
+from runtime.http.client import Client
 from tests.gateway.http.edges import Backend, Writer, question, whole
 
 pytestmark = pytest.mark.anyio

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from gateway.dialects.openai import read_request
 from gateway.errors import LaneBusy, LaneUnreachable
-from gateway.http import client
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
-from gateway.openai import read_request
-from gateway.sse import EVENT_BYTES_MAX
+from runtime.http import client
+from runtime.sse import EVENT_BYTES_MAX
 from tests.gateway.http.edges import (
     DONE,
     SSE,

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
 from gateway.settings import IdentitySettings
+from runtime.database import open_engine, read_sessions, write_sessions
 
 
 @pytest.fixture

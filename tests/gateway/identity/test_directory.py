@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from gateway.errors import Conflict, KeyInvalid, NotFound, RequestInvalid, TooManyWrongKeys
+from gateway.errors import TooManyWrongKeys
 from gateway.identity.audit import Actor, Filter
 from gateway.identity.caller import Caller
 from gateway.identity.directory import Directory
@@ -18,6 +18,7 @@ from gateway.identity.key_cache import CACHE_MAX, CACHE_S
 from gateway.identity.key_rows import KeyTerms
 from gateway.identity.quotas import parse_quota
 from gateway.quota import Quota
+from runtime.errors import Conflict, KeyInvalid, NotFound, RequestInvalid
 
 ANN = Actor("person:ann", "10.0.0.9")
 

@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.identity import keys as keys_module
 from gateway.identity.caller import HOME
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
 from gateway.quota import Quota
 from gateway.settings import IdentitySettings
+from runtime.database import open_engine, read_sessions, write_sessions
 
 HOUR_S = 3600.0
 MINUTE_S = 60.0

@@ -6,12 +6,13 @@ import time
 
 import pytest
 
-from gateway.errors import Conflict, KeyInvalid, NotFound, Overloaded, RequestInvalid, TooManyWrongKeys
+from gateway.errors import TooManyWrongKeys
 from gateway.identity import password_gate, password_hash
 from gateway.identity.audit import MACHINE, Actor, Filter
 from gateway.identity.directory import Directory
 from gateway.identity.password_hash import NOBODYS, checked_password, hashed, is_outdated, matches
 from gateway.identity.tables import password_link_table
+from runtime.errors import Conflict, KeyInvalid, NotFound, Overloaded, RequestInvalid
 
 ANN = Actor("person:owner", "10.0.0.1")
 

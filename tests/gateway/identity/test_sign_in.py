@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import Conflict
 from gateway.identity.audit import Filter
 from gateway.identity.directory import Directory
 from gateway.identity.oidc import Claims
@@ -12,6 +11,7 @@ from gateway.identity.people import Person
 from gateway.identity.provider_answers import LoginRefused
 from gateway.identity.sign_in import role_of, sign_in
 from gateway.settings import IdentitySettings
+from runtime.errors import Conflict
 
 RULES = IdentitySettings(oidc_auto_create=True, oidc_roles={"ops": "admin", "sales": "seller"})
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from gateway.lanes.cloud_logprobs import gives_logprobs
+from gateway.lanes.cloud.logprobs import gives_logprobs
 
 MODELS = (
     "openai/gpt-4o-mini",

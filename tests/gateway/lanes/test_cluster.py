@@ -14,13 +14,13 @@ from cluster.controller import Controller
 from cluster.errors import RequestInvalid
 from cluster.generation import TokenEvent
 from cluster.models.chat_format import ChatFormat
+from gateway.dialects.openai import read_request
 from gateway.errors import LaneBusy, to_api_error
 from gateway.lanes.base import Call
-from gateway.lanes.cluster import ClusterLane
-from gateway.lanes.cluster_answers import AnswerWriter
-from gateway.lanes.cluster_requests import tools_of
-from gateway.lanes.meter import Meter
-from gateway.openai import read_request
+from gateway.lanes.cluster.answers import AnswerWriter
+from gateway.lanes.cluster.lane import ClusterLane
+from gateway.lanes.cluster.requests import tools_of
+from gateway.lanes.usage import Meter
 from tests.clusters import DEMO_MODEL, running_cluster
 from tests.openai_schemas import check
 

@@ -12,7 +12,7 @@ from cluster.models.chat_format import ChatFormat
 from gateway.settings import RoutingSettings
 from tests.clusters import DEMO_MODEL
 from tests.gateway.http.edges import until
-from tests.gateway.journey.roads import nothing_is_left, receive, road, send
+from tests.gateway.requests.roads import nothing_is_left, receive, road, send
 
 pytestmark = pytest.mark.anyio
 

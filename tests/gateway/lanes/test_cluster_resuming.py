@@ -14,14 +14,14 @@ from msgspec import structs
 from cluster.errors import RequestInvalid
 from cluster.generation import TokenEvent
 from cluster.models.chat_format import ChatFormat
-from gateway.errors import RequestInvalid as BadRequest
-from gateway.journey.taken import TakenStream
+from gateway.dialects.openai import HAD_TOKENS_MAX, Extras, Had, Kind, read_request
 from gateway.lanes.base import Call
-from gateway.lanes.cluster import ClusterLane
-from gateway.lanes.cluster_answers import AnswerWriter
-from gateway.lanes.cluster_requests import tools_of
-from gateway.lanes.meter import Meter
-from gateway.openai import HAD_TOKENS_MAX, Extras, Had, Kind, read_request
+from gateway.lanes.cluster.answers import AnswerWriter
+from gateway.lanes.cluster.lane import ClusterLane
+from gateway.lanes.cluster.requests import tools_of
+from gateway.lanes.usage import Meter
+from gateway.requests.resumable_stream import TakenStream
+from runtime.errors import RequestInvalid as BadRequest
 from tests.cluster.test_tool_calls import SAID, THINK
 from tests.clusters import running_cluster
 from tests.gateway.lanes.test_cluster import CITY, NOON, WEATHER

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import sse as events
-from gateway.sse import EventSplitter
+from runtime import sse as events
+from runtime.sse import EventSplitter
 
 STREAM = (
     b': ping\r\n\r\ndata:{"a":1}\r\n\r\nevent: x\ndata: {"b": 2}\n\n'

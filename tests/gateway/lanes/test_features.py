@@ -7,13 +7,13 @@ import pytest
 
 from accounting.metering.prices import CloudPrices, PriceBook
 from gateway.app import _cloud_worker
-from gateway.cloud_worker.providers import CloudConfiguration, Timeouts
-from gateway.cloud_worker.supervisor import CloudWorker
-from gateway.data_folder import DataFolder
-from gateway.lanes.cloud import CloudLane
+from gateway.dialects.openai import ChatRequest, CompletionRequest, Message
+from gateway.lanes.cloud.lane import CloudLane
+from gateway.lanes.cloud.worker.program import CloudWorker
+from gateway.lanes.cloud.worker.providers import CloudConfiguration, Timeouts
 from gateway.lanes.features import features_of
-from gateway.openai import ChatRequest, CompletionRequest, Message
 from gateway.settings import CloudModel, CloudSettings, Settings
+from runtime.data_folder import DataFolder
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [Message("user", "Hi")]}
 COMPLETION: dict[str, Any] = {"model": "m", "prompt": "Hi"}

@@ -4,19 +4,20 @@ import json
 
 import pytest
 
-from gateway.errors import GatewayError, to_api_error
-from gateway.journey.settlement import refusal
+from gateway.errors import to_api_error
 from gateway.lanes.refusals import failure_of, raise_error
+from gateway.requests.settlement import refusal
+from runtime.errors import ServiceError
 
 WORDS = "content policy: 'my secret plan'"
 
 
-def broken_off() -> GatewayError:
+def broken_off() -> ServiceError:
     return failure_of("desk", 500, json.dumps({"error": {"message": WORDS, "code": "policy"}}).encode(), None)
 
 
-def in_place_of_an_answer(kind: str) -> GatewayError:
-    with pytest.raises(GatewayError) as raised:
+def in_place_of_an_answer(kind: str) -> ServiceError:
+    with pytest.raises(ServiceError) as raised:
         raise_error("desk", {"message": WORDS, "code": "policy", "type": kind})
     return raised.value
 
@@ -34,6 +35,6 @@ def in_place_of_an_answer(kind: str) -> GatewayError:
     ],
     ids=["status", "busy", "refusal", "error"],
 )
-def test_only_the_caller_sees_a_backends_words(error: GatewayError, logged: str) -> None:
+def test_only_the_caller_sees_a_backends_words(error: ServiceError, logged: str) -> None:
     assert refusal(error).problem == str(error) == logged
     assert "secret" in to_api_error(error).message

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.dialects.openai import read_request
 from gateway.lanes.base import Call, Meter
 from gateway.lanes.events import StreamReader
-from gateway.lanes.kept import Kept, data_of
-from gateway.openai import read_request
-from gateway.sse import EventSplitter
+from gateway.lanes.tee import Kept, data_of
+from runtime.sse import EventSplitter
 
 ASKED = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
 PIECES = st.sampled_from((b"data: ", b"data:", b"x", b"\n", b"\r", b"\n\n", b"\r\n\r\n", b": ping", b"[DONE]"))

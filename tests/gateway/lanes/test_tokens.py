@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import RequestInvalid
+from gateway.dialects.openai import Request, read_request
+from gateway.dialects.openai.prompt_estimate import estimate_prompt
 from gateway.lanes.tokens import said_in, tool_tokens_max
-from gateway.openai import Request, read_request
-from gateway.openai.prompt_estimate import estimate_prompt
+from runtime.errors import RequestInvalid
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}}
 

@@ -8,11 +8,11 @@ end; end in good order.
 import asyncio
 import sys
 
-from gateway.errors import RateLimited
 from gateway.limits.central import Central
 from gateway.limits.leases import LeaseSource
 from gateway.limits.limits import Limits
 from gateway.limits.ticket import Ticket
+from runtime.errors import RateLimited
 from tests.gateway.limits.callers import caller, quota
 
 LIMIT = 60

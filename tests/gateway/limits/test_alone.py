@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited, to_api_error
+from gateway.errors import BudgetUnavailable, to_api_error
 from gateway.limits import lookups
 from gateway.limits.counters import CounterKey
 from gateway.limits.limits import Limits
@@ -15,6 +15,7 @@ from gateway.limits.local import LocalSource
 from gateway.limits.ticket import Ticket
 from gateway.limits.windows import window
 from gateway.quota import Quota
+from runtime.errors import BudgetExceeded, RateLimited
 from tests.gateway.limits.callers import caller, quota
 
 pytestmark = pytest.mark.anyio

@@ -6,10 +6,10 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from sqlalchemy.orm import Session
 
-from gateway.database import open_engine, read_sessions
-from gateway.errors import RateLimited
 from gateway.limits.factory import open_limits
 from gateway.settings import RedisSettings
+from runtime.database import open_engine, read_sessions
+from runtime.errors import RateLimited
 from tests.gateway.limits.callers import caller, quota
 from tests.redis_server import RedisServer
 

@@ -7,12 +7,12 @@ import pytest
 from sqlalchemy import insert
 
 from accounting.rules import local
-from gateway.database import open_engine, read_sessions
 from gateway.identity.tables import api_key_table
 from gateway.limits.counters import CounterKey
 from gateway.limits.past_use import used_since
 from gateway.limits.windows import DAY_S, window
 from gateway.quota import Measure
+from runtime.database import open_engine, read_sessions
 from tests.accounting.books import Books, usage
 
 NOW_S = int(time.time())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited
+from gateway.errors import BudgetUnavailable
 from gateway.identity.caller import Caller
 from gateway.limits.central import Central, CounterStanding
 from gateway.limits.counters import CounterKey
@@ -20,6 +20,7 @@ from gateway.limits.local import Reader
 from gateway.limits.orders import Grant, Order
 from gateway.limits.ticket import Ticket
 from gateway.quota import Quota, Span
+from runtime.errors import BudgetExceeded, RateLimited
 from tests.gateway.limits.callers import caller, quota
 from tests.redis_server import RedisServer
 

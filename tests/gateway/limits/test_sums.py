@@ -9,12 +9,13 @@ from sqlalchemy import Engine, Row, event, select
 
 from accounting.ledger.postings import UsageRecord
 from accounting.rules import local
-from gateway.database import open_engine, read_sessions, upgrade, write_sessions
+from gateway.database import upgrade
 from gateway.limits.counters import CounterKey
 from gateway.limits.past_use import used_since
 from gateway.limits.tables import usage_sum_table
 from gateway.limits.windows import DAY_S, window
 from gateway.schema_upgrade import config_of
+from runtime.database import open_engine, read_sessions, write_sessions
 from tests.accounting.books import Books, usage
 from tests.databases import Databases
 

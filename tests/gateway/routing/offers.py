@@ -5,9 +5,9 @@ from typing import Any
 
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
+from gateway.dialects.openai import ChatRequest, Message
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Offer
-from gateway.openai import ChatRequest, Message
 from gateway.routing.health import LaneHealth
 from gateway.routing.router import Router
 from gateway.settings import LaneName, PolicySettings, RoutingSettings

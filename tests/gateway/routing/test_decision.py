@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import RequestInvalid
+from gateway.dialects.openai import Extras, MaxPrice, ProviderPreferences
 from gateway.lanes.base import Offer
-from gateway.openai import Extras, MaxPrice, ProviderPreferences
 from gateway.quota import Quota
 from gateway.routing.policy import clearance_of
 from gateway.routing.router import SAMPLE
 from gateway.settings import LaneName, PolicySettings, RoutingSettings
 from gateway.settings.base import PRIVACY_RANK, Privacy
+from runtime.errors import RequestInvalid
 from tests.gateway.routing.offers import CLOUD, CLUSTER, EVERYBODY, MARKET, POOL, Bench, call, caller
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from gateway.dialects.openai import ChatRequest, CompletionRequest, Message
 from gateway.errors import LaneLimited, LaneUnreachable
 from gateway.lanes.base import Offer
-from gateway.openai import ChatRequest, CompletionRequest, Message
 from gateway.routing.breaker import BREAK_AFTER, Breaker, Breakers
 from gateway.routing.fit import Fit
 from gateway.routing.lengths import USUAL_TOKENS, OutputLengths

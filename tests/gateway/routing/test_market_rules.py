@@ -8,12 +8,12 @@ import pytest
 
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
+from gateway.dialects.openai import MaxPrice, ProviderPreferences
 from gateway.lanes.base import Offer
-from gateway.openai import MaxPrice, ProviderPreferences
 from gateway.routing.need import need_of
 from gateway.routing.policy import clearance_of, objection_to
-from gateway.settings import MarketSettings
 from gateway.settings.base import Privacy
+from market.settings.buyer import MarketSettings
 from tests.gateway.routing.offers import call, caller
 
 PRICE = PricedModel("market", "m", "d" * 64, Price(20_000_000, 5_000_000, 80_000_000), provider="market")

@@ -10,7 +10,7 @@ from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.errors import GuestsNotNow
 from gateway.identity.audit import MACHINE, Filter
-from gateway.journey.no_backend import why_nobody
+from gateway.requests.no_backend import why_nobody
 from gateway.routing import pauses
 from gateway.routing.pauses import Pausable, Pauses
 from gateway.settings import CloudModel, CloudSettings, Settings

@@ -20,7 +20,7 @@ from gateway.console.pages.balance.lines import LineFilter
 from gateway.console.pages.balance.whose import PATH, Whose, whose_of
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
-from gateway.errors import NotFound
+from runtime.errors import NotFound
 
 LINES_SHOWN = 8
 _EVERY_S = 5.0

@@ -20,7 +20,7 @@ from gateway.console.pages.balance.form_submission import Once, answered
 from gateway.console.pages.balance.manual_credits import credits_page
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go
-from gateway.errors import RequestInvalid
+from runtime.errors import RequestInvalid
 
 router = APIRouter(prefix="/credits")
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from accounting.metering.usage import UsageTotal
 from gateway.api.accounting import usage as usage_api
 from gateway.api.accounting.dependencies import scope_of as part_of
+from gateway.billing.request_filter import RequestFilter
 from gateway.console.access import Viewer, Visitor
 from gateway.console.figures.cloud_prices import CloudEquals
 from gateway.console.figures.month import month
@@ -20,7 +21,6 @@ from gateway.console.pages.overview.scope import Scope, scope_of
 from gateway.console.pages.overview.values import people
 from gateway.console.renderer import page
 from gateway.identity.key_queries import names_of
-from gateway.records.request_filter import RequestFilter
 
 MODELS_SHOWN = 20
 KEYS_SHOWN = 20

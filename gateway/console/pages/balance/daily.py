@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from accounting.money import Price
+from gateway.billing.usage_report import DAY_NS
 from gateway.console.figures.now import ChartRow
 from gateway.console.figures.savings import own_work, saving
 from gateway.console.figures.usage import Row, day_start_s
-from gateway.records.usage_report import DAY_NS
 
 OTHERS = "others"
 # As many as a chart has colors, less one for the others.

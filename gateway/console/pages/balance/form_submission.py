@@ -16,16 +16,8 @@ from accounting.errors import (
 )
 from gateway.console.access import Visitor
 from gateway.console.forms import WHOLE, Form
-from gateway.errors import (
-    Conflict,
-    FeatureUnsupported,
-    GatewayError,
-    NotFound,
-    Overloaded,
-    RequestInvalid,
-    RoleForbids,
-    to_api_error,
-)
+from gateway.errors import FeatureUnsupported, RoleForbids, to_api_error
+from runtime.errors import Conflict, NotFound, Overloaded, RequestInvalid, ServiceError
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -58,7 +50,7 @@ async def answered(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T 
         return None, against(form, error)
 
 
-def against(form: Form[M], error: GatewayError | LedgerError) -> Form[M]:
+def against(form: Form[M], error: ServiceError | LedgerError) -> Form[M]:
     """Return the form with the error as a sentence beside the field that the error names.
 
     The form keeps its key only if the outcome is unknown: submitting it again then repeats the same request.
@@ -70,7 +62,7 @@ def against(form: Form[M], error: GatewayError | LedgerError) -> Form[M]:
     return replace(refused, given=refused.given | {ONCE: [uuid.uuid4().hex]})
 
 
-def _said(error: GatewayError | LedgerError) -> tuple[str, str]:
+def _said(error: ServiceError | LedgerError) -> tuple[str, str]:
     if isinstance(error, IdempotencyConflict) or (
         isinstance(error, Conflict) and error.param == "Idempotency-Key"
     ):

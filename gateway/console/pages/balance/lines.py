@@ -9,11 +9,11 @@ from sqlalchemy.orm import Session
 
 from accounting import chart
 from accounting.ledger.balances import StatementLine, statement
-from accounting.spending.lots import lots_of
+from accounting.spending.credit_grants import lots_of
 from accounting.tables import account_table, event_table, transfer_table
+from gateway.billing.usage_report import DAY_NS
 from gateway.console.pages.balance.whose import Whose
-from gateway.errors import NotFound
-from gateway.records.usage_report import DAY_NS
+from runtime.errors import NotFound
 
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests": ("Requests", ("hold", "lease", "capture", "late", "owed", "release", "reap", "purchase", "draw")),

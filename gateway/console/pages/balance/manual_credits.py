@@ -18,8 +18,8 @@ from gateway.console.pages.balance.form_submission import Once, answered, fresh,
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
-from gateway.errors import RequestInvalid
 from gateway.identity.people import Organization, Person
+from runtime.errors import RequestInvalid
 
 router = APIRouter(prefix="/credits")
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.ledger.balances import available, balance
 from accounting.rules.held import Payer
-from accounting.spending.purses import purses_of
+from accounting.spending.funding_sources import purses_of
 from gateway.console.access import Manager, Visitor
 from gateway.console.pages.balance.form_submission import refuse_weak_key
 from gateway.console.pages.keys.fields import Plain

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationInfo, field_validator
 
 from accounting.money import format_usd
 from gateway.api.fields import Text
+from gateway.billing.ledger_service import Books
+from gateway.billing.sheets import as_csv
 from gateway.console.access import Viewer
 from gateway.console.forms import Form, check
 from gateway.console.pages.balance.behind import lines_of
@@ -27,10 +29,8 @@ from gateway.console.pages.balance.lines import (
 from gateway.console.pages.balance.whose import whose_of
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import page
-from gateway.errors import RequestInvalid
-from gateway.records.books import Books
-from gateway.records.sheets import as_csv
-from gateway.times import at
+from runtime.errors import RequestInvalid
+from runtime.times import at
 
 ROWS_MAX = 50_000
 """Row limit of a CSV file."""

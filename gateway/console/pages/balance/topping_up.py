@@ -23,7 +23,7 @@ from gateway.console.renderer import go, page
 from gateway.errors import FeatureUnsupported
 
 if TYPE_CHECKING:
-    from gateway.payments.till import Till
+    from gateway.billing.payments.payments_service import Till
 
 ROWS = 20
 _TOPUPS = f"{PATH}/topups"

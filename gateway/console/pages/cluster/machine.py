@@ -13,7 +13,7 @@ from gateway.console.forms import Form, read_form
 from gateway.console.pages.cluster.buttons import machine_of
 from gateway.console.pages.cluster.state import cluster_state
 from gateway.console.renderer import go, page
-from gateway.errors import Conflict
+from runtime.errors import Conflict
 
 router = APIRouter(prefix="/console/cluster/machines/{node_id}")
 

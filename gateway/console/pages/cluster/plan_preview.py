@@ -16,7 +16,7 @@ from gateway.console.figures.layout import Sketch, sketch
 from gateway.console.forms import read_form
 from gateway.console.pages.cluster.state import ClusterState, cluster_state
 from gateway.console.renderer import go, page
-from gateway.errors import NotFound, RequestInvalid
+from runtime.errors import NotFound, RequestInvalid
 
 _MACHINES_MAX = 256
 

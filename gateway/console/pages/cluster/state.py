@@ -6,8 +6,8 @@ from cluster.control.topology import Topology
 from cluster.trust.identity import NodeId
 from gateway.console.figures.layout import Sketch, sketch
 from gateway.console.figures.machines import MachineRow, machine_rows
-from gateway.errors import NotFound
 from gateway.services import Services
+from runtime.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True)

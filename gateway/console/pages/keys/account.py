@@ -14,8 +14,9 @@ from gateway.console.pages.keys.figures import limit_lines
 from gateway.console.pages.keys.form_submission import refused
 from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
-from gateway.errors import KeyInvalid, NotFound, Overloaded, RequestInvalid, TooManyWrongKeys
+from gateway.errors import TooManyWrongKeys
 from gateway.identity.quotas import scopes_of
+from runtime.errors import KeyInvalid, NotFound, Overloaded, RequestInvalid
 
 router = APIRouter(prefix="/account")
 

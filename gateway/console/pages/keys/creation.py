@@ -16,10 +16,10 @@ from gateway.console.pages.keys.form_submission import asked
 from gateway.console.pages.keys.key_list import people_of
 from gateway.console.pages.keys.one import shown_once
 from gateway.console.renderer import page
-from gateway.errors import GatewayError, RequestInvalid
 from gateway.identity.people import Person
 from gateway.identity.quotas import parse_quota
 from gateway.settings.base import LaneName
+from runtime.errors import RequestInvalid, ServiceError
 
 # With more users than this, the form has a text field instead of a list.
 PEOPLE_OFFERED = 200
@@ -58,7 +58,7 @@ def _made(authority: Authority, wanted: NewKeyForm) -> dict[str, Any]:
         quota = NewQuota(scope=f"key:{made['key_id']}", measure="spend", span="month", amount=wanted.spend)
         try:
             set_quota(authority, quota)
-        except GatewayError as error:
+        except ServiceError as error:
             # The key exists, and its secret can be shown only now.
             made["warning"] = f"The key has no monthly budget yet: {error.message}"
     return made

@@ -7,7 +7,8 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from gateway.console.forms import WHOLE, Form
-from gateway.errors import Conflict, GatewayError, KeyInvalid, NotFound, RequestInvalid, RoleForbids
+from gateway.errors import RoleForbids
+from runtime.errors import Conflict, KeyInvalid, NotFound, RequestInvalid, ServiceError
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -24,7 +25,7 @@ async def asked(form: Form[M], work: Callable[[M], T]) -> tuple[T | None, Form[M
         return None, refused(form, error)
 
 
-def refused(form: Form[M], error: GatewayError) -> Form[M]:
+def refused(form: Form[M], error: ServiceError) -> Form[M]:
     """Return the form with the error as a sentence beside the field that the error names."""
     name = error.param or WHOLE
     text = error.message.removeprefix(f"{name}: ") if name else error.message

@@ -15,11 +15,11 @@ from gateway.console.pages.keys.figures import KeyLine, key_lines, limit_lines
 from gateway.console.pages.keys.form_submission import asked
 from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
-from gateway.errors import NotFound
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyRow
 from gateway.identity.quotas import scopes_of
 from gateway.settings.base import LaneName
+from runtime.errors import NotFound
 
 router = APIRouter(prefix="/key/{key_id}")
 

@@ -10,8 +10,8 @@ from gateway.console.access import Operator, Visitor
 from gateway.console.forms import read_form
 from gateway.console.pages.models.overview import PATH, models_page
 from gateway.console.renderer import go
-from gateway.errors import GatewayError, NotFound, RequestInvalid
 from gateway.settings.pool import PoolBackend
+from runtime.errors import NotFound, RequestInvalid, ServiceError
 
 router = APIRouter(prefix=f"{PATH}/servers")
 
@@ -40,7 +40,7 @@ async def add(request: Request, visitor: Operator) -> Response:
         return models_page(visitor, 400, add=form)
     try:
         added = await api.add_backend(visitor.authority, form.value)
-    except GatewayError as error:
+    except ServiceError as error:
         return models_page(visitor, 400, add=form.refused(error.message, error.param or ""))
     return go(visitor, f"{PATH}#servers", f"{added['name']} is {added['state']}. {added['note']}".strip())
 

@@ -12,7 +12,7 @@ from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.form_submission import refused
 from gateway.console.pages.models.overview import PATH, model_page
 from gateway.console.renderer import go
-from gateway.errors import Conflict, RequestInvalid
+from runtime.errors import Conflict, RequestInvalid
 
 router = APIRouter(prefix=PATH)
 

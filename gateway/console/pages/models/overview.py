@@ -11,8 +11,8 @@ from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.models.set_terms import aliases_of, terms_of
 from gateway.console.pages.models.state import backends_of, cluster_model, rows_of
 from gateway.console.renderer import page, pages_of
-from gateway.errors import NotFound
-from gateway.pool.kinds.catalogue import KINDS_OF_BACKEND
+from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
+from runtime.errors import NotFound
 
 PATH = "/console/models"
 

@@ -15,11 +15,11 @@ from gateway.console.forms import read_form
 from gateway.console.pages.models.overview import PATH, models_page
 from gateway.console.pages.models.state import caller_of
 from gateway.console.renderer import go
-from gateway.dialects.upkeep import Upkeep
-from gateway.errors import Conflict, GatewayError
-from gateway.journey.upkeep import look_after
-from gateway.request_ids import new_request_id
+from gateway.dialects.model_loading import Upkeep
+from gateway.requests.model_loading import look_after
 from gateway.services import Services
+from runtime.errors import Conflict, ServiceError
+from runtime.request_ids import new_request_id
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ async def _tell(visitor: Visitor, wish: Wish, told: asyncio.Future[str]) -> None
     said = f"{wish.model} {'loaded' if wish.wanted == 'load' else 'unloaded'}."
     try:
         await look_after(visitor.services, caller_of(visitor), new_request_id(), upkeep, visitor.address)
-    except GatewayError as error:
+    except ServiceError as error:
         said = error.message
         log.warning("model not told", model=wish.model, wanted=wish.wanted, reason=said)
     if not told.done():

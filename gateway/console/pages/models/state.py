@@ -6,10 +6,10 @@ from gateway.api.catalogue import catalogue
 from gateway.console.access import Visitor
 from gateway.console.figures.models import ModelRow, model_rows
 from gateway.identity.caller import Caller
-from gateway.pool.backend import Backend
-from gateway.pool.lane import PoolLane
-from gateway.pool.members import Pool
-from gateway.pool.residence import can_be_told
+from gateway.lanes.pool.backend import Backend
+from gateway.lanes.pool.lane import PoolLane
+from gateway.lanes.pool.members import Pool
+from gateway.lanes.pool.residence import can_be_told
 from gateway.services import Services
 
 

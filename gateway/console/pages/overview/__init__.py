@@ -22,8 +22,8 @@ from gateway.console.pages.overview.values import (
 )
 from gateway.console.renderer import go, page
 from gateway.console.shared_values import Shared
-from gateway.errors import RequestInvalid
 from gateway.routing.pauses import Pausable
+from runtime.errors import RequestInvalid
 
 _PATH = "/console"
 # The visitor's own figures change with their own requests.

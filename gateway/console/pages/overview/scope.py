@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.billing.request_filter import RequestFilter
 from gateway.console.access import Visitor
-from gateway.records.request_filter import RequestFilter
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from accounting.rules.held import Payer
-from accounting.spending.purses import credits_of
+from accounting.spending.funding_sources import credits_of
 from gateway.api.accounting.dependencies import scope_of as part_of
+from gateway.billing.request_log import RequestEntry
 from gateway.console.access import Visitor
 from gateway.console.figures import alerts
 from gateway.console.figures.alerts import Alert
@@ -19,8 +20,7 @@ from gateway.console.figures.usage import DAYS, UsageFigures
 from gateway.console.pages.overview.scope import Scope, scope_of
 from gateway.console.pages.requests.wanted import as_shown
 from gateway.identity.key_queries import names_of
-from gateway.pool.lane import PoolLane
-from gateway.records.request_log import RequestEntry
+from gateway.lanes.pool.lane import PoolLane
 from gateway.routing.pauses import Pausable
 from gateway.services import Services
 

@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from accounting.ledger.postings import FROM_CACHE
+from gateway.billing.request_log import RequestEntry
 from gateway.console.access import Viewer
 from gateway.console.pages.playground.question import PATH
 from gateway.console.pages.requests.one import find_visible, tokens_per_s
 from gateway.console.renderer import pages_of, partial
-from gateway.errors import NotFound
-from gateway.records.request_log import RequestEntry
+from runtime.errors import NotFound
 
 PATIENCE_S = 6.0
 """Requests are posted in batches, about every half second."""

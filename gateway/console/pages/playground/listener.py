@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 
-from gateway.errors import ApiError
 from gateway.http.exchange import Headers
+from runtime.http.api_error import ApiError
 
 REFUSAL_BYTES_MAX = 64 * 2**10
 _WAITING_BYTES_MAX = 64 * 2**10

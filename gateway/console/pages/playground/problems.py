@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from gateway.errors import ApiError
+from runtime.http.api_error import ApiError
 
 _BALANCE, _MODELS = "/console/balance", "/console/models"
 

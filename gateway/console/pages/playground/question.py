@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from gateway.openai import TOKENS_MAX
+from gateway.dialects.openai import TOKENS_MAX
 from gateway.settings.base import LaneName
 
 PATH = "/console/playground"

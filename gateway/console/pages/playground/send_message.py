@@ -16,11 +16,12 @@ from gateway.console.pages.playground.problems import as_json, problem_of, wrong
 from gateway.console.pages.playground.question import FORM_BYTES_MAX, PATH, Question
 from gateway.console.renderer import HEADERS, pages_of
 from gateway.dialects.routes import ROUTES
-from gateway.errors import ApiError, to_api_error
+from gateway.errors import to_api_error
 from gateway.identity.caller import Caller
-from gateway.journey.serve import serve
 from gateway.lanes.base import Call
-from gateway.request_ids import new_request_id
+from gateway.requests.serve import serve
+from runtime.http.api_error import ApiError
+from runtime.request_ids import new_request_id
 
 log = structlog.get_logger(__name__)
 

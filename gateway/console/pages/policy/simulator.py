@@ -16,9 +16,9 @@ from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.form_submission import refused
 from gateway.console.pages.keys.key_list import opening_rows
 from gateway.console.renderer import page
-from gateway.errors import Conflict, NotFound, RequestInvalid
 from gateway.routing.router import BYTES_PER_TOKEN
 from gateway.settings.base import LaneName, Privacy
+from runtime.errors import Conflict, NotFound, RequestInvalid
 
 router = APIRouter(prefix="/try")
 

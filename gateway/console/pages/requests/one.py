@@ -9,15 +9,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting.tables import event_table, usage_table
+from gateway.billing.request_log import ROWS_MAX, RequestEntry, RequestLog
 from gateway.console.access import Viewer, Visitor
 from gateway.console.browser import is_htmx
 from gateway.console.pages.requests.said import stored_turns
 from gateway.console.pages.requests.wanted import as_shown, visible_to
 from gateway.console.renderer import page, pages_of, partial
-from gateway.errors import NotFound
 from gateway.identity.key_queries import names_of
 from gateway.pages import Cursor
-from gateway.records.request_log import ROWS_MAX, RequestEntry, RequestLog
+from runtime.errors import NotFound
 
 router = APIRouter(prefix="/console/requests")
 

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from gateway.billing.request_filter import RequestFilter
+from gateway.billing.request_log import RequestPage
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form
 from gateway.console.live import LivePage, Points, Region, live_response
@@ -12,11 +14,9 @@ from gateway.console.pages.keys.key_list import rows_of
 from gateway.console.pages.requests.sheet import ROWS_MAX
 from gateway.console.pages.requests.wanted import LANES, Wanted, as_shown, read_wanted, visible_to
 from gateway.console.renderer import page
-from gateway.errors import RequestInvalid
 from gateway.identity.key_queries import names_of
 from gateway.pages import Cursor
-from gateway.records.request_filter import RequestFilter
-from gateway.records.request_log import RequestPage
+from runtime.errors import RequestInvalid
 
 PAGE_ROWS = 50
 _KEYS_SHOWN = 300

@@ -6,8 +6,8 @@ from typing import Any
 
 from gateway.console.access import Visitor
 from gateway.dialects.responses.answer import response_id
-from gateway.errors import NotFound
-from gateway.responses.store import StoredResponse, owner_of
+from gateway.dialects.stored_responses.store import StoredResponse, owner_of
+from runtime.errors import NotFound
 
 TEXT_MAX = 20_000
 """Characters shown of one turn."""

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from accounting.money import format_usd
+from gateway.billing.request_filter import RequestFilter
+from gateway.billing.request_log import RequestEntry
+from gateway.billing.sheets import as_csv
 from gateway.console.access import Viewer, Visitor
 from gateway.console.pages.requests.wanted import as_shown, read_wanted, visible_to
-from gateway.errors import RequestInvalid
 from gateway.pages import Cursor
-from gateway.records.request_filter import RequestFilter
-from gateway.records.request_log import RequestEntry
-from gateway.records.sheets import as_csv
+from runtime.errors import RequestInvalid
 
 ROWS_MAX = 50_000
 _ROWS_AT_ONCE = 500

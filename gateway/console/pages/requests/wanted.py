@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from accounting.ledger.postings import Outcome
 from gateway.api.fields import Text, as_ns
+from gateway.billing.request_filter import RequestFilter
+from gateway.billing.request_log import RequestEntry
 from gateway.console.access import Visitor
 from gateway.console.forms import Form, check
 from gateway.errors import RoleForbids
-from gateway.records.request_filter import RequestFilter
-from gateway.records.request_log import RequestEntry
-from gateway.redaction import texts_without_internals, without_internals
+from runtime.redaction import texts_without_internals, without_internals
 
 LANES = ("cluster", "pool", "cloud", "market", "cache", "none")
 Lane = Literal["cluster", "pool", "cloud", "market", "cache", "none"]

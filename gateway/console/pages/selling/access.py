@@ -11,17 +11,8 @@ from accounting.money import format_usd
 from gateway.api.idle import Idle, IdleWatch
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import WHOLE, Form
-from gateway.errors import (
-    Conflict,
-    FeatureUnsupported,
-    KeyInvalid,
-    NotFound,
-    Overloaded,
-    RateLimited,
-    RequestInvalid,
-    RoleForbids,
-    to_api_error,
-)
+from gateway.errors import FeatureUnsupported, RoleForbids, to_api_error
+from runtime.errors import Conflict, KeyInvalid, NotFound, Overloaded, RateLimited, RequestInvalid
 
 PATH = "/console/selling"
 

@@ -73,6 +73,7 @@ class PayoutLine(Struct, frozen=True):
     created: str
 
     def __post_init__(self) -> None:
+        """Raises ValueError if the amount or the time is malformed."""
         _nano(self.amount)
         if datetime.fromisoformat(self.created).tzinfo is None:
             raise ValueError("the time has no time zone")

@@ -22,13 +22,14 @@ from gateway.console.pages.selling.account import (
     standing_of,
 )
 from gateway.console.pages.selling.remote import RemoteAccount
-from gateway.errors import FeatureUnsupported, NotFound
-from gateway.settings import SellingSettings
-from gateway.times import at
+from gateway.errors import FeatureUnsupported
+from market.settings.seller import SellingSettings
+from runtime.errors import NotFound
+from runtime.times import at
 
 if TYPE_CHECKING:
-    from gateway.house.house import House
-    from gateway.payments.till import Till
+    from gateway.billing.payments.payments_service import Till
+    from market.marketplace.marketplace import House
 
 _DAY_NS = 86_400 * 10**9
 # With the minimum payout, the daily limit has no room for more.

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.api.idle import Idle
-from gateway.guests.agent import SELLING, UNREACHED, AgentWord
-from gateway.settings import SellingSettings
+from gateway.lanes.preemptible.agent import AgentWord
+from market.seller.states import SELLING, UNREACHED
+from market.settings.seller import SellingSettings
 
 Tone = Literal["good", "busy", "info", "warn", "bad", "off"]
 

@@ -7,7 +7,9 @@ from gateway.console.access import Visitor
 from gateway.console.pages.selling.access import sentence
 from gateway.console.pages.selling.settings_file import SettingsFile
 from gateway.console.pages.selling.steps import checked
-from gateway.settings import SellingSettings, SettingsInvalid, read_settings
+from gateway.settings import read_settings
+from market.settings.seller import SellingSettings
+from runtime.settings import SettingsInvalid
 
 
 async def settings_now(visitor: Visitor) -> SellingSettings:

@@ -5,19 +5,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, or_, select
 
-from gateway.house.house import House
-from market.auditing.conduct import Conduct
-from market.auditing.findings import AuditFinding
 from market.errors import MarketError
-from market.house.dispute_history import conduct_of
-from market.house.dispute_state import LaneStanding, standings
-from market.house.disputes import ANSWER_NS
-from market.house.tables import (
-    AllocationRow,
-    DisputeRow,
-    allocation_table,
-    dispute_table,
-)
+from market.marketplace.dispute_history import conduct_of
+from market.marketplace.dispute_state import LaneStanding, standings
+from market.marketplace.disputes import ANSWER_NS
+from market.marketplace.marketplace import House
+from market.marketplace.tables import AllocationRow, DisputeRow, allocation_table, dispute_table
+from market.protocol.audits.conduct import Conduct
+from market.protocol.audits.findings import AuditFinding
 
 SHOWN_MAX = 50
 _LANES_LOOKED_AT = 20

@@ -5,18 +5,21 @@ from typing import Any
 
 from gateway.api.marketplace.disputes import bring
 from gateway.api.marketplace.forms import DisputedText, NewDispute
-from gateway.errors import RequestInvalid
-from gateway.house.house import House
 from gateway.identity.caller import Caller
-from market.auditing.conduct import fee_nano
-from market.house.dispute_state import LaneStanding, claim_of, disputed_lane, signed_counts
-from market.house.settlements import found as allocation_found
+from market.marketplace.dispute_state import LaneStanding, claim_of, disputed_lane, signed_counts
+from market.marketplace.marketplace import House
+from market.marketplace.settlements import found as allocation_found
+from market.protocol.audits.conduct import fee_nano
+from runtime.errors import RequestInvalid
 
 
 async def bring_text(
     house: House, person: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
 ) -> dict[str, Any]:
-    """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record."""
+    """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record.
+
+    Raises RequestInvalid if `listing` is malformed, and the errors of that route.
+    """
     text = DisputedText(content=content.replace("\r\n", "\n"), reasoning=reasoning.replace("\r\n", "\n"))
     try:
         wanted = NewDispute(allocation=raw, lane=lane, listing=listing.strip() or None, texts={0: text})

@@ -18,8 +18,9 @@ from gateway.console.pages.selling.account import Account, Bounds, Conditions, C
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
 from gateway.console.renderer import go, page
-from gateway.errors import FeatureUnsupported, GatewayError, NotFound, Overloaded, RoleForbids
-from gateway.times import at
+from gateway.errors import FeatureUnsupported, RoleForbids
+from runtime.errors import NotFound, Overloaded, ServiceError
+from runtime.times import at
 
 if TYPE_CHECKING:
     from gateway.console.pages.selling.maturity import Money
@@ -97,7 +98,10 @@ async def onboard(request: Request, visitor: Seller) -> Response:
 
 @router.get("/statement.csv")
 async def statement_csv(visitor: Seller, before: Before = None) -> Response:
-    """Download all entries of the visitor's earnings here, newest first, a thousand lines at a time."""
+    """Download all entries of the visitor's earnings here, newest first, a thousand lines at a time.
+
+    Raises NotFound if this gateway is not a marketplace.
+    """
     house = visitor.services.house
     if house is None:
         raise NotFound(
@@ -144,7 +148,7 @@ async def _sheet(visitor: Visitor, account: Account) -> Sheet:
     """Read what the marketplace provides; if it is unreachable, report one problem, not one per part."""
     try:
         conditions, standing = await account.conditions(), await account.standing()
-    except GatewayError as error:
+    except ServiceError as error:
         return Sheet(problem=error.message)
     money = await _money(visitor) if account.is_here else None
     found = Sheet(conditions, standing, money=money)
@@ -152,7 +156,7 @@ async def _sheet(visitor: Visitor, account: Account) -> Sheet:
         connect, payouts, bounds = await account.connect(), await account.payouts(), await account.bounds()
     except FeatureUnsupported:
         return found
-    except GatewayError as error:
+    except ServiceError as error:
         return replace(found, takes_payments=True, problem=error.message)
     return Sheet(conditions, standing, connect, payouts, bounds, money, takes_payments=True)
 

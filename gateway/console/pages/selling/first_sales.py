@@ -10,7 +10,7 @@ from gateway.console.access import Visitor
 from gateway.console.feeds import LivePage, Points, Region
 
 if TYPE_CHECKING:
-    from gateway.house.house import House
+    from market.marketplace.marketplace import House
 
 NEWS_NS = 86_400 * 10**9
 """Older sales are not announced, so a browser without stored state shows no old news."""

@@ -10,10 +10,10 @@ from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.selling.access import PATH, refused, tried
 from gateway.console.renderer import go, page
-from gateway.errors import GatewayError, NotFound
+from runtime.errors import NotFound, ServiceError
 
 if TYPE_CHECKING:
-    from gateway.house.house import House
+    from market.marketplace.marketplace import House
 
 HOUSE = f"{PATH}/house"
 
@@ -89,7 +89,10 @@ async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
 
 @router.post("/disputes/{dispute}/decide")
 async def decide(request: Request, visitor: Operator, dispute: Named) -> Response:
-    """Retry deciding an overdue dispute without an answer; the rule decides, not the operator."""
+    """Retry deciding an overdue dispute without an answer; the rule decides, not the operator.
+
+    Raises NotFound if the dispute is not overdue.
+    """
     house = _house(visitor)
     await read_form(request, visitor, Nothing)
     from gateway.console.pages.selling.desks import quarrels
@@ -101,7 +104,7 @@ async def decide(request: Request, visitor: Operator, dispute: Named) -> Respons
         row = await house.ask(house.disputes.decide, dispute)
         if row.status == "decided":
             await house.ask(house.settlements.submit, row.allocation, ())
-    except GatewayError as error:
+    except ServiceError as error:
         form: Form[Nothing] = refused(Form(), error, frozenset())
         return await _page(visitor, form=form, about="disputes", status=409)
     return go(visitor, f"{HOUSE}#disputes", f"The dispute is {row.status}: {row.reason or 'no change'}.")

@@ -14,9 +14,9 @@ from accounting.ledger.balances import Reader, StatementLine, statement
 from accounting.rules.earnings import RESERVE_DAYS
 from accounting.rules.market import BPS
 from accounting.spending.earned import Earned, earned_after, given_back
-from gateway.house.house import House
-from market.house.tables import Maturity, Seller, Withheld, maturity_table, withheld_table
-from market.house.terms import DAY_NS, HouseTerms
+from market.marketplace.marketplace import House
+from market.marketplace.tables import Maturity, Seller, Withheld, maturity_table, withheld_table
+from market.marketplace.terms import DAY_NS, HouseTerms
 
 LINES_SHOWN = 50
 _PAGE = 1_000

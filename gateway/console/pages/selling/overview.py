@@ -18,9 +18,9 @@ from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agent import AgentView, agent_view
 from gateway.console.pages.selling.agents_settings import command_of, settings_now, settings_problem
 from gateway.console.renderer import go, page
-from gateway.data_folder import DataFolder
-from gateway.errors import GatewayError
-from gateway.settings import SellingSettings
+from market.settings.seller import SellingSettings
+from runtime.data_folder import DataFolder
+from runtime.errors import ServiceError
 
 if TYPE_CHECKING:
     from gateway.console.pages.selling.records import AgentFiles, Listed, Sold
@@ -108,7 +108,7 @@ async def _standing(account: Account | None) -> tuple[Standing | None, str]:
         return None, ""
     try:
         return await account.standing(), ""
-    except GatewayError as error:
+    except ServiceError as error:
         return None, error.message
 
 

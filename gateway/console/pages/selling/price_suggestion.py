@@ -9,7 +9,7 @@ from accounting.rules.market import BPS
 from cluster.plans.forecast import Prediction
 from gateway.advice.break_even import own_nano_per_mtok
 from gateway.advice.question import OwnCost
-from gateway.records.request_log import RequestEntry
+from gateway.billing.request_log import RequestEntry
 
 CLOUD_PERCENT = 60
 """Percentage of the cheapest cloud price: buyers need a discount to use a third party's machine."""

@@ -15,12 +15,12 @@ from urllib.parse import quote
 import structlog
 
 from accounting.proofs.signing_key import SigningKeyUnusable
-from gateway.market.identity import OwnIdentity
-from gateway.market.room import OWN
-from market.auditing.findings import Findings, read_findings
 from market.errors import IdentityInvalid, MarketError
-from market.listings.listing import Listing, read_listing
-from market.records.envelope import Record, open_record
+from market.network.identity import OwnIdentity
+from market.network.room import OWN
+from market.protocol.audits.findings import Findings, read_findings
+from market.protocol.listings.listing import Listing, read_listing
+from market.protocol.records.envelope import Record, open_record
 
 log = structlog.get_logger(__name__)
 

@@ -18,11 +18,12 @@ from gateway.console.pages.selling.account import (
     Standing,
     standing_of,
 )
-from gateway.errors import FeatureUnsupported, NotFound, Overloaded, PaymentRefused, RequestInvalid
-from gateway.market.errors import Unreachable
+from gateway.errors import FeatureUnsupported, PaymentRefused
+from market.network.errors import Unreachable
+from runtime.errors import NotFound, Overloaded, RequestInvalid
 
 if TYPE_CHECKING:
-    from gateway.market.outbound import OutboundReply
+    from market.network.outbound import OutboundReply
 
 _ASK_S = 8.0
 
@@ -82,6 +83,7 @@ class RemoteAccount:
         return Connect(True, found.ready, found.reason)
 
     async def onboard(self, once: str) -> str:
+        """Return the link to Stripe's onboarding. Raises Overloaded if the marketplace gives no https link."""
         url = (await self._ask("/accounting/v1/sellers/onboard", _Link, {}, once)).url
         if not url.startswith("https://"):
             raise Overloaded(f"Invalid answer from {self.house}: the link does not lead to Stripe.")
@@ -98,7 +100,7 @@ class RemoteAccount:
 
     async def _ask(self, path: str, shape: type[S], body: dict[str, Any] | None = None, once: str = "") -> S:
         """Send a request. Raises Overloaded, NotFound, RequestInvalid with the marketplace's message."""
-        from gateway.market.outbound import Outbound
+        from market.network.outbound import Outbound
 
         headers = {"accept": "application/json"}
         if not path.startswith("/market/v1/house"):
@@ -122,7 +124,11 @@ class RemoteAccount:
 
 
 def read_reply(reply: "OutboundReply", shape: type[S], house: str) -> S:
-    """Return a marketplace's answer, or raise its error as a gateway error; the answer is untrusted."""
+    """Return a marketplace's answer, or raise its error as a gateway error; the answer is untrusted.
+
+    Raises Overloaded for an unreadable answer and for statuses 429 and 5xx. Raises FeatureUnsupported, NotFound
+    and PaymentRefused as the marketplace does, otherwise RequestInvalid.
+    """
     try:
         if reply.status == 200:
             return msgspec.json.decode(reply.body, type=shape)

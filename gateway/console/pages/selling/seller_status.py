@@ -14,15 +14,15 @@ from gateway.console.pages.selling.access import PATH, Seller, tried
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
 from gateway.console.renderer import go, page
-from gateway.data_folder import DataFolder
-from gateway.errors import GatewayError, NotFound
-from market.channels.terms import LANES_MAX
-from market.listings.listing import Tier
+from market.protocol.channels.terms import LANES_MAX
+from market.protocol.listings.listing import Tier
+from runtime.data_folder import DataFolder
+from runtime.errors import NotFound, ServiceError
 
 if TYPE_CHECKING:
     from gateway.console.pages.selling.records import AgentFiles
-    from gateway.house.house import House
-    from market.auditing.findings import AuditFinding
+    from market.marketplace.marketplace import House
+    from market.protocol.audits.findings import AuditFinding
 
 STANDING = f"{PATH}/standing"
 # A form holds 64 KiB, including the listing's record.
@@ -69,7 +69,7 @@ async def show(visitor: Seller) -> Response:
     if account is not None:
         try:
             standing = await account.standing()
-        except GatewayError as error:
+        except ServiceError as error:
             problem = error.message
     values: dict[str, Any] = {"record": None, "disputes": None, "lanes": []}
     if house is not None and (account is None or account.is_here):
@@ -95,7 +95,10 @@ async def show_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
 
 @router.post("/dispute")
 async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: Lane) -> Response:
-    """Submit the text through the marketplace's own route; the first to do so opens the dispute, at a fee."""
+    """Submit the text through the marketplace's own route; the first to do so opens the dispute, at a fee.
+
+    Raises NotFound if the visitor has no such allocation.
+    """
     house = _house(visitor)
     from gateway.console.pages.selling.desks import allocation_raw
     from gateway.console.pages.selling.dispute_data import bring_text

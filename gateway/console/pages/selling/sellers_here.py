@@ -11,9 +11,9 @@ from accounting import chart
 from accounting.ledger.balances import available
 from accounting.tables import account_table
 from gateway.console.pages.selling.desks import SHOWN_MAX
-from gateway.house.house import House
-from market.house.probation import Probation
-from market.house.tables import (
+from market.marketplace.marketplace import House
+from market.marketplace.probation import Probation
+from market.marketplace.tables import (
     Maturity,
     Seller,
     Withheld,

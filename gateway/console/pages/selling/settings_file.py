@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import Conflict
-from gateway.settings import FILE_NAME, SellingSettings, SettingsInvalid
+from gateway.settings import FILE_NAME
+from market.settings.seller import SellingSettings
+from runtime.errors import Conflict
+from runtime.settings import SettingsInvalid
 
 SECTION = "selling"
 SECRETS = frozenset({"house_key"})

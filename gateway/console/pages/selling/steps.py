@@ -8,8 +8,8 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_va
 
 from accounting.money import UsdAmount, format_usd
 from gateway.console.forms import Form
-from gateway.settings import SellingSettings
-from gateway.settings.market import checked_base_url
+from market.settings.buyer import checked_base_url
+from market.settings.seller import SellingSettings
 
 Tunnel = Literal["quick", "named", "none", "loopback"]
 StepName = Literal["what", "when", "price", "way"]

@@ -10,20 +10,20 @@ import msgspec
 
 from accounting.money import Price
 from gateway.advice.service import cloud_prices
+from gateway.billing.request_filter import RequestFilter
 from gateway.console.access import Visitor
 from gateway.console.figures.cloud_prices import CloudEquals
 from gateway.console.pages.selling.access import idle_now
 from gateway.console.pages.selling.price_suggestion import SalesPace, pace_of
-from gateway.guests.admission import OWN
-from gateway.guests.spare import SpareModel
+from gateway.dialects.openai import GENERATES
 from gateway.lanes.base import Offer
-from gateway.openai import GENERATES
-from gateway.records.request_filter import RequestFilter
+from gateway.lanes.preemptible.admission import OWN
+from gateway.lanes.preemptible.spare import SpareModel
 from gateway.services import Services
-from gateway.settings import SellingSettings
 from market.errors import ListingInvalid, RecordInvalid
-from market.listings.listing import Listing, read_listing
-from market.records.envelope import Saying, sign
+from market.protocol.listings.listing import Listing, read_listing
+from market.protocol.records.envelope import Saying, sign
+from market.settings.seller import SellingSettings
 
 _LOOKED_AT = 60
 _LISTED_MS = 300_000
@@ -112,9 +112,9 @@ class Preview:
 async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> Preview:
     """Build the listing with the agent's functions, and check it with the functions of buyers."""
     # Selling code is imported only when a listing is made: most gateways never do that.
-    from gateway.selling.own_gateway import Idle as AgentIdle
-    from gateway.selling.sellable_models import SellableModels, listing_name, listing_of
-    from market.identity.keys import identity_of, signer_of
+    from market.protocol.identity.keys import identity_of, signer_of
+    from market.seller.own_gateway import Idle as AgentIdle
+    from market.seller.sellable_models import SellableModels, listing_name, listing_of
 
     idle = await idle_now(visitor)
     sellable_models = SellableModels(tuple(one for one in settings.models if one.model == model))

@@ -46,8 +46,9 @@ from gateway.console.pages.selling.steps import (
 )
 from gateway.console.pages.selling.wares_here import cloud_prices_of, models_here, pace_now, preview
 from gateway.console.renderer import go, page
-from gateway.errors import GatewayError, NotFound, RequestInvalid
-from gateway.settings import FILE_NAME, SettingsInvalid
+from gateway.settings import FILE_NAME
+from runtime.errors import NotFound, RequestInvalid, ServiceError
+from runtime.settings import SettingsInvalid
 
 LIST = f"{PATH}/list"
 FEE_BPS = 500
@@ -74,6 +75,7 @@ async def begin(request: Request, visitor: Operator) -> Response:
 
 @router.get("/{step}")
 async def step(request: Request, visitor: Operator, step: str) -> Response:
+    """Show a step of the wizard, or the summary for `check`. Raises NotFound if there is no such step."""
     if step == "check":
         return await _check(visitor, _given(request))
     if step not in STEPS:
@@ -101,7 +103,7 @@ async def write(request: Request, visitor: Operator) -> Response:
         if settings is None:
             return await _check(visitor, given, Form(errors=errors, given=given), 400)
         await asyncio.to_thread(file.put, section, before=before)
-    except (SettingsInvalid, GatewayError) as error:
+    except (SettingsInvalid, ServiceError) as error:
         refused: Form[Written] = Form(given=given)
         return await _check(visitor, given, refused.refused(sentence(str(error))), 409)
     await _write_down(visitor, "selling.list", answers.what.model)
@@ -110,7 +112,10 @@ async def write(request: Request, visitor: Operator) -> Response:
 
 @router.post("/unlist")
 async def unlist(request: Request, visitor: Operator) -> Response:
-    """Remove one model from millrace.toml; a running agent sells it until it is restarted."""
+    """Remove one model from millrace.toml; a running agent sells it until it is restarted.
+
+    Raises RequestInvalid if no model is named or the file is invalid, and NotFound if the file lacks the model.
+    """
     form = await read_form(request, visitor, What)
     if form.value is None:
         raise RequestInvalid("model: name the model to remove", param="model")
@@ -245,7 +250,7 @@ async def _fee(visitor: Visitor) -> tuple[int, bool]:
         return FEE_BPS, False
     try:
         return (await account.conditions()).fee_bps, True
-    except GatewayError:
+    except ServiceError:
         return FEE_BPS, False
 
 

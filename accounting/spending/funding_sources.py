@@ -1,0 +1,173 @@
+"""Look up which accounts pay for a caller. Results are remembered, because they seldom change."""
+
+import time
+from collections.abc import Callable, Collection, Iterable
+
+from sqlalchemy import Select, literal, null, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from accounting.chart import EXPENSE_OWN_USE, pool_paid, terms_of, user_paid
+from accounting.errors import DatabaseFailing
+from accounting.ledger.balances import Reader, available
+from accounting.money import MAX_EVENT_NANO
+from accounting.rules.held import Payer
+from accounting.rules.parts import Share
+from accounting.spending.funding import FundingSource, Purse
+from accounting.tables import account_table, lot_table
+
+LOTS_MAX = 16
+"""Most of a user's lots in the purse at once. The next one enters when one is used up or has ended."""
+REMEMBERED_NS = 60 * 10**9
+"""After this time a purse is read again, in nanoseconds; sooner if it has too little."""
+_REMEMBERED_MAX = 16_384
+# Most names in one statement.
+_SURVEYED_MAX = 1_000
+
+_account, _lot = account_table.c, lot_table.c
+
+
+def purse_of(reader: Reader, payer: Payer, now_ns: int) -> Purse:
+    """Return the accounts that pay for a caller, in their order, without empty lots and pools."""
+    lots_of = payer.user_id if payer.takes_lots else ""
+    rows = reader.execute(_lots(lots_of, now_ns).union_all(_pool(payer.pool_id))).all()
+    lots = sorted((row for row in rows if row.expires_ns is not None), key=lambda row: (row.expires_ns, row.id))
+    pools = [row for row in rows if row.expires_ns is None]
+    return (*(FundingSource(row.code, row.expires_ns) for row in (*lots, *pools)), *_last(payer))
+
+
+def purses_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Payer, Purse]:
+    """Return the purses of many callers at once, each as in `purse_of`."""
+    lots, users = dict[str, list[FundingSource]](), {payer.user_id for payer in payers if payer.takes_lots}
+    for user_id, code, ends_ns in reader.execute(_lots_of_many(users, now_ns)):
+        lots.setdefault(user_id, []).append(FundingSource(code, ends_ns))
+    codes = {pool_paid(payer.pool_id) for payer in payers if payer.pool_id}
+    has_credits = _account.credits_posted > _account.debits_posted
+    pools = set(reader.scalars(select(_account.code).where(_account.code.in_(codes), has_credits)))
+    return {
+        payer: (
+            *(lots.get(payer.user_id, ())[:LOTS_MAX] if payer.takes_lots else ()),
+            *(
+                (FundingSource(pool_paid(payer.pool_id)),)
+                if payer.pool_id and pool_paid(payer.pool_id) in pools
+                else ()
+            ),
+            *_last(payer),
+        )
+        for payer in payers
+    }
+
+
+def credits_of(reader: Reader, payer: Payer, now_ns: int) -> list[Share]:
+    """Return what a caller may spend now from each account of the purse, in their order."""
+    purse = purse_of(reader, payer, now_ns)
+    found = _spendable(reader, [source.account for source in purse])
+    return [Share(source.account, max(0, found[source.account])) for source in purse]
+
+
+class Purses:
+    """Remember purses. Belongs to the leases' thread."""
+
+    def __init__(self, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._open_session = open_session
+        self._clock_ns = clock_ns
+        self._remembered: dict[Payer, tuple[int, Purse]] = {}
+
+    def of(self, payer: Payer) -> Purse:
+        """Return a caller's purse. Raises DatabaseFailing."""
+        looked_ns, purse = self._remembered.get(payer, (0, ()))
+        now_ns = self._clock_ns()
+        if purse and abs(now_ns - looked_ns) < REMEMBERED_NS:
+            return purse
+        return self.look(payer)
+
+    def look(self, payer: Payer) -> Purse:
+        """Read a purse again, because credits were missing or may have come. Raises DatabaseFailing."""
+        # If credits are granted meanwhile, `forget_all` replaces this dictionary, and the stale result is not
+        # kept.
+        now_ns, remembered = self._clock_ns(), self._remembered
+        try:
+            with self._open_session() as session:
+                purse = purse_of(session, payer, now_ns)
+        except SQLAlchemyError as error:
+            raise DatabaseFailing(f"credits cannot be read: {type(error).__name__}") from error
+        if len(remembered) >= _REMEMBERED_MAX:
+            remembered.clear()
+        remembered[payer] = (now_ns, purse)
+        return purse
+
+    def survey(
+        self, payers: Collection[Payer], accounts: Collection[str]
+    ) -> tuple[dict[Payer, Purse], dict[str, int]]:
+        """Read many callers' purses at once, and what may be spent from these and from `accounts`.
+
+        Raises:
+            DatabaseFailing: the credits cannot be read.
+        """
+        now_ns, asked = self._clock_ns(), list(payers)
+        purses, found = dict[Payer, Purse](), dict[str, int]()
+        try:
+            with self._open_session() as session:
+                for start in range(0, len(asked), _SURVEYED_MAX):
+                    purses |= purses_of(session, asked[start : start + _SURVEYED_MAX], now_ns)
+                codes = sorted({source.account for purse in purses.values() for source in purse} | set(accounts))
+                for start in range(0, len(codes), _SURVEYED_MAX):
+                    found |= _spendable(session, codes[start : start + _SURVEYED_MAX])
+        except SQLAlchemyError as error:
+            raise DatabaseFailing(f"credits cannot be read: {type(error).__name__}") from error
+        return purses, found
+
+    def available(self, accounts: Iterable[str]) -> dict[str, int]:
+        """Return what may be spent from each account, leases and holds included. Raises DatabaseFailing."""
+        try:
+            with self._open_session() as session:
+                return _spendable(session, list(accounts))
+        except SQLAlchemyError as error:
+            raise DatabaseFailing(f"credits cannot be read: {type(error).__name__}") from error
+
+    def forget_all(self) -> None:
+        """Forget all purses, because credits were granted. Callable on any thread."""
+        self._remembered = {}
+
+
+def _spendable(reader: Reader, codes: Collection[str]) -> dict[str, int]:
+    """Return what may be spent from each account. Only the spending limit bounds accounts that are not guarded."""
+    unbounded = {code: MAX_EVENT_NANO for code in codes if not terms_of(code).guarded}
+    return available(reader, codes) | unbounded
+
+
+def _last(payer: Payer) -> Purse:
+    own = FundingSource(user_paid(payer.user_id))
+    return (own, FundingSource(EXPENSE_OWN_USE)) if payer.is_own_use else (own,)
+
+
+def _lots_of_many(user_ids: Collection[str], now_ns: int) -> Select[str, str, int]:
+    code = literal("user:") + _lot.user_id + literal(":promo:") + _lot.id
+    return (
+        select(_lot.user_id, _account.code, _lot.expires_ns)
+        .join(account_table, _account.code == code)
+        .where(_lot.user_id.in_(user_ids), _lot.expires_ns > now_ns, _lot.scope.in_(("cloud", "all")))
+        .where(_account.credits_posted > _account.debits_posted)
+        .order_by(_lot.expires_ns, _lot.id)
+    )
+
+
+def _lots(user_id: str, now_ns: int) -> Select[str, int | None, str]:
+    """Select the lots that end first, among those that may pay for a cloud request."""
+    code = literal("user:") + _lot.user_id + literal(":promo:") + _lot.id
+    first = (
+        select(_account.code, _lot.expires_ns, _lot.id)
+        .join(account_table, _account.code == code)
+        .where(_lot.user_id == user_id, _lot.expires_ns > now_ns, _lot.scope.in_(("cloud", "all")))
+        .where(_account.credits_posted > _account.debits_posted)
+        .order_by(_lot.expires_ns, _lot.id)
+        .limit(LOTS_MAX)
+        .subquery()
+    )
+    return select(first.c.code, first.c.expires_ns, first.c.id)
+
+
+def _pool(pool_id: str) -> Select[str, int | None, str]:
+    has_credits = _account.credits_posted > _account.debits_posted
+    nothing = null().label("expires_ns"), literal("").label("id")
+    return select(_account.code, *nothing).where(_account.code == pool_paid(pool_id), has_credits)

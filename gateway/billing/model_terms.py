@@ -1,0 +1,244 @@
+"""Aliases and prices that operators set while gateways run: over those of the settings, in all gateways."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+from sqlalchemy import delete, func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from accounting.money import Nano, Price
+from gateway.billing.metering.factory import write_versions
+from gateway.identity import audit
+from gateway.identity.audit import Actor
+from gateway.identity.races import refusing_what_others_did
+from gateway.lanes.aliases import Aliases
+from gateway.lanes.base import Lane
+from gateway.lanes.cloud.lane import CloudLane
+from gateway.lanes.pool.lane import PoolLane
+from gateway.lanes.pool.report import is_safe_name
+from gateway.lanes.tables import alias_table, own_price_table
+from gateway.settings import LaneName
+from runtime.errors import NotFound, RequestInvalid
+
+log = structlog.get_logger(__name__)
+
+# Another gateway of the same database sees a change within this time.
+LOOK_EVERY_S = 5.0
+ALIASES_MAX = 500
+MODELS_MAX = 50
+"""The maximum number of models of one alias."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """`models` in the order in which they are looked for; `actor` set it, as the audit log names them."""
+
+    alias: str
+    models: tuple[str, ...]
+    since_ns: int
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPrice:
+    """The price of a million tokens, in nano-USD. Cached tokens cost the same, as with prices of the settings."""
+
+    model: str
+    prompt_nano: Nano
+    completion_nano: Nano
+    since_ns: int
+    actor: str
+
+    @property
+    def price(self) -> Price:
+        return Price(self.prompt_nano, self.prompt_nano, self.completion_nano)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """All that is set, by name."""
+
+    aliases: tuple[Alias, ...] = ()
+    prices: tuple[OwnPrice, ...] = ()
+
+
+class ModelTerms:
+    """Kept in the database, so that they outlive the process. `lanes` has the pool's at least."""
+
+    def __init__(
+        self,
+        read: Callable[[], Session],
+        write: Callable[[], Session],
+        lanes: Mapping[LaneName, Lane],
+    ) -> None:
+        self._read = read
+        self._write = write
+        self._lanes = lanes
+        pool, cloud = lanes["pool"], lanes.get("cloud")
+        assert isinstance(pool, PoolLane)
+        self._pool = pool
+        self._cloud = cloud if isinstance(cloud, CloudLane) else None
+        self._now = Terms()
+        # An earlier read must not replace a later one.
+        self._taking = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def now(self) -> Terms:
+        """The current terms. Changes by another gateway show after some seconds, own changes immediately."""
+        return self._now
+
+    def aliases(self) -> Aliases:
+        """The current aliases, including those of the settings."""
+        return self._pool.aliases()
+
+    async def start(self) -> None:
+        """Read now, and then at intervals. Raises SQLAlchemyError if the database is unavailable."""
+        await self._look()
+        self._task = asyncio.create_task(self._keep_looking(), name="model terms")
+
+    async def stop(self) -> None:
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def set_alias(self, alias: str, models: tuple[str, ...], by: Actor) -> Alias:
+        """Instead of what it meant before; it stands for models of any lane.
+
+        Raises RequestInvalid, Conflict where another did the same just now.
+        """
+        if not is_safe_name(alias):
+            raise RequestInvalid("alias: a name of up to 256 characters, without `..`", param="alias")
+        if not 0 < len(models) <= MODELS_MAX or not all(map(is_safe_name, models)):
+            raise RequestInvalid(f"models: 1 to {MODELS_MAX} names of models", param="models")
+        if alias in models:
+            raise RequestInvalid("models: an alias cannot stand for itself", param="models")
+        if unknown := [model for model in models if not self._is_model(model)]:
+            text = f"models: there is no model {unknown[0]!r} here; GET /v1/models lists those there are"
+            raise RequestInvalid(text, param="models")
+        wanted = Alias(alias, models, time.time_ns(), by.name)
+        await asyncio.to_thread(self._put_alias, wanted, by)
+        await self._look()
+        return wanted
+
+    async def remove_alias(self, alias: str, by: Actor) -> None:
+        """Remove an alias; the one of the settings applies again. Raises NotFound."""
+        await asyncio.to_thread(self._remove, "alias", alias, by)
+        await self._look()
+
+    async def set_price(self, model: str, prompt_nano: Nano, completion_nano: Nano, by: Actor) -> OwnPrice:
+        """Set a price from the next request on. Raises Conflict, RequestInvalid if no cloud model is so named."""
+        if self._cloud is None or not self._cloud.has(model):
+            raise RequestInvalid("model: only models of cloud.models have a price to set", param="model")
+        wanted = OwnPrice(model, prompt_nano, completion_nano, time.time_ns(), by.name)
+        await asyncio.to_thread(self._put_price, wanted, by)
+        await self._look()
+        return wanted
+
+    async def remove_price(self, model: str, by: Actor) -> None:
+        """Remove a price; the one of the settings, or of the providers' list, applies again. Raises NotFound."""
+        await asyncio.to_thread(self._remove, "price", model, by)
+        await self._look()
+
+    def _is_model(self, name: str) -> bool:
+        """Whether any lane has a model of this name, whatever aliases say."""
+        is_alias = name in self.aliases()
+        offers = (offer for lane in self._lanes.values() for offer in lane.offers(name))
+        return any(not (is_alias and offer.stands_for) for offer in offers)
+
+    def _put_alias(self, wanted: Alias, by: Actor) -> None:
+        with refusing_what_others_did("another admin set this alias"), self._write() as session, session.begin():
+            before = _alias(session, wanted.alias)
+            if before is None and _count(session) >= ALIASES_MAX:
+                text = f"alias: {ALIASES_MAX} aliases are set, which is all there may be"
+                raise RequestInvalid(text, param="alias")
+            session.execute(delete(alias_table).where(alias_table.c.alias == wanted.alias))
+            session.execute(alias_table.insert().values(asdict(wanted) | {"models": json.dumps(wanted.models)}))
+            _record(session, by, "alias.set", wanted.alias, before, wanted)
+
+    def _put_price(self, wanted: OwnPrice, by: Actor) -> None:
+        with refusing_what_others_did("another admin set this price"), self._write() as session, session.begin():
+            before = _price(session, wanted.model)
+            session.execute(delete(own_price_table).where(own_price_table.c.model == wanted.model))
+            session.execute(own_price_table.insert().values(asdict(wanted)))
+            _record(session, by, "price.set", wanted.model, before, wanted)
+
+    def _remove(self, kind: str, name: str, by: Actor) -> None:
+        with self._write() as session, session.begin():
+            before = _alias(session, name) if kind == "alias" else _price(session, name)
+            if before is None:
+                raise NotFound(f"No {kind} of {name!r} is set here; the settings' are changed in the settings.")
+            column = alias_table.c.alias if kind == "alias" else own_price_table.c.model
+            session.execute(delete(column.table).where(column == name))
+            _record(session, by, f"{kind}.remove", name, before, None)
+
+    async def _look(self) -> None:
+        async with self._taking:
+            found = await asyncio.to_thread(self._stored)
+            if found != self._now:
+                await self._take(found)
+
+    async def _take(self, found: Terms) -> None:
+        if self._cloud and found.prices != self._now.prices:
+            book = self._cloud.book_with({each.model: each.price for each in found.prices})
+            # Written down before anybody is charged by it.
+            await asyncio.to_thread(write_versions, self._cloud.prices_by(book), self._write)
+            self._cloud.use(book)
+        self._pool.pool.set_aliases({each.alias: each.models for each in found.aliases})
+        self._now = found
+
+    def _stored(self) -> Terms:
+        with self._read() as session:
+            aliases = session.execute(select(alias_table).order_by(alias_table.c.alias)).all()
+            prices = session.execute(select(own_price_table).order_by(own_price_table.c.model)).all()
+        return Terms(tuple(map(_as_alias, aliases)), tuple(OwnPrice(*row) for row in prices))
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                await self._look()
+            except SQLAlchemyError as error:
+                log.warning("model terms not looked up", reason=type(error).__name__)
+
+
+def _alias(session: Session, alias: str) -> Alias | None:
+    row = session.execute(select(alias_table).where(alias_table.c.alias == alias)).one_or_none()
+    return _as_alias(row) if row else None
+
+
+def _price(session: Session, model: str) -> OwnPrice | None:
+    row = session.execute(select(own_price_table).where(own_price_table.c.model == model)).one_or_none()
+    return OwnPrice(*row) if row else None
+
+
+def _as_alias(row: Any) -> Alias:
+    return Alias(row.alias, tuple(json.loads(row.models)), row.since_ns, row.actor)
+
+
+def _count(session: Session) -> int:
+    return session.scalar(select(func.count()).select_from(alias_table)) or 0
+
+
+def _record(
+    session: Session,
+    by: Actor,
+    action: str,
+    name: str,
+    before: Alias | OwnPrice | None,
+    after: Alias | OwnPrice | None,
+) -> None:
+    audit.record(
+        session,
+        by,
+        action,
+        f"model:{name}"[:200],
+        before=asdict(before) if before else None,
+        after=asdict(after) if after else None,
+    )

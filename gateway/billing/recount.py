@@ -1,0 +1,106 @@
+"""Counts answers' text by their models' tokenizers, in the background on the clerk's thread.
+
+Answers charged by their text get their exact count here. Of the answers that backends counted, a few are counted
+again as a check.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from msgspec import structs
+
+from accounting.ledger.postings import UsageRecord
+from accounting.metering.delivered import Counts, Delivered, count_all
+from accounting.metering.prices import PricedModel
+from accounting.metering.tokenizers import Tokenizers
+from accounting.rules.held import CloudBill
+from gateway.billing.spool import Settlement
+from gateway.metrics.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+DIFFERENCE_RATIO_MAX = 0.02
+# The end's own token, and what calls and thoughts are wrapped in, are among a backend's tokens, not in the text.
+_UNSEEN_TOKENS = 8
+# Texts that wait to be counted use memory. If more ended requests than this wait, characters estimate the count.
+WAITING_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """The text of an answer, to be counted by the tokenizer of `model`.
+
+    `price` is the price of the counted text, if it is paid. With `is_check` the backend's own count stands.
+    `correct`, called on any thread, gets the increase of the charge, in nano-USD.
+    """
+
+    model: str
+    choices: tuple[Delivered, ...]
+    price: PricedModel | None = None
+    is_check: bool = False
+    correct: Callable[[int], object] | None = None
+
+
+class Recounter:
+    """Has the tokenizers. `check_ratio` of the answers that backends have counted themselves are counted again."""
+
+    def __init__(self, tokenizers: Tokenizers, metrics: Metrics, check_ratio: float = 0.0) -> None:
+        self.tokenizers = tokenizers
+        self._metrics = metrics
+        self._check_ratio = check_ratio
+
+    def wants_check(self, model: str) -> bool:
+        """Whether the answer that begins now is one of the few."""
+        ratio = self._check_ratio
+        return ratio > 0 and random.random() < ratio and self.tokenizers.knows(model)  # noqa: S311  a sample
+
+    def count(self, model: str, choices: tuple[Delivered, ...]) -> Counts | None:
+        """Count by the model's tokenizer; None if there is none. Slow. Raises TextNotCounted."""
+        counter = self.tokenizers.find(model)
+        return None if counter is None else count_all(counter, choices)
+
+    def counted(self, settlement: Settlement, recount: Recount) -> Settlement:
+        """The settlement with the exact count; as it was where no tokenizer can be had. Takes a while."""
+        counts = self.count(recount.model, recount.choices)
+        if counts is None:
+            return settlement
+        if recount.is_check:
+            self._check(settlement.usage, counts)
+            return settlement
+        usage = structs.replace(
+            settlement.usage,
+            completion_tokens=counts.completion_tokens,
+            reasoning_tokens=counts.reasoning_tokens,
+            tool_tokens=counts.tool_tokens,
+            count_source=counts.source,
+        )
+        bill = bill_of(recount.price, usage) if recount.price else None
+        return structs.replace(settlement, usage=usage, bill=bill)
+
+    def _check(self, usage: UsageRecord, counts: Counts) -> None:
+        """Compare the backend's word with the count."""
+        counted, said = counts.completion_tokens, usage.completion_tokens
+        if not counted:
+            return
+        self._metrics.metering_difference_ratio.labels(usage.lane).observe(said / counted)
+        if abs(said - counted) > max(DIFFERENCE_RATIO_MAX * counted, _UNSEEN_TOKENS):
+            log.warning(
+                "a backend counts otherwise",
+                request_id=usage.request_id,
+                provider=usage.provider,
+                model=usage.model,
+                said_tokens=said,
+                counted_tokens=counted,
+            )
+
+
+def bill_of(price: PricedModel, usage: UsageRecord) -> CloudBill | None:
+    """A provider's bill for a request by its answer; None if the answer has no tokens."""
+    if not usage.completion_tokens:
+        return None
+    cost_nano = price.charge_for(
+        usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens
+    )
+    return CloudBill(price.provider, cost_nano, cost_nano, price.id)

@@ -1,0 +1,87 @@
+"""Verifications of the ledger, asked for over HTTP: in a process that ends, for they would keep a core busy.
+
+The process (`gateway.billing.verify_process`) gets its question, whose DSN may hold a password, on stdin, and ends
+when its time is up or the gateway is gone.
+"""
+
+import asyncio
+from asyncio.subprocess import PIPE
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from accounting.errors import DatabaseFailing
+from accounting.proofs.blocks import Head
+from accounting.proofs.tail import UNPROVEN_MAX_S
+from accounting.proofs.verdict import Verdict
+from runtime.interpreter import command_of, environment
+
+_PROCESS = "gateway.billing.verify_process"
+# Imports, the last slice of blocks, SQLite's look at its file: beside the time that blocks are read.
+_MARGIN_S = 120.0
+
+
+class VerifyQuestion(msgspec.Struct, frozen=True):
+    """The range to verify: the first block and the time limit. The rest: `accounting.proofs.verification`."""
+
+    dsn: str
+    gateway_pid: int
+    from_block: int
+    limit_s: float
+    known: tuple[str, ...] = ()
+    """Blocks that were kept elsewhere, as `N:HASH`."""
+    signers: tuple[str, ...] = ()
+    unproven_max_s: float = UNPROVEN_MAX_S
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The process's last line on stdout: the verdict, or why there is none."""
+
+    verdict: dict[str, Any] | None = None
+    unknown_block: str = ""
+    problem: str = ""
+
+
+async def verify_in_process(question: VerifyQuestion) -> Reply:
+    """Raises DatabaseFailing when the books cannot be read, or not within the time and a margin."""
+    process = await asyncio.create_subprocess_exec(
+        *command_of(_PROCESS), stdin=PIPE, stdout=PIPE, env=environment(), start_new_session=True
+    )
+    try:
+        async with asyncio.timeout(question.limit_s + _MARGIN_S):
+            said, _ = await process.communicate(msgspec.json.encode(question))
+        reply = msgspec.json.decode(said.strip().rpartition(b"\n")[2], type=Reply)
+    except TimeoutError:
+        raise DatabaseFailing("the verification did not end in time") from None
+    except msgspec.DecodeError:
+        raise DatabaseFailing(f"the verification ended with status {process.returncode}") from None
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if reply.problem:
+        raise DatabaseFailing(reply.problem)
+    return reply
+
+
+def facts_of(verdict: Verdict) -> dict[str, Any]:
+    """A verdict for programs."""
+    return {
+        "sound": verdict.is_sound,
+        "complete": verdict.is_complete,
+        "blocks": verdict.blocks,
+        "events": verdict.events,
+        "tail_events": verdict.tail_events,
+        "tail_age_s": None if verdict.tail_age_s is None else round(verdict.tail_age_s, 1),
+        "head": head_facts(verdict.head),
+        "signed_by": verdict.signed_by,
+        "accounts_checked": verdict.accounts_checked,
+        "next_block": verdict.next_block,
+        "flaws": [{"where": flaw.where, "what": flaw.what} for flaw in verdict.flaws],
+    }
+
+
+def head_facts(head: Head | None) -> dict[str, Any] | None:
+    return None if head is None else {"n": head.n, "hash": head.hash.hex()}

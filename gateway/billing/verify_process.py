@@ -1,0 +1,52 @@
+"""A program: reads a question from stdin, verifies the ledger, says on stdout what it found, and ends.
+
+It opens the database as it is and brings nothing up to date. See `gateway.billing.verification`.
+"""
+
+import os
+import sys
+import time
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from accounting.proofs.blocks import Head
+from accounting.proofs.verification import BlockUnknown, verify
+from gateway.billing.verification import Reply, VerifyQuestion, facts_of
+from runtime.database import open_engine, read_sessions
+
+
+def answer(question: VerifyQuestion) -> Reply:
+    """The verdict on as much as can be read in time."""
+    until_s = time.monotonic() + question.limit_s
+
+    def may_go_on() -> bool:
+        # If the gateway exits, this process gets another parent.
+        return time.monotonic() < until_s and os.getppid() == question.gateway_pid
+
+    engine = open_engine(question.dsn, pool_size=1)
+    try:
+        verdict = verify(
+            read_sessions(engine),
+            from_block=question.from_block,
+            known=[Head.parse(known) for known in question.known],
+            signers=question.signers,
+            unproven_max_s=question.unproven_max_s,
+            go_on=may_go_on,
+        )
+    except BlockUnknown as error:
+        return Reply(unknown_block=str(error))
+    except SQLAlchemyError as error:
+        return Reply(problem=f"the books cannot be read: {type(error).__name__}")
+    finally:
+        engine.dispose()
+    return Reply(facts_of(verdict))
+
+
+def main() -> None:
+    reply = answer(msgspec.json.decode(sys.stdin.buffer.read(), type=VerifyQuestion))
+    sys.stdout.write(f"\n{msgspec.json.encode(reply).decode()}\n")
+
+
+if __name__ == "__main__":
+    main()

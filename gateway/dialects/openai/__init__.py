@@ -1,0 +1,82 @@
+"""The OpenAI API's shapes: requests checked as they are parsed, and where they are answered."""
+
+from gateway.dialects.openai.fields import (
+    BIASES_MAX,
+    HAD_TOKENS_MAX,
+    INPUTS_MAX,
+    STOPS_MAX,
+    TOKENS_MAX,
+    TOOLS_MAX,
+    Extras,
+    Had,
+    MaxPrice,
+    ModelName,
+    PositiveTokens,
+    ProviderPreferences,
+    StopString,
+    TokenId,
+)
+from gateway.dialects.openai.forms import FORMS, read_form, with_model
+from gateway.dialects.openai.generation import (
+    ChatRequest,
+    CompletionRequest,
+    ContentPart,
+    GenerationRequest,
+    ImageUrl,
+    Message,
+    StreamOptions,
+)
+from gateway.dialects.openai.kinds import DOES, GENERATES, KINDS, PATHS, Kind
+from gateway.dialects.openai.models import model_entry
+from gateway.dialects.openai.reader import Request, read_request
+from gateway.dialects.openai.tasks import (
+    EmbeddingRequest,
+    FormRequest,
+    ImageRequest,
+    ModerationRequest,
+    RerankRequest,
+    SpeechRequest,
+    TaskRequest,
+)
+
+__all__ = [
+    "BIASES_MAX",
+    "DOES",
+    "FORMS",
+    "GENERATES",
+    "HAD_TOKENS_MAX",
+    "INPUTS_MAX",
+    "KINDS",
+    "PATHS",
+    "STOPS_MAX",
+    "TOKENS_MAX",
+    "TOOLS_MAX",
+    "ChatRequest",
+    "CompletionRequest",
+    "ContentPart",
+    "EmbeddingRequest",
+    "Extras",
+    "FormRequest",
+    "GenerationRequest",
+    "Had",
+    "ImageRequest",
+    "ImageUrl",
+    "Kind",
+    "MaxPrice",
+    "Message",
+    "ModelName",
+    "ModerationRequest",
+    "PositiveTokens",
+    "ProviderPreferences",
+    "Request",
+    "RerankRequest",
+    "SpeechRequest",
+    "StopString",
+    "StreamOptions",
+    "TaskRequest",
+    "TokenId",
+    "model_entry",
+    "read_form",
+    "read_request",
+    "with_model",
+]

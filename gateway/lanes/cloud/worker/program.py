@@ -1,0 +1,35 @@
+"""The cloud worker's program, as the gateway runs it."""
+
+from pathlib import Path
+
+import msgspec
+
+from gateway.lanes.cloud.worker.providers import CloudConfiguration, Orders
+from runtime.workers.supervisor import HealthPolicy, Worker
+from runtime.workers.worker_process import Program
+
+
+def cloud_program(configuration: CloudConfiguration) -> Program:
+    def orders(socket_path: str) -> bytes:
+        return msgspec.json.encode(Orders(socket_path, configuration))
+
+    return Program("cloud_worker", "gateway.lanes.cloud.worker", orders, configuration.limits.drain_s)
+
+
+class CloudWorker(Worker):
+    """The worker that runs the cloud worker's program."""
+
+    def __init__(self, configuration: CloudConfiguration, health_policy: HealthPolicy | None = None) -> None:
+        super().__init__(cloud_program(configuration), health_policy)
+        self._configuration = configuration
+
+    @property
+    def keys_file(self) -> Path:
+        """Where it reads the keys of providers."""
+        return Path(self._configuration.keys_file)
+
+    def reconfigure(self, configuration: CloudConfiguration) -> None:
+        """Other models, keys file or bounds: a fresh worker takes them up, running answers are not disturbed."""
+        self._configuration = configuration
+        self._program = cloud_program(configuration)
+        self.recycle()

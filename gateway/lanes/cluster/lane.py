@@ -1,0 +1,218 @@
+"""The cluster lane: our own machines answer; the pipeline's tokens become OpenAI answers here."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from cluster.controller import READY_PATIENCE_S, Controller
+from cluster.errors import ClusterBusy, ClusterUnavailable, RequestInvalid
+from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, TokenEvent
+from gateway.dialects.openai import GENERATES, EmbeddingRequest
+from gateway.errors import FeatureUnsupported, LaneBusy
+from gateway.lanes.aliases import Aliases, names_with, offers_of
+from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, begun
+from gateway.lanes.cluster.answers import AnswerWriter
+from gateway.lanes.cluster.requests import echo_of, requests_of, tools_of
+from gateway.lanes.cluster.resumption import had_of, resume_of, tells_tokens
+from gateway.lanes.embeddings import STATES, embedding_offers, open_embeddings
+from gateway.lanes.features import HINTS, Feature
+from gateway.settings import LaneName
+
+_MERGE_EVENTS = 64
+
+_Numbered = tuple[int, GenerationEvent]
+
+
+class ClusterLane:
+    """Offers the one model that the controller deploys, and the one that it embeds with."""
+
+    name: LaneName = "cluster"
+
+    def __init__(
+        self,
+        controller: Controller,
+        slots: int,
+        *,
+        speculate: bool = True,
+        patience_s: float | None = None,
+        aliases: Callable[[], Aliases] = dict,
+    ) -> None:
+        """`patience_s` is how long a request waits for a closed ring; without, as long as the controller does.
+
+        `aliases` gives what names stand for just now.
+        """
+        self._controller = controller
+        self._aliases = aliases
+        self._slots = slots
+        self._speculate = speculate
+        self._patience_s = patience_s
+
+    def models(self) -> list[str]:
+        names = {self._controller.model_name, self._controller.embeddings.model_name}
+        return names_with(self._aliases(), {name for name in names if name})
+
+    def offers(self, model: str) -> list[Offer]:
+        return offers_of(self._aliases(), model, self._own_offers)
+
+    def _own_offers(self, model: str) -> list[Offer]:
+        offers = embedding_offers(self._controller.embeddings, model)
+        if self._controller.model_name != model:
+            return offers
+        status, reason = self._controller.status
+        state = STATES.get(status, "down")
+        predicted = self._controller.predicted
+        return [
+            *offers,
+            Offer(
+                lane="cluster",
+                backend="cluster",
+                model=model,
+                state=state,
+                note=self._controller.unconstrained if state == "ready" else reason,
+                features=self._features,
+                kinds=GENERATES,
+                context_tokens=self._controller.context_tokens,
+                slots=self._slots,
+                first_token_s=predicted.first_token_s if predicted else None,
+                token_s=predicted.token_s if predicted else None,
+                weights=self._weights,
+            ),
+        ]
+
+    @property
+    def _weights(self) -> str:
+        """Byte for byte, and how precisely they are computed with; empty before that is known."""
+        model, deployment = self._controller.model, self._controller.deployment
+        return f"{model.manifest.digest}/{deployment.plan.precision}" if model and deployment else ""
+
+    @property
+    def _features(self) -> frozenset[Feature]:
+        """Tools if the model's template supports them, schemas if the machines can enforce them.
+
+        Before the model is read it may have both: `open` waits for that.
+        """
+        found: set[Feature] = {"logprobs", *HINTS}
+        if self._controller.chat_format.tools or self._controller.model is None:
+            found.add("tools")
+        if not self._controller.unconstrained:
+            found.add("json")
+        return frozenset(found)
+
+    async def open(self, call: Call, offer: Offer) -> Answer:
+        """Returns with the first text, or all of it when the caller does not stream.
+
+        Raises LaneBusy if the cluster has no room or no model, RequestInvalid for a resumption that does not fit,
+        and GenerationError.
+        """
+        if isinstance(call.request, EmbeddingRequest):
+            return await open_embeddings(self._controller.embeddings, call, offer, self._patience_s)
+        if self._controller.model is None:
+            await self._wait_for_model(call)
+        meter = Meter(source="tokenizer")
+        body = self._body(call, offer, meter)
+        try:
+            first = await anext(body)
+        except (ClusterBusy, ClusterUnavailable) as error:
+            raise LaneBusy(error.message, code=error.code) from error
+        except RequestInvalid as error:
+            if error.param != "resume":
+                raise
+            raise RequestInvalid(f"millrace.resume: {error.message}", "millrace.resume") from None
+        content_type = "text/event-stream" if call.request.is_stream else "application/json"
+        return Answer(200, content_type, GeneratorBody(await begun(_resume(first, body))), meter)
+
+    async def _wait_for_model(self, call: Call) -> None:
+        """Until it is known what the model can do and how it writes. Raises LaneBusy, FeatureUnsupported."""
+        try:
+            await self._controller.wait_ready(READY_PATIENCE_S if self._patience_s is None else self._patience_s)
+        except ClusterUnavailable as error:
+            raise LaneBusy(error.message, code=error.code) from error
+        if missing := call.features.keys() - self._features:
+            text = f"'{call.request.model}' does not support {', '.join(sorted(missing))}"
+            raise FeatureUnsupported(text, param=call.features[min(missing)])
+
+    async def _body(self, call: Call, offer: Offer, meter: Meter) -> AsyncGenerator[bytes]:
+        form, tools, weights = self._controller.chat_format, tools_of(call), self._weights
+        had = had_of(call, weights, offer.context_tokens)
+        requests = requests_of(call, tools, form, speculate=self._speculate, resume=resume_of(had))
+        echoes = [echo_of(call.generation, request.prompt) for request in requests]
+        tells = tells_tokens(call, weights)
+        writer = AnswerWriter(call, offer.model_there, echoes, form, tools, had=had, tells_tokens=tells)
+        async with aclosing(self._events(requests)) as events:
+            tally = _Tally(meter)
+            try:
+                async for number, event in events:
+                    tally.add(number, event)
+                    if isinstance(event, Accepted):
+                        writer.accept(is_thinking=event.is_thinking)
+                    elif isinstance(event, TokenEvent):
+                        choice = number * requests[0].n + event.choice
+                        if chunk := writer.token(choice, event):
+                            yield chunk
+            finally:
+                writer.tell_apart(meter)
+        meter.is_complete = True
+        meter.finish_reasons = writer.finish_reasons
+        yield writer.end(meter)
+
+    async def _events(self, requests: list[GenerateRequest]) -> AsyncGenerator[_Numbered]:
+        """Events of all prompts as they come, each with its prompt's number."""
+        if len(requests) == 1:
+            async with aclosing(self._controller.generate(requests[0], self._patience_s)) as events:
+                async for event in events:
+                    yield 0, event
+            return
+        merged: asyncio.Queue[_Numbered | Exception] = asyncio.Queue(_MERGE_EVENTS)
+        tasks = [asyncio.create_task(self._pump(at, request, merged)) for at, request in enumerate(requests)]
+        try:
+            open_prompts = len(tasks)
+            while open_prompts:
+                item = await merged.get()
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+                open_prompts -= isinstance(item[1], Done)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pump(
+        self, number: int, request: GenerateRequest, merged: "asyncio.Queue[_Numbered | Exception]"
+    ) -> None:
+        try:
+            async with aclosing(self._controller.generate(request, self._patience_s)) as events:
+                async for event in events:
+                    await merged.put((number, event))
+        except Exception as error:  # noqa: BLE001 - a task's edge: the merging task raises it again
+            await merged.put(error)
+
+
+class _Tally:
+    """Keeps a meter right at every moment, since a caller may leave at any."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._prompts: dict[int, int] = {}
+        self._choices: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def add(self, number: int, event: GenerationEvent) -> None:
+        """`number` is the prompt's; an accepted prompt may be accepted again after a loss."""
+        if isinstance(event, Accepted):
+            self._meter.prompt_tokens += event.prompt_tokens - self._prompts.get(number, 0)
+            self._prompts[number] = event.prompt_tokens
+        elif isinstance(event, TokenEvent):
+            tokens, compute_ns = self._choices.get((number, event.choice), (0, 0))
+            self._meter.completion_tokens += event.completion_tokens - tokens
+            self._meter.compute_ns += event.compute_ns - compute_ns
+            self._choices[number, event.choice] = event.completion_tokens, event.compute_ns
+        else:
+            self._meter.cached_tokens += event.cached_tokens
+
+
+async def _resume(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield b""
+        yield first
+        async for chunk in rest:
+            yield chunk

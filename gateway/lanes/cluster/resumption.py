@@ -1,0 +1,48 @@
+"""Between gateways: what one has of an answer that broke off at another's cluster, and wants the rest of."""
+
+from cluster.errors import RequestInvalid
+from cluster.generation import Resume
+from gateway.dialects.openai import CompletionRequest, GenerationRequest, Had
+from gateway.lanes.base import Call
+
+
+def had_of(call: Call, weights: str, context_tokens: int | None) -> tuple[Had, ...]:
+    """The part of each choice that the caller states it has. Raises RequestInvalid, which names the field."""
+    extras, request = call.request.millrace, call.generation
+    if extras is None or extras.resume is None:
+        return ()
+    if not request.is_stream:
+        raise _refusal("resume", "only allowed with stream: true")
+    if not has_one_prompt(request):
+        raise _refusal("resume", "only allowed with a single prompt")
+    if len(extras.resume) != (request.n or 1):
+        raise _refusal("resume", f"has {len(extras.resume)} entries; one for each of {request.n or 1} choices")
+    if extras.weights not in (None, weights):
+        raise _refusal("weights", "the model here has other weights or another precision; begin anew")
+    longest = max(len(had.token_ids) for had in extras.resume)
+    if context_tokens is not None and longest > context_tokens:
+        raise _refusal("resume", f"has {longest} tokens of a choice; the model's context is {context_tokens}")
+    return tuple(extras.resume)
+
+
+def tells_tokens(call: Call, weights: str) -> bool:
+    """Whether the caller wants to know the tokens of its stream, so that it can have it resumed."""
+    extras, request = call.request.millrace, call.generation
+    if extras is None or not extras.resumable or not request.is_stream:
+        return False
+    return has_one_prompt(request) and extras.weights in (None, weights)
+
+
+def has_one_prompt(request: GenerationRequest) -> bool:
+    if not isinstance(request, CompletionRequest) or isinstance(request.prompt, str):
+        return True
+    return len(request.prompt) == 1 or all(isinstance(part, int) for part in request.prompt)
+
+
+def resume_of(had: tuple[Had, ...]) -> tuple[Resume, ...]:
+    """Entries for the coordinator, which sends the whole text again: its parser must start at the beginning."""
+    return tuple(Resume(token_ids=one.token_ids, characters=0) for one in had)
+
+
+def _refusal(field: str, problem: str) -> RequestInvalid:
+    return RequestInvalid(f"millrace.{field}: {problem}", f"millrace.{field}")

@@ -1,0 +1,137 @@
+"""Reading an answer that comes as one JSON object."""
+
+from typing import Any
+
+import msgspec
+import orjson
+
+from gateway.dialects.openai import GENERATES
+from gateway.lanes.base import Call, Meter
+from gateway.lanes.tokens import read_usage
+from gateway.lanes.transcript import Transcript, generated
+
+ANSWER_BYTES_MAX = 64 * 2**20
+
+_NULL_BYTES = b"null"
+_NULL = msgspec.Raw(_NULL_BYTES)
+_BRACKET = ord("[")
+
+
+class _Parts(msgspec.Struct, frozen=True):
+    """The examined parts of a whole answer as JSON; the rest is skipped without creating objects."""
+
+    error: msgspec.Raw = _NULL
+    choices: msgspec.Raw = _NULL
+    data: msgspec.Raw = _NULL
+    usage: msgspec.Raw = _NULL
+
+
+_decoder = msgspec.json.Decoder(_Parts)
+_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NOTHING = _Parts()
+
+
+class WholeReader:
+    """Keeps an answer's bytes to read them when they are all there, up to a bound."""
+
+    def __init__(self, call: Call, status: int, *, is_paid: bool = False) -> None:
+        self.status = status
+        self.rewritten: bytes | None = None
+        """The whole answer with our count, if its caller is not to see what the backend says in its place."""
+        self._is_paid = is_paid
+        self._usage = Meter()
+        self.is_json = False
+        """Whether a part of it can be distinguished from the whole."""
+        self._call = call
+        self._chunks: list[bytes] = []
+        self._size_bytes = 0
+        self._parts = _NOTHING
+        self._has_choices = False
+        self._has_ended = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._size_bytes < ANSWER_BYTES_MAX:
+            self._chunks.append(chunk)
+            self._size_bytes += len(chunk)
+        return chunk
+
+    def end(self) -> bytes:
+        """Its length was seen to by the connection."""
+        self._has_ended = True
+        chunks = self._chunks
+        content = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._parts = _parts_of(content)
+        self._has_choices = _is_list(self._parts.choices)
+        if self._has_answer:
+            self._count(content)
+        return b""
+
+    @property
+    def is_whole(self) -> bool:
+        return self._has_ended and (self.status != 200 or self._has_answer or bool(self.refusal))
+
+    @property
+    def refusal(self) -> Any:
+        """An error body under status 200, as some backends send it."""
+        return None if self._has_choices else _value(self._parts.error)
+
+    def fill(self, meter: Meter) -> None:
+        meter.is_complete = self._has_ended and self._has_answer
+        if meter.is_complete:
+            meter.take(self._usage)
+
+    def _count(self, content: bytes) -> None:
+        """Take the backend's count; if it counts nothing of the text, or not with sound counts, count the text."""
+        call, usage = self._call, self._usage
+        is_counted = read_usage({"usage": _value(self._parts.usage)}, usage)
+        if self._has_choices and not usage.completion_tokens:
+            said = Transcript()
+            said.add(content)
+            counted = Meter()
+            counted.count_text(generated(said.by_index(), call.request))
+            if counted.completion_tokens or not is_counted:
+                self._usage, is_counted = counted, False
+        if is_counted:
+            return
+        self._usage.prompt_tokens = call.prompt_tokens
+        # A free answer without usage passes byte for byte.
+        has_usage = bytes(self._parts.usage) != _NULL_BYTES
+        if (self._has_choices or _is_list(self._parts.data)) and (has_usage or self._is_paid):
+            self.rewritten = _with_usage(content, self._usage)
+
+    @property
+    def _has_answer(self) -> bool:
+        """Whether it has the fields of its kind of answer. An answer too long to keep is assumed to."""
+        if self._size_bytes >= ANSWER_BYTES_MAX:
+            return True
+        if self._call.kind in GENERATES:
+            return self._has_choices
+        if self._call.kind == "embedding":
+            return _is_list(self._parts.data)
+        return self._parts is not _NOTHING or not self.is_json
+
+
+def _parts_of(content: bytes) -> _Parts:
+    """Nothing of what is no JSON object."""
+    try:
+        return _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _NOTHING
+
+
+def _with_usage(content: bytes, usage: Meter) -> bytes:
+    """The answer with these counts in place of the backend's; all else stays byte for byte."""
+    fields = _top_level.decode(content)
+    return msgspec.json.encode(fields | {"usage": usage.as_usage()})
+
+
+def _value(raw: msgspec.Raw) -> Any:
+    """None for what cannot be read: skipping over it did not look at every byte."""
+    try:
+        return orjson.loads(bytes(raw))
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _is_list(raw: msgspec.Raw) -> bool:
+    return memoryview(raw)[0] == _BRACKET

@@ -1,0 +1,50 @@
+"""Another Millrace: its list of models says which lanes have each, what it can do and how long it may be.
+
+Where its own cluster has a model the list also names the weights, by which a twin is known: a gateway that goes
+on, token for token, with an answer that another one broke off.
+"""
+
+from gateway.dialects.openai import DOES, KINDS, Kind
+from gateway.lanes.features import ABILITIES, ALL_FEATURES, Feature
+from gateway.lanes.pool.kinds.base import GatewayExtras, ListedModel, positive, read_list
+from gateway.lanes.pool.queries import Asker
+from gateway.lanes.pool.report import BackendReport, Listing, ModelReport
+from gateway.settings.base import FOREIGN
+
+_WEIGHTS_CHARS_MAX = 200
+
+
+class MillraceReader:
+    """Reads GET /models alone."""
+
+    async def read(self, asker: Asker) -> BackendReport:
+        listing = Listing()
+        for entry in read_list(await asker.models()):
+            listing.take(_report(entry))
+        return BackendReport(tuple(listing.models.values()), warnings=listing.warnings, is_gateway=True)
+
+
+def _report(entry: ListedModel) -> ModelReport:
+    said = entry.millrace or GatewayExtras()
+    return ModelReport(
+        name=entry.id,
+        kinds=_kinds(said.can),
+        features=_features(said.features),
+        context_tokens=positive(said.context_tokens),
+        quantization=said.quantization or None,
+        is_resident=said.is_loaded,
+        is_remote=not FOREIGN.isdisjoint(said.lanes),
+        weights=said.weights if len(said.weights) <= _WEIGHTS_CHARS_MAX else "",
+    )
+
+
+def _kinds(can: list[str] | None) -> frozenset[Kind]:
+    """An older one does not say."""
+    return KINDS if can is None else frozenset(kind for kind, words in DOES.items() if words in can)
+
+
+def _features(told: list[str] | None) -> frozenset[Feature]:
+    """The features that it names. Features that it does not report on are assumed to exist."""
+    if told is None:
+        return ALL_FEATURES
+    return frozenset(feature for feature in ALL_FEATURES if feature in told or feature not in ABILITIES)

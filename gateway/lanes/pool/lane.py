@@ -1,0 +1,133 @@
+"""The pool lane: whole copies of models behind any OpenAI-compatible server; bytes pass unchanged."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.dialects.openai import GENERATES
+from gateway.errors import LaneLimited, LaneUnreachable, MessagesRefused
+from gateway.lanes.aliases import Aliases
+from gateway.lanes.base import Answer, Call, Offer
+from gateway.lanes.body_rewriter import for_backend, for_twin
+from gateway.lanes.folding import folded_calls
+from gateway.lanes.pool.members import BACKENDS_MAX, Pool
+from gateway.lanes.pool.queries import CONNECTIONS_MAX
+from gateway.lanes.pool.stored import PoolStore
+from gateway.lanes.relay import relay
+from gateway.lanes.upstream import Upstream
+from gateway.settings import LaneName, PoolBackend, PoolSettings
+from gateway.settings.pool import BackendKind
+from runtime.errors import LaneFailed
+from runtime.http.client import Client
+
+# Kinds that keep what they cache of prompts apart by a field of the request: strangers are not to learn from how
+# soon they are answered what others have asked. https://docs.vllm.ai/en/latest/design/prefix_caching/
+_SALTED: frozenset[BackendKind] = frozenset(("vllm",))
+
+
+# A backend whose first byte is overdue for this long is probed.
+_DOUBTED_AFTER_S = 3.0
+
+
+class PoolLane:
+    """Offers what the pool's backends said last, and tells the pool how requests to them went."""
+
+    name: LaneName = "pool"
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        kept: Path | None = None,
+        on_answer: Callable[[str, bool], None] = lambda _name, _was_down: None,
+    ) -> None:
+        """`kept` is the file of what is added and drained while the gateway runs; `on_answer` is the pool's."""
+        self._settings = settings
+        self._client = Client()
+        self.probes = Client(CONNECTIONS_MAX)
+        self.pool = Pool(settings, self.probes, PoolStore(kept) if kept else None, on_answer)
+        self._upstreams: dict[str, tuple[PoolBackend, Upstream]] = {}
+
+    async def start(self) -> None:
+        """Returns when every backend has been asked once."""
+        await self.pool.start()
+
+    async def stop(self) -> None:
+        await self.pool.stop()
+        await self._client.close()
+        await self.probes.close()
+
+    def models(self) -> list[str]:
+        return self.pool.models()
+
+    def offers(self, model: str) -> list[Offer]:
+        return self.pool.offers(model)
+
+    def aliases(self) -> Aliases:
+        """The current aliases in every lane."""
+        return self.pool.aliases
+
+    async def open(self, call: Call, offer: Offer) -> Answer:
+        began_s = 0.0 if offer.is_resident else time.monotonic()
+        timer = asyncio.get_running_loop().call_later(_DOUBTED_AFTER_S, self.pool.doubt, offer.backend)
+        try:
+            answer = await self._ask(call, offer)
+        except LaneFailed as failure:
+            if not isinstance(failure, LaneLimited):
+                self.pool.doubt(offer.backend)
+            raise
+        finally:
+            timer.cancel()
+        if not offer.is_resident:
+            self.pool.loaded(offer, time.monotonic() - began_s)
+        return answer
+
+    async def _ask(self, call: Call, offer: Offer) -> Answer:
+        """The messages go there as they came, and folded only if its chat template refuses them."""
+        upstream = self._upstream(offer)
+        try:
+            return await relay(upstream, call, self._body(call, offer))
+        except MessagesRefused:
+            for folded in folded_calls(call):
+                with contextlib.suppress(MessagesRefused):
+                    return await relay(upstream, folded, self._body(folded, offer))
+            raise
+
+    def _body(self, call: Call, offer: Offer) -> bytes:
+        if call.is_guest:
+            backend = self.pool.get(offer.backend)
+            is_salted = backend is not None and backend.kind in _SALTED
+            return for_backend(call, offer.served_as, salt=call.tenant if is_salted else None)
+        return for_twin(call, offer) if _tells_tokens(call, offer) else for_backend(call, offer.served_as)
+
+    def _upstream(self, offer: Offer) -> Upstream:
+        """Made once for a backend as it is set up now. Raises LaneUnreachable for one that has gone."""
+        backend = self.pool.get(offer.backend)
+        if backend is None:
+            raise LaneUnreachable(f"{offer.backend} was taken out of the pool")
+        settings = backend.settings
+        found = self._upstreams.get(offer.backend)
+        if found and found[0] is settings:
+            return found[1]
+        upstream = Upstream(
+            name=settings.name,
+            client=self._client,
+            base_url=settings.base_url,
+            headers=backend.headers,
+            first_byte_s=self._settings.total_s,  # the journey knows how long is long
+            silence_s=self._settings.silence_s,
+            total_s=self._settings.total_s,
+        )
+        if len(self._upstreams) >= BACKENDS_MAX:
+            self._upstreams.clear()
+        self._upstreams[settings.name] = (settings, upstream)
+        return upstream
+
+
+def _tells_tokens(call: Call, offer: Offer) -> bool:
+    """Whether the backend can say its stream's tokens, and they are those of the weights that are expected."""
+    extras = call.request.millrace
+    if extras is None or not extras.resumable or not call.request.is_stream or call.kind not in GENERATES:
+        return False
+    return bool(offer.weights) and extras.weights in (None, offer.weights)

@@ -1,0 +1,66 @@
+"""The measured usage of an answer."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from accounting.ledger.postings import CountSource
+from accounting.metering.counts import UsageCounts
+from accounting.metering.delivered import Delivered, count_all
+
+
+class Meter(Struct):
+    """Counts of one answer; the lane fills it while the bytes pass.
+
+    `finish_reasons` are why its choices ended, in their order, if that was seen on the way. `reasoning_tokens`
+    and `tool_tokens` are part of `completion_tokens`, if the counter distinguished them. `delivered` is the text
+    that a tokenizer counts once the answer is over, if one is to (gateway.billing.recount). `cost_nano` is what
+    all sellers of a bought answer are owed together, as this gateway's buyer counts it.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    source: CountSource = "estimate"
+    compute_ns: int = 0
+    is_complete: bool = False
+    finish_reasons: tuple[str, ...] = ()
+    reasoning_tokens: int = 0
+    tool_tokens: int = 0
+    delivered: tuple[Delivered, ...] = ()
+    cost_nano: int | None = None
+
+    def count(self, counts: UsageCounts) -> None:
+        """Take what a backend counted."""
+        self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.reasoning_tokens = counts
+        self.source = "upstream"
+
+    def count_text(self, choices: Iterable[Delivered]) -> None:
+        """Estimate tokens from the characters, if there is no count or not all counted text has arrived."""
+        counts = count_all(None, choices)
+        self.completion_tokens = counts.completion_tokens
+        self.reasoning_tokens = counts.reasoning_tokens
+        self.tool_tokens = counts.tool_tokens
+        self.source = counts.source
+
+    def as_usage(self) -> dict[str, Any]:
+        """The counts as a `usage` object in OpenAI's shape."""
+        usage: dict[str, Any] = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+        if self.reasoning_tokens:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return usage
+
+    def take(self, counted: "Meter") -> None:
+        """Take over the token counts of another meter and their source."""
+        self.prompt_tokens = counted.prompt_tokens
+        self.cached_tokens = counted.cached_tokens
+        self.completion_tokens = counted.completion_tokens
+        self.reasoning_tokens = counted.reasoning_tokens
+        self.tool_tokens = counted.tool_tokens
+        self.source = counted.source
+        self.cost_nano = counted.cost_nano

@@ -1,0 +1,50 @@
+"""Open the market lane of a gateway that buys: start its buyer process and the jobs that book its costs."""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from accounting.metering.tokenizers import Tokenizers
+from gateway.billing.ledger_service import Books
+from gateway.billing.metering.factory import write_versions
+from gateway.lanes.aliases import Aliases
+from gateway.lanes.base import Lane
+from gateway.lanes.market.lane import MarketLane
+from market.audits.cost_reporter import AuditCostReporter
+from market.buyer.owed_reconciler import OwedReconciler
+from market.buyer.program import buyer_worker
+from market.settings.buyer import MarketSettings
+
+
+async def open_market(
+    settings: MarketSettings,
+    folder: Path,
+    books: Books,
+    tokenizers: Tokenizers,
+    is_behind: Callable[[], bool],
+    stack: AsyncExitStack,
+    write: Callable[[], Session],
+    aliases: Callable[[], Aliases],
+) -> Lane:
+    """Return the lane, connected to a buyer process that is starting.
+
+    `folder` is the market's folder; `stack` stops both. `is_behind` says whether ended requests are missing in the
+    ledger. From now on the ledger gets the cost of audits, and what a dead buyer process still owed.
+    """
+    note_prices = partial(write_versions, write=write)
+    market = MarketLane(
+        settings, buyer_worker(settings, folder), note_prices, folder / "tokenizers", aliases=aliases
+    )
+    stack.push_async_callback(market.stop)
+    await market.start()
+    tokenizers.look_also(market.tokenizer_of)
+    audits = AuditCostReporter(market.ask_buyer, books.book)
+    audits.start()
+    stack.push_async_callback(audits.stop)
+    owed = OwedReconciler(market.ask_buyer, books.book, books.look, is_behind)
+    owed.start()
+    stack.push_async_callback(owed.stop)
+    return market

@@ -1,0 +1,108 @@
+"""Assemble the house from the settings, over the gateway's own ledger."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from sqlalchemy import Engine
+
+from accounting.payments.ledger import Ledger
+from accounting.proofs.signing_key import SigningKeyUnusable
+from gateway.billing.ledger_service import Books
+from gateway.identity.caller import HOME
+from gateway.identity.people import People
+from market.errors import IdentityInvalid
+from market.marketplace.always import Always
+from market.marketplace.context import MS_NS, Office
+from market.marketplace.counters import Counters
+from market.marketplace.marketplace import House, Links
+from market.marketplace.periodic import PeriodicTasks
+from market.marketplace.sellers import SellerRegistry
+from market.marketplace.terms import HouseTerms
+from market.network.gossip import Gossip
+from market.network.identity import OwnIdentity
+from market.network.outbound import Outbound
+from market.network.record_keeper import KeeperPolicy, RecordKeeper
+from market.network.room import OWN
+from market.settings.marketplace import HouseSettings
+from runtime.data_folder import DataFolder
+from runtime.database import read_sessions, write_sessions
+from runtime.errors import NotFound
+from runtime.settings import SettingsInvalid
+
+
+def open_house(settings: HouseSettings, folder: DataFolder, books: Books, engine: Engine) -> House:
+    """Return the house over the gateway's own ledger and database.
+
+    Raises:
+        SettingsInvalid: its key cannot be used.
+    """
+    try:
+        identity = OwnIdentity.open(folder.path / "market")
+        statements = identity.statements
+    except (SigningKeyUnusable, IdentityInvalid, OSError) as error:
+        raise SettingsInvalid(f"house: this gateway's identity cannot be used: {error}") from None
+    always = Always({identity.id})
+    keeping = KeeperPolicy(always=always, allows_loopback=settings.allows_loopback)
+    keeper = RecordKeeper(engine, lambda: time.time_ns() // MS_NS, keeping)
+    keeper.add([record.raw for record in statements], OWN)
+    ledger = Ledger(books.writer, read_sessions(engine))
+    office = Office(
+        speaker=identity,
+        ledger=ledger,
+        write=write_sessions(engine),
+        terms=terms_of(settings),
+        clock_ns=time.time_ns,
+        epoch=lambda: books.epoch,
+        told=keeper.statements_of,
+        organization_of=_organizations(engine),
+    )
+    outbound = Outbound(settings.allows_loopback)
+    links = Links(keeper, outbound, Counters.of(folder.path / "market" / "tokenizers", outbound))
+    always.sellers = SellerRegistry(office).identities
+    return House.of(office, lambda user_id: books.frozen_why(user_id) is not None, links)
+
+
+def _organizations(engine: Engine) -> Callable[[str], str]:
+    people = People(read_sessions(engine), write_sessions(engine))
+
+    def organization_of(user_id: str) -> str:
+        try:
+            return people.ever(user_id).organization_id
+        except NotFound:
+            return HOME  # A user that only keys name.
+
+    return organization_of
+
+
+@asynccontextmanager
+async def watched(house: House, settings: HouseSettings) -> AsyncGenerator[None]:
+    """Run the house's background tasks within the block."""
+    gossip = Gossip(house.keeper, house.outbound, ())
+    tasks = [
+        asyncio.create_task(PeriodicTasks(house, settings.tick_s).run(), name="house upkeep"),
+        asyncio.create_task(gossip.run(), name="house gossip"),
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(house.counters.close)
+        await house.outbound.aclose()
+
+
+def terms_of(settings: HouseSettings) -> HouseTerms:
+    """Return the house's terms from its settings."""
+    return HouseTerms(
+        fee_bps=settings.fee_bps,
+        allocation_hours_max=settings.allocation_hours_max,
+        probation_days=settings.probation_days,
+        probation_jobs=settings.probation_jobs,
+        probation_buyers=settings.probation_buyers,
+        maturity_days_new=settings.maturity_days_new,
+        maturity_days=settings.maturity_days,
+        reserve_bps=settings.reserve_bps,
+    )

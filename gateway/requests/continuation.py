@@ -1,0 +1,102 @@
+"""Continues a broken stream at another backend, from the text so far.
+
+Only for requests that ask for it: another model, or the same one with other sampling, continues where the first
+stopped. Never across costs: both backends are free of charge. Never with tools, schemas, log-probabilities or
+several choices, because half of such an answer cannot be continued.
+"""
+
+from functools import partial
+
+import structlog
+
+from cluster.errors import GenerationError
+from gateway.dialects.openai import GENERATES, ChatRequest, CompletionRequest
+from gateway.lanes.base import Answer, Call, Meter, Offer, Out
+from gateway.lanes.features import HINTS
+from gateway.requests.attempt import note_error
+from gateway.requests.context import Trip
+from gateway.requests.failover_target import keeping_awake, open_elsewhere
+from gateway.requests.stream_stitching import Joined, Told, next_call
+from gateway.services import Services
+from runtime.errors import LaneFailed
+
+log = structlog.get_logger(__name__)
+
+_TIMES_MAX = 2
+
+
+def continues(call: Call) -> bool:
+    """Whether a broken stream of this call is gone on with; for nearly all, one look says that it is not."""
+    extras = call.request.millrace
+    return extras is not None and extras.continue_on_failure and _can_be_joined(call)
+
+
+async def send_on(services: Services, trip: Trip, answer: Answer, out: Out) -> None:
+    """Send an answer as its body does; what breaks off goes on elsewhere. `answer.meter` has the sum in the end.
+
+    Raises what the last backend broke off with.
+    """
+    told = Told(out)
+    writer: Out = told
+    part = answer
+    failed: set[str] = set()
+    while True:
+        try:
+            await part.body.send(writer)
+            return
+        except (LaneFailed, GenerationError) as error:
+            broken = trip.offer
+            failed.add(broken.label if broken else "")
+            more = await _rest(services, trip, told, failed)
+            if more is None:
+                raise
+            note_error(services, broken, error)  # the handler of a raised error notes it itself
+            backend = trip.offer.label if trip.offer else ""
+            log.warning("answer broke off", request_id=trip.call.id, reason=str(error), continued_on=backend)
+        finally:
+            if part is not answer:
+                await part.body.close()
+                _add(answer.meter, part.meter)
+        told.note(f"continued on {backend}")
+        part, writer = more, Joined(told)
+
+
+async def _rest(services: Services, trip: Trip, told: Told, failed: set[str]) -> Answer | None:
+    if trip.dispatch:
+        trip.dispatch.failed()
+    if len(failed) > _TIMES_MAX or not told.can_go_on:
+        return None
+    call = next_call(trip.call, told)
+    decision = services.router.decide(trip.caller, call)
+    with keeping_awake(told.note):
+        return await open_elsewhere(services, trip, call, decision, failed, partial(_may_go_on, trip))
+
+
+def _add(sum_: Meter, part: Meter) -> None:
+    """The part's prompt was the first one's, and what had been said."""
+    sum_.completion_tokens += part.completion_tokens
+    sum_.compute_ns += part.compute_ns
+    sum_.is_complete = part.is_complete
+    sum_.finish_reasons = part.finish_reasons
+    if part.source == "estimate":
+        sum_.source = "estimate"
+
+
+def _may_go_on(trip: Trip, offer: Offer) -> bool:
+    """Whether it takes up a text, and costs what the first one did: nothing."""
+    takes_up = offer.continues or trip.call.kind == "completion"
+    return takes_up and offer.price is None and trip.offer is not None and trip.offer.price is None
+
+
+def _can_be_joined(call: Call) -> bool:
+    request = call.request
+    if call.kind not in GENERATES or not request.is_stream or call.features.keys() - HINTS:
+        return False
+    generation = call.generation
+    if (generation.n or 1) > 1 or generation.alternatives >= 0:
+        return False
+    return isinstance(generation, ChatRequest) or _is_one_text(generation)
+
+
+def _is_one_text(request: CompletionRequest) -> bool:
+    return isinstance(request.prompt, str) and not request.echo

@@ -1,0 +1,29 @@
+"""The time that a request allows for its first token."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from gateway.errors import DeadlinePassed
+from gateway.requests.context import Trip
+
+T = TypeVar("T")
+
+
+async def in_time(trip: Trip, doing: Coroutine[Any, Any, T]) -> T:
+    """The result of `doing`. Raises DeadlinePassed if that takes longer than the request allows."""
+    left_s = trip.time_left_s
+    if left_s is None:
+        return await doing
+    try:
+        async with asyncio.timeout(left_s) as bound:
+            return await doing
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        raise DeadlinePassed(_message(trip, left_s)) from None
+
+
+def _message(trip: Trip, left_s: float) -> str:
+    why = f"{trip.offer.label} had the request for {left_s:.1f} s of it" if trip.offer else "nobody was asked yet"
+    return f"The answer did not begin within deadline_s: {why}. Allow more time, or ask again."

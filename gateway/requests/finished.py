@@ -1,0 +1,192 @@
+"""The end of a request: its usage, charge and settlement, handed to the ledger, the logs and the metrics."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from msgspec import structs
+
+from accounting.errors import LedgerError
+from accounting.ledger.postings import MAX_TEXT, UsageRecord
+from accounting.metering.prices import PricedModel
+from accounting.money import MAX_TOKENS
+from accounting.rules.held import CloudBill, Hold
+from gateway.billing.bookkeeper import Bookkeeper
+from gateway.billing.finished_request import NO_LANE, Bearer, Ended, Ending
+from gateway.billing.recount import Recount, bill_of
+from gateway.billing.spool import Settlement
+from gateway.lanes.base import Meter, Offer
+from gateway.metrics.metrics import Metrics
+from gateway.requests.context import Trip
+
+log = structlog.get_logger(__name__)
+
+# No request keeps more machines busy all its time.
+_STAGES_MAX = 1024
+
+
+def end(trip: Trip, meter: Meter, ending: Ending) -> Ended:
+    """Take from a trip what outlives it. Raises LedgerError for what no book can hold."""
+    offer, call = trip.offer, trip.call
+    return Ended(
+        _settlement(trip, meter, ending),
+        call.kind,
+        offer.backend if offer else trip.lane,
+        trip.decision,
+        ending.status,
+        ending.problem,
+        trip.caller.key_prefix,
+        call.request.is_stream,
+        call.traceparent,
+        call.address,
+        meter.finish_reasons,
+        _recount(trip, meter) if meter.delivered and meter.completion_tokens else None,
+        None if trip.decided_s is None else int(1000 * trip.decided_s),
+    )
+
+
+def settle_request(bookkeeper: Bookkeeper, trip: Trip, meter: Meter, ending: Ending) -> int:
+    """Hand an ended request to the ledger and the logs; never raises.
+
+    Returns what counts against its payer's budgets, in nano-USD.
+    """
+    try:
+        return bookkeeper.settle(end(trip, meter, ending))
+    except LedgerError as error:
+        log.error("request not settled", request_id=trip.call.id, reason=str(error))
+        bookkeeper.abandon(trip.hold, trip.lane, ending.outcome)
+        return 0
+
+
+def observe_answer(metrics: Metrics, trip: Trip, meter: Meter) -> None:
+    """Measure how long an answer took and how many tokens it has."""
+    tallies = metrics.of_lane(trip.lane)
+    elapsed_s, first_byte_s, tokens = trip.elapsed_s, trip.first_byte_s, meter.completion_tokens
+    tallies.request_seconds.observe(elapsed_s)
+    if first_byte_s is not None:
+        tallies.first_token_seconds.observe(first_byte_s)
+        # Whole and cached answers do not show how fast they were generated.
+        if tokens > 1 and trip.call.request.is_stream and not trip.found:
+            tallies.token_seconds.observe((elapsed_s - first_byte_s) / (tokens - 1))
+    tallies.prompt_tokens.value += meter.prompt_tokens
+    tallies.completion_tokens.value += tokens
+
+
+def _recount(trip: Trip, meter: Meter) -> Recount | None:
+    """The recount of an answer. If the backend counted it, the recount is only a check."""
+    offer = trip.offer
+    if offer is None:
+        return None
+    is_check = meter.source == "upstream"
+    price = None if is_check or trip.hold is None else offer.price
+    return Recount(offer.counted_as, meter.delivered, price, is_check, _correction(trip) if price else None)
+
+
+def _correction(trip: Trip) -> Callable[[int], object] | None:
+    """Counters belong to the event loop; the count is made on another thread."""
+    ticket = trip.ticket
+    if ticket is None:
+        return None
+    loop = asyncio.get_running_loop()
+    return lambda more_nano: loop.call_soon_threadsafe(ticket.correct, more_nano)
+
+
+def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
+    """Capture what a provider delivered, else release; without a hold only the usage row."""
+    usage = _usage(trip, meter, ending)
+    price = trip.offer.price if trip.offer else None
+    # Own machines charge nothing.
+    if trip.hold is None or price is None:
+        return Settlement(usage, trip.hold)
+    if meter.cost_nano is not None and price.lane == "market":
+        return _bought(usage, trip.hold, price, meter.cost_nano)
+    return Settlement(usage, trip.hold, bill_of(price, usage) or _prompt_bill(price, usage, ending.prompt))
+
+
+def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> CloudBill | None:
+    """The provider's charge for the prompt when no text was delivered, for the bearer of that cost."""
+    cost_nano = price.charge_for(usage.prompt_tokens, usage.cached_tokens, 0)
+    if not cost_nano or bearer in ("none", "seller"):
+        return None
+    return CloudBill(price.provider, cost_nano if bearer == "caller" else 0, cost_nano, price.id)
+
+
+def _bought(usage: UsageRecord, hold: Hold, price: PricedModel, cost_nano: int) -> Settlement:
+    """The exact amount owed to sellers, in nano-USD. Several sellers, or a fallen price, have no one price."""
+    if not usage.completion_tokens:
+        return Settlement(usage, hold)
+    usual = bill_of(price, usage)
+    if usual is not None and usual.cost_nano == cost_nano:
+        return Settlement(usage, hold, usual)
+    return Settlement(structs.replace(usage, price_id=None), hold, CloudBill(price.provider, cost_nano, cost_nano))
+
+
+def _usage(trip: Trip, meter: Meter, ending: Ending) -> UsageRecord:
+    offer, caller = trip.offer, trip.caller
+    duration_s = trip.elapsed_s
+    prompt_tokens, cached_tokens, completion_tokens = _counts(meter)
+    price = offer.price if offer and trip.hold else None
+    return UsageRecord(
+        trip.call.id,
+        caller.user_id,
+        caller.department,
+        caller.key_id,
+        _storable(trip.call.request.model),
+        trip.lane,
+        _provider(offer),
+        prompt_tokens,
+        cached_tokens,
+        completion_tokens,
+        meter.source,
+        ending.outcome,
+        trip.started_ns,
+        int(1000 * duration_s),
+        None if trip.first_byte_s is None else int(1000 * trip.first_byte_s),
+        0,
+        0,
+        _compute_nano(offer, meter, ending, duration_s),
+        _served_model(trip),
+        _between(0, meter.reasoning_tokens, completion_tokens),
+        _between(0, meter.tool_tokens, completion_tokens),
+        price.id if price else None,
+    )
+
+
+def _counts(meter: Meter) -> tuple[int, int, int]:
+    """Prompt, cached and completion tokens, as far as any request can have them: some upstreams count nonsense."""
+    prompt, cached, completion = meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens
+    if 0 <= cached <= prompt <= MAX_TOKENS and 0 <= completion <= MAX_TOKENS:
+        return prompt, cached, completion
+    prompt = _between(0, prompt, MAX_TOKENS)
+    return prompt, _between(0, cached, prompt), _between(0, completion, MAX_TOKENS)
+
+
+def _provider(offer: Offer | None) -> str:
+    if offer is None:
+        return NO_LANE
+    return offer.price.provider if offer.price else offer.backend
+
+
+def _compute_nano(offer: Offer | None, meter: Meter, ending: Ending, duration_s: float) -> int:
+    duration_ns = int(duration_s * 1e9)
+    if offer and offer.lane == "pool" and ending.outcome in ("complete", "interrupted"):
+        # A pool backend does not report its compute time, so use the request's duration.
+        return duration_ns
+    return _between(0, meter.compute_ns, duration_ns * _STAGES_MAX)
+
+
+def _served_model(trip: Trip) -> str | None:
+    """None if no backend answered, or if the backend uses the same name for the model, as nearly all do."""
+    served_as = trip.offer.served_as if trip.offer and trip.first_byte_s is not None else None
+    return None if served_as is None or served_as == trip.call.request.model else _storable(served_as)
+
+
+def _between(least: int, number: int, most: int) -> int:
+    return max(least, min(number, most))
+
+
+def _storable(model: str) -> str:
+    """The name that a caller gave a model, as far as a row may hold it."""
+    if len(model) <= MAX_TEXT and model.isascii() and "\0" not in model:
+        return model
+    return model[:MAX_TEXT].replace("\0", "").encode(errors="replace").decode()

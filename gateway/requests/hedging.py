@@ -1,0 +1,271 @@
+"""Asks a second backend if the first is slow to begin. The first to begin answers, and the other is stopped.
+
+Only between own backends, which cost nothing, with equal clearance, and only if the second one has room. Without
+such a backend, a silent first one is abandoned, and the next candidate is asked in its place.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.errors import LaneBusy
+from gateway.lanes.base import Answer, Offer
+from gateway.requests.attempt import begin, note_error
+from gateway.requests.context import Trip
+from gateway.routing.decision import Candidate
+from gateway.routing.dispatch import Dispatch
+from gateway.routing.patience import late_after_s
+from gateway.services import Services
+from runtime.errors import LaneFailed, LaneTimeout
+
+log = structlog.get_logger(__name__)
+
+# How often a request that waits for its first byte looks how its backend and the others are doing.
+_LOOK_EVERY_S = 1.0
+
+
+def are_equal(first: Offer, second: Offer) -> bool:
+    """Whether the second may be asked beside the first, by what they are: never where either charges. Pure."""
+    if first.price is not None or second.price is not None or first.label == second.label:
+        return False
+    return (first.model, first.clearance) == (second.model, second.clearance)
+
+
+async def open_hedged(
+    services: Services, trip: Trip, offer: Offer, dispatch: Dispatch, others: Sequence[Candidate]
+) -> Answer:
+    """The first bytes from `offer`, or from another candidate that was asked later and began earlier.
+
+    Also raises LaneTimeout if the next candidate should be asked: the backend answers no probes, or half of the
+    request's time is over.
+    """
+    times = services.patience.of(offer, is_stream=trip.call.request.is_stream)
+    began_s = trip.elapsed_s
+    answer = await _Race(services, trip, offer, dispatch, others, times.mostly_s).run()
+    # Where the other one won, this one would have taken longer still.
+    times.add(trip.elapsed_s - began_s)
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The second backend's answer, and what it has taken."""
+
+    answer: Answer
+    offer: Offer
+    dispatch: Dispatch
+    turn: str
+
+
+class _Race:
+    """One request between two backends. The first is waited for in the request's own task, which costs nothing."""
+
+    def __init__(
+        self,
+        services: Services,
+        trip: Trip,
+        first: Offer,
+        dispatch: Dispatch,
+        others: Sequence[Candidate],
+        mostly_s: float | None,
+    ) -> None:
+        self._services = services
+        self._trip = trip
+        self._first = first
+        self._dispatch = dispatch
+        self._others = others
+        self._is_hedged = services.settings.routing.hedging
+        self._mostly_s = mostly_s if mostly_s is not None and self._is_hedged else math.inf
+        self._late_s = math.inf
+        if (chosen := dispatch.chosen) and chosen.known:
+            self._late_s = late_after_s(chosen.predicted, chosen.known.rates)
+        time_left_s = trip.time_left_s
+        self._half_s = math.inf if time_left_s is None else time_left_s / 2
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+        self._task = asyncio.current_task()
+        self._second: asyncio.Task[_Begun] | None = None
+        self._won: _Begun | None = None
+        self._left: LaneTimeout | None = None
+        self._is_on = True
+        self._is_moved = False
+        """The second one is asked because the first is late, and not only later than mostly."""
+
+    async def run(self) -> Answer:
+        self._look_later()
+        try:
+            return await begin(self._services, self._trip.call, self._first, self._dispatch)
+        except asyncio.CancelledError:
+            # It was one of us who stopped it, unless the caller has left as well.
+            if (self._won is None and self._left is None) or (self._task and self._task.uncancel() > 0):
+                raise
+            if self._won:
+                return self._take(self._won)
+            assert self._left
+            return await self._second_or(self._left)
+        except LaneFailed as error:
+            return await self._second_or(error)
+        finally:
+            # Do not await past this point: if the client disconnected here, the answer would never be closed.
+            self._timer.cancel()
+            self._is_on = False
+            self._stop()
+
+    async def _second_or(self, failure: LaneFailed) -> Answer:
+        """The first one is out of it."""
+        self._is_on = False
+        if self._second is None:
+            raise failure
+        await asyncio.wait((self._second,))
+        if self._second.cancelled() or self._second.exception():
+            raise failure
+        return self._take(self._second.result())
+
+    def _look_later(self) -> None:
+        waited_s = self._loop.time() - self._began_s
+        due = [at_s - waited_s for at_s in (self._mostly_s, self._late_s, self._half_s) if at_s > waited_s]
+        self._timer = self._loop.call_later(min(_LOOK_EVERY_S, *due), self._look)
+
+    def _look(self) -> None:
+        if not self._is_on:
+            return
+        waited_s = self._loop.time() - self._began_s
+        if self._second is None:
+            self._look_for_second(waited_s)
+        if problem := self._why_leave(waited_s):
+            self._leave(problem)
+        else:
+            self._look_later()
+
+    def _look_for_second(self, waited_s: float) -> None:
+        is_late = waited_s >= min(self._late_s, self._half_s)
+        if waited_s >= self._mostly_s and not is_late:
+            self._mostly_s = math.inf  # it is looked for once
+            second = next((c.offer for c in self._others if self._has_time(c.offer)), None)
+            if second and self._services.patience.spend():
+                self._start(second)
+        elif is_late and self._is_hedged:
+            is_mute = self._dispatch.is_mute
+            second = next(
+                (c.offer for c in self._others if self._has_time(c.offer) or (is_mute and self._takes_over(c))),
+                None,
+            )
+            if second:
+                self._is_moved = True
+                self._start(second)
+
+    def _start(self, second: Offer) -> None:
+        self._second = asyncio.create_task(self._ask(second), name="hedge")
+        self._second.add_done_callback(self._ended)
+
+    def _why_leave(self, waited_s: float) -> str:
+        """Why the first one is not waited for any more; empty if it is."""
+        if self._first.lane == "pool" and (offer := self._offer_now()) and offer.state == "down":
+            return f"had the request, and now {offer.note.partition('; ')[0]}"
+        if self._second is not None:
+            return ""
+        # One that answers others is not left: they would all go to the next, and its own to this one.
+        is_late = waited_s >= self._late_s and any(map(self._is_lively, self._others))
+        if (is_late or waited_s >= self._half_s) and self._dispatch.is_mute:
+            return f"answered neither this request within {waited_s:.1f} s nor any other"
+        return ""
+
+    def _offer_now(self) -> Offer | None:
+        offers = self._services.lanes[self._first.lane].offers(self._first.model)
+        return next((offer for offer in offers if offer.label == self._first.label), None)
+
+    def _leave(self, problem: str) -> None:
+        if self._task is None:
+            return
+        self._is_on = False
+        self._judge()
+        self._left = LaneTimeout(f"{self._first.label} {problem}")
+        note_error(self._services, self._first, self._left)
+        self._task.cancel()
+
+    def _judge(self) -> None:
+        """Count a pool backend as failed if it is late and is answering no other request either."""
+        waited_s = self._loop.time() - self._began_s
+        if self._first.lane == "pool" and waited_s >= self._late_s and self._dispatch.is_mute:
+            self._dispatch.failed()
+
+    def _may_ask(self, offer: Offer) -> bool:
+        """Whether it is an equal of the first, and well."""
+        if not are_equal(self._first, offer) or not offer.is_resident or offer.state != "ready":
+            return False
+        health = self._services.health
+        return not health.of(offer.label).breakers.barring(offer.model_there, health.now_s())
+
+    def _has_time(self, offer: Offer) -> bool:
+        """Whether it may be asked and has a free slot."""
+        if not self._may_ask(offer):
+            return False
+        if offer.slots is None:
+            return self._services.health.of(offer.label).in_flight == 0
+        return self._services.turns.has_room(offer.label, offer.slots)
+
+    def _is_lively(self, candidate: Candidate) -> bool:
+        """Whether it may be asked, and has begun answers since the first one got this request."""
+        known = candidate.known
+        return self._may_ask(candidate.offer) and bool(known and known.rates.heard_s > self._dispatch.began_s)
+
+    def _takes_over(self, candidate: Candidate) -> bool:
+        """Whether it has work, and goes through it, while the first one does nothing."""
+        offer = candidate.offer
+        return self._is_lively(candidate) and self._services.turns.has_room(offer.label, offer.slots)
+
+    async def _ask(self, offer: Offer) -> _Begun:
+        services, trip, turn = self._services, self._trip, offer.label
+        if not services.turns.try_take(turn, offer.slots):
+            raise LaneBusy(f"{turn} has no room any more")
+        try:
+            dispatch = services.router.began(offer.label, trip.decision, offer)
+            return _Begun(await begin(services, trip.call, offer, dispatch), offer, dispatch, turn)
+        except BaseException:
+            services.turns.leave(turn)
+            raise
+
+    def _ended(self, second: "asyncio.Task[_Begun]") -> None:
+        if second.cancelled():
+            return
+        if problem := second.exception():
+            log.warning("hedge failed", request_id=self._trip.call.id, reason=str(problem))
+        elif self._is_on and self._task:
+            self._is_on = False
+            self._judge()
+            self._won = second.result()
+            self._task.cancel()
+
+    def _take(self, begun: _Begun) -> Answer:
+        """The second one's answer is the request's now."""
+        trip = self._trip
+        self._second = None
+        if trip.turn is not None:
+            self._services.turns.leave(trip.turn)
+        trip.offer, trip.dispatch, trip.turn = begun.offer, begun.dispatch, begun.turn
+        self._services.metrics.hedges.labels("moved" if self._is_moved else "won").inc()
+        return begun.answer
+
+    def _stop(self) -> None:
+        """Stop the second request, which is no longer needed."""
+        second, self._second = self._second, None
+        if second is None:
+            return
+        self._services.metrics.hedges.labels("lost").inc()
+        second.cancel()
+        self._services.afterwork.begin(self._put_away(second))
+
+    async def _put_away(self, second: "asyncio.Task[_Begun]") -> None:
+        """It may have begun to answer in the very moment in which it was stopped."""
+        await asyncio.wait((second,))
+        if second.cancelled() or second.exception():
+            return
+        begun = second.result()
+        try:
+            await begun.answer.body.close()
+        finally:
+            begun.dispatch.left()
+            self._services.turns.leave(begun.turn)

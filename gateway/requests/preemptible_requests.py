@@ -1,0 +1,121 @@
+"""Serve one guest from admission to settled usage: without queue, quotas, cache or other lanes."""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from accounting.ledger.postings import Outcome
+from cluster.errors import GenerationError
+from gateway.billing.finished_request import Ending
+from gateway.dialects.openai import GENERATES
+from gateway.errors import Preempted, to_api_error
+from gateway.identity.caller import Caller
+from gateway.lanes.base import Answer, Call, Meter, Offer
+from gateway.lanes.preemptible.jobs import RunningGuest
+from gateway.lanes.token_bounds import choices_of
+from gateway.requests.client import Client
+from gateway.requests.context import Trip
+from gateway.requests.finished import settle_request
+from gateway.requests.no_backend import why_nobody
+from gateway.requests.response_headers import headers_of
+from gateway.requests.settlement import refusal
+from gateway.services import Services
+from runtime.errors import LaneFailed, LaneTimeout, RequestInvalid, ServiceError
+
+log = structlog.get_logger(__name__)
+
+# Bounds how long a guest keeps a slot, however slowly the answer is read.
+STAY_S = 1800.0
+
+
+async def host(services: Services, caller: Caller, call: Call, client: Client) -> None:
+    """Serve a guest. Raises what gateway.errors maps to a status; later errors are the answer's last event."""
+    services.guests.check_key(caller)
+    offers, trip = _offers(services, caller, call)
+    places = choices_of(call.generation)
+    try:
+        offer = services.guests.place_for(offers, places)
+    except ServiceError:
+        services.metrics.guests.labels("refused").inc()
+        raise
+    trip.offer = offer
+    with services.guests.staying(offer, places) as stay:
+        await _Hosted(services, trip, client, stay).run(offer)
+
+
+def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Offer], Trip]:
+    """Return the offers that may and can serve it, best first; only of the requested model."""
+    if call.kind not in GENERATES:
+        raise RequestInvalid("Guests may only request chat completions and completions.")
+    decision = services.router.explain(caller, call)
+    model = call.request.model
+    offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]
+    if not offers:
+        raise why_nobody(call, decision)
+    return offers, Trip.begin(call, caller, decision)
+
+
+class _Hosted:
+    """A guest with a slot, until its answer ends, its backend fails or the owner's work arrives."""
+
+    def __init__(self, services: Services, trip: Trip, client: Client, stay: RunningGuest) -> None:
+        self._services = services
+        self._trip = trip
+        self._client = client
+        self._stay = stay
+        self._has_begun = False
+
+    async def run(self, offer: Offer) -> None:
+        ending, meter = Ending(499, "interrupted"), Meter()
+        try:
+            async with asyncio.timeout(STAY_S):
+                answer = await self._services.lanes[offer.lane].open(self._trip.call, offer)
+                meter = answer.meter
+                ending = await self._send(answer)
+        except asyncio.CancelledError:
+            # The caller may have disconnected, at the same moment or before.
+            if not self._stay.is_over or self._stay.task.uncancel() > 0:
+                raise
+            await asyncio.sleep(0)  # the owner's request goes first
+            ending = self._give_up(Preempted("The owner needs this machine. Try another seller."))
+        except TimeoutError:
+            ending = self._give_up(
+                LaneTimeout(f"The answer took longer than {STAY_S:.0f} s, the limit for guests.")
+            )
+        except (LaneFailed, GenerationError) as error:
+            ending = self._give_up(error)
+        except Exception as error:
+            ending = refusal(error)
+            raise
+        finally:
+            self._note(meter, ending)
+
+    async def _send(self, answer: Answer) -> Ending:
+        self._trip.first_byte_s = self._trip.elapsed_s
+        is_stream = self._trip.call.request.is_stream
+        try:
+            self._client.begin(answer.status, headers_of(self._trip, answer), is_stream=is_stream)
+            self._has_begun = True
+            await answer.body.send(self._client)
+        finally:
+            await answer.body.close()
+        outcome: Outcome = "complete" if answer.status == 200 and answer.meter.is_complete else "failed"
+        self._client.finish()
+        return Ending(answer.status, outcome)
+
+    def _give_up(self, error: Exception) -> Ending:
+        """Send the reason after the last complete event, or as the answer if none has begun."""
+        said = to_api_error(error)
+        log.info("guest ends", request_id=self._trip.call.id, reason=said.code)
+        self._client.break_off(said)
+        status = 200 if self._has_begun else said.status
+        if isinstance(error, Preempted):
+            return Ending(status, "interrupted", "preempted")
+        return Ending(status, "failed", str(error)) if self._has_begun else refusal(error)
+
+    def _note(self, meter: Meter, ending: Ending) -> None:
+        """Write a usage row and a log line as for any request, but nothing that own requests are judged by."""
+        outcome = "preempted" if self._stay.is_over else ending.outcome
+        self._services.metrics.guests.labels(outcome).inc()
+        settle_request(self._services.bookkeeper, self._trip, meter, ending)

@@ -1,0 +1,237 @@
+"""Waiting for a free slot, or for the end of a pause that a backend asked for, and looking round meanwhile."""
+
+import math
+import time
+from collections.abc import Callable
+
+from msgspec import Struct, structs
+
+from gateway.lanes.base import Offer
+from gateway.requests.context import Trip
+from gateway.requests.outage import RESTART_S, Failures, answers_again, find_outage
+from gateway.routing.decision import Candidate, Decision
+from gateway.routing.queueing.turns import Wish
+from gateway.services import Services
+from runtime.errors import QueueFull
+
+# How often decisions may move a request between queues; then it goes to an allowed backend without waiting.
+_MOVES_MAX = 8
+
+
+class Pause(Struct, frozen=True):
+    """A backend asked to be left alone with a model, with 429 if `is_limit` and else with 503."""
+
+    name: str
+    """The backend's label and its name for the model."""
+    left_s: float
+    is_limit: bool
+
+    @property
+    def retry_after_s(self) -> int:
+        return max(1, math.ceil(self.left_s))
+
+
+def take_at_once(services: Services, trip: Trip, offer: Offer) -> bool:
+    """Whether the request may go there now; then it has taken a slot."""
+    label = offer.label
+    if not services.turns.try_take(label, offer.slots):
+        return False
+    trip.turn = label
+    return True
+
+
+async def take_turn(services: Services, trip: Trip) -> None:
+    """Wait until the trip's first candidate, which may be another one by then, has room for the request.
+
+    `trip.turn` has one of its slots, unless no candidate is left, or the request changed queues too often.
+    If the wait ends without a turn, the next best candidate with room is taken. Raises QueueFull if none has room.
+    """
+    for _ in range(_MOVES_MAX):
+        if not trip.decision.candidates:
+            return
+        best = trip.decision.candidates[0]
+        if take_at_once(services, trip, best.offer):
+            return
+        began_s = time.monotonic()
+        try:
+            has_turn = await _wait(services, trip, best)
+        except QueueFull:
+            if not _go_elsewhere(services, trip):
+                raise
+            return
+        finally:
+            services.metrics.queue_seconds.observe(time.monotonic() - began_s)
+        if has_turn and _still_serves(services, trip, best.offer):
+            return
+
+
+def first_pause(services: Services, decision: Decision) -> Pause | None:
+    """The earliest-ending pause of those that ruled a candidate out of the decision."""
+    now_s, found = services.health.now_s(), []
+    for rejection in decision.rejections:
+        if rejection.objection.check == "breaker":
+            offer = rejection.offer
+            breaker = services.health.of(offer.label).breakers.of(offer.model_there)
+            if breaker.asked_until_s > now_s:
+                name = f"{offer.label} {offer.model_there}"
+                found.append(Pause(name, breaker.asked_until_s - now_s, breaker.is_limit))
+    return min(found, key=lambda pause: pause.left_s, default=None)
+
+
+async def wait_for_candidate(services: Services, trip: Trip, failed: Failures) -> bool:
+    """Wait until a backend that did not fail may be asked. Gives the trip a new decision and a turn at its first.
+
+    It waits for the end of a pause that a backend asked for, or for another gateway that restarts.
+    False if there is neither, or if neither ends within the request's timeout.
+    """
+    _leave_turn(services, trip)
+    is_found = _decide_again(services, trip, failed)
+    pause = first_pause(services, trip.decision)
+    if pause and pause.left_s > _patience_s(services, trip):
+        pause = None
+    outage = None if pause else find_outage(services, trip.decision, failed)
+    is_back = any((c.offer.label, c.offer.model) in failed for c in trip.decision.candidates)
+    if not (pause or outage or is_back):
+        return False
+    try:
+        if pause and not is_found:
+            await _sit_out(services, trip, pause.name, pause.left_s, lambda: _decide_again(services, trip, failed))
+        elif outage and not is_found:
+            await _sit_out(services, trip, outage, RESTART_S, lambda: _is_over(services, trip, failed))
+        await take_turn(services, trip)
+    except QueueFull:
+        return False
+    return True
+
+
+def _is_over(services: Services, trip: Trip, failed: Failures) -> bool:
+    """Whether a candidate may be asked, or none is left to wait for."""
+    if _decide_again(services, trip, failed):
+        return True
+    return not (first_pause(services, trip.decision) or find_outage(services, trip.decision, failed))
+
+
+async def _sit_out(
+    services: Services, trip: Trip, name: str, request_s: float, is_over: Callable[[], bool]
+) -> None:
+    """Wait in a queue without slots until a new decision is possible. Raises QueueFull."""
+    began_s, wish = time.monotonic(), _wish(services, trip, request_s)
+    try:
+        await services.turns.take(name, 0, wish, lambda _: is_over())
+    finally:
+        services.metrics.queue_seconds.observe(time.monotonic() - began_s)
+
+
+def _decide_again(services: Services, trip: Trip, failed: Failures) -> bool:
+    """Whether anybody may be asked now; the trip has the decision."""
+    decision = _allowed(trip, services.router.decide(trip.caller, trip.call))
+    candidates = tuple(c for c in decision.candidates if answers_again(services, c.offer, failed))
+    trip.decision = structs.replace(decision, candidates=candidates)
+    return bool(candidates)
+
+
+async def take_other_turn(services: Services, trip: Trip) -> None:
+    """Leave the candidates that the trip ruled out: take a turn at the best of the others. Raises QueueFull."""
+    _leave_turn(services, trip)
+    trip.decision = _allowed(trip, trip.decision)
+    await take_turn(services, trip)
+
+
+def _allowed(trip: Trip, decision: Decision) -> Decision:
+    """Without what the trip has ruled out: for nearly all that is nothing."""
+    if trip.may_pay and not trip.refused_models:
+        return decision
+    candidates = tuple(
+        candidate
+        for candidate in decision.candidates
+        if (trip.may_pay or candidate.offer.price is None) and _is_open(trip, candidate.offer)
+    )
+    return structs.replace(decision, candidates=candidates)
+
+
+def _is_open(trip: Trip, offer: Offer) -> bool:
+    return trip.refused_models.isdisjoint((offer.model, *offer.stands_for))
+
+
+async def _wait(services: Services, trip: Trip, best: Candidate) -> bool:
+    """In the line of that backend. False when another decision has become better; the trip has it then."""
+    offer, predicted = best.offer, best.predicted
+    caller, record = trip.caller, services.health.of(offer.label)
+    wish = _wish(services, trip, max(0.0, predicted.time_s - predicted.wait_s))
+
+    def is_better_elsewhere(ahead: int) -> bool:
+        waiting, record.waiting = record.waiting, ahead
+        decision = _allowed(trip, services.router.explain(caller, trip.call))
+        record.waiting = waiting
+        if not _leads_elsewhere(services, decision, offer):
+            return False
+        trip.decision = decision
+        return True
+
+    record.waiting += 1
+    try:
+        return await services.turns.take(offer.label, offer.slots, wish, is_better_elsewhere)
+    finally:
+        record.waiting -= 1
+
+
+def _leads_elsewhere(services: Services, decision: Decision, here: Offer) -> bool:
+    """Whether to leave the line: something else is better and has room, or nothing is to be had here any more."""
+    label = here.label
+    present = next((candidate.offer for candidate in decision.candidates if candidate.offer.label == label), None)
+    if present is None:
+        return True
+    services.turns.resize(label, present.slots)
+    best = decision.candidates[0].offer
+    return best.label != label and services.turns.has_room(best.label, best.slots)
+
+
+def _still_serves(services: Services, trip: Trip, offer: Offer) -> bool:
+    """The turn has come. Things have changed meanwhile: what is sent there goes by the present decision."""
+    label = trip.turn = offer.label
+    record = services.health.of(label)
+    waiting, record.waiting = record.waiting, 0  # requests behind this one do not delay it
+    decision = _allowed(trip, services.router.decide(trip.caller, trip.call))
+    record.waiting = waiting
+    mine = [candidate for candidate in decision.candidates if candidate.offer.label == label]
+    others = [candidate for candidate in decision.candidates if candidate.offer.label != label]
+    trip.decision = structs.replace(decision, candidates=(*mine, *others))
+    if not mine:
+        _leave_turn(services, trip)
+    return bool(mine)
+
+
+def _go_elsewhere(services: Services, trip: Trip) -> bool:
+    """Take the next best with room, if the best has none for longer than the request may wait."""
+    candidates = trip.decision.candidates
+    for at, candidate in enumerate(candidates):
+        if take_at_once(services, trip, candidate.offer):
+            trip.decision = structs.replace(trip.decision, candidates=candidates[at:])
+            return True
+    return False
+
+
+def _wish(services: Services, trip: Trip, request_s: float) -> Wish:
+    """Sessions of the console have no key: each person there waits for themselves."""
+    caller = trip.caller
+    key = caller.key_id or f"person:{caller.user_id}"
+    return Wish(key, caller.priority, _patience_s(services, trip), request_s)
+
+
+def _patience_s(services: Services, trip: Trip) -> float:
+    """The rest of the request's timeout, in seconds."""
+    if (left_s := trip.time_left_s) is not None:
+        return left_s
+    return max(0.0, services.settings.routing.queue_s - trip.elapsed_s)
+
+
+def _leave_turn(services: Services, trip: Trip) -> None:
+    if trip.turn is not None:
+        services.turns.leave(trip.turn)
+        trip.turn = None
+
+
+def move_turn(services: Services, trip: Trip, offer: Offer) -> None:
+    """Move the trip to another backend immediately, with a slot there if one is free."""
+    _leave_turn(services, trip)
+    take_at_once(services, trip, offer)

@@ -1,0 +1,246 @@
+"""Tracks what a caller has of a resumable stream: chunks are passed on when their tokens are known.
+
+Records (gateway.lanes.resume_records) come before their chunks and stay here. A chunk with a record is passed
+on when all of that record's chunks are there. So the caller's text and the noted tokens always agree.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from gateway.dialects.openai import HAD_TOKENS_MAX, Had
+from gateway.lanes.base import Out
+from gateway.lanes.resume_records import ResumeRecord, read_record
+from runtime.sse import DONE, EVENT_BYTES_MAX
+
+# Fields that are equal in all parts of an answer.
+_SAME = ("id", "created", "model", "system_fingerprint")
+_DATA = b"data:"
+# Far more than one step's tokens need.
+_CHUNKS_MAX = 1000
+
+
+class PartUseless(Exception):
+    """Nothing of the present part is passed on any more: its body is to stop."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    """The part of one choice that the caller has."""
+
+    token_ids: "array[int]" = field(default_factory=lambda: array("I"))
+    characters: int = 0
+    text_offset: int = 0
+    is_finished: bool = False
+
+    def take(self, record: ResumeRecord) -> None:
+        self.token_ids.extend(record.token_ids)
+        self.characters += record.characters
+        self.text_offset = record.text_offset
+        self.is_finished = record.finished
+
+
+class TakenStream:
+    """One stream out of the parts that several backends give. Each part but the first begins with `join`."""
+
+    def __init__(self, out: Out, choices: int, *, passes_records: bool = False) -> None:
+        self._out = out
+        self._passes_records = passes_records
+        self._choices = [_Choice() for _ in range(choices)]
+        self._head: dict[str, Any] = {}
+        self._is_joined = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.failure = ""
+        """This part's error message."""
+        self._tells: bool | None = None
+        self._record: ResumeRecord | None = None
+        self._group: list[bytes] = []
+        self._last: list[bytes] = []
+        self._held_bytes = 0
+        """The size of `_group` and `_last` together."""
+        self._is_done = False
+
+    def join(self) -> None:
+        """The next part comes from another backend. Drop incomplete data of the last part."""
+        self._begin()
+        self._is_joined = True
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(choice.token_ids) for choice in self._choices)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `tokens` are all that the caller has. Nothing untold is ever passed on of a joined part."""
+        return self._is_joined or bool(self._tells)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether nothing was told that no record says, and there is still something to tell."""
+        return self._tells is not False and not self._is_done and self.tokens <= HAD_TOKENS_MAX
+
+    def is_told(self, *, with_usage: bool) -> bool:
+        """Whether the caller has everything but perhaps the end, which needs no backend."""
+        has_usage = not with_usage or any(b'"usage"' in event for event in self._last)
+        return self._is_done or (has_usage and all(choice.is_finished for choice in self._choices))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the end has been told."""
+        return self._is_done
+
+    @property
+    def had(self) -> list[Had]:
+        return [
+            Had(token_ids=one.token_ids.tolist(), characters=one.characters, text_offset=one.text_offset)
+            for one in self._choices
+        ]
+
+    def write(self, data: bytes) -> None:
+        """Whole events, as lanes' bodies give them."""
+        passed = b"".join(self._take(part + b"\n\n") for part in data.split(b"\n\n") if part)
+        if passed:
+            self._out.write(passed)
+
+    def end(self) -> None:
+        """The part ended of its own accord; with or without [DONE], what was kept back up to the end goes out."""
+        if self._record:
+            self._fail("ended before what its last record stands for")
+        elif self._last and not self.failure:
+            self._out.write(b"".join(self._last))
+            self._last = []
+
+    def finish(self) -> None:
+        """Send the end if it is missing, in place of a part that did not reach it."""
+        if not self._is_done:
+            self._out.write(b"".join(self._last) + b"data: %b\n\n" % DONE)
+        self.failure, self._is_done = "", True
+
+    def note(self, text: str) -> None:
+        """A comment, which clients of event streams pass over."""
+        self._out.write(b": %b\n\n" % text.encode())
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self.failure) or self._out.is_full
+
+    async def drain(self) -> None:
+        """Raises PartUseless where no room would help the part."""
+        if self.failure:
+            raise PartUseless
+        await self._out.drain()
+
+    def _take(self, event: bytes) -> bytes:
+        """The part of the event, and of the waiting chunks, to pass on to the caller now."""
+        if self.failure or self._is_done:
+            return b""
+        if record := read_record(event):
+            return self._take_record(record, event)
+        if not event.startswith(_DATA):
+            return event  # a comment
+        return self._take_data(event)
+
+    def _take_data(self, event: bytes) -> bytes:
+        if self._tells is False:
+            return event
+        if b'"error"' in event and (problem := _problem_of(event)):
+            return self._fail(problem)
+        if self._tells:
+            return self._take_last(event) if self._record is None else self._take_chunk(event, self._record)
+        if self._is_joined:
+            return self._fail("does not say where it goes on")
+        self._tells = False
+        return event
+
+    def _take_record(self, record: ResumeRecord, event: bytes) -> bytes:
+        if self._tells is False:  # too late: what was told before is not known
+            return event if self._passes_records else b""
+        self._tells = True
+        if problem := self._problem_with(record):
+            return self._fail(problem)
+        self._record = record
+        if self._passes_records:
+            self._hold(self._group, event)
+        return b"" if record.chunks else self._commit(record)
+
+    def _problem_with(self, record: ResumeRecord) -> str:
+        if self._record or record.choice >= len(self._choices):
+            return "tells of tokens out of order"
+        if record.chunks > _CHUNKS_MAX:
+            return f"tells of more than {_CHUNKS_MAX} chunks at once"
+        tokens = len(self._choices[record.choice].token_ids) + len(record.token_ids)
+        return f"tells of more than {HAD_TOKENS_MAX} tokens" if tokens > HAD_TOKENS_MAX else ""
+
+    def _take_chunk(self, event: bytes, record: ResumeRecord) -> bytes:
+        if _is_end(event):
+            return self._fail("ended before what its last record stands for")
+        if not self._hold(self._group, self._as_one(event)):
+            return b""
+        whole = record.chunks + self._passes_records
+        return self._commit(record) if len(self._group) == whole else b""
+
+    def _hold(self, held: list[bytes], event: bytes) -> bool:
+        """Hold the chunk back; False if too much is held."""
+        held.append(event)
+        self._held_bytes += len(event)
+        if self._held_bytes > EVENT_BYTES_MAX:
+            self._fail(f"tells more than {EVENT_BYTES_MAX} bytes of what cannot be passed on yet")
+        return not self.failure
+
+    def _fail(self, problem: str) -> bytes:
+        """No more of the part goes on to the caller, now or later."""
+        self.failure = problem
+        self._record, self._group, self._last, self._held_bytes = None, [], [], 0
+        return b""
+
+    def _commit(self, record: ResumeRecord) -> bytes:
+        group, self._record, self._group = b"".join(self._group), None, []
+        self._held_bytes -= len(group)
+        choice = self._choices[record.choice]
+        if choice.is_finished:  # and told once more by who took it up
+            return b""
+        choice.take(record)
+        return group
+
+    def _take_last(self, event: bytes) -> bytes:
+        """Hold back usage and the end until the end, so that neither is sent twice."""
+        if not self._hold(self._last, self._as_one(event)) or not _is_end(event):
+            return b""
+        last, self._last, self._is_done = b"".join(self._last), [], True
+        return last
+
+    def _as_one(self, event: bytes) -> bytes:
+        """The event as a part of the one answer."""
+        if self._head and not self._is_joined:
+            return event
+        said = _as_object(event)
+        if said is None:
+            return event
+        if not self._head:
+            self._head = {name: said[name] for name in _SAME if name in said}
+            return event
+        return b"data: %b\n\n" % orjson.dumps(said | self._head)
+
+
+def _is_end(event: bytes) -> bool:
+    return event[len(_DATA) :].strip() == DONE
+
+
+def _problem_of(event: bytes) -> str:
+    error = (_as_object(event) or {}).get("error")
+    if not error:
+        return ""
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message)[:300] or "broke off"
+
+
+def _as_object(event: bytes) -> dict[str, Any] | None:
+    try:
+        said = orjson.loads(event[len(_DATA) :])
+    except orjson.JSONDecodeError:
+        return None
+    return said if isinstance(said, dict) else None

@@ -1,0 +1,151 @@
+"""Joins one backend's stream to another's: keeps the text so far, and passes the rest on as the same answer."""
+
+from typing import Any
+
+import msgspec
+import orjson
+from msgspec import structs
+
+from gateway.dialects.openai import ChatRequest, read_request
+from gateway.lanes.base import Call, Out
+from runtime.sse import DONE, EventSplitter
+
+_TEXT_CHARS_MAX = 2**20
+_SAME = ("id", "created", "model", "system_fingerprint")
+# Fields beside the text. No backend could continue an answer that has them.
+_BESIDE = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal", "audio")
+
+_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Told:
+    """Passes a stream on, and remembers what its caller was told."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
+        self._events = EventSplitter()
+        self.head: dict[str, Any] = {}
+        self.text = ""
+        self.tokens = 0
+        """Events with text, which stand for the tokens."""
+        self._is_more_than_text = False
+        self._is_over = False
+
+    @property
+    def can_go_on(self) -> bool:
+        return not self._is_more_than_text and not self._is_over and len(self.text) <= _TEXT_CHARS_MAX
+
+    def write(self, data: bytes) -> None:
+        for event in self._events.feed(data):
+            self._read_event(event)
+        self._out.write(data)
+
+    def note(self, text: str) -> None:
+        """A comment, which clients of event streams pass over."""
+        self._out.write(b": %b\n\n" % text.encode())
+
+    @property
+    def is_full(self) -> bool:
+        return self._out.is_full
+
+    async def drain(self) -> None:
+        await self._out.drain()
+
+    def _read_event(self, data: bytes) -> None:
+        event = _as_object(data)
+        if event is None:
+            self._is_over = self._is_over or data == DONE
+            return
+        self.head = self.head or {name: event[name] for name in _SAME if name in event}
+        choice = _first_choice(event)
+        said = choice.get("delta") if "delta" in choice else choice
+        if not isinstance(said, dict):
+            return
+        text = said.get("content") if "delta" in choice else said.get("text")
+        if isinstance(text, str) and text:
+            self.text += text
+            self.tokens += 1
+        self._is_more_than_text = self._is_more_than_text or any(said.get(name) for name in _BESIDE)
+        self._is_over = self._is_over or bool(choice.get("finish_reason") or event.get("error"))
+
+
+class Joined:
+    """The other backend's stream, written as a part of the answer that was begun."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._events = EventSplitter()
+        self._said_tokens = told.tokens
+
+    def write(self, data: bytes) -> None:
+        for event in self._events.feed(data):
+            if written := self._rewritten(event):
+                self._told.write(b"data: %b\n\n" % written)
+
+    @property
+    def is_full(self) -> bool:
+        return self._told.is_full
+
+    async def drain(self) -> None:
+        await self._told.drain()
+
+    def _rewritten(self, data: bytes) -> bytes | None:
+        """None for what says nothing new: that an assistant speaks has been said."""
+        event = _as_object(data)
+        if event is None:
+            return data
+        choice = _first_choice(event)
+        delta = choice.get("delta")
+        is_opening = isinstance(delta, dict) and delta.pop("role", None) and not any(delta.values())
+        if is_opening and not choice.get("finish_reason"):
+            return None
+        if isinstance(usage := event.get("usage"), dict):
+            _add_usage(usage, self._said_tokens)
+        return orjson.dumps(event | self._told.head)
+
+
+def next_call(call: Call, told: Told) -> Call:
+    """The request for the rest, as the caller sent it: the text so far is the beginning of its answer."""
+    if not told.text:
+        # Fields for twins are not for the caller.
+        return structs.replace(call, request=read_request(call.kind, call.raw))
+    fields = _top_level.decode(call.raw)
+    request = call.generation
+    if isinstance(request, ChatRequest):
+        said = msgspec.json.encode({"role": "assistant", "content": told.text})
+        messages = bytes(fields["messages"]).strip()
+        fields["messages"] = msgspec.Raw(messages[:-1] + b"," + said + b"]")
+        # Tells vLLM, SGLang and llama-server that the last message is unfinished; Ollama assumes that anyway.
+        fields["continue_final_message"] = msgspec.Raw(b"true")
+        fields["add_generation_prompt"] = msgspec.Raw(b"false")
+    else:
+        fields["prompt"] = msgspec.Raw(msgspec.json.encode(f"{request.prompt}{told.text}"))
+    for name in ("max_tokens", "max_completion_tokens"):
+        limit = getattr(request, name, None)
+        if limit is not None:
+            fields[name] = msgspec.Raw(b"%d" % max(1, limit - told.tokens))
+    raw = msgspec.json.encode(fields)
+    return Call(call.id, call.kind, read_request(call.kind, raw), raw, call.tenant)
+
+
+def _add_usage(usage: dict[str, Any], tokens: int) -> None:
+    """Count the earlier text as completion tokens, not as prompt tokens."""
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if isinstance(prompt, int) and isinstance(completion, int):
+        usage["prompt_tokens"] = max(0, prompt - tokens)
+        usage["completion_tokens"] = completion + tokens
+        usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def _as_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        event = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def _first_choice(event: dict[str, Any]) -> dict[str, Any]:
+    choices = event.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first if isinstance(first, dict) else {}

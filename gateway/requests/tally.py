@@ -1,0 +1,89 @@
+"""Estimates how much of an answer a stream has delivered so far, event by event, at low cost."""
+
+from typing import Any
+
+import orjson
+
+from accounting.metering.counts import tokens_of_bytes
+from gateway.lanes.tee import data_of
+from gateway.lanes.tokens import said_in
+from gateway.lanes.transcript import CHOICES_MAX
+
+_INDICES_MAX = CHOICES_MAX
+_DENSE = b"0123456789!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+
+class Tally:
+    """Tokens of all choices together, as far as they can be told from outside: by their bytes, or by their events.
+
+    Letters are a quarter of a token a byte. Digits and marks are half of one: tables, code and hexadecimal have
+    shorter tokens than words do. Most upstreams send a token an event; those that send letter by letter do not,
+    so that an event of one letter is none. The charge is counted when the answer is over; this estimate only says
+    when to reserve more. If an upstream reports a higher usage on the way, that counts.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.first: dict[str, Any] = {}
+        """The first event: what comes last has its id and model."""
+        self.finished: set[int] = set()
+        """The choices that have come to their own end."""
+        self._quarters = 0
+        self._events = 0
+
+    def bytes_left(self, tokens_max: int) -> int:
+        """How much more text of letters there is room for."""
+        return 4 * tokens_max - self._quarters
+
+    def take(self, event: bytes, tokens_max: int) -> bool:
+        """Count an event in, unless that would be more than `tokens_max`; False then."""
+        quarters = texts = events = told_tokens = 0
+        finished: list[int] = []
+        for said in map(_object, data_of(event)):
+            self.first = self.first or said
+            told_tokens = max(told_tokens, _told(said))
+            for choice in _choices(said):
+                text = said_in(choice).encode(errors="replace")
+                texts += len(text)
+                quarters += 2 * len(text) - len(text.translate(None, _DENSE))
+                events += not _is_letter(text)
+                if choice.get("finish_reason"):
+                    finished.append(_index(choice))
+        tokens = max(tokens_of_bytes(self._quarters + quarters), self._events + events, told_tokens)
+        if texts and tokens > tokens_max:
+            return False
+        self.tokens = max(self.tokens, tokens)
+        self._quarters += quarters
+        self._events += events
+        if len(self.finished) < _INDICES_MAX:
+            self.finished.update(finished)
+        return True
+
+
+def _is_letter(text: bytes) -> bool:
+    """Whether it is less than a token is: nothing, or one letter of a word."""
+    return not text or (len(text) == 1 and text not in _DENSE)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        said = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _choices(said: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = said.get("choices")
+    return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+
+
+def _index(choice: dict[str, Any]) -> int:
+    index = choice.get("index")
+    return index if isinstance(index, int) else 0
+
+
+def _told(said: dict[str, Any]) -> int:
+    usage = said.get("usage")
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) else 0

@@ -1,0 +1,55 @@
+"""The buyer's program, as the gateway runs it. A healthy buyer is never replaced: it alone holds the channels."""
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from market.buyer.orders import BuyerLimits, Orders
+from market.settings.buyer import MarketSettings
+from runtime.workers.supervisor import HealthPolicy, Worker
+from runtime.workers.worker_process import Program
+
+_NEVER = 2**60
+
+
+def buyer_worker(settings: MarketSettings, folder: Path) -> Worker:
+    """Return the supervised buyer of this gateway; `folder` is the market's."""
+
+    def orders(socket_path: str) -> bytes:
+        return msgspec.json.encode(orders_of(settings, folder, socket_path))
+
+    # The buyer limits its own memory, so running out fails one request instead of killing the whole process.
+    rss_bytes_kill = BuyerLimits().memory_bytes_max + 2**30
+    health_policy = HealthPolicy(
+        requests_max=_NEVER, age_max_s=math.inf, rss_bytes_max=_NEVER, rss_bytes_kill=rss_bytes_kill
+    )
+    return Worker(Program("buyer", "market.buyer", orders, BuyerLimits().drain_s), health_policy)
+
+
+def orders_of(settings: MarketSettings, folder: Path, socket_path: str) -> Orders:
+    key = settings.house_key
+    return Orders(
+        socket_path=socket_path,
+        folder=str(folder),
+        buy_for=settings.buy_for,
+        models=settings.models,
+        house_url=settings.house_url or "",
+        house_key=key.get_secret_value() if key else "",
+        house_id=settings.house_id or "",
+        peers=settings.peers,
+        allocation_nano=settings.allocation_nano,
+        prompt_nano_max=settings.prompt_nano_max,
+        completion_nano_max=settings.completion_nano_max,
+        trusted_auditors=settings.trusted_auditors,
+        friends=settings.friends,
+        allows_loopback=settings.allows_loopback,
+        audit_nano_per_day=settings.audit_nano_per_day,
+        tells_findings=settings.tells_findings,
+        bounds=BuyerLimits(
+            settings.first_byte_s,
+            settings.silence_s,
+            total_s=settings.total_s,
+            audit_pause_s=settings.audit_pause_s,
+        ),
+    )

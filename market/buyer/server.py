@@ -1,0 +1,196 @@
+"""The buyer's process: open everything, serve the application, end everything in order."""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from market.audits.audit_client import BuyerAuditClient
+from market.audits.findings_publisher import FindingsPublisher
+from market.audits.probe_store import ProbeStore
+from market.buyer.app import BuyingApp
+from market.buyer.audits import Audits
+from market.buyer.buyer import Buyer
+from market.buyer.credit import BuyerCredit
+from market.buyer.dispute_responder import EVERY_S as DISPUTES_EVERY_S
+from market.buyer.dispute_responder import DisputeResponder
+from market.buyer.flow import GatewayProtocol
+from market.buyer.house import BuyerHouseClient
+from market.buyer.lines import Lines
+from market.buyer.orders import Orders
+from market.buyer.periodic import again, meet
+from market.buyer.purchase import PurchaseServices
+from market.buyer.receipt_submitter import EVERY_S as SUBMITTED_EVERY_S
+from market.buyer.receipt_submitter import ReceiptSubmitter
+from market.buyer.sellers import SellerTracker
+from market.buyer.shop import Shop
+from market.buyer.store import BuyingStore
+from market.buyer.tokenizers import Tokenizers
+from market.credit_lines.balance import Balances
+from market.credit_lines.friends import Friends
+from market.credit_lines.listing_exchange import exchange_with_friends
+from market.network.gossip import Gossip
+from market.network.identity import OwnIdentity
+from market.network.outbound import Outbound
+from market.network.record_keeper import KeeperPolicy, RecordKeeper
+from market.network.room import Sources
+from runtime.workers.lifecycle import WorkerServer
+from runtime.workers.logbook import note
+
+SECRET_BYTES = 32
+_KEPT_EVERY_S = 5.0
+_REMINDED_EVERY_S = 30.0
+_PRUNED_EVERY_S = 24 * 3600.0
+
+
+def serve(orders: Orders) -> None:
+    """Serve until told to stop."""
+    asyncio.run(_serve(orders))
+
+
+async def _serve(orders: Orders) -> None:
+    async with opened(orders) as app:
+        server = WorkerServer(app, app.health, orders.bounds.drain_s, GatewayProtocol)
+        await server.serve_at(orders.socket_path)
+
+
+@asynccontextmanager
+async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
+    """Open the application with everything behind it and its background tasks."""
+    folder = _made(orders.folder)
+    async with AsyncExitStack() as stack:
+        named = [url for url in (orders.house_url, *orders.peers) if url]
+        outbound = await stack.enter_async_context(Outbound(orders.allows_loopback, named=named))
+        store = BuyingStore(folder / "buying.db")
+        stack.callback(store.close)
+        trusted = (orders.house_url,) if orders.house_url else ()
+        own = OwnIdentity.open(folder)
+        friends = Friends(folder, own)
+        keeping = KeeperPolicy(
+            Sources(trusted, orders.peers),
+            always=_Always((*orders.friends, *orders.trusted_auditors), friends),
+            allows_loopback=orders.allows_loopback,
+        )
+        keeper = RecordKeeper(folder / "known.db", _now_ms, keeping)
+        stack.callback(keeper.close)
+        house = None
+        if orders.house_url:
+            house = BuyerHouseClient(orders.house_url, orders.house_key, orders.house_id, outbound, store, keeper)
+        secret = _secret(folder / "buyer.secret")
+        lines = Lines(friends, Balances(folder), own, store, keeper)
+        await lines.refresh()
+        credit = BuyerCredit(store, house, secret, keeper.standing, orders.allocation_nano, lines)
+        stack.push_async_callback(credit.stop)
+        sellers = SellerTracker(store)
+        shop = Shop(keeper, orders, sellers, credit, own.id)
+        means = PurchaseServices(outbound, store, keeper.standing, orders.bounds)
+        tokenizers = Tokenizers(folder / "tokenizers", outbound)
+        stack.callback(tokenizers.sandbox.close)
+        buyer = Buyer(means, shop, sellers, credit, tokenizers)
+        stack.push_async_callback(buyer.stop)
+        app = BuyingApp(buyer, shop, orders.bounds)
+        audits = await _auditing(app, store, shop, sellers, orders, stack)
+        await _prune(store)
+        gossip = Gossip(keeper, outbound, named)
+        work: dict[str, Coroutine[Any, Any, None]] = {
+            "gossip": gossip.run(),
+            "friends": exchange_with_friends(friends, gossip),
+            "lines": lines.run(),
+            "audits": audits.run(),
+            "tracks": again("tracks", _KEPT_EVERY_S, partial(asyncio.to_thread, sellers.keep)),
+            "receipts": again("receipts", _REMINDED_EVERY_S, buyer.remind),
+            "pruning": again("pruning", _PRUNED_EVERY_S, partial(_prune, store)),
+        }
+        if house is not None:
+            submitting = ReceiptSubmitter(house, store)
+            stack.push_async_callback(submitting.flush_on_shutdown)
+            work["house"] = meet(house, shop)
+            work["submitting"] = again("submitting", SUBMITTED_EVERY_S, submitting.submit)
+            disputing = DisputeResponder(house, store, _now_ms)
+            work["disputes"] = again("disputes", DISPUTES_EVERY_S, disputing.look)
+        if orders.tells_findings:
+            work["findings"] = FindingsPublisher(own, audits.probe_store, gossip.publish, _now_ms).run()
+        stack.callback(sellers.keep)
+        stack.push_async_callback(_end, [_begun(name, each) for name, each in work.items()])
+        yield app
+
+
+async def _auditing(
+    app: BuyingApp, store: BuyingStore, shop: Shop, sellers: SellerTracker, orders: Orders, stack: AsyncExitStack
+) -> Audits:
+    """Set up audits. They go through the application like callers' requests, so sellers cannot tell them apart."""
+    probe_store = ProbeStore(Path(orders.folder) / "audits.db")
+    stack.callback(probe_store.close)
+    asking = BuyerAuditClient(httpx.ASGITransport(app))
+    stack.push_async_callback(asking.close)
+    audits = Audits(probe_store, store, shop, sellers, orders, asking)
+    await audits.load()
+    stack.push_async_callback(audits.stop)
+    app.buyer.served = audits.served
+    app.audits = audits
+    return audits
+
+
+@dataclass(frozen=True, slots=True)
+class _Always:
+    """Identities whose records always have room: those the admin named, and friends, who may change."""
+
+    named: tuple[str, ...]
+    friends: Friends
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self.named or identity in self.friends
+
+
+def _made(path: str) -> Path:
+    folder = Path(path)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+async def _prune(store: BuyingStore) -> None:
+    await asyncio.to_thread(store.prune, _now_ms())
+
+
+def _begun(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start a background task and log its error if it ends by a bug, as no caller awaits it."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_say_why)
+    return task
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        note("ended", work=task.get_name(), error=repr(error))
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _secret(path: Path) -> bytes:
+    """Return the secret behind all pseudonyms, created once with mode 0600."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        fresh = path.with_suffix(".new")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        return path.read_bytes()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 10**6

@@ -1,0 +1,77 @@
+"""Promise to pay for one request: take a lane, seal the request, sign the voucher. No I/O."""
+
+import time
+from dataclasses import dataclass
+
+from market.buyer.channels import ChannelState, Pseudonym
+from market.buyer.errors import SellerRefuses
+from market.buyer.purchasable_listing import PurchasableListing
+from market.buyer.store import BegunJob
+from market.buyer.wanted import MarketRequest
+from market.protocol.channels.job import RECEIPTS_MAX, MarketJob, pack_job
+from market.protocol.channels.next_voucher import VoucherOrder
+from market.protocol.channels.statements import Promise, read_voucher
+from market.protocol.records.envelope import Saying, sign
+from market.protocol.records.key_status import StandingOf
+from market.protocol.sealing.agreement import Context
+from market.protocol.sealing.request import SealedRequest, seal_request
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """A job that may be sent once `begun` is on disk. `told` numbers the receipts sent with it, by lane."""
+
+    begun: BegunJob
+    promise: Promise
+    sealed: SealedRequest
+    packed: bytes
+    told: tuple[tuple[int, int], ...]
+
+
+def vouch(
+    state: ChannelState,
+    pseudonym: Pseudonym,
+    offering: PurchasableListing,
+    asked: MarketRequest,
+    most_nano: int,
+    request_id: str,
+    standing: StandingOf,
+) -> Vouched:
+    """Take a lane and its next number. This reserves `most_nano` nano-USD until the channel state is updated.
+
+    Raises:
+        SellerRefuses: the channel has no room.
+        MarketError: the seller's key is invalid.
+    """
+    lane = state.free_lane()
+    if lane is None:
+        raise SellerRefuses("every lane of the channel is in use", "no_credit")
+    seq = state.last_seqs.get(lane, 0) + 1
+    body = asked.packed(offering.listing.id)
+    context = Context(state.terms.channel, lane, seq, offering.seller)
+    sealed = seal_request(body, bytes.fromhex(offering.listing.sealing_key), context)
+    voucher = state.voucher(
+        lane, VoucherOrder(sealed.digest, offering.record.digest, offering.listing.pricing, most_nano)
+    )
+    if voucher is None:
+        raise SellerRefuses("the channel has too little credit", "no_credit")
+    name = f"{state.terms.channel[:32]}.{lane}"
+    saying = Saying("voucher", pseudonym.id, name, seq, time.time_ns() // 10**6, voucher)
+    record = sign(saying, pseudonym.signer)
+    promise = read_voucher(record, state.terms, standing)
+    told, receipts = _receipts(state, lane)
+    begun = BegunJob(
+        state.terms.channel, lane, seq, request_id, offering.listing.id, int(voucher.ceiling_nano), record.raw
+    )
+    packed = pack_job(
+        MarketJob(record.raw, list(state.backing), sealed.sealed, list(pseudonym.statements), receipts)
+    )
+    state.begin(promise)
+    return Vouched(begun, promise, sealed, packed, told)
+
+
+def _receipts(state: ChannelState, lane: int) -> tuple[tuple[tuple[int, int], ...], list[bytes]]:
+    """Return receipts that the seller may lack, this lane's first: without that one it refuses the job."""
+    ordered = sorted(state.untold, key=lambda n: (n != lane, n))[: RECEIPTS_MAX // 2]
+    told = tuple((n, state.untold[n][0]) for n in ordered)
+    return told, [record for n in ordered for record in (state.untold[n][2], state.untold[n][1])]

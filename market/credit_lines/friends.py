@@ -1,0 +1,174 @@
+"""All credit lines of a gateway: one file each under `market/friends`, read by all processes when it changes."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from market.credit_lines.export import CreditLineExport
+from market.credit_lines.friendship import Friendship, read_friendship
+from market.errors import MarketError, StatementInvalid
+from market.network.identity import OwnIdentity
+from market.protocol.records.envelope import Record
+
+LINES_MAX = 1024
+_FILE_BYTES_MAX = 2**20
+_SUFFIX = ".line"
+_SEEN_S = 1.0
+
+
+class _StoredLine(Struct, frozen=True):
+    telling: CreditLineExport
+    is_ended: bool
+
+
+class Friends:
+    """Safe to use from several threads and processes.
+
+    Args:
+        folder: the market's, in the data folder.
+
+    Raises:
+        OSError: by any method.
+        StatementInvalid: by any method, if a file is damaged.
+    """
+
+    def __init__(self, folder: Path, own: OwnIdentity) -> None:
+        self._folder = folder / "friends"
+        self._own = own
+        self._read: dict[str, tuple[tuple[int, int], Friendship]] = {}
+        self._identities: frozenset[str] = frozenset()
+        self._identities_until_s = 0.0
+
+    @property
+    def own_id(self) -> str:
+        return self._own.id
+
+    def __iter__(self) -> Iterator[Friendship]:
+        """Iterate over every line, including ended ones, the oldest first."""
+        names = sorted(path.stem for path in self._folder.glob(f"*{_SUFFIX}"))[:LINES_MAX]
+        found = [each for name in names if (each := self.find(name))]
+        return iter(sorted(found, key=lambda each: (each.line.opened_ms, each.line.id)))
+
+    def __contains__(self, identity: object) -> bool:
+        """Return whether we have a line with this identity, to the second; False if it cannot be read."""
+        now_s = time.monotonic()
+        if now_s >= self._identities_until_s:
+            try:
+                self._identities = frozenset(each.friend for each in self if each.is_open)
+            except (MarketError, OSError):
+                self._identities = frozenset()
+            self._identities_until_s = now_s + _SEEN_S
+        return identity in self._identities
+
+    @property
+    def urls(self) -> list[str]:
+        """Return where friends sell, each once."""
+        return list(dict.fromkeys(each.url for each in self if each.url and not each.is_ended))
+
+    def find(self, line: str) -> Friendship | None:
+        path = self._folder / f"{line}{_SUFFIX}"
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+        stamp = found.st_mtime_ns, found.st_ino
+        known = self._read.get(line)
+        if known is None or known[0] != stamp:
+            known = self._read[line] = stamp, self._open(path)
+        return known[1]
+
+    def named(self, name: str) -> Friendship:
+        """Return the newest line with this id, or with an identity that starts so, of at least eight digits.
+
+        Raises:
+            StatementInvalid: none matches, or several friends do.
+        """
+        fitting = [each for each in self if len(name) >= 8 and name in (each.line.id, each.friend[: len(name)])]
+        if len({each.friend for each in fitting}) != 1:
+            found = "several friends' ids begin" if fitting else "no friend's id begins"
+            raise StatementInvalid(f"{found} with {name[:64]}")
+        return fitting[-1]
+
+    def heard(self, telling: CreditLineExport) -> Friendship:
+        """Return what a friend sent, checked. Nothing is stored.
+
+        Raises:
+            MarketError: it is invalid.
+        """
+        standing = self._own.lineage.standing
+        told = read_friendship(self.own_id, telling.records, telling.statements, lambda _, key: standing(key))
+        return replace(told, url=telling.url)
+
+    def told(self, friendship: Friendship, url: str = "") -> CreditLineExport:
+        """Return everything that the friend should know; `url` is where we sell."""
+        records = (*friendship.records, *friendship.payments)
+        return CreditLineExport(_raw(records), _raw(self._own.statements), url)
+
+    def keep(self, friendship: Friendship) -> Friendship:
+        """Merge into what is known of this line; on disk when this returns.
+
+        Raises StatementInvalid for a new line beyond LINES_MAX.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / "friends.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            known = self.find(friendship.line.id)
+            if known is None and len(list(self._folder.glob(f"*{_SUFFIX}"))) >= LINES_MAX:
+                raise StatementInvalid(f"there are {LINES_MAX} credit lines already, which is the maximum")
+            merged = known.merged(friendship) if known else friendship
+            if merged != known:
+                self._write(merged)
+            return merged
+        finally:
+            os.close(descriptor)
+
+    def _open(self, path: Path) -> Friendship:
+        with path.open("rb") as file:
+            content = file.read(_FILE_BYTES_MAX)
+        try:
+            kept = msgspec.json.decode(content, type=_StoredLine)
+            said = kept.telling
+            told = read_friendship(self.own_id, said.records, said.statements, None)
+        except (msgspec.MsgspecError, MarketError) as error:
+            raise StatementInvalid(f"{path}: {error}") from None
+        return replace(told, url=said.url, is_ended=kept.is_ended)
+
+    def _write(self, friendship: Friendship) -> None:
+        path = self._folder / f"{friendship.line.id}{_SUFFIX}"
+        records = (*friendship.records, *friendship.payments)
+        kept = _StoredLine(
+            CreditLineExport(_raw(records), _raw(friendship.statements), friendship.url), friendship.is_ended
+        )
+        content = _packed(kept)
+        fresh = path.with_suffix(".new")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _packed(kept: _StoredLine) -> bytes:
+    """Pack a line. Raises StatementInvalid if it could not be read again, as a friend may send any amount."""
+    content = msgspec.json.encode(kept)
+    try:
+        msgspec.json.decode(content, type=_StoredLine)
+    except msgspec.ValidationError as error:
+        raise StatementInvalid(f"the line has more data than can be stored: {error}") from None
+    return content
+
+
+def _raw(records: Sequence[Record]) -> tuple[str, ...]:
+    return tuple(record.raw.decode() for record in records)

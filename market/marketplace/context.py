@@ -1,0 +1,62 @@
+"""Hold what every part of the house works with."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec import Struct
+from sqlalchemy.orm import Session
+
+from accounting.payments.ledger import Ledger
+from market.marketplace.terms import HouseTerms
+from market.protocol.records.envelope import Kind, Record
+
+MS_NS = 10**6
+
+
+class Speaker(Protocol):
+    """The house's own identity, which signs with its current key."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def statements(self) -> tuple[Record, ...]: ...
+
+    def say(
+        self, kind: Kind, name: str, revision: int, body: Struct, made_ms: int, expires_ms: int | None = None
+    ) -> Record: ...
+
+
+def _nothing(_: str) -> Sequence[bytes]:
+    return ()
+
+
+def _none(_: str) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """The house's context. `epoch` counts changes of the books' leader; `clock_ns` is the wall clock, or a test's.
+
+    `told` returns an identity's statements about its keys, as gateways exchange them. `organization_of` returns
+    the organization whose pool a user draws from.
+    """
+
+    speaker: Speaker
+    ledger: Ledger
+    write: Callable[[], Session]
+    terms: HouseTerms
+    clock_ns: Callable[[], int]
+    epoch: Callable[[], int]
+    told: Callable[[str], Sequence[bytes]] = _nothing
+    organization_of: Callable[[str], str] = _none
+
+    @property
+    def read(self) -> Callable[[], Session]:
+        return self.ledger.read
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock_ns() // MS_NS

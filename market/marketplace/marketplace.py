@@ -1,0 +1,95 @@
+"""The house as its routes use it: calls in a few threads of its own, errors in the API's terms."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+
+from market.errors import (
+    CountingUnavailable,
+    HouseRefuses,
+    IdentityInvalid,
+    NotRegistered,
+    RecordInvalid,
+    StatementInvalid,
+)
+from market.marketplace.allocations import Allocations
+from market.marketplace.context import Office
+from market.marketplace.counters import Counters
+from market.marketplace.disputes import Disputes
+from market.marketplace.earnings import Earnings
+from market.marketplace.forfeiture import Forfeiture
+from market.marketplace.sellers import SellerRegistry
+from market.marketplace.settlements import Settlements
+from market.network.outbound import Outbound
+from market.network.record_keeper import RecordKeeper
+from market.network.throttle import Throttle
+from runtime.errors import Conflict, NotFound, Overloaded, RequestInvalid
+
+T = TypeVar("T")
+
+RECORDS_PER_MINUTE = 20_000
+"""Records of one network, for any caller: each costs a signature check."""
+SETTLEMENT_RECORDS = 20
+"""A settlement counts as this many records in addition, because its channel's records are read again."""
+_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """A house's connections: the records gateways exchange, outbound HTTP, tokenizers of sellers."""
+
+    keeper: RecordKeeper
+    outbound: Outbound
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """One per gateway that is a house: its services and its connections."""
+
+    office: Office
+    sellers: SellerRegistry
+    allocations: Allocations
+    settlements: Settlements
+    earnings: Earnings
+    forfeiture: Forfeiture
+    disputes: Disputes
+    keeper: RecordKeeper
+    outbound: Outbound
+    counters: Counters
+    records: Throttle = field(default_factory=lambda: Throttle(RECORDS_PER_MINUTE, time.monotonic))
+    threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_THREADS))
+
+    @classmethod
+    def of(cls, office: Office, is_disputed: Callable[[str], bool], links: Links) -> "House":
+        """Return the house; `is_disputed` tells whether a user's payments may be charged back."""
+        services = SellerRegistry(office), Allocations(office), Settlements(office)
+        earnings, forfeiture = Earnings(office, is_disputed), Forfeiture(office)
+        disputes = Disputes(office, links.counters.find)
+        return cls(office, *services, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters)
+
+    async def ask(self, question: Callable[..., T], *arguments: Any) -> T:
+        """Run `question` in a thread and return its result.
+
+        The market's errors become errors of this API. Raises RequestInvalid for invalid records and statements,
+        and NotFound for unregistered ones. Raises Conflict if the marketplace refuses, and Overloaded if it cannot
+        count tokens now.
+        """
+        try:
+            return await anyio.to_thread.run_sync(question, *arguments, limiter=self.threads)
+        except RecordInvalid as error:
+            raise RequestInvalid(str(error), param=error.field or None, code="record_invalid") from error
+        except StatementInvalid as error:
+            raise RequestInvalid(str(error), param=error.field or None, code="statement_invalid") from error
+        except IdentityInvalid as error:
+            raise RequestInvalid(str(error), code="statement_invalid") from error
+        except NotRegistered as error:
+            raise NotFound(str(error)) from error
+        except HouseRefuses as error:
+            raise Conflict(str(error), code=error.code) from error
+        except CountingUnavailable as error:
+            raise Overloaded("The house cannot count now. Try again later.") from error

@@ -1,0 +1,69 @@
+"""The house's periodic tasks: book what has become due, and let earnings mature."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import anyio
+import anyio.to_thread
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from accounting.errors import LedgerError
+from market.errors import MarketError
+from market.marketplace.marketplace import House
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE_MAX = 100
+# Maturity is counted in days, so looking once a minute is enough, unless there is no waiting period.
+_EARNINGS_EVERY_S = 60.0
+
+
+@dataclass(slots=True)
+class PeriodicTasks:
+    """Runs every `tick_s` seconds; the starter of `run` owns the task."""
+
+    house: House
+    tick_s: float
+    _matured_s: float = float("-inf")
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self.tick_s)
+            try:
+                await anyio.to_thread.run_sync(self.look, limiter=self.house.threads)
+            except (LedgerError, SQLAlchemyError) as error:
+                log.warning("the house is held up", reason=type(error).__name__)
+            except Exception:
+                # The task's edge: it survives any error of one round.
+                log.exception("the house could not look after what is due")
+
+    def look(self) -> None:
+        """Do all that is due now. Raises LedgerError, SQLAlchemyError: the next round starts over."""
+        self._decide()
+        for digest in self.house.settlements.due(_AT_ONCE_MAX):
+            try:
+                self.house.settlements.submit(digest, ())
+            except LedgerError as error:
+                log.warning("an allocation is not settled", allocation=digest, reason=str(error))
+            except MarketError as error:
+                log.warning("an allocation cannot be settled", allocation=digest, reason=str(error))
+                self.house.settlements.give_up(digest)
+        if time.monotonic() >= self._matured_s + self._earnings_every_s:
+            self._matured_s = time.monotonic()
+            self.house.earnings.look()
+
+    def _decide(self) -> None:
+        """Decide disputes that one side did not answer in time."""
+        for dispute_id in self.house.disputes.due(_AT_ONCE_MAX):
+            try:
+                self.house.disputes.decide(dispute_id)
+            except (LedgerError, MarketError, SQLAlchemyError) as error:
+                log.warning("a dispute is not decided", dispute=dispute_id, reason=str(error))
+                self.house.disputes.put_off(dispute_id)
+
+    @property
+    def _earnings_every_s(self) -> float:
+        terms = self.house.office.terms
+        return _EARNINGS_EVERY_S if terms.maturity_days_new and terms.maturity_days else 0.0

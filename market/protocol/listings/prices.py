@@ -1,0 +1,39 @@
+"""Define a listing's prices, and what a request really costs if some attempts fail."""
+
+from msgspec import Struct
+
+from accounting.money import Price, charge
+from market.protocol.records.amounts import Amount
+
+
+class Prices(Struct, frozen=True):
+    """Nano-USD per million tokens, and `request` per answered request. The names are OpenRouter's."""
+
+    prompt: Amount
+    completion: Amount
+    input_cache_read: Amount
+    request: Amount = Amount(0)
+
+    @property
+    def price(self) -> Price:
+        """The prices as the books take them: plain integers."""
+        return Price(int(self.prompt), int(self.input_cache_read), int(self.completion))
+
+
+def cost_nano(prices: Prices, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
+    """Return what an answer costs, in nano-USD. If nothing was answered, the prompt is free too.
+
+    Raises:
+        AmountInvalid: no event may carry the counts or the result.
+    """
+    if completion_tokens == 0:
+        return 0
+    return int(prices.request) + charge(prices.price, prompt_tokens, cached_tokens, completion_tokens)
+
+
+def effective_nano(nano: int, success_rate: float, waited_s: float = 0.0, second_nano: int = 0) -> float:
+    """Return the real cost of one answer, including failed attempts and seconds of delay.
+
+    `success_rate` is a share above 0. `waited_s` is the delay in seconds, `second_nano` the cost of one of them.
+    """
+    return nano / success_rate + max(0.0, waited_s) * second_nano

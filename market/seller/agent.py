@@ -1,0 +1,233 @@
+"""The seller, assembled: everything that lives as long as its process, and the order in which it stops."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from fastapi import FastAPI, Request
+from sqlalchemy.exc import SQLAlchemyError
+
+from market.credit_lines.balance import Balances
+from market.credit_lines.friends import Friends
+from market.credit_lines.listing_exchange import exchange_with_friends
+from market.errors import IdentityInvalid
+from market.network.gossip import Gossip
+from market.network.gossip_routes import peer_of, router
+from market.network.identity import OwnIdentity
+from market.network.outbound import Outbound, Unreachable
+from market.network.record_keeper import KeeperPolicy, RecordKeeper
+from market.network.room import OWN, Sources
+from market.seller.accounts import ChannelAccounts
+from market.seller.address import Address
+from market.seller.app import AgentApp
+from market.seller.callers import Callers, address_of
+from market.seller.channel_submitter import ChannelSubmitter
+from market.seller.credit import Creditor, knowing_ourselves
+from market.seller.delivery import ReceiptSigner, now_ms
+from market.seller.denied_prompts import DeniedPrompts
+from market.seller.house import HouseRefused, SellerHouseClient
+from market.seller.job_handler import JobAdmission, JobHandler
+from market.seller.leftovers import finish_leftovers
+from market.seller.live_listings import LiveListings
+from market.seller.own_gateway import GatewayAway, OwnGateway
+from market.seller.proofs import Proofs
+from market.seller.publisher import Publisher
+from market.seller.sale_reporter import SaleReporter
+from market.seller.sellable_models import SellableModels
+from market.seller.store import SellingStore
+from market.seller.wanted import Blocked
+from market.seller.watch import Watch
+from market.settings.seller import SellingSettings
+from runtime.data_folder import DataFolder
+
+log = structlog.get_logger(__name__)
+
+FLUSH_S = 10.0
+"""Seconds that shutdown waits for the house and our own ledger; the rest is sent after the next start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A seller that can serve. Cancel `run` only after `drain`."""
+
+    app: AgentApp
+    own: OwnIdentity
+    job_handler: JobHandler
+    watch: Watch
+    gossip: Gossip
+    friends: Friends
+    submitting: ChannelSubmitter
+    disputing: DeniedPrompts
+    booking: SaleReporter
+    address: Address
+    outbound: Outbound
+    drain_s: float
+
+    @property
+    def house_identity(self) -> str | None:
+        """Return the house's pinned identity; None before the first contact."""
+        house = self.submitting.house
+        return house.identity if house else None
+
+    async def run(self) -> None:
+        """Run listings, gossip, and delivery of signed records to house and ledger, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watch.run(), name="watch")
+            tasks.create_task(self.gossip.run(), name="gossip")
+            tasks.create_task(exchange_with_friends(self.friends, self.gossip), name="friends")
+            tasks.create_task(self.submitting.run(), name="submitting")
+            tasks.create_task(self.disputing.run(), name="disputing")
+            tasks.create_task(self.booking.run(), name="booking")
+
+    async def drain(self) -> None:
+        """Unlist, let answers finish or end them at a block, and send what was signed."""
+        admission = self.job_handler.admission
+        await self.watch.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.drain_s):
+                await admission.is_empty.wait()
+        admission.stop.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await admission.is_empty.wait()
+        await self._flush_on_shutdown()
+
+    async def _flush_on_shutdown(self) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await self.booking.book()
+                await self.submitting.submit()
+        except (TimeoutError, GatewayAway, Unreachable, HouseRefused, SQLAlchemyError) as error:
+            log.warning("not everything was told; it is kept", why=str(error) or type(error).__name__)
+
+
+@asynccontextmanager
+async def open_agent(
+    settings: SellingSettings,
+    folder: DataFolder,
+    own: OwnIdentity,
+    gateway: OwnGateway,
+    clock_ms: Callable[[], int] = now_ms,
+) -> AsyncGenerator[Agent]:
+    """Yield a seller on this data folder, for the length of the block.
+
+    Raises:
+        SettingsInvalid: its files cannot be used.
+        IdentityInvalid: its own key is known to be revoked.
+    """
+    async with AsyncExitStack() as stack:
+        market = folder.path / "market"
+        store = SellingStore(market / "selling.db")
+        stack.push_async_callback(store.close)
+        stack.push_async_callback(gateway.aclose)
+        friends = Friends(market, own)
+        keeper = _keeper(market / "selling-records.db", settings, own, friends, clock_ms)
+        stack.callback(keeper.close)
+        await asyncio.to_thread(keeper.add, [record.raw for record in own.statements], OWN)
+        check_speaks(own, keeper)
+        named = [url for url in (settings.house_url, *settings.peers) if url]
+        outbound = await stack.enter_async_context(Outbound(settings.allows_loopback, named=named))
+        house = _house(settings, own, outbound, keeper, store)
+        if house:
+            await house.remember()
+        agent = _agent(settings, market, own, friends, gateway, store, keeper, outbound, house, clock_ms)
+        await finish_leftovers(store, agent.job_handler)
+        yield agent
+
+
+def check_speaks(own: OwnIdentity, keeper: RecordKeeper) -> None:
+    """Raises IdentityInvalid if the network knows that our key is revoked: its signatures would be rejected."""
+    if keeper.standing(own.id, own.signer.public_key.hex()) == "revoked":
+        raise IdentityInvalid("this identity's key is revoked. Run `millrace identity recover` for another.")
+
+
+def _peer(request: Request) -> str:
+    """Return the client's address. Behind a tunnel cloudflared names it in a header."""
+    return request.headers.get("cf-connecting-ip") or peer_of(request)
+
+
+def _keeper(
+    path: Path, settings: SellingSettings, own: OwnIdentity, friends: Friends, clock_ms: Callable[[], int]
+) -> RecordKeeper:
+    sources = Sources(trusted=tuple(filter(None, [settings.house_url])), peers=settings.peers)
+    keeping = KeeperPolicy(sources, always=_Always(own.id, friends), allows_loopback=settings.allows_loopback)
+    return RecordKeeper(path, clock_ms, keeping)
+
+
+@dataclass(frozen=True, slots=True)
+class _Always:
+    """Identities whose records always have room: our own and friends. Friends may change."""
+
+    own: str
+    friends: Friends
+
+    def __contains__(self, identity: object) -> bool:
+        return identity == self.own or identity in self.friends
+
+
+def _house(
+    settings: SellingSettings, own: OwnIdentity, outbound: Outbound, keeper: RecordKeeper, store: SellingStore
+) -> SellerHouseClient | None:
+    if settings.house_url is None:
+        return None
+    key = settings.house_key.get_secret_value() if settings.house_key else None
+    return SellerHouseClient(settings.house_url, key, own, outbound, keeper, store)
+
+
+def _agent(
+    settings: SellingSettings,
+    folder: Path,
+    own: OwnIdentity,
+    friends: Friends,
+    gateway: OwnGateway,
+    store: SellingStore,
+    keeper: RecordKeeper,
+    outbound: Outbound,
+    house: SellerHouseClient | None,
+    clock_ms: Callable[[], int],
+) -> Agent:
+    live_listings, admission, address, sellable_models = (
+        LiveListings(),
+        JobAdmission(),
+        Address(),
+        SellableModels(settings.models),
+    )
+    proofs = Proofs() if house and house.has_key and settings.shows_denied_prompts else None
+    receipt_signer = ReceiptSigner(
+        own, ChannelAccounts(store), lambda: house.ledger_head if house else None, clock_ms, proofs
+    )
+    creditor = Creditor(
+        own.id,
+        knowing_ourselves(own, keeper.standing),
+        lambda: house.identity if house else None,
+        friends,
+        Balances(folder),
+    )
+    job_handler = JobHandler(
+        own.id, creditor, live_listings, admission, gateway, Blocked.of(settings.refuses), receipt_signer
+    )
+    peers = (*filter(None, [settings.house_url]), *settings.peers)
+    gossip = Gossip(keeper, outbound, peers)
+    publisher = Publisher(own, settings, address, live_listings, store, gossip, clock_ms=clock_ms)
+    watch = Watch(settings, own, keeper, gateway, sellable_models, publisher, admission, address, clock_ms)
+    routes = FastAPI(openapi_url=None)
+    routes.include_router(router(keeper, _peer if settings.tunnel in ("quick", "named") else peer_of))
+    app = AgentApp(job_handler, own, routes, sellable_models.tokenizer, Callers(address_of(settings)))
+    submitting = ChannelSubmitter(house, own, store, keeper, settings.submit_s)
+    return Agent(
+        app,
+        own,
+        job_handler,
+        watch,
+        gossip,
+        friends,
+        submitting,
+        DeniedPrompts(house, own, store, proofs, settings.submit_s),
+        SaleReporter(store, gateway),
+        address,
+        outbound,
+        settings.drain_s,
+    )

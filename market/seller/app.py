@@ -1,0 +1,219 @@
+"""The agent's HTTP application: a short list of exact paths, each with a maximum body size.
+
+It is reachable from the open internet through a tunnel. Requests are refused before their body is read.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from market.errors import MarketError
+from market.network import challenge
+from market.network.identity import OwnIdentity
+from market.protocol.channels.job import JOB_BYTES_MAX, RECEIPTS_BYTES_MAX, read_receipts
+from market.seller.callers import Callers, HeldBytes, NotTaken, RequestKind
+from market.seller.carrier import JobRefused
+from market.seller.http_carrier import HttpCarrier
+from market.seller.job_handler import JobHandler
+
+log = structlog.get_logger(__name__)
+
+GOSSIP_BYTES_MAX = 2 * 2**20
+TOKENIZER_BYTES_MAX = 64 * 2**20
+BODY_S = 30.0
+"""Seconds within which a whole body must arrive."""
+DOWNLOAD_S = 300.0
+"""Seconds within which a tokenizer must be downloaded."""
+_POST = {
+    b"/market/v1/jobs": JOB_BYTES_MAX,
+    b"/market/v1/receipts": RECEIPTS_BYTES_MAX,
+    b"/market/v1/gossip/digest": GOSSIP_BYTES_MAX,
+    b"/market/v1/gossip/records": GOSSIP_BYTES_MAX,
+}
+_POST_FOR: dict[bytes, RequestKind] = {
+    b"/market/v1/jobs": "jobs",
+    b"/market/v1/receipts": "receipts",
+    b"/market/v1/gossip/digest": "gossip",
+    b"/market/v1/gossip/records": "gossip",
+}
+_GET = re.compile(rb"/market/v1/(challenge|tokenizers)/([0-9a-f]{64})")
+_FILE_PIECE_BYTES = 2**18
+
+
+@dataclass(slots=True)
+class AgentApp:
+    """The ASGI application. `gossip` answers the two paths of gossip; `tokenizers` finds files by SHA-256."""
+
+    job_handler: JobHandler
+    own: OwnIdentity
+    gossip: ASGIApp
+    tokenizers: Callable[[str], Path | None]
+    callers: Callers = field(default_factory=Callers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        try:
+            await self._answer(scope, receive, send)
+        except NotTaken as error:
+            headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+            await _reply(send, error.status, headers, error.body())
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Compare the raw path: escaped, doubled or `..` segments make another path than those here.
+        path: bytes = scope["raw_path"]
+        longest_bytes = _POST.get(path)
+        found = _GET.fullmatch(path)
+        if longest_bytes is None and found is None:
+            raise NotTaken(404, "not_found", "Unknown path.")
+        if scope["query_string"]:
+            raise NotTaken(400, "malformed", "Query strings are not allowed here.")
+        if found is not None:
+            if scope["method"] != "GET":
+                raise NotTaken(405, "malformed", "Use GET for this path.")
+            _length_bytes(scope, 0)
+            await self._get(found, self.callers.network(scope), send)
+        elif scope["method"] != "POST":
+            raise NotTaken(405, "malformed", "Use POST for this path.")
+        else:
+            await self._post(path, _length_bytes(scope, longest_bytes or 0), scope, receive, send)
+
+    async def _post(self, path: bytes, length_bytes: int, scope: Scope, receive: Receive, send: Send) -> None:
+        network = self.callers.network(scope)
+        with self.callers.letting_in(network, _POST_FOR[path]), self.callers.holding(network) as held:
+            body = await _read(length_bytes, receive, held)
+            if path == b"/market/v1/jobs":
+                await self._serve(body, held, receive, send)
+            elif path == b"/market/v1/receipts":
+                await self._take_receipts(body, send)
+            else:
+                await self.gossip(scope, _replayed(body, receive), send)
+
+    async def _serve(self, body: bytes, held: HeldBytes, receive: Receive, send: Send) -> None:
+        # From here the slot and the model's context length bound the job's bytes.
+        carrier = HttpCarrier(receive, send, held.release)
+        try:
+            await self.job_handler.serve(body, carrier)
+        finally:
+            await carrier.end()
+
+    async def _take_receipts(self, body: bytes, send: Send) -> None:
+        try:
+            grown = await self.job_handler.take_receipts(read_receipts(body))
+        except JobRefused as refused:
+            await _reply(send, refused.status, refused.headers(), refused.body())
+            return
+        except MarketError as error:
+            raise NotTaken(400, "malformed", f"{error}.") from None
+        await _reply_json(send, {"lanes": grown})
+
+    async def _get(self, found: "re.Match[bytes]", network: str | None, send: Send) -> None:
+        asked = found[2].decode()
+        with self.callers.letting_in(network, cast(RequestKind, found[1].decode())):
+            if found[1] == b"challenge":
+                await _reply_json(send, self._identify(bytes.fromhex(asked)))
+                return
+            file = self.tokenizers(asked)
+            if file is None:
+                raise NotTaken(404, "not_found", "No tokenizer with this SHA-256 is used here.")
+            with self.callers.downloading(network):
+                await _send_file(file, send)
+
+    def _identify(self, nonce: bytes) -> dict[str, object]:
+        """Prove who answers at this address; the caller chose the nonce."""
+        signer = self.own.signer
+        return {
+            "identity": self.job_handler.seller,
+            "key": signer.public_key.hex(),
+            "signature": signer.sign(challenge.DOMAIN + nonce).hex(),
+            "statements": [each.raw.decode() for each in self.own.statements],
+        }
+
+
+def _length_bytes(scope: Scope, longest_bytes: int) -> int:
+    """Return the body's stated length in bytes. Raises NotTaken unless it is stated once and clearly."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    if any(name == b"transfer-encoding" for name, _ in headers):
+        raise NotTaken(411, "malformed", "Send Content-Length instead of Transfer-Encoding.")
+    lengths = [value for name, value in headers if name == b"content-length"]
+    if len(lengths) > 1 or not all(re.fullmatch(rb"[0-9]{1,12}", value) for value in lengths):
+        raise NotTaken(400, "malformed", "Content-Length must be one number.")
+    length_bytes = int(lengths[0]) if lengths else 0
+    if longest_bytes and not lengths:
+        raise NotTaken(411, "malformed", "Content-Length is missing.")
+    if length_bytes > longest_bytes:
+        raise NotTaken(413, "malformed", f"The body is too large. At most {longest_bytes} bytes are allowed.")
+    return length_bytes
+
+
+async def _read(length_bytes: int, receive: Receive, held: HeldBytes) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await _body(length_bytes, receive, held)
+    except TimeoutError:
+        raise NotTaken(408, "malformed", "The body did not arrive in time.") from None
+
+
+async def _body(length_bytes: int, receive: Receive, held: HeldBytes) -> bytes:
+    """Read the body. Bytes count as they arrive, so merely announced ones use no quota."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise NotTaken(400, "malformed", "The body ended early.")
+        piece = message.get("body", b"")
+        held.add(len(piece))
+        body += piece
+        if len(body) > length_bytes:
+            raise NotTaken(413, "malformed", "The body is longer than its Content-Length.")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replayed(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
+    """Return a `receive` that yields a body that was already read."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
+
+
+async def _reply_json(send: Send, value: object) -> None:
+    await _reply(send, 200, [(b"content-type", b"application/json")], msgspec.json.encode(value))
+
+
+async def _reply(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_file(file: Path, send: Send) -> None:
+    """Send a file. If the client is too slow, the connection ends before the stated length."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DOWNLOAD_S):
+            await _send_pieces(file, send)
+
+
+async def _send_pieces(file: Path, send: Send) -> None:
+    opened = await asyncio.to_thread(file.open, "rb")
+    try:
+        size_bytes = await asyncio.to_thread(lambda: file.stat().st_size)
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % size_bytes)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        left_bytes = size_bytes
+        while left_bytes:
+            piece = await asyncio.to_thread(opened.read, min(_FILE_PIECE_BYTES, left_bytes))
+            left_bytes -= len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": left_bytes > 0})
+    finally:
+        opened.close()

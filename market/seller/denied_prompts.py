@@ -1,0 +1,130 @@
+"""Show prompts that their buyers deny to the house, which counts them and books their cost.
+
+We show a prompt only if we hold the buyer's own signature under the denial: the house's word alone is not enough.
+The buyer must also admit an answer: a buyer that signs for none may have got none, and then owes nothing.
+"""
+
+import asyncio
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from market.errors import MarketError
+from market.marketplace.dispute_state import admitted_word, claim_of
+from market.marketplace.statements import open_statements, standing_to_settle
+from market.network.identity import OwnIdentity
+from market.network.outbound import Unreachable
+from market.protocol.audits.disputes import Dispute
+from market.protocol.channels.channel import Lane, due
+from market.protocol.channels.evidence import read_evidence
+from market.protocol.channels.terms import Allocation, ChannelTerms
+from market.protocol.identity.lineage import Identities
+from market.protocol.records.envelope import Record, open_record
+from market.seller.house import HouseRefused, LanesTold, LaneTold, SellerHouseClient
+from market.seller.proofs import Proof, Proofs
+from market.seller.store import SellingStore
+
+log = structlog.get_logger(__name__)
+
+_NEVER = (400, 404, 413, 422)
+"""Statuses that the house would return again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeniedPrompts:
+    """`proofs` is None if no prompt is ever shown."""
+
+    house: SellerHouseClient | None
+    own: OwnIdentity
+    store: SellingStore
+    proofs: Proofs | None
+    every_s: float
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while self.house is not None and self.proofs is not None:
+            await asyncio.sleep(self.every_s)
+            try:
+                await self.look()
+            except SQLAlchemyError as error:
+                log.warning("what is disputed is looked at later", why=str(error))
+
+    async def look(self) -> None:
+        """Forget what is settled and show what is denied; failures are retried next time."""
+        if self.house is None or self.proofs is None:
+            return
+        for channel in self.proofs.channels:
+            try:
+                await self._look_at(self.house, self.proofs, channel)
+            except Unreachable as error:
+                log.warning("the house cannot be asked what is disputed", why=str(error))
+                return
+            except (HouseRefused, MarketError) as error:
+                log.error("what is disputed on a channel is not known", channel=channel, why=str(error))
+
+    async def _look_at(self, house: SellerHouseClient, proofs: Proofs, channel: str) -> None:
+        backing = await self.store.backing(channel)
+        if backing is None:
+            return
+        allocation = open_record(backing.records[0])
+        told = await house.lanes(allocation.digest)
+        by_lane = {each.lane: each for each in told.lanes}
+        for proof in proofs.of(channel):
+            lane = by_lane.get(proof.lane)
+            if lane is not None and _is_over(proof, lane):
+                proofs.forget(channel, proof.lane)
+            elif lane is not None and await asyncio.to_thread(self._is_denied, proof, lane, told, allocation):
+                await self._show(house, proofs, proof, allocation)
+
+    async def _show(self, house: SellerHouseClient, proofs: Proofs, proof: Proof, allocation: Record) -> None:
+        """Show one proof to the house; a refusal does not stop others from being shown."""
+        about = {"channel": proof.channel, "lane": proof.lane}
+        try:
+            await house.dispute(_dispute(proof, allocation))
+        except HouseRefused as refused:
+            log.error("the house was not told of a denied prompt", **about, why=str(refused))
+            if refused.status not in _NEVER:
+                return
+        else:
+            log.info("a buyer denies its prompt; the house has counted it", **about)
+        proofs.forget(proof.channel, proof.lane)
+
+    def _is_denied(self, proof: Proof, told: LaneTold, all_told: LanesTold, allocation: Record) -> bool:
+        """Return whether the buyer has signed for an answer to another prompt.
+
+        Raises MarketError on an invalid record.
+        """
+        if (told.standing, told.receipt) != ("disputed", proof.receipt):
+            return False
+        named = allocation.read("allocation", Allocation)
+        terms = ChannelTerms(named.buyer, named.seller, allocation.digest)
+        said = open_statements((raw.encode() for raw in all_told.statements), (terms.buyer,))
+        standing = standing_to_settle(Identities((*self.own.statements, *said)), terms.buyer)
+        records = [open_record(raw.encode()) for raw in told.records]
+        lane = read_evidence(records, terms, standing).lanes.get(proof.lane, Lane())
+        if not due(lane).disputed_nano or claim_of(lane).digest != proof.receipt:
+            return False
+        dispute = Dispute(claim_of(lane), admitted_word(lane), opened_by="seller")
+        return dispute.is_about_prompt and dispute.by_buyer.receipt.completion_tokens > 0
+
+
+def _is_over(proof: Proof, told: LaneTold) -> bool:
+    """Return whether this request can no longer be disputed."""
+    return told.seq > proof.seq or (told.receipt == proof.receipt and told.standing == "settled")
+
+
+def _dispute(proof: Proof, allocation: Record) -> dict[str, Any]:
+    shown = proof.sold.shown
+    return {
+        "allocation": allocation.raw.decode(),
+        "lane": proof.lane,
+        "listing": proof.sold.listing.decode(),
+        "prompt": {
+            "sealed": base64.b64encode(shown.sealed).decode(),
+            "key": shown.keys.key.hex(),
+            "nonce": shown.keys.nonce.hex(),
+        },
+    }

@@ -1,0 +1,5 @@
+"""What a seller says it does now, beside the reasons why it sells nothing."""
+
+SELLING = "selling"
+UNREACHED = "buyers cannot reach this machine yet"
+"""Its tunnel, or the address that buyers are given, leads nowhere now."""

@@ -1,0 +1,119 @@
+"""The market lane: whether, from whom and for how much this gateway buys from other people's machines."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+
+from accounting.errors import AmountInvalid
+from accounting.money import parse_usd
+from runtime.settings import Section
+
+_HEX = "^[0-9a-f]{64}$"
+# Sellers end an answer there (market.protocol.channels.terms, which would make every start heavier).
+_ANSWER_S_MAX = 1800
+
+
+def checked_base_url(text: str) -> str:
+    """A base URL that ends with its host name or port. Raises ValueError."""
+    url = text.strip().rstrip("/")
+    if not url.startswith(("https://", "http://")) or "/" in url.partition("://")[2] or "@" in url:
+        raise ValueError("an address is expected that begins with https:// and ends with its name or port")
+    return url
+
+
+BaseUrl = Annotated[str, AfterValidator(checked_base_url)]
+Identity = Annotated[str, Field(pattern=_HEX)]
+
+
+class MarketSettings(Section):
+    buy_for: tuple[Literal["public", "internal"], ...] = Field(
+        (),
+        description="Privacy labels of requests that strangers' machines may answer; none until you say so.",
+        examples=['["public"]'],
+    )
+    models: tuple[str, ...] = Field(
+        (), description="The only models that are bought; all that are offered when empty.", examples=['["gemma"]']
+    )
+    house_url: BaseUrl | None = Field(None, description="The clearing house where this gateway has credits.")
+    house_key: SecretStr | None = Field(None, description="This gateway's API key at the house.")
+    house_id: Identity | None = Field(
+        None, description="The house's identity; without it, the one that it showed at first is kept."
+    )
+    peers: tuple[BaseUrl, ...] = Field(
+        (), description="Further gateways that listings are heard from.", examples=['["https://mill.example"]']
+    )
+    allocation_usd: str = Field(
+        "0.50", description="Credits reserved at the house for a seller at a time, in USD, as text."
+    )
+    prompt_usd_per_mtok_max: str = Field(
+        "5.00", description="Most that is paid for a million prompt tokens, as text."
+    )
+    completion_usd_per_mtok_max: str = Field(
+        "20.00", description="Most that is paid for a million completion tokens, as text."
+    )
+    trusted_auditors: tuple[Identity, ...] = Field(
+        (), description="Identities whose findings about sellers count; the house's always do."
+    )
+    audit_usd_per_day: str = Field(
+        "0.05",
+        description="Most that is spent in a day on looking at what sellers sell, in USD, as text; 0 for never.",
+    )
+    audit_pause_s: float = Field(
+        60.0, gt=0, le=86_400, description="How long after a request an audit may come, in seconds."
+    )
+    tells_findings: bool = Field(
+        False, description="Tell house and peers what audits found, under this gateway's own identity."
+    )
+    friends: tuple[Identity, ...] = Field(
+        (), description="Sellers that count as known: they get requests like those that have proven themselves."
+    )
+    allows_loopback: bool = Field(
+        False, description="Take sellers at http://127.0.0.1 too: for trying things out on one machine."
+    )
+    first_byte_s: float = Field(20.0, gt=0, le=600, description="Patience for a seller's first byte, in seconds.")
+    silence_s: float = Field(
+        15.0, gt=0, le=600, description="Patience between two events of a seller, in seconds."
+    )
+    total_s: float = Field(
+        900.0, gt=0, le=_ANSWER_S_MAX, description="The longest that an answer may take, in seconds; 1800 at most."
+    )
+
+    @field_validator(
+        "allocation_usd", "prompt_usd_per_mtok_max", "completion_usd_per_mtok_max", "audit_usd_per_day"
+    )
+    @classmethod
+    def _is_an_amount(cls, text: str) -> str:
+        try:
+            parse_usd(text)
+        except AmountInvalid as error:
+            raise ValueError(str(error)) from None
+        return text
+
+    @model_validator(mode="after")
+    def _can_pay(self) -> Self:
+        if (self.house_url is None) != (self.house_key is None):
+            raise ValueError("house_url and house_key belong together: set both or neither")
+        return self
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this gateway buys at all."""
+        return bool(self.buy_for)
+
+    @property
+    def allocation_nano(self) -> int:
+        return parse_usd(self.allocation_usd)
+
+    @property
+    def audit_nano_per_day(self) -> int:
+        return parse_usd(self.audit_usd_per_day)
+
+    @property
+    def prompt_nano_max(self) -> int:
+        """For a million tokens."""
+        return parse_usd(self.prompt_usd_per_mtok_max)
+
+    @property
+    def completion_nano_max(self) -> int:
+        """For a million tokens."""
+        return parse_usd(self.completion_usd_per_mtok_max)

@@ -1,0 +1,123 @@
+"""How a worker process lives: orders on stdin, health on stdout, a socket, an end with its parent or SIGTERM."""
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from runtime.workers.health import Health
+from runtime.workers.logbook import note
+
+ORDERS_BYTES_MAX = 4 * 1024 * 1024
+ORDERS_S = 30.0
+KEEP_ALIVE_S = 60
+
+
+class WorkerServer(uvicorn.Server):
+    """uvicorn, with our signals and a line on stdout once it answers."""
+
+    def __init__(
+        self,
+        app: Any,
+        health: Callable[[], Health],
+        drain_s: float,
+        http: type[asyncio.Protocol] = HttpToolsProtocol,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=http,
+                interface="asgi3",
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=max(round(drain_s), 1),
+            )
+        )
+        self._health = health
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn would raise the signal once more after a clean exit, and so die of it."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        sys.stdout.buffer.write(msgspec.json.encode(self._health()) + b"\n")
+        sys.stdout.buffer.flush()
+        _silence_stdout()
+
+    async def serve_at(self, path: str) -> None:
+        """Serve this socket until told to stop, or until the gateway closes its end of stdin."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_note_stray_error)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._drain)
+        parent_watch = asyncio.create_task(self._leave_with_parent())
+        with _listener(path) as listener:
+            await self.serve([listener])
+        parent_watch.cancel()
+
+    def _drain(self) -> None:
+        self.should_exit = True
+
+    async def _leave_with_parent(self) -> None:
+        """Stop when stdin closes: the gateway holds the other end while it runs, and only it reads answers."""
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        while await reader.read(1024):
+            pass
+        note("gateway_gone")
+        self.should_exit = self.force_exit = True
+
+
+def first_line() -> bytes:
+    """The orders, unbuffered, so that what follows on stdin, its end, is left for the server to see.
+
+    Raises ValueError or TimeoutError.
+    """
+    deadline, line = time.monotonic() + ORDERS_S, b""
+    while not line.endswith(b"\n"):
+        readable, _, _ = select.select([0], [], [], max(deadline - time.monotonic(), 0))
+        if not readable:
+            raise TimeoutError(f"no orders within {ORDERS_S:g} s")
+        part = os.read(0, 65_536)
+        line += part
+        if not part or len(line) > ORDERS_BYTES_MAX:
+            raise ValueError("orders end without a line feed" if not part else "orders are too long")
+    return line
+
+
+def _listener(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    Path(path).chmod(0o600)
+    return listener
+
+
+def _silence_stdout() -> None:
+    """Discard stdout: libraries print at times, and the gateway reads only the first line."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def _note_stray_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """asyncio's own handler would print messages that may hold parts of a prompt."""
+    error = context.get("exception")
+    note("stray_error", error=type(error).__name__ if error else str(context.get("message"))[:80])

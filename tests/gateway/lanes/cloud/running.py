@@ -1,0 +1,112 @@
+"""A cloud worker started without the supervisor, so that tests see the process itself, and its clients."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import orjson
+
+from gateway.lanes.cloud.worker.providers import CloudConfiguration, Orders
+from runtime.workers.health import Health
+
+STEP_S = 60.0
+MESSAGES = [{"role": "user", "content": "one two three four"}]
+PROMPT_TOKENS = 4
+ANSWER = "The mill wheel turns all night."
+ANSWER_TOKENS = 6
+Json = dict[str, Any]
+
+
+@dataclass
+class RunningWorker:
+    process: "subprocess.Popen[bytes]"
+    client: httpx.Client
+    socket_path: Path
+    born: Health
+    log_path: Path
+
+    def chat(self, model: str, **fields: Any) -> httpx.Response:
+        body = {"model": model, "messages": MESSAGES, **fields}
+        return self.client.post("/v1/chat/completions", json=body)
+
+    def completion(self, model: str, **fields: Any) -> httpx.Response:
+        return self.client.post("/v1/completions", json={"model": model, "prompt": "one two three", **fields})
+
+    def health(self) -> Health:
+        return msgspec.json.decode(self.client.get("/healthz").content, type=Health)
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+
+def events_of(response: httpx.Response) -> list[Json]:
+    """The events of a stream that ended well."""
+    events = all_events_of(response)
+    assert events.pop() == "[DONE]"
+    return events
+
+
+def all_events_of(response: httpx.Response) -> list[Any]:
+    """The events of a stream, however it ended; the mark [DONE] stays a string."""
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "text/event-stream"
+    events = [event.removeprefix("data: ") for event in response.text.split("\n\n") if event]
+    return [event if event == "[DONE]" else orjson.loads(event) for event in events]
+
+
+def error_of(response: httpx.Response) -> Json:
+    """The error of an answer that came before the first byte, checked for OpenAI's shape."""
+    return checked_error(response.json())
+
+
+def checked_error(body: Json) -> Json:
+    assert set(body) == {"error"}
+    error: Json = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    return error
+
+
+@contextmanager
+def running_worker(configuration: CloudConfiguration) -> Iterator[RunningWorker]:
+    """Ended by closing its stdin, as a dead gateway would."""
+    with tempfile.TemporaryDirectory(prefix="cloud-") as folder:
+        log_path = Path(folder) / "log"
+        with log_path.open("wb") as log:
+            process = start_process(folder, log.fileno())
+        with process:
+            orders = Orders(str(Path(folder) / "s"), configuration)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(msgspec.json.encode(orders) + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            assert line, log_path.read_text()
+            born = msgspec.json.decode(line, type=Health)
+            with client_of(orders.socket_path) as client:
+                yield RunningWorker(process, client, Path(orders.socket_path), born, log_path)
+            process.stdin.close()
+            process.wait(STEP_S)
+
+
+def start_process(folder: str, stderr: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-I", "-m", "gateway.lanes.cloud.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={"HOME": folder},
+        cwd=folder,
+    )
+
+
+def client_of(socket_path: str | Path) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=str(socket_path))
+    return httpx.Client(transport=transport, base_url="http://cloud", timeout=STEP_S)

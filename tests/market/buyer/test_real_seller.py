@@ -1,0 +1,52 @@
+"""Our buyer and our seller, each as it is: only the house and the seller's own gateway are the test's."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from market.buyer.orders import BuyerLimits, Orders
+from market.buyer.server import opened
+from market.protocol.channels.channel import settle
+from tests.fakes.market_house import KEY, clearing
+from tests.market.buyer.stalls import Stalls, learn
+from tests.market.seller.shop import open_shop
+from tests.market.seller.stage import END, words
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_they_agree_to_the_nano(tmp_path: Path) -> None:
+    async with open_shop(tmp_path / "seller") as shop, clearing() as house:
+        record = await shop.listed()
+        given: dict[str, Any] = {"house_url": house.url, "house_key": KEY, "allows_loopback": True}
+        orders = Orders(
+            "",
+            str(tmp_path / "buyer"),
+            ("public",),
+            **given,
+            friends=(record.issuer,),
+            bounds=BuyerLimits(first_byte_s=5),
+        )
+        async with opened(orders) as app:
+            learn(app, [record])
+            market = Stalls(app, house)
+            owed_nano = 0
+            for count, is_whole in ((5, True), (300, True), (3, False)):
+                shop.stage.script = [*words(count), *([END] if is_whole else [])]
+                bill = await market.ask_for(record.digest, model="test/demo", max_tokens=600)
+                assert bill.status == 200, bill.body
+                assert bill.is_whole == is_whole
+                assert bill.text == "".join(f" word{n}" for n in range(count))
+                assert bill.cost_nano == market.owed_nano
+                owed_nano += bill.cost_nano
+                await shop.is_empty()
+            (state,) = app.buyer._credit._states[record.issuer]
+            async with asyncio.timeout(60):
+                while settle(await shop.known(state.terms)).confirmed_nano != owed_nano:
+                    await asyncio.sleep(0.02)
+            due = settle(await shop.known(state.terms))
+            assert (due.amount_nano, due.disputed_nano) == (owed_nano, 0)
+            assert app.buyer._sellers.of(record.issuer).anomalies == 0
+            assert market.nothing_is_open()

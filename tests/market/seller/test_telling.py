@@ -1,0 +1,197 @@
+"""What was signed reaches the house and the own books, over crashes and outages; nothing of it is lost."""
+
+import asyncio
+import json
+import sqlite3
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from market.protocol.channels.channel import settle
+from market.protocol.channels.evidence import read_evidence
+from market.protocol.identity.statements import revoke
+from market.protocol.listings.prices import cost_nano
+from market.protocol.records.envelope import open_record
+from market.seller.channel_submitter import ChannelSubmitter
+from market.seller.house import HouseRefused
+from market.seller.store import Backing, SellingStore
+from market.seller.tables import SINCE_1
+from tests.databases import refusing
+from tests.market.parties import STANDING, key_of
+from tests.market.seller.shop import open_shop, shop_beside, until
+from tests.market.seller.stage import END, Stage, staged, words
+
+pytestmark = pytest.mark.anyio
+
+
+def settled_nano(stage: Stage, buyer: "object") -> int:
+    """What the house would come to, from all that it was ever told, backwards."""
+    terms = buyer.terms  # type: ignore[attr-defined]
+    records = {raw: open_record(raw.encode()) for each in reversed(stage.settlements) for raw in each["records"]}
+    return settle(read_evidence(records.values(), terms, STANDING)).amount_nano
+
+
+async def test_house_that_was_down_hears_of_everything(tmp_path: Path) -> None:
+    async with open_shop(tmp_path, submit_s=1, house_key="sk-house") as shop:
+        await until(lambda: shop.stage.registered)
+        assert shop.stage.registered[0]["identity"] == shop.agent.own.id
+        shop.stage.house_is_up = False
+        buyer = await shop.buyer()
+        # Trade goes on inside of what was allocated.
+        for _ in range(2):
+            assert (await buyer.buy(buyer.order())).status == 200
+        assert not shop.stage.settlements
+        shop.stage.house_is_up = True
+        await shop.agent.submitting.submit()
+        one = shop.stage.settlements[-1]
+        assert one["allocation"] == buyer.backing[0].raw.decode()
+        assert settled_nano(shop.stage, buyer) == settle(buyer.channel).amount_nano > 0
+        # Told again only where there is more to tell.
+        told = len(shop.stage.settlements)
+        await shop.agent.submitting.submit()
+        assert len(shop.stage.settlements) == told
+        await buyer.hand_in()
+        await shop.agent.submitting.submit()
+        assert len(shop.stage.settlements) == told + 1
+
+        await shop.agent.booking.book()
+        assert [each["seq"] for each in shop.stage.sales] == [1, 2]
+        assert {each["model"] for each in shop.stage.sales} == {"test/demo"}
+
+
+async def test_what_is_over_and_told_is_forgotten(tmp_path: Path) -> None:
+    async with open_shop(tmp_path) as shop:
+        buyer = await shop.buyer()
+        await buyer.buy(buyer.order())
+        store, later_ms = shop.agent.submitting.store, buyer.made_ms + 100 * 86_400_000
+        # Not before house and books have heard of it, nor before it has ended for long.
+        assert await store.sweep(later_ms) == 0
+        await shop.agent.submitting.submit()
+        await shop.agent.booking.book()
+        assert await store.sweep(buyer.made_ms + 2 * 86_400_000) == 0
+        assert await store.sweep(later_ms) == 1
+        assert await store.evidence(buyer.terms.channel) == ()
+
+
+async def test_receipt_is_on_disk_before_the_last_piece(tmp_path: Path) -> None:
+    async with open_shop(tmp_path) as shop:
+        buyer = await shop.buyer()
+        purchase = buyer.order()
+        async with aclosing(buyer.stream(purchase)) as stream:
+            async for piece in stream:
+                if piece and piece.kind == "r" and purchase.has_ended:
+                    with sqlite3.connect(tmp_path / "market" / "selling.db") as db:
+                        assert db.execute("SELECT count(*) FROM lanes WHERE is_final").fetchone() == (1,)
+                        assert db.execute("SELECT count(*) FROM sales").fetchone() == (1,)
+        assert purchase.has_ended
+
+
+async def test_crash_in_an_answer_leaves_what_was_signed(tmp_path: Path) -> None:
+    """The process is gone in the middle: the next one signs for what its receipts said, and the lane is free."""
+    async with staged() as stage:
+        stage.script = [*words(300), END]
+        stage.steps = asyncio.Semaphore(150)
+        async with shop_beside(stage, tmp_path) as shop:
+            buyer = await shop.buyer()
+            purchase = buyer.order(most_tokens=3000)
+            async with aclosing(buyer.stream(purchase)) as stream:
+                while not purchase.receipts:
+                    await anext(stream)
+                # As it lies there now, without what an orderly end would add.
+                copy = tmp_path / "copy"
+                (copy / "market").mkdir(parents=True)
+                with sqlite3.connect(tmp_path / "market" / "selling.db") as old:
+                    old.execute("VACUUM INTO ?", (str(copy / "market" / "selling.db"),))
+                for name in ("identity.key", "selling-records.db"):
+                    (copy / "market" / name).write_bytes((tmp_path / "market" / name).read_bytes())
+                (copy / "market" / "identity.key").chmod(0o600)
+        (told,) = buyer.sellers_word(purchase)
+        stage.steps = None
+        async with shop_beside(stage, copy) as again:
+            claim = (await again.known(buyer.terms)).lanes[0].claim
+            assert claim
+            assert claim.receipt.is_final
+            assert claim.receipt.completion_tokens == told.receipt.completion_tokens
+            buyer.receive(purchase)
+            buyer.endpoint, buyer.listing_record = again.endpoint, await again.listed()
+            record = await again.listed()
+            fresh = await again.buyer()
+            fresh.made_ms, fresh.last_seq, fresh.channel = buyer.made_ms, buyer.last_seq, buyer.channel
+            fresh.backing, fresh.terms, fresh.receipts = buyer.backing, buyer.terms, buyer.receipts
+            assert record.revision > 0
+            assert (await fresh.buy(fresh.order())).status == 200
+
+
+async def test_house_that_became_another_is_not_believed(tmp_path: Path) -> None:
+    async with staged() as stage:
+        async with shop_beside(stage, tmp_path):
+            pass
+        stage.house_id = "house two"
+        async with shop_beside(stage, tmp_path) as shop:
+            buyer = await shop.buyer()
+            assert (await buyer.buy(buyer.order())).status == 200
+            house = shop.agent.submitting.house
+            assert house
+            assert house.identity != stage.house_identity
+
+
+async def test_receipts_of_a_revoked_key_are_refused(tmp_path: Path) -> None:
+    """Threat 20, the buyer's key: what it signs afterwards, and what it says it signed before, counts no more."""
+    async with open_shop(tmp_path) as shop:
+        buyer = await shop.buyer()
+        assert (await buyer.buy(buyer.order())).status == 200
+        thief = buyer.order()
+        key = key_of("buyer")
+        statement = revoke(buyer.terms.buyer, key.public_key, key, buyer.made_ms, "stolen")
+        shop.agent.watch.keeper.add([statement.raw], "peer")
+        assert (await buyer.buy(thief)).status == 400
+        assert (await buyer.hand_in()).status_code == 400
+        owed_nano = cost_nano(buyer.listing.pricing, 1, 0, 1)
+        assert owed_nano > 0
+        assert isinstance(shop.agent.submitting, ChannelSubmitter)
+        assert json.loads(statement.raw)["kind"] == "revocation"
+
+
+async def test_file_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "selling.db"
+    await SellingStore(path).close()
+    with sqlite3.connect(path) as db:
+        for column in SINCE_1:
+            db.execute(f"ALTER TABLE channels DROP COLUMN {column}")
+        db.execute("PRAGMA user_version = 1")
+    store = SellingStore(path)
+    await store.keep(Backing("c", True, (b"{}",), ()), {}, forgiven_nano=7)
+    assert [each.refusals for each in await store.unsubmitted(0)] == [0]
+    assert await store.forgiven_nano("c") == 7
+    await store.close()
+
+
+@pytest.mark.parametrize("said", ["{}", "[]", '{"identity": 7}', "[" * 2000])
+async def test_house_that_talks_nonsense_is_refused_and_nothing_else(tmp_path: Path, said: str) -> None:
+    async with open_shop(tmp_path, house_key="sk-house") as shop:
+        house = shop.agent.submitting.house
+        assert house
+        shop.stage.house_says = said
+        for asked in (house.meet, house.register):
+            with pytest.raises(HouseRefused):
+                await asked()
+
+
+async def test_a_disk_that_refuses_ends_no_work_of_the_agents(tmp_path: Path) -> None:
+    """One write that fails is no reason to sell nothing any more."""
+    async with open_shop(tmp_path, submit_s=1) as shop:
+        agent = shop.agent
+        listed = await shop.listed()
+        with refusing(tmp_path / "market" / "selling.db", "channels", "facts"):
+            # It is to be listed anew, under a number that cannot be kept.
+            agent.watch.publisher._listed.clear()
+            work = [asyncio.create_task(each.run()) for each in (agent.submitting, agent.booking, agent.watch)]
+            await asyncio.sleep(0.5)
+            assert not any(each.done() for each in work)
+            assert [each.digest for each in shop.listings] == [listed.digest]
+        for each in work:
+            each.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        await agent.watch.look(agent.watch._idle)
+        assert (await shop.listed()).digest != listed.digest
