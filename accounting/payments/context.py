@@ -54,6 +54,6 @@ def check_currency(made: Object) -> None:
 
 
 def check_mode(made: Object, *, is_live: bool) -> None:
-    """Raises PaymentMismatch if an object is of Stripe's other mode, live for a test key or test for a live one."""
+    """Raises PaymentMismatch if an object is of Stripe's other mode, live for a test key or the reverse."""
     if made["livemode"] != is_live:
         raise PaymentMismatch(f"{made['id']} and our key are of different modes")

@@ -1,0 +1,29 @@
+"""Limits of requests, tokens and spend, counted here or in Redis for all gateways.
+
+Modules:
+    admission       Limits the number of requests in flight
+    budgets         Limits on money with what the books say was spent of them
+    central         Limits in Redis: one call reports and draws for many counters
+    central_script  What Redis does, in one step, when a process reports and draws: the rules of limits that
+                    several share
+    clock           The wall clock that limits go by: it never goes back, and never stands still
+    counters        Counters of what a limit has left
+    factory         Limits as a service: alone in this process, or shared through Redis with others
+    headers         What callers read of a limit in OpenAI's headers
+    leased          A counter of a limit that several processes share: this process's slice and its next order
+    leases          Limits that several gateways share: background tasks draw, report and return slices
+    limits          The limits of a request's key, user and organization together; the entry point of
+                    `gateway.limits`
+    local           Limits of a single gateway: exact, in this process, starting from the use recorded in the
+                    ledger
+    lookups         Reads counters from the ledger until it answers: a slow ledger refuses no caller and loses no
+                    limit
+    orders          What a process and those who know all the others' use of a limit tell each other
+    past_use        Reads a limit's use from the ledger, as the initial value of counters that are not in memory
+    plans           The counters of one request: it takes from all of them at once, or from none
+    refusals        Error texts for limits that are reached
+    tables          Running sums of what keys, people, teams and organizations use: limits begin with them after a
+                    start
+    ticket          One request's reservation in its caller's limits, from entry to end
+    windows         Starts and ends of spans on the UTC calendar, in whole seconds since 1970
+"""

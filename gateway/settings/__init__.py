@@ -1,4 +1,24 @@
-"""The one reader of environment and settings file; everything else receives plain values."""
+"""The one reader of environment and settings file; everything else receives plain values.
+
+Modules:
+    base          The base classes and types of every settings section
+    batches       How much of files and batches is kept, and how far batches keep out of everybody's way
+    books         Where gateways that share a PostgreSQL reach the one among them that writes the books
+    cache         Settings of the answer cache: what is cached, for whom and how long
+    cloud         The cloud lane: providers, their models and prices
+    cluster       The cluster lane: the model that own machines hold together
+    coordination  Settings of the coordinator through which gateways agree on leaders, membership and revoked keys
+    identity      Settings of authentication: sign-in through an identity provider, and limits on wrong keys and
+                  passwords
+    limits        Settings of Redis, which several gateways share
+    metering      Counting tokens, and what own machines cost
+    payments      Payments through Stripe: whose account, which conditions
+    pool          The pool lane: whole copies of models on single machines
+    responses     How long answers of the Responses API are kept for those who asked for it
+    routing       Settings of routing between lanes: hard rules and weights
+    server        Where the gateway listens, what it keeps and what it writes down
+    telemetry     Whether and where traces and metrics in OpenTelemetry's GenAI conventions go
+"""
 
 import difflib
 import json

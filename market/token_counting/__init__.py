@@ -1,7 +1,13 @@
 """Count tokens with untrusted tokenizers in a separate process, which may crash, hang and be replaced.
 
-parent side    sandboxed_tokenizers   counts for a buyer or a house; which tokenizers are rejected
-               process                one such process: started, asked, ended
-both sides     frames                 the messages between them
-child side     __main__               the process: checks files, loads them, counts
+The parent imports `sandboxed_tokenizers` and `process`; `__main__` is the child; `frames` are what they exchange.
+
+Modules:
+    __main__              `python -m market.token_counting`: load tokenizers and count with them, as frames on
+                          stdin ask, until stdin closes
+    frames                The messages between a parent and its counting process: msgpack frames, each after its
+                          length
+    process               One counting process as its parent uses it: started, asked one question at a time, ended
+    sandboxed_tokenizers  Count with untrusted tokenizers in a separate process, which a bad tokenizer cannot harm
+                          beyond itself
 """

@@ -105,7 +105,7 @@ def test_every_extra_that_is_told_is_installed_from_an_index() -> None:
     told = {place: shlex.split(words) for place, text in said() for words in _INSTALLED.findall(text)}
     assert told == {
         "cluster/compute/compat_build.py": extras["compat"],
-        "gateway/observability/factory.py": extras["otel"],
+        "gateway/telemetry/factory.py": extras["otel"],
     }
 
 

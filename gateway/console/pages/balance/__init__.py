@@ -1,4 +1,31 @@
-"""Balance: credits to spend, how they came and went, their limits; for operators also the ledger."""
+"""Balance: credits to spend, how they came and went, their limits; for operators also the ledger.
+
+Modules:
+    accounts         A user's credits: available, held and pending, in charge order; live
+    behind           References of statement lines: the requests that an entry settled, the top-up that a payment
+                     was for
+    books            The state of the ledger: every rule it keeps, its signed blocks, and a verification on request
+    budgets          Budgets: every limit that applies to the visitor, and for admins all that they manage, with
+                     the usage
+    by_hand          Manual entries by operators, each posted once: goodwill paid by this gateway, and adjustments
+    cost             Usage and cost by day, model and key; for the instance also compared with the cloud
+    daily            Rows per day for the cost charts: by model or key, and local cost compared with the cloud
+    form_submission  Passes a form to the accounting API's functions: once, with rejections shown beside their
+                     fields
+    lines            Lines of a statement: debit and credit of each, and the account's balance after it
+    manual_credits   Manual credits: given to a user or organization, promotional, or returned to a user; each form
+                     once
+    payments         State of payments for operators: queued or failed webhooks, Stripe against the ledger, frozen
+                     users
+    people           Credits of all users whom the visitor administers, searchable by name; and their
+                     organizations' balances
+    statement        The statement: every transfer of an account, both sides, with the balance after it; in pages,
+                     and as CSV
+    topping_up       Top-ups: chosen with the fee shown, paid on Stripe's page, credited when Stripe confirms the
+                     payment
+    whose            The owner of the money on a page: the visitor, or for admins a user or organization they
+                     manage
+"""
 
 from gateway.console.pages.balance import (
     accounts,

@@ -1,4 +1,18 @@
-"""Keys & users: API keys, users, organizations and limits, and the visitor's own account."""
+"""Keys & users: API keys, users, organizations and limits, and the visitor's own account.
+
+Modules:
+    account          Your account: your identity, your password, and your sessions
+    browsers         Display names of browsers
+    creation         Creating a key: its owner and permissions; its secret is shown once
+    fields           Fields of the forms about keys, users and limits; the admin API's own models check the rest
+    figures          Figures of keys and limits: a key's last use, and the usage of a limit
+    form_submission  Passes a form to the admin API's functions; rejections are shown beside their fields
+    key_list         Keys: their owners, usage this month, and usage of their limits; in pages, and live
+    limits           Limits of keys, users, teams and organizations: set and removed
+    one              One key: its permissions and usage; changing, rotating and revoking it
+    organizations    Organizations: groups of users that share limits; and the settings of single sign-on
+    people           Users: a list with their ways to sign in; adding, changing roles, password links, removing
+"""
 
 from gateway.console.pages.keys import account, creation, key_list, limits, one, organizations, people
 

@@ -1,4 +1,10 @@
-"""Overview: current activity, the last thirty days, and alerts."""
+"""Overview: current activity, the last thirty days, and alerts.
+
+Modules:
+    live    The live overview: regions as they change, and the newest points of its charts
+    scope   The scope of a visitor's overview: all requests, their organization's, or their own
+    values  Values that the overview shows at one moment, read from the services
+"""
 
 from typing import Any
 

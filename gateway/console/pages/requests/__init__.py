@@ -1,4 +1,13 @@
-"""Requests: the request log with routing decisions."""
+"""Requests: the request log with routing decisions.
+
+Modules:
+    one           One request: its timeline, the routing decision, and its ledger entry
+    request_list  The request log, newest first: filtered by the query string, in pages, and live on the newest
+                  page
+    said          Text of a request and its answer: only of stored responses, and only for their owner
+    sheet         The filtered rows as a CSV file, sent while they are read
+    wanted        The filter in the query string, and the requests that a visitor may see
+"""
 
 from fastapi import APIRouter
 

@@ -1,19 +1,28 @@
 """The cloud worker: a process of its own that alone imports litellm and alone holds cloud keys.
 
-gateway side   supervisor      start, watch, replace and stop the worker; hand out its socket
-               worker_process  one such process, from launch to end
-both sides     providers       what the gateway tells the worker: models, keys file, bounds
-both sides     living          how a worker process lives: orders, socket, signals, the gateway's death
-worker side    __main__        read the orders, then serve
-               server          litellm made ready, the application served
-               app             the HTTP application: places, keys, the hang-up
-               exchange        one HTTP exchange over ASGI: bounded body, events
-               relay           one request's talk with its provider, every wait bounded
-               requests        the fields that are let through to litellm, and their types
-               adapters        the only module that imports litellm
-               schemas         how far a JSON schema's references would make it grow
-               answers         litellm's answers in OpenAI's shape
-               errors          litellm's exceptions in OpenAI's shape
-               keys            the file of cloud keys
-               logbook         one JSON line per event, without prompts and keys
+The gateway's process imports `program`; both sides import `providers`. All other modules run in the worker.
+
+Modules:
+    __main__       `python -m gateway.lanes.cloud.worker`: read one line of orders from stdin and serve them until
+                   stdin closes
+    adapters       litellm as a library of provider adapters and nothing else; no other module imports it
+    answer_bounds  Bounds on what providers send, set on every httpx client of the process: litellm's adapters have
+                   none
+    answers        litellm's answers as OpenAI's JSON: the standard fields, the public model name, nothing of
+                   litellm's own
+    app            The worker's HTTP application: limits its requests, and drops a request when its client
+                   disconnects
+    errors         The conversion of litellm's exceptions to `Refusal`
+    keys           The file of cloud keys: `NAME=VALUE` lines, readable by its owner alone, read by the worker
+                   alone
+    program        The cloud worker's program, as the gateway runs it
+    providers      The configuration that the gateway sends the cloud worker: models, providers, the keys file, and
+                   every bound
+    relay          One request's talk with its provider: ask, bound every wait, and pass the answer on piece by
+                   piece
+    requests       The request bodies the worker accepts: the fields that reach litellm are exactly the ones listed
+                   here
+    schemas        How large a JSON schema becomes when its references are written out, which litellm does for some
+                   providers
+    server         The worker's process: prepares litellm, then serves its application until told to stop
 """
