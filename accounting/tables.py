@@ -1,12 +1,12 @@
-"""Define the tables of the books: accounts with their running totals, events, transfers, usage and promo lots.
+"""Define the tables of the ledger: accounts with their running totals, events, transfers, usage and credit grants.
 
-Events, transfers, usage rows and lots are append-only. An account's totals change only by a transfer that touches
-it. Triggers enforce both on SQLite and on PostgreSQL (migrations/versions/0001_ledger.py), so neither a bug nor a
+Events, transfers, usage rows and grants are append-only. An account's totals change only by a transfer that
+touches it. Triggers enforce both on SQLite and on PostgreSQL (migrations/first_schema), so neither a bug nor a
 manual SQL statement can rewrite the past. The one writer assigns the numbers (`id`, `seq`) without gaps, in the
 order of commits.
 
 Options for PostgreSQL alone, such as the rows that a partial index covers, are in the migrations, which create the
-tables. Declaring them here would import that dialect (2 MB) even if the books are on SQLite.
+tables. Declaring them here would import that dialect (2 MB) even if the ledger is on SQLite.
 """
 
 from sqlalchemy import (
@@ -168,15 +168,15 @@ class Usage(SQLModel, table=True):
     event_seq: int = Field(sa_type=BigInt, foreign_key="event.seq")
 
 
-class PromoLot(SQLModel, table=True):
+class CreditGrant(SQLModel, table=True):
     """Promotional credits, granted to a user once, with an expiry. Rows are append-only."""
 
-    __tablename__ = "promo_lot"
+    __tablename__ = "credit_grant"
     __table_args__ = (
-        CheckConstraint("amount_nano > 0", name="promo_lot_amount"),
-        CheckConstraint("scope IN ('cloud', 'market', 'all')", name="promo_lot_scope"),
-        Index("promo_lot_user", "user_id", "expires_ns"),
-        Index("promo_lot_expires", "expires_ns"),
+        CheckConstraint("amount_nano > 0", name="credit_grant_amount"),
+        CheckConstraint("scope IN ('cloud', 'market', 'all')", name="credit_grant_scope"),
+        Index("credit_grant_user", "user_id", "expires_ns"),
+        Index("credit_grant_expires", "expires_ns"),
         {"sqlite_strict": True},
     )
 
@@ -193,4 +193,4 @@ account_table = SQLModel.metadata.tables["account"]
 event_table = SQLModel.metadata.tables["event"]
 transfer_table = SQLModel.metadata.tables["transfer"]
 usage_table = SQLModel.metadata.tables["usage"]
-lot_table = SQLModel.metadata.tables["promo_lot"]
+credit_grant_table = SQLModel.metadata.tables["credit_grant"]

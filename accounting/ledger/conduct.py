@@ -26,7 +26,7 @@ from sqlalchemy.sql.expression import ScalarSelect
 from accounting.chart import CLEARING_MARKET, EXPENSE_PROMO, INCOME_BREAKAGE
 from accounting.ledger.postings import HOLD_GRACE_NS
 from accounting.ledger.scope import Query, Scope
-from accounting.tables import account_table, event_table, lot_table, transfer_table, usage_table
+from accounting.tables import account_table, credit_grant_table, event_table, transfer_table, usage_table
 
 _account, _event, _transfer, _usage = account_table.c, event_table.c, transfer_table.c, usage_table.c
 
@@ -236,7 +236,7 @@ def _given_beside(charge_seq: ColumnElement[int], payee_id: ColumnElement[int]) 
 
 def _paid_by(charge_seq: ColumnElement[int], payee: Any, refunded_ns: ColumnElement[int]) -> ScalarSelect[int]:
     """Sum what an account paid for an event, and what others paid whose share may be refunded to it."""
-    transfer, payer, lot = transfer_table.alias(), account_table.alias(), lot_table.alias()
+    transfer, payer, lot = transfer_table.alias(), account_table.alias(), credit_grant_table.alias()
     user_id = func.substr(payee.c.code, 6, func.length(payee.c.code) - 10)
     is_own = payee.c.code.startswith("user:") & payee.c.code.endswith(":paid")
     ended = (
@@ -294,11 +294,11 @@ def sold_for_promo(scope: Scope) -> Query:
 def late_expiries(scope: Scope) -> Query:
     """Find ended lots that still have credits which no open hold keeps."""
     left = _account.credits_posted - _account.debits_posted - _account.debits_pending
-    code = literal("user:") + lot_table.c.user_id + literal(":promo:") + lot_table.c.id
+    code = literal("user:") + credit_grant_table.c.user_id + literal(":promo:") + credit_grant_table.c.id
     return (
-        select(_account.code, lot_table.c.expires_ns, left)
-        .join(lot_table, _account.code == code)
-        .where(lot_table.c.expires_ns < scope.now_ns - HOLD_GRACE_NS, left > 0)
+        select(_account.code, credit_grant_table.c.expires_ns, left)
+        .join(credit_grant_table, _account.code == code)
+        .where(credit_grant_table.c.expires_ns < scope.now_ns - HOLD_GRACE_NS, left > 0)
     )
 
 

@@ -43,10 +43,10 @@ def _versions(reader: Reader, until_ns: int) -> list[_RateVersion]:
     version = version_table.c
     joined = version_table.join(price_table, price_table.c.id == version.price_id)
     query = (
-        select(version.lane, version.name, version.from_ns, price_table.c.compute_nano)
+        select(version.lane, version.name, version.valid_from_ns, price_table.c.compute_nano)
         .select_from(joined)
-        .where(price_table.c.compute_nano.is_not(None), version.from_ns < until_ns)
-        .order_by(version.from_ns.desc())
+        .where(price_table.c.compute_nano.is_not(None), version.valid_from_ns < until_ns)
+        .order_by(version.valid_from_ns.desc())
     )
     ends: dict[tuple[str, str], int] = {}
     found = []

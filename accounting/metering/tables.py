@@ -37,7 +37,7 @@ class PriceVersionRow(SQLModel, table=True):
 
     lane: str = Field(primary_key=True, sa_type=Text)
     name: str = Field(primary_key=True, sa_type=Text)
-    from_ns: int = Field(primary_key=True, sa_type=BigInt)
+    valid_from_ns: int = Field(primary_key=True, sa_type=BigInt)
     price_id: str = Field(sa_type=Text, foreign_key="price.id")
     source: str = Field(sa_type=Text)
 

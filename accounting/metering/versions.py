@@ -43,14 +43,14 @@ def version_at(reader: Reader, lane: str, name: str, at_ns: int) -> PriceVersion
     """Return what a model costs at that time; None before its first version."""
     query = _versions().where(version_table.c.lane == lane, version_table.c.name == name)
     row = reader.execute(
-        query.where(version_table.c.from_ns <= at_ns).order_by(version_table.c.from_ns.desc()).limit(1)
+        query.where(version_table.c.valid_from_ns <= at_ns).order_by(version_table.c.valid_from_ns.desc()).limit(1)
     ).first()
     return None if row is None else _version(row)
 
 
 def versions_of(reader: Reader, name: str, limit: int = ROWS_MAX) -> list[PriceVersion]:
     """Return every version of a name, on any lane, newest first."""
-    query = _versions().where(version_table.c.name == name).order_by(version_table.c.from_ns.desc())
+    query = _versions().where(version_table.c.name == name).order_by(version_table.c.valid_from_ns.desc())
     return [_version(row) for row in reader.execute(query.limit(limit))]
 
 
@@ -58,8 +58,8 @@ def versions_now(reader: Reader, at_ns: int, limit: int = ROWS_MAX) -> list[Pric
     """Return what each name costs at that time, by lane and name."""
     key = (version_table.c.lane, version_table.c.name)
     last = (
-        select(*key, func.max(version_table.c.from_ns).label("from_ns"))
-        .where(version_table.c.from_ns <= at_ns)
+        select(*key, func.max(version_table.c.valid_from_ns).label("from_ns"))
+        .where(version_table.c.valid_from_ns <= at_ns)
         .group_by(*key)
         .subquery()
     )
@@ -67,7 +67,7 @@ def versions_now(reader: Reader, at_ns: int, limit: int = ROWS_MAX) -> list[Pric
         last,
         (last.c.lane == version_table.c.lane)
         & (last.c.name == version_table.c.name)
-        & (last.c.from_ns == version_table.c.from_ns),
+        & (last.c.from_ns == version_table.c.valid_from_ns),
     )
     return [_version(row) for row in reader.execute(query.order_by(*key).limit(limit))]
 
@@ -89,7 +89,11 @@ def _insert(session: Session, name: str, priced: PricedModel, now_ns: int) -> No
                     session.execute(insert(price_table).values(_price_values(priced)))
                 session.execute(
                     insert(version_table).values(
-                        lane=priced.lane, name=name, from_ns=from_ns, price_id=priced.id, source=priced.source
+                        lane=priced.lane,
+                        name=name,
+                        valid_from_ns=from_ns,
+                        price_id=priced.id,
+                        source=priced.source,
                     )
                 )
         except IntegrityError:
@@ -123,13 +127,13 @@ def _price_values(priced: PricedModel) -> dict[str, Any]:
 
 
 def _versions() -> Any:
-    columns = [column for column in version_table.c if column.name in ("name", "from_ns", "source")]
+    columns = [column for column in version_table.c if column.name in ("name", "valid_from_ns", "source")]
     joined = version_table.join(price_table, price_table.c.id == version_table.c.price_id)
     return select(*columns, *price_table.c).select_from(joined)
 
 
 def _version(row: Row[Any]) -> PriceVersion:
-    return PriceVersion(row.name, row.from_ns, _priced(row, row.source))
+    return PriceVersion(row.name, row.valid_from_ns, _priced(row, row.source))
 
 
 def _priced(row: Row[Any], source: str) -> PricedModel:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.exc import IntegrityError
 
 from accounting.payments.ledger import OpenSession
-from accounting.payments.tables import Chore
+from accounting.payments.tables import PaymentJob
 
 _NS = 10**9
 
@@ -41,15 +41,15 @@ class Chores:
         lasts_ns = int(lasts_s * _NS)
         try:
             with self.write() as session, session.begin():
-                chore = session.get(Chore, name, with_for_update=True)
+                chore = session.get(PaymentJob, name, with_for_update=True)
                 if chore is None:
-                    chore = Chore(name=name)
+                    chore = PaymentJob(name=name)
                     session.add(chore)
-                is_taken = chore.until_ns > now_ns and chore.holder not in ("", self.holder)
+                is_taken = chore.claimed_until_ns > now_ns and chore.holder not in ("", self.holder)
                 if is_taken and not self.is_alone:
                     return False
-                if chore.holder != self.holder or chore.until_ns < now_ns + lasts_ns // 2:
-                    chore.holder, chore.until_ns = self.holder, now_ns + lasts_ns
+                if chore.holder != self.holder or chore.claimed_until_ns < now_ns + lasts_ns // 2:
+                    chore.holder, chore.claimed_until_ns = self.holder, now_ns + lasts_ns
         except IntegrityError:
             return False  # Another process took it at the same moment.
         return True
@@ -57,18 +57,18 @@ class Chores:
     def is_resting(self, name: str) -> bool:
         """Return whether a process has taken a job and its time is not over."""
         with self.read() as session:
-            chore = session.get(Chore, name)
-        return chore is not None and chore.until_ns > self.clock_ns()
+            chore = session.get(PaymentJob, name)
+        return chore is not None and chore.claimed_until_ns > self.clock_ns()
 
     def done(self, name: str, note: Mapping[str, Any]) -> None:
         """Store the result of a job, and release it for others."""
         with self.write() as session, session.begin():
-            chore = session.get(Chore, name, with_for_update=True) or Chore(name=name)
-            chore.holder, chore.until_ns, chore.done_ns = "", 0, self.clock_ns()
-            chore.note = json.dumps(note)
+            chore = session.get(PaymentJob, name, with_for_update=True) or PaymentJob(name=name)
+            chore.holder, chore.claimed_until_ns, chore.done_ns = "", 0, self.clock_ns()
+            chore.details = json.dumps(note)
             session.add(chore)
 
     def last(self, name: str) -> Done:
         with self.read() as session:
-            chore = session.get(Chore, name)
-        return Done(chore.done_ns, json.loads(chore.note)) if chore else Done(0, {})
+            chore = session.get(PaymentJob, name)
+        return Done(chore.done_ns, json.loads(chore.details)) if chore else Done(0, {})

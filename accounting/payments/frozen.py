@@ -26,8 +26,8 @@ def reasons(reader: Reader, user_id: str | None = None, limit: int = _FROZEN_MAX
         return true() if user_id is None else column == user_id
 
     both = union_all(
-        select(_payer.user_id, _payer.frozen_why, literal(0).label("rank")).where(
-            _payer.frozen_why.is_not(None), of_user(_payer.user_id)
+        select(_payer.user_id, _payer.frozen_reason, literal(0).label("rank")).where(
+            _payer.frozen_reason.is_not(None), of_user(_payer.user_id)
         ),
         select(_dispute.user_id, literal("dispute ") + _dispute.id, literal(1)).where(
             _dispute.status.in_(FREEZING), of_user(_dispute.user_id)

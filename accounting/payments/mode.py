@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from accounting.payments.errors import WrongAccount, WrongMode
 from accounting.payments.ledger import OpenSession
 from accounting.payments.tables import (
-    Chore,
+    PaymentJob,
     account_at_stripe_table,
     payer_table,
     payout_table,
@@ -50,15 +50,15 @@ def keep_account(write: OpenSession, account_id: str) -> None:
     """
     with write() as session, session.begin():
         if not _keep(session, _ACCOUNT, {"id": account_id}):
-            raise WrongAccount(json.loads(session.get_one(Chore, _ACCOUNT).note)["id"], account_id)
+            raise WrongAccount(json.loads(session.get_one(PaymentJob, _ACCOUNT).details)["id"], account_id)
 
 
 def _keep(session: Session, name: str, note: dict[str, Any]) -> bool:
-    row = session.get(Chore, name, with_for_update=True)
+    row = session.get(PaymentJob, name, with_for_update=True)
     if row is None:
-        row = Chore(name=name)
+        row = PaymentJob(name=name)
         session.add(row)
-    elif json.loads(row.note) != note and any(session.scalar(trace.limit(1)) is not None for trace in _TRACES):
+    elif json.loads(row.details) != note and any(session.scalar(trace.limit(1)) is not None for trace in _TRACES):
         return False
-    row.note = json.dumps(note)
+    row.details = json.dumps(note)
     return True

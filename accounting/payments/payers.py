@@ -84,7 +84,7 @@ class Payers:
         None ends that and accepts lost disputes. While another dispute is open, the user stays frozen.
         """
         with self.context.write() as session, session.begin():
-            locked(session, user_id).frozen_why = why
+            locked(session, user_id).frozen_reason = why
             if why is None:
                 lost = select(Dispute).where(_dispute.user_id == user_id, _dispute.status == "lost")
                 for dispute in session.scalars(lost.with_for_update()):

@@ -92,7 +92,7 @@ class SellerAccounts:
             if row is None:
                 row = SellerAccount(seller_id=seller_id, changed_ns=0)
                 session.add(row)
-            row.frozen_why = why
+            row.frozen_reason = why
 
     def find(self, seller_id: str) -> SellerAccount:
         """Return a seller's payout account. Raises PaymentNotFound if onboarding has not begun."""
@@ -119,8 +119,8 @@ def stopped_why(session: Session, seller_id: str) -> str | None:
     not.
     """
     account = session.get(SellerAccount, seller_id)
-    if account is not None and account.frozen_why:
-        return f"the seller is frozen: {account.frozen_why}"
+    if account is not None and account.frozen_reason:
+        return f"the seller is frozen: {account.frozen_reason}"
     if why := frozen_why(session, seller_id):
         return f"the seller is frozen as a payer: {why}"
     return None

@@ -8,11 +8,11 @@ from sqlalchemy import func, select
 from accounting.ledger.balances import Reader
 from accounting.payments.frozen import reasons
 from accounting.payments.payouts import ATTEMPTS_MAX
-from accounting.payments.tables import account_at_stripe_table, chore_table, payout_table, stripe_event_table
+from accounting.payments.tables import account_at_stripe_table, payment_job_table, payout_table, stripe_event_table
 
 RECONCILIATION = "reconciliation"
 _SHOWN_MAX = 50
-_chore, _event, _payout = chore_table.c, stripe_event_table.c, payout_table.c
+_chore, _event, _payout = payment_job_table.c, stripe_event_table.c, payout_table.c
 _seller = account_at_stripe_table.c
 
 
@@ -23,11 +23,11 @@ def status_report(reader: Reader) -> dict[str, Any]:
     for status, count in reader.execute(by_status):
         counts[status] = count
     failures = select(_event.id, _event.kind, _event.object_id, _event.reason).where(_event.status == "failed")
-    stopped = select(_seller.seller_id, _seller.frozen_why).where(_seller.frozen_why.is_not(None))
+    stopped = select(_seller.seller_id, _seller.frozen_reason).where(_seller.frozen_reason.is_not(None))
     given_up = select(_payout.id, _payout.seller_id, _payout.reason).where(
         _payout.status == "transferred", _payout.attempt > ATTEMPTS_MAX
     )
-    done = select(chore_table).where(_chore.name == RECONCILIATION, _chore.done_ns > 0)
+    done = select(payment_job_table).where(_chore.name == RECONCILIATION, _chore.done_ns > 0)
     last = reader.execute(done).one_or_none()
     return {
         **counts,
@@ -44,5 +44,5 @@ def status_report(reader: Reader) -> dict[str, Any]:
             for payout_id, seller_id, reason in reader.execute(given_up.limit(_SHOWN_MAX))
         ],
         "reconciled_ns": last.done_ns if last else None,
-        "reconciliation": json.loads(last.note) if last else None,
+        "reconciliation": json.loads(last.details) if last else None,
     }

@@ -14,12 +14,12 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 class Payer(SQLModel, table=True):
     """A user as a payer: the customer at Stripe, the saved method, and the automatic top-up.
 
-    `auto_month_nano` limits automatic purchases in a UTC month, fees included. `frozen_why` is set by an operator
-    only (`frozen` knows the other reasons). Until `moving_until_ns`, credits of this user are being moved into a
-    pool.
+    `auto_month_nano` limits automatic purchases in a UTC month, fees included. Only an admin sets `frozen_reason`;
+    `frozen` knows the other reasons. Until `moving_until_ns`, credits of this user are being moved to an
+    organization's balance.
     """
 
-    __table_args__ = (Index("payer_frozen", "frozen_why"), Index("payer_auto", "auto_below_nano"))
+    __table_args__ = (Index("payer_frozen", "frozen_reason"), Index("payer_auto", "auto_below_nano"))
 
     user_id: str = Field(primary_key=True, sa_type=Text)
     customer_id: str | None = Field(default=None, sa_type=Text)
@@ -31,7 +31,7 @@ class Payer(SQLModel, table=True):
     auto_failures: int = Field(default=0, sa_type=Integer)
     auto_paused_until_ns: int = Field(default=0, sa_type=BigInt)
     moving_until_ns: int = Field(default=0, sa_type=BigInt)
-    frozen_why: str | None = Field(default=None, sa_type=Text)
+    frozen_reason: str | None = Field(default=None, sa_type=Text)
 
 
 class Topup(SQLModel, table=True):
@@ -107,7 +107,7 @@ class SellerAccount(SQLModel, table=True):
     is_ready: bool = Field(default=False, sa_type=Boolean)
     changed_ns: int = Field(sa_type=BigInt)
     reason: str | None = Field(default=None, sa_type=Text)
-    frozen_why: str | None = Field(default=None, sa_type=Text)
+    frozen_reason: str | None = Field(default=None, sa_type=Text)
 
 
 class Payout(SQLModel, table=True):
@@ -179,16 +179,20 @@ class StripeTxn(SQLModel, table=True):
     created_ns: int = Field(sa_type=BigInt)
 
 
-class Chore(SQLModel, table=True):
-    """A periodic job that one of several gateways does: who has it, and the last result (JSON)."""
+class PaymentJob(SQLModel, table=True):
+    """A periodic job that one of several gateways does: who has it, and the last result.
 
-    __tablename__ = "payment_chore"
+    `details` is JSON. Two rows are no jobs: they name the mode and the account at Stripe that the ledger belongs
+    to.
+    """
+
+    __tablename__ = "payment_job"
 
     name: str = Field(primary_key=True, sa_type=Text)
     holder: str = Field(default="", sa_type=Text)
-    until_ns: int = Field(default=0, sa_type=BigInt)
+    claimed_until_ns: int = Field(default=0, sa_type=BigInt)
     done_ns: int = Field(default=0, sa_type=BigInt)
-    note: str = Field(default="{}", sa_type=Text)
+    details: str = Field(default="{}", sa_type=Text)
 
 
 payer_table = SQLModel.metadata.tables["payer"]
@@ -198,6 +202,6 @@ dispute_table = SQLModel.metadata.tables["payment_dispute"]
 account_at_stripe_table = SQLModel.metadata.tables["seller_account"]
 payout_table = SQLModel.metadata.tables["seller_payout"]
 stripe_event_table = SQLModel.metadata.tables["stripe_event"]
-chore_table = SQLModel.metadata.tables["payment_chore"]
+payment_job_table = SQLModel.metadata.tables["payment_job"]
 stripe_call_table = SQLModel.metadata.tables["stripe_call"]
 stripe_txn_table = SQLModel.metadata.tables["stripe_txn"]

@@ -1,7 +1,7 @@
 """Define the tables of proofs: blocks of events, signed and chained, and the keys that signed them.
 
 Both are append-only. Triggers also make sure that a block is the next one and follows the last
-(migrations/versions/0011_chain.py). If two makers make the same block, one is refused.
+(migrations/first_schema). If two makers make the same block, one is refused.
 """
 
 from sqlalchemy import BigInteger, CheckConstraint, Integer, LargeBinary, Text, UniqueConstraint

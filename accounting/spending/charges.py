@@ -10,7 +10,7 @@ from accounting.ledger.postings import Leg
 from accounting.rules.charged import Charged, RequestCharge, charged, charged_together
 from accounting.rules.parts import Share
 from accounting.rules.usage_refunds import RefundParties
-from accounting.tables import account_table, event_table, lot_table, transfer_table, usage_table
+from accounting.tables import account_table, credit_grant_table, event_table, transfer_table, usage_table
 
 LOT_LAST_NS = 60 * 10**9
 """Refunds treat a lot that ends within this many nanoseconds as ended, because it will be when they are booked."""
@@ -53,9 +53,11 @@ def find_refund_parties(reader: Reader, charge: Charged, now_ns: int) -> RefundP
 
 def _ended_lots(reader: Reader, charge: Charged, now_ns: int) -> frozenset[str]:
     lots = [share.account for share in charge.paid if chart.is_promo(share.account)]
-    code = literal("user:") + lot_table.c.user_id + literal(":promo:") + lot_table.c.id
+    code = literal("user:") + credit_grant_table.c.user_id + literal(":promo:") + credit_grant_table.c.id
     ids = [account.partition(":promo:")[2] for account in lots]
-    query = select(code).where(lot_table.c.id.in_(ids), lot_table.c.expires_ns <= now_ns + LOT_LAST_NS)
+    query = select(code).where(
+        credit_grant_table.c.id.in_(ids), credit_grant_table.c.expires_ns <= now_ns + LOT_LAST_NS
+    )
     return frozenset(reader.scalars(query)) if lots else frozenset()
 
 

@@ -14,7 +14,7 @@ from accounting.errors import DatabaseFailing, IdempotencyConflict, PostingInval
 from accounting.ledger.balances import Reader
 from accounting.ledger.postings import Posting
 from accounting.rules import grants
-from accounting.tables import account_table, lot_table, transfer_table
+from accounting.tables import account_table, credit_grant_table, transfer_table
 
 Scope: TypeAlias = Literal["cloud", "market", "all"]
 """The lanes that accept a lot's credits."""
@@ -23,7 +23,7 @@ LIFE_MAX_NS = 10 * 366 * 86_400 * 10**9
 """The longest life of a lot, in nanoseconds."""
 _SHOWN_MAX = 1_000
 
-_account, _lot = account_table.c, lot_table.c
+_account, _lot = account_table.c, credit_grant_table.c
 _code: ColumnElement[str] = literal("user:") + _lot.user_id + literal(":promo:") + _lot.id
 
 
@@ -88,14 +88,14 @@ class Lots:
     def _write_once(self, lot: Lot) -> None:
         now_ns = self._clock_ns()
         with self._open_session() as session, session.begin():
-            found = session.execute(select(lot_table).where(_lot.id == lot.id)).one_or_none()
+            found = session.execute(select(credit_grant_table).where(_lot.id == lot.id)).one_or_none()
             if found is not None and _lot_of(found) != lot:
                 raise IdempotencyConflict(f"promo:{lot.id}")
             if found is not None:
                 return
             if not now_ns < lot.expires_ns <= now_ns + LIFE_MAX_NS:
                 raise PostingInvalid(f"lot {lot.id!r} would end in the past, or too far ahead")
-            session.execute(insert(lot_table).values(_row(lot, now_ns)))
+            session.execute(insert(credit_grant_table).values(_row(lot, now_ns)))
 
 
 def lots_of(reader: Reader, user_id: str, *, limit: int = _SHOWN_MAX) -> list[LotLeft]:
@@ -137,7 +137,7 @@ def _with_left() -> Select[*tuple[Any, ...]]:
     """Select lots with their balance. A lot whose event was never booked has zero."""
     posted = func.coalesce(_account.credits_posted - _account.debits_posted, 0)
     held = func.coalesce(_account.debits_pending, 0)
-    return select(lot_table, posted, held).join(account_table, _account.code == _code, isouter=True)
+    return select(credit_grant_table, posted, held).join(account_table, _account.code == _code, isouter=True)
 
 
 def _left_of(row: Row[*tuple[Any, ...]]) -> LotLeft:

@@ -14,7 +14,7 @@ from accounting.money import MAX_EVENT_NANO
 from accounting.rules.held import Payer
 from accounting.rules.parts import Share
 from accounting.spending.funding import FundingSource, Purse
-from accounting.tables import account_table, lot_table
+from accounting.tables import account_table, credit_grant_table
 
 LOTS_MAX = 16
 """Most of a user's lots in the purse at once. The next one enters when one is used up or has ended."""
@@ -24,7 +24,7 @@ _REMEMBERED_MAX = 16_384
 # Most names in one statement.
 _SURVEYED_MAX = 1_000
 
-_account, _lot = account_table.c, lot_table.c
+_account, _lot = account_table.c, credit_grant_table.c
 
 
 def purse_of(reader: Reader, payer: Payer, now_ns: int) -> Purse:

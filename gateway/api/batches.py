@@ -101,13 +101,13 @@ def _create(batches: Batches, caller: Caller, order: _Order) -> Batch:
     if file.purpose != "batch":
         text = f"input_file_id: a file with the purpose 'batch' is expected; this one's is '{file.purpose}'"
         raise RequestInvalid(text, param="input_file_id", code="invalid_value")
-    if file.place == batches.files.place:
+    if file.folder_id == batches.files.folder_id:
         batches.files.content(file)
     # Else the gateway that has the file finds the batch; that it has it is its to say.
     batch = Batch(
         id=new_batch_id(),
         owner=owner,
-        place=file.place,
+        folder_id=file.folder_id,
         key_id=caller.key_id,
         endpoint=order.endpoint,
         input_file_id=file.id,
@@ -115,7 +115,7 @@ def _create(batches: Batches, caller: Caller, order: _Order) -> Batch:
         created_ns=now_ns,
         expires_ns=now_ns + WINDOW_S * 10**9,
         annotations=orjson.dumps(order.metadata).decode() if order.metadata else None,
-        output_lasts_s=order.output_expires_after.seconds if order.output_expires_after else None,
+        output_lifetime_s=order.output_expires_after.seconds if order.output_expires_after else None,
     )
     batches.store.add(batch)
     return batch

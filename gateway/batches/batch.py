@@ -28,7 +28,7 @@ class Batch:
 
     id: str
     owner: str
-    place: str
+    folder_id: str
     key_id: str
     endpoint: str
     input_file_id: str
@@ -36,7 +36,7 @@ class Batch:
     created_ns: int
     expires_ns: int
     annotations: str | None = None
-    output_lasts_s: int | None = None
+    output_lifetime_s: int | None = None
     model: str | None = None
     total: int = 0
     completed: int = 0

@@ -14,7 +14,7 @@ class StoredFile:
 
     id: str
     owner: str
-    place: str
+    folder_id: str
     filename: str
     purpose: Purpose
     size_bytes: int

@@ -22,12 +22,12 @@ class FileStore:
         self._tenant_bytes_max = tenant_bytes_max
         self._lock = threading.Lock()
         self._bytes: Counter[str] = Counter()
-        self.place = ""
+        self.folder_id = ""
 
     def open(self, known: Container[str]) -> None:
         """Count what is there, and delete unknown files, which a crash left behind."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.place = _place_of(self._folder)
+        self.folder_id = _place_of(self._folder)
         for folder in self._folder.iterdir():
             for path in folder.iterdir() if folder.is_dir() else ():
                 if path.name in known:

@@ -85,8 +85,8 @@ class FileRegistry:
         self.file_store = FileStore(folder, bounds.disk_bytes_max, bounds.person_bytes_max)
 
     @property
-    def place(self) -> str:
-        return self.file_store.place
+    def folder_id(self) -> str:
+        return self.file_store.folder_id
 
     def open(self, running: Iterable[Batch]) -> None:
         """Open the folder, before anything else. Files of unfinished batches have no row yet."""
@@ -122,7 +122,7 @@ class FileRegistry:
         return StoredFile(
             id=file_id,
             owner=owner,
-            place=self.place,
+            folder_id=self.folder_id,
             filename=filename,
             purpose=purpose,
             size_bytes=size_bytes,
@@ -142,7 +142,7 @@ class FileRegistry:
     def content(self, file: StoredFile) -> Path:
         """Return the path of a file's content. Raises Conflict if another gateway has it."""
         path = self.file_store.path(file.owner, file.id)
-        if file.place != self.place or not path.exists():
+        if file.folder_id != self.folder_id or not path.exists():
             raise Conflict(f"The content of {file.id} is stored by another gateway. Ask the one that received it.")
         return path
 
@@ -175,13 +175,13 @@ class FileRegistry:
             if user := session.scalar(select(batch_table.c.id).where(_reads(file_id)).limit(1)):
                 raise Conflict(f"{file_id} is the input of {user}, which has not ended. Cancel that batch first.")
             session.execute(delete(file_table).where(_rows.id == file_id))
-        if file.place == self.place:
+        if file.folder_id == self.folder_id:
             self.file_store.remove(owner, file_id)
 
     def prune(self) -> None:
         """Delete files that have expired and are not being read."""
         in_use = select(batch_table.c.input_file_id).where(batch_table.c.status.in_(UNFINISHED))
-        old = select(file_table).where(_rows.place == self.place, _rows.expires_ns <= time.time_ns())
+        old = select(file_table).where(_rows.folder_id == self.folder_id, _rows.expires_ns <= time.time_ns())
         with self._write() as session, session.begin():
             query = old.where(_rows.id.not_in(in_use)).limit(_PRUNED_AT_ONCE)
             files = [_of_row(row) for row in session.execute(query)]

@@ -76,11 +76,11 @@ class BatchStore:
                 query = query.where(earlier)
             return [_of_row(row) for row in session.execute(query)]
 
-    def unfinished(self, place: str | None = None) -> list[Batch]:
-        """Return unfinished batches of one place, or of all, the oldest first."""
+    def unfinished(self, folder_id: str | None = None) -> list[Batch]:
+        """Return unfinished batches of one data folder, or of all, the oldest first."""
         query = select(batch_table).where(_rows.status.in_(UNFINISHED)).order_by(_rows.created_ns)
-        if place is not None:
-            query = query.where(_rows.place == place)
+        if folder_id is not None:
+            query = query.where(_rows.folder_id == folder_id)
         with self._read() as session:
             return [_of_row(row) for row in session.execute(query)]
 

@@ -1,6 +1,6 @@
 """Files and batches, one row each. Times are nanoseconds since the epoch.
 
-`place` is the data folder that has the content: several gateways may share these tables, but not a disk.
+`folder_id` is the data folder that has the content: several gateways may share these tables, but not a disk.
 """
 
 from sqlalchemy import BigInteger, Index, Integer, Text
@@ -18,7 +18,7 @@ class FileRow(SQLModel, table=True):
 
     id: str = Field(primary_key=True, sa_type=Text)
     owner: str = Field(sa_type=Text)
-    place: str = Field(sa_type=Text)
+    folder_id: str = Field(sa_type=Text)
     filename: str = Field(sa_type=Text)
     purpose: str = Field(sa_type=Text)
     size_bytes: int = Field(sa_type=BigInteger)
@@ -35,13 +35,13 @@ class BatchRow(SQLModel, table=True):
     __tablename__ = "batch"
     __table_args__ = (
         Index("batch_owner", "owner", "created_ns"),
-        Index("batch_status", "status", "place"),
+        Index("batch_status", "status", "folder_id"),
         Index("batch_input", "input_file_id"),
     )
 
     id: str = Field(primary_key=True, sa_type=Text)
     owner: str = Field(sa_type=Text)
-    place: str = Field(sa_type=Text)
+    folder_id: str = Field(sa_type=Text)
     key_id: str = Field(sa_type=Text)
     endpoint: str = Field(sa_type=Text)
     input_file_id: str = Field(sa_type=Text)
@@ -49,7 +49,7 @@ class BatchRow(SQLModel, table=True):
     created_ns: int = Field(sa_type=BigInteger)
     expires_ns: int = Field(sa_type=BigInteger)
     annotations: str | None = Field(default=None, sa_type=Text)
-    output_lasts_s: int | None = Field(default=None, sa_type=Integer)
+    output_lifetime_s: int | None = Field(default=None, sa_type=Integer)
     model: str | None = Field(default=None, sa_type=Text)
     total: int = Field(default=0, sa_type=Integer)
     completed: int = Field(default=0, sa_type=Integer)

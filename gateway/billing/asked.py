@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from gateway.billing.tables import asked_table
+from gateway.billing.tables import idempotent_request_table
 from gateway.errors import KeyInUse
 from runtime.errors import Conflict
 
@@ -25,7 +25,7 @@ CLAIMED_S = 60
 _NS = 10**9
 _PURGE_EVERY = 256
 _PURGED_MAX = 1_000
-_column = asked_table.c
+_column = idempotent_request_table.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,13 @@ class AskedBefore:
     def _begin(self, digest: bytes, request_hash: bytes) -> Answer | Claim:
         now_ns = self._clock_ns()
         token = f"{self._life}-{uuid.uuid4().hex}"
-        claim = {"claim": token, "until_ns": now_ns + CLAIMED_S * _NS}
+        claim = {"claim_token": token, "claimed_until_ns": now_ns + CLAIMED_S * _NS}
         with self._write() as session, session.begin():
-            query = select(asked_table).where(_column.key_digest == digest).with_for_update()
+            query = select(idempotent_request_table).where(_column.key_digest == digest).with_for_update()
             known = session.execute(query).one_or_none()
             if known is None:
                 values = {"key_digest": digest, "request_hash": request_hash, "created_ns": now_ns, **claim}
-                session.execute(asked_table.insert().values(values))
+                session.execute(idempotent_request_table.insert().values(values))
             elif known.request_hash != request_hash:
                 raise Conflict(
                     "This Idempotency-Key was used for another request: send a new one with each new request.",
@@ -92,11 +92,11 @@ class AskedBefore:
                     code="idempotency_key_reused",
                 )
             elif known.status is not None:
-                return Answer(known.status, known.answer)
-            elif known.until_ns > now_ns and self._may_live(known.claim):
-                raise _in_use(-(-(known.until_ns - now_ns) // _NS))
+                return Answer(known.status, known.response)
+            elif known.claimed_until_ns > now_ns and self._may_live(known.claim_token):
+                raise _in_use(-(-(known.claimed_until_ns - now_ns) // _NS))
             else:
-                session.execute(update(asked_table).where(_column.key_digest == digest).values(claim))
+                session.execute(update(idempotent_request_table).where(_column.key_digest == digest).values(claim))
         return Claim(digest, token)
 
     def _may_live(self, token: str) -> bool:
@@ -105,22 +105,22 @@ class AskedBefore:
     def end(self, claim: Claim, answer: Answer) -> None:
         """From now on this is the answer."""
         with self._write() as session, session.begin():
-            values = {"status": answer.status, "answer": answer.body}
-            session.execute(update(asked_table).where(*_of(claim)).values(values))
+            values = {"status": answer.status, "response": answer.body}
+            session.execute(update(idempotent_request_table).where(*_of(claim)).values(values))
 
     def forget(self, claim: Claim) -> None:
         """Release the key for reuse: nothing was done, or the result is unknown."""
         with self._write() as session, session.begin():
-            session.execute(delete(asked_table).where(*_of(claim)))
+            session.execute(delete(idempotent_request_table).where(*_of(claim)))
 
     def _purge(self) -> None:
         old = select(_column.key_digest).where(_column.created_ns < self._clock_ns() - ANSWERS_KEPT_S * _NS)
         with self._write() as session, session.begin():
-            session.execute(delete(asked_table).where(_column.key_digest.in_(old.limit(_PURGED_MAX))))
+            session.execute(delete(idempotent_request_table).where(_column.key_digest.in_(old.limit(_PURGED_MAX))))
 
 
 def _of(claim: Claim) -> tuple[ColumnElement[bool], ...]:
-    return (_column.key_digest == claim.key_digest, _column.claim == claim.token, _column.status.is_(None))
+    return (_column.key_digest == claim.key_digest, _column.claim_token == claim.token, _column.status.is_(None))
 
 
 def _in_use(retry_after_s: int) -> KeyInUse:

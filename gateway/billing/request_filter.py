@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Select, func, literal, literal_column, or_
 
 from accounting.tables import usage_table
 from gateway.billing.tables import request_table
-from gateway.identity.tables import api_key_table, person_table
+from gateway.identity.tables import api_key_table, user_table
 from gateway.pages import Cursor
 
 SCANNED_MAX = 100_000
@@ -81,7 +81,7 @@ def conditions(wanted: RequestFilter, *, is_walked: bool = False) -> list[Column
     if wanted.user_id is not None:
         found.append(_is_of(select(literal(wanted.user_id)), is_walked))
     if wanted.organization_id is not None:
-        members = select(person_table.c.user_id).where(person_table.c.organization_id == wanted.organization_id)
+        members = select(user_table.c.user_id).where(user_table.c.organization_id == wanted.organization_id)
         found.append(_is_of(members, is_walked))
     return found
 

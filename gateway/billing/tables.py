@@ -33,22 +33,23 @@ class RequestRecord(SQLModel, table=True):
 _COUNTED = BigInteger().with_variant(Integer(), "sqlite")
 
 
-class Asked(SQLModel, table=True):
+class IdempotentRequest(SQLModel, table=True):
     """A key of the accounting API's, which request it is for, and the answer, once there is one.
 
     Until then `claim` names who works on it, for others to wait until `until_ns`.
     """
 
-    __table_args__ = (Index("asked_created", "created_ns"),)
+    __tablename__ = "idempotent_request"
+    __table_args__ = (Index("idempotent_request_created", "created_ns"),)
 
     key_digest: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
     request_hash: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
-    claim: str = Field(sa_column=Column(Text, nullable=False))
-    until_ns: int = Field(sa_column=Column(_COUNTED, nullable=False))
+    claim_token: str = Field(sa_column=Column(Text, nullable=False))
+    claimed_until_ns: int = Field(sa_column=Column(_COUNTED, nullable=False))
     created_ns: int = Field(sa_column=Column(_COUNTED, nullable=False))
     status: int | None = Field(default=None, sa_column=Column(Integer, nullable=True))
-    answer: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
+    response: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
 
 
 request_table = SQLModel.metadata.tables["request_record"]
-asked_table = SQLModel.metadata.tables["asked"]
+idempotent_request_table = SQLModel.metadata.tables["idempotent_request"]

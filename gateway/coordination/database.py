@@ -25,14 +25,14 @@ from gateway.coordination.coordinator import (
     check_ttl,
     differences,
 )
-from gateway.coordination.tables import clock_table, entry_table, seat_table
+from gateway.coordination.tables import clock_table, entry_table, lease_table
 
 POLL_S = 0.5
 
 T = TypeVar("T")
 
 _OPEN_SEAT = text(
-    "INSERT INTO coordination_seat (name, epoch, holder, expires_ns) VALUES (:name, 0, '', 0)"
+    "INSERT INTO coordination_lease (name, epoch, holder, expires_ns) VALUES (:name, 0, '', 0)"
     " ON CONFLICT (name) DO NOTHING"
 )
 _NEW = (
@@ -43,7 +43,7 @@ _WRITE = text(
     _NEW + "UPDATE SET value = excluded.value, revision = excluded.revision, expires_ns = excluded.expires_ns"
 )
 _WRITE_NEW = text(_NEW + "NOTHING RETURNING revision")
-_seat, _entry, _clock = seat_table.c, entry_table.c, clock_table.c
+_lease, _entry, _clock = lease_table.c, entry_table.c, clock_table.c
 
 
 class DatabaseCoordinator:
@@ -69,10 +69,10 @@ class DatabaseCoordinator:
         def take(session: Session) -> int | None:
             session.execute(_OPEN_SEAT, {"name": name})
             now_ns = _now_ns(session)
-            higher = case((_seat.epoch < above, above), else_=_seat.epoch) + 1
-            taken = update(seat_table).where(_seat.name == name, _seat.expires_ns < now_ns)
+            higher = case((_lease.epoch < above, above), else_=_lease.epoch) + 1
+            taken = update(lease_table).where(_lease.name == name, _lease.expires_ns < now_ns)
             values = {"epoch": higher, "holder": token, "expires_ns": now_ns + _ns(ttl_s)}
-            found: int | None = session.scalar(taken.values(values).returning(_seat.epoch))
+            found: int | None = session.scalar(taken.values(values).returning(_lease.epoch))
             return found
 
         epoch = await self._ask(self._open_write, take)
@@ -81,14 +81,14 @@ class DatabaseCoordinator:
     async def renew(self, seat: HeldSeat) -> bool:
         def keep(session: Session) -> bool:
             now_ns = _now_ns(session)
-            mine = update(seat_table).where(*_held(seat), _seat.expires_ns >= now_ns)
-            kept = mine.values(expires_ns=now_ns + _ns(seat.ttl_s)).returning(_seat.epoch)
+            mine = update(lease_table).where(*_held(seat), _lease.expires_ns >= now_ns)
+            kept = mine.values(expires_ns=now_ns + _ns(seat.ttl_s)).returning(_lease.epoch)
             return session.scalar(kept) is not None
 
         return await self._ask(self._open_write, keep)
 
     async def release(self, seat: HeldSeat) -> None:
-        leaving = update(seat_table).where(*_held(seat)).values(expires_ns=0, holder="")
+        leaving = update(lease_table).where(*_held(seat)).values(expires_ns=0, holder="")
         await self._ask(self._open_write, lambda session: session.execute(leaving))
 
     async def put(
@@ -172,7 +172,7 @@ class DatabaseCoordinator:
 
 
 def _held(seat: HeldSeat) -> tuple[ColumnElement[bool], ...]:
-    return _seat.name == seat.name, _seat.epoch == seat.epoch, _seat.holder == seat.token
+    return _lease.name == seat.name, _lease.epoch == seat.epoch, _lease.holder == seat.token
 
 
 def _next_revision(session: Session) -> int:

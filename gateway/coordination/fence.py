@@ -9,8 +9,8 @@ from sqlalchemy import Connection, text
 from gateway.coordination.coordinator import Deposed, HeldSeat
 
 _PASS = text(
-    "INSERT INTO coordination_seat (name, epoch, holder, expires_ns) VALUES (:name, :epoch, '', 0)"
-    " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch WHERE coordination_seat.epoch <= excluded.epoch"
+    "INSERT INTO coordination_lease (name, epoch, holder, expires_ns) VALUES (:name, :epoch, '', 0)"
+    " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch WHERE coordination_lease.epoch <= excluded.epoch"
     " RETURNING epoch"
 )
 
@@ -27,5 +27,5 @@ def fence(connection: Connection, seat: HeldSeat) -> None:
 
 def highest_epoch(connection: Connection, name: str) -> int:
     """Return the highest known epoch: `above` for `acquire`, in case the coordinator's data was lost."""
-    found = text("SELECT epoch FROM coordination_seat WHERE name = :name")
+    found = text("SELECT epoch FROM coordination_lease WHERE name = :name")
     return connection.execute(found, {"name": name}).scalar() or 0

@@ -1,6 +1,6 @@
-"""Define the seats and entries of gateways that share a database.
+"""Define the leader leases and entries of gateways that share a database.
 
-A seat's row is never deleted: epochs only grow.
+A lease's row is never deleted: epochs only grow.
 """
 
 from sqlalchemy import BigInteger, CheckConstraint, Integer, LargeBinary, Text
@@ -9,10 +9,10 @@ from sqlmodel import Field, SQLModel
 BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
 
-class CoordinationSeat(SQLModel, table=True):
-    """A seat. `epoch` is the highest of any holder or fenced transaction."""
+class CoordinationLease(SQLModel, table=True):
+    """A leader lease. `epoch` is the highest of any holder or fenced transaction."""
 
-    __tablename__ = "coordination_seat"
+    __tablename__ = "coordination_lease"
 
     name: str = Field(primary_key=True, sa_type=Text)
     epoch: int = Field(sa_type=BigInt)
@@ -39,6 +39,6 @@ class CoordinationClock(SQLModel, table=True):
     revision: int = Field(default=0, sa_type=BigInt)
 
 
-seat_table = SQLModel.metadata.tables["coordination_seat"]
+lease_table = SQLModel.metadata.tables["coordination_lease"]
 entry_table = SQLModel.metadata.tables["coordination_entry"]
 clock_table = SQLModel.metadata.tables["coordination_clock"]

@@ -12,7 +12,7 @@ from gateway.identity import quotas
 from gateway.identity.caller import Caller
 from gateway.identity.key_rows import KeyRow, as_caller, as_row
 from gateway.identity.people import mentions
-from gateway.identity.tables import api_key_table, person_table
+from gateway.identity.tables import api_key_table, user_table
 from gateway.settings.base import LaneName, Privacy
 from runtime.errors import Conflict, NotFound
 
@@ -38,7 +38,7 @@ class KeyFilter:
         key = api_key_table.c
         equal = (
             (key.user_id, self.user_id),
-            (person_table.c.organization_id, self.organization_id),
+            (user_table.c.organization_id, self.organization_id),
             (key.name, self.name),
             (key.privacy, self.privacy),
         )
@@ -58,8 +58,8 @@ ALL = KeyFilter()
 
 
 def with_people() -> Select[Any]:
-    owner = person_table.c
-    joined = api_key_table.join(person_table, owner.user_id == api_key_table.c.user_id)
+    owner = user_table.c
+    joined = api_key_table.join(user_table, owner.user_id == api_key_table.c.user_id)
     return select(api_key_table, owner.organization_id, owner.role).select_from(joined)
 
 
@@ -77,7 +77,7 @@ def caller_of(
 def is_valid(now_ns: int) -> ColumnElement[bool]:
     column = api_key_table.c
     lasts = or_(column.expires_ns.is_(None), column.expires_ns > now_ns)
-    return column.revoked_ns.is_(None) & lasts & person_table.c.removed_ns.is_(None)
+    return column.revoked_ns.is_(None) & lasts & user_table.c.removed_ns.is_(None)
 
 
 def one(session: Session, key_id_or_prefix: str, *, valid_ns: int | None = None) -> KeyRow:

@@ -34,7 +34,7 @@ class KeyTerms:
             "privacy": self.privacy,
             "priority": self.priority,
             "expires_ns": self.expires_ns,
-            "may_administer": int(self.may_administer),
+            "has_admin_access": int(self.may_administer),
         }
 
 
@@ -101,12 +101,12 @@ def as_row(row: Row[Any]) -> KeyRow:
             row.privacy,
             row.priority,
             row.expires_ns,
-            bool(row.may_administer),
+            bool(row.has_admin_access),
         ),
         created_ns=row.created_ns,
         revoked_ns=row.revoked_ns,
         previous_until_ns=row.previous_until_ns,
-        is_guest=bool(row.is_guest),
+        is_guest=bool(row.is_preemptible),
     )
 
 
@@ -125,9 +125,9 @@ def as_caller(row: Row[Any], quotas: tuple[Quota, ...]) -> Caller:
         models=None if models is None else frozenset(models),
         regions=None if regions is None else frozenset(regions),
         priority=row.priority,
-        may_administer=bool(row.may_administer),
+        may_administer=bool(row.has_admin_access),
         quotas=quotas,
-        is_guest=bool(row.is_guest),
+        is_guest=bool(row.is_preemptible),
     )
 
 

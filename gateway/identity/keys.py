@@ -23,7 +23,7 @@ from gateway.identity.key_changes import KeyChanges
 from gateway.identity.key_queries import ALL, KeyFilter, caller_of, is_valid, named, one, with_people
 from gateway.identity.key_rows import ANY, KeyRow, KeyTerms, as_row
 from gateway.identity.races import refusing_what_others_did
-from gateway.identity.tables import api_key_table, person_table
+from gateway.identity.tables import api_key_table, user_table
 from gateway.pages import Cursor
 from gateway.settings.base import LaneName
 
@@ -171,7 +171,7 @@ class Keys:
             "department": department,
             "lanes": ",".join(lanes),
             "created_ns": time.time_ns(),
-            "is_guest": int(is_guest),
+            "is_preemptible": int(is_guest),
         }
         with (
             refusing_what_others_did("another admin added this person"),
@@ -180,7 +180,9 @@ class Keys:
         ):
             people.ensure(session, user_id, by)
             if is_guest:
-                replaced = _revoke(session, (api_key_table.c.name == name) & (api_key_table.c.is_guest == 1), by)
+                replaced = _revoke(
+                    session, (api_key_table.c.name == name) & (api_key_table.c.is_preemptible == 1), by
+                )
             session.execute(api_key_table.insert().values(values | terms.columns()))
             row = one(session, key_id)
             _record(session, by, "key.create", None, row)
@@ -272,8 +274,8 @@ class Keys:
 
     def opening(self, of: Literal["user_id", "organization_id"], names: Sequence[str]) -> dict[str, int]:
         """Return how many active keys each of these users or organizations has."""
-        column = person_table.c[of]
-        joined = api_key_table.join(person_table, person_table.c.user_id == api_key_table.c.user_id)
+        column = user_table.c[of]
+        joined = api_key_table.join(user_table, user_table.c.user_id == api_key_table.c.user_id)
         query = select(column, func.count()).select_from(joined).group_by(column)
         with self._read() as session:
             rows = session.execute(query.where(column.in_(names), is_valid(time.time_ns())))

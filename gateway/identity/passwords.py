@@ -16,7 +16,7 @@ from gateway.identity.caller import HOME, OWNER
 from gateway.identity.password_hash import NOBODYS
 from gateway.identity.people import Person, present
 from gateway.identity.races import refusing_what_others_did
-from gateway.identity.tables import password_link_table, password_table, person_table, session_table
+from gateway.identity.tables import password_link_table, password_table, session_table, user_table
 from runtime.errors import NotFound
 
 LINK_LASTS_S = 3600
@@ -69,10 +69,8 @@ class Passwords:
 
     def stored(self, user_id: str) -> tuple[Person | None, str]:
         """Return the user and their hash. Without one of both: None, and a hash that no password matches."""
-        query = select(password_table.c.hash).join(
-            person_table, person_table.c.user_id == password_table.c.user_id
-        )
-        query = query.where(person_table.c.user_id == user_id, person_table.c.removed_ns.is_(None))
+        query = select(password_table.c.hash).join(user_table, user_table.c.user_id == password_table.c.user_id)
+        query = query.where(user_table.c.user_id == user_id, user_table.c.removed_ns.is_(None))
         # PostgreSQL stores no NUL in a text and refuses queries with one.
         if "\x00" in user_id:
             return None, NOBODYS
@@ -92,7 +90,7 @@ class Passwords:
 
         Earlier links stay: gateways of one database may start together, and each prints its own.
         """
-        column = person_table.c
+        column = user_table.c
         admins = (column.organization_id == HOME) & (column.role == "admin") & column.removed_ns.is_(None)
         first = select(column.user_id).where(admins).order_by(column.user_id != OWNER, column.created_ns).limit(1)
         with self._write() as session, session.begin():

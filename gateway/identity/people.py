@@ -14,7 +14,7 @@ from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import GUESTS, HOME, OWNER
 from gateway.identity.races import refusing_what_others_did
-from gateway.identity.tables import organization_table, password_link_table, password_table, person_table
+from gateway.identity.tables import organization_table, password_link_table, password_table, user_table
 from gateway.pages import Cursor
 from gateway.settings.base import Role
 from runtime.errors import Conflict, NotFound, RequestInvalid
@@ -96,7 +96,7 @@ class People:
         `text` is looked for in id, name, address and organization. `after` is the cursor of the last one known,
         for the next page. At most ROWS_MAX.
         """
-        column = person_table.c
+        column = user_table.c
         query = select(*_COLUMNS).order_by(column.created_ns, column.user_id).limit(min(limit, ROWS_MAX))
         if after is not None:
             query = query.where(tuple_(column.created_ns, column.user_id) > (after.at_ns, after.name))
@@ -105,13 +105,13 @@ class People:
 
     def count(self, organization_id: str | None = None, text: str = "") -> int:
         """Return how many users `people` lists on all its pages."""
-        query = select(func.count()).select_from(person_table).where(*_wanted(organization_id, text, False))
+        query = select(func.count()).select_from(user_table).where(*_wanted(organization_id, text, False))
         with self._read() as session:
             return session.scalar(query) or 0
 
     def number_in(self, organization_ids: Sequence[str]) -> dict[str, int]:
         """Return how many users each of these organizations has."""
-        column = person_table.c
+        column = user_table.c
         query = select(column.organization_id, func.count()).group_by(column.organization_id)
         here = (column.organization_id.in_(organization_ids), column.removed_ns.is_(None))
         with self._read() as session:
@@ -119,7 +119,7 @@ class People:
 
     def names(self, user_ids: Sequence[str]) -> dict[str, str]:
         """Return the names, by id, of those users who are not removed."""
-        column = person_table.c
+        column = user_table.c
         query = select(column.user_id, column.name).where(
             column.user_id.in_(user_ids), column.removed_ns.is_(None)
         )
@@ -134,7 +134,7 @@ class People:
     def ever(self, user_id: str) -> Person:
         """Return a user, even a removed one, whose account stays. Raises NotFound."""
         with self._read() as session:
-            found = session.execute(select(*_COLUMNS).where(person_table.c.user_id == user_id)).one_or_none()
+            found = session.execute(select(*_COLUMNS).where(user_table.c.user_id == user_id)).one_or_none()
         if found is None:
             raise NotFound(f"there is nobody called {user_id}")
         return Person(*found)
@@ -142,7 +142,7 @@ class People:
     def has_account_of_nobody(self, user_id: str) -> bool:
         """Whether the ledger has an account with this id that never belonged to a user of this instance."""
         with self._read() as session:
-            known = select(person_table.c.user_id).where(person_table.c.user_id == user_id)
+            known = select(user_table.c.user_id).where(user_table.c.user_id == user_id)
             return session.execute(known).first() is None and has_account(session, user_id)
 
     def add(
@@ -205,9 +205,7 @@ def refuse_guests(user_id: str) -> None:
 
 def ensure(session: Session, user_id: str, by: Actor) -> None:
     """Add the owner of a new key as a member of the home organization, if unknown. Raises Conflict if removed."""
-    found = session.execute(
-        select(person_table.c.removed_ns).where(person_table.c.user_id == user_id)
-    ).one_or_none()
+    found = session.execute(select(user_table.c.removed_ns).where(user_table.c.user_id == user_id)).one_or_none()
     if found is None:
         insert(session, Person(checked_id(user_id, "user"), HOME, user_id, None, "member", time.time_ns()), by)
     elif found.removed_ns is not None:
@@ -246,17 +244,17 @@ def checked_email(text: str | None) -> str | None:
     return text and text.lower()
 
 
-_COLUMNS = [person_table.c[name] for name in Person.__slots__]
+_COLUMNS = [user_table.c[name] for name in Person.__slots__]
 
 
 def insert(session: Session, made: Person, by: Actor) -> Person:
     """Insert a user, or restore a removed one with this id, who keeps their ledger account. Raises Conflict."""
-    column = person_table.c
+    column = user_table.c
     found = session.execute(select(*_COLUMNS).where(column.user_id == made.user_id)).one_or_none()
     before = Person(*found) if found else None
     _refuse_known_email(session, made)
     if before is None:
-        session.execute(person_table.insert().values(asdict(made)))
+        session.execute(user_table.insert().values(asdict(made)))
     elif before.removed_ns is None or before.organization_id != made.organization_id:
         raise Conflict(f"{made.user_id} is somebody already; choose another id")
     else:
@@ -273,7 +271,7 @@ def has_account(session: Session, user_id: str) -> bool:
 
 def awaits_sign_in(email: str) -> ColumnElement[bool]:
     """Match the user to be recognized by this address when they first sign in through the identity provider."""
-    column = person_table.c
+    column = user_table.c
     return (column.email == email) & column.subject.is_(None) & column.removed_ns.is_(None)
 
 
@@ -281,8 +279,8 @@ def _refuse_known_email(session: Session, made: Person) -> None:
     """Ensure that an address belongs to one user, as the index person_email does. Raises Conflict."""
     if made.email is None:
         return
-    others = awaits_sign_in(made.email) & (person_table.c.user_id != made.user_id)
-    if session.execute(select(person_table.c.user_id).where(others)).first():
+    others = awaits_sign_in(made.email) & (user_table.c.user_id != made.user_id)
+    if session.execute(select(user_table.c.user_id).where(others)).first():
         raise Conflict(f"email: somebody else is known as {made.email} already", param="email")
 
 
@@ -293,7 +291,7 @@ def mentions(text: str, *columns: ColumnElement[str]) -> ColumnElement[bool]:
 
 
 def _wanted(organization_id: str | None, text: str, removed: bool) -> list[ColumnElement[bool]]:
-    column = person_table.c
+    column = user_table.c
     found: list[ColumnElement[bool]] = []
     if organization_id is not None:
         found.append(column.organization_id == organization_id)
@@ -322,10 +320,10 @@ def present(session: Session, user_id: str, *, lock: bool = False) -> Person:
 
     Raises NotFound if there is none. `lock` also locks all instance admins.
     """
-    query = select(*_COLUMNS).where(person_table.c.user_id == user_id, person_table.c.removed_ns.is_(None))
+    query = select(*_COLUMNS).where(user_table.c.user_id == user_id, user_table.c.removed_ns.is_(None))
     if lock:
         # Lock all instance admins: two removals at once must not each find the other admin left.
-        admins = select(person_table.c.user_id).where(_is_admin_of_house()).order_by(person_table.c.user_id)
+        admins = select(user_table.c.user_id).where(_is_admin_of_house()).order_by(user_table.c.user_id)
         session.execute(admins.with_for_update()).all()
     found = session.execute(query).one_or_none()
     if found is None:
@@ -334,14 +332,14 @@ def present(session: Session, user_id: str, *, lock: bool = False) -> Person:
 
 
 def _is_admin_of_house() -> Any:
-    column = person_table.c
+    column = user_table.c
     return (column.organization_id == HOME) & (column.role == "admin") & column.removed_ns.is_(None)
 
 
 def _refuse_last_admin(session: Session, person: Person) -> None:
     if person.organization_id != HOME or person.role != "admin":
         return
-    if session.scalar(select(func.count()).select_from(person_table).where(_is_admin_of_house())) == 1:
+    if session.scalar(select(func.count()).select_from(user_table).where(_is_admin_of_house())) == 1:
         raise Conflict(f"{person.user_id} is the last admin of the house; make somebody else one first")
 
 
@@ -352,7 +350,7 @@ def _forget_passwords(session: Session, user_id: str) -> None:
 
 
 def _of(user_id: str) -> Any:
-    return update(person_table).where(person_table.c.user_id == user_id)
+    return update(user_table).where(user_table.c.user_id == user_id)
 
 
 def _record(

@@ -12,7 +12,7 @@ from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.people import checked_id
 from gateway.identity.races import refusing_what_others_did
-from gateway.identity.tables import api_key_table, organization_table, person_table, quota_table
+from gateway.identity.tables import api_key_table, organization_table, quota_table, user_table
 from gateway.quota import Measure, Quota, Span
 from runtime.errors import NotFound, RequestInvalid
 
@@ -176,7 +176,7 @@ def _organization_of(session: Session, scope: str) -> str:
         name, _, team = name.partition("/")
         checked_id(team, "scope")
     organization = organization_table.c.organization_id
-    person = person_table.c
+    person = user_table.c
     queries = {
         "organization": select(organization).where(organization == name),
         "team": select(organization).where(organization == name),
@@ -199,9 +199,9 @@ def _wanted(organization_id: str | None, measure: Measure | None) -> list[Column
 
 
 def _is_of(organization_id: str) -> ColumnElement[bool]:
-    scope, person, key = quota_table.c.scope, person_table.c, api_key_table.c
+    scope, person, key = quota_table.c.scope, user_table.c, api_key_table.c
     people = select(literal("person:") + person.user_id).where(person.organization_id == organization_id)
-    keys = select(literal("key:") + key.key_id).join(person_table, person.user_id == key.user_id)
+    keys = select(literal("key:") + key.key_id).join(user_table, person.user_id == key.user_id)
     return or_(
         scope == f"organization:{organization_id}",
         _is_team_of(organization_id),

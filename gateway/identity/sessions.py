@@ -15,7 +15,7 @@ from gateway.identity import audit, quotas
 from gateway.identity.audit import Actor
 from gateway.identity.caller import Caller
 from gateway.identity.keys import Keys
-from gateway.identity.tables import person_table, session_table
+from gateway.identity.tables import session_table, user_table
 from gateway.settings.base import LaneName
 
 SESSIONS_MAX = 50
@@ -192,4 +192,4 @@ def _open_of(user_id: str) -> ColumnElement[bool]:
 
 
 def _person(session: Session, user_id: str) -> Any:
-    return session.execute(select(person_table).where(person_table.c.user_id == user_id)).one()
+    return session.execute(select(user_table).where(user_table.c.user_id == user_id)).one()

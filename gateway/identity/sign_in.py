@@ -16,7 +16,7 @@ from gateway.identity.caller import GUESTS
 from gateway.identity.oidc import Claims
 from gateway.identity.people import Person
 from gateway.identity.provider_answers import LoginRefused
-from gateway.identity.tables import person_table
+from gateway.identity.tables import user_table
 from gateway.settings.base import Role
 from gateway.settings.identity import IdentitySettings
 from runtime.errors import Conflict
@@ -63,7 +63,7 @@ def _refuse_foreign_domain(settings: IdentitySettings, claims: Claims) -> None:
 
 
 def _find(session: Session, claims: Claims, address: str) -> Person | None:
-    column = person_table.c
+    column = user_table.c
     same = (column.issuer == claims.issuer) & (column.subject == claims.subject)
     found = session.execute(select(column.user_id, column.removed_ns).where(same)).one_or_none()
     if found is not None:
@@ -81,12 +81,12 @@ def _find_by_email(session: Session, claims: Claims, address: str) -> Person | N
     """
     if claims.email is None:
         return None
-    column = person_table.c
+    column = user_table.c
     found = session.scalar(select(column.user_id).where(people.awaits_sign_in(claims.email)))
     if found is None:
         return None
     link = {"issuer": claims.issuer, "subject": claims.subject}
-    session.execute(update(person_table).where(column.user_id == found).values(link))
+    session.execute(update(user_table).where(column.user_id == found).values(link))
     person = people.present(session, found)
     _record(session, "person.link", person, address, link)
     return person
@@ -109,7 +109,7 @@ def _create(session: Session, settings: IdentitySettings, claims: Claims, addres
     )
     people.insert(session, made, Actor("identity provider", address))
     link = {"issuer": claims.issuer, "subject": claims.subject}
-    session.execute(update(person_table).where(person_table.c.user_id == made.user_id).values(link))
+    session.execute(update(user_table).where(user_table.c.user_id == made.user_id).values(link))
     return made
 
 
@@ -117,7 +117,7 @@ def _free_id(session: Session, claims: Claims) -> str:
     """Return a readable account id that is free: it never takes over another user's id."""
     told_apart = hashlib.sha256(f"{claims.issuer}\n{claims.subject}".encode()).hexdigest()[:12]
     wanted = _NOT_IN_ID.sub("-", claims.email or "")[:60]
-    same = select(person_table.c.user_id).where(person_table.c.user_id == wanted)
+    same = select(user_table.c.user_id).where(user_table.c.user_id == wanted)
     is_somebodys = session.execute(same).first() is not None or people.has_account(session, wanted)
     is_taken = is_somebodys or wanted == GUESTS
     return wanted if wanted and not is_taken else f"{wanted or 'person'}-{told_apart}"

@@ -23,17 +23,19 @@ class Organization(SQLModel, table=True):
 _AWAITS_SIGN_IN = text("subject IS NULL AND removed_ns IS NULL")
 
 
-class Person(SQLModel, table=True):
+class UserRow(SQLModel, table=True):
     """`user_id` is the user's ledger account and never changes; a removed user keeps the row.
 
     `issuer` and `subject` identify a user who has signed in through an identity provider. Until then
     the address identifies them, so no two users who wait to sign in have the same.
     """
 
+    # PostgreSQL reserves the word `user`.
+    __tablename__ = "users"
     __table_args__ = (
-        UniqueConstraint("issuer", "subject", name="person_subject"),
-        Index("person_organization", "organization_id"),
-        Index("person_email", "email", unique=True, sqlite_where=_AWAITS_SIGN_IN),
+        UniqueConstraint("issuer", "subject", name="users_subject"),
+        Index("users_organization", "organization_id"),
+        Index("users_email", "email", unique=True, sqlite_where=_AWAITS_SIGN_IN),
     )
 
     user_id: str = Field(primary_key=True, sa_type=Text)
@@ -78,11 +80,11 @@ class ApiKey(SQLModel, table=True):
     regions: str | None = Field(default=None, sa_type=Text)
     privacy: str = Field(default="public", sa_type=Text)
     priority: int = Field(default=0, sa_type=Integer)
-    may_administer: int = Field(default=0, sa_type=Integer)
+    has_admin_access: int = Field(default=0, sa_type=Integer)
     expires_ns: int | None = Field(default=None, sa_type=BigInteger)
     previous_digest: str | None = Field(default=None, sa_type=Text)
     previous_until_ns: int | None = Field(default=None, sa_type=BigInteger)
-    is_guest: int = Field(default=0, sa_type=Integer)
+    is_preemptible: int = Field(default=0, sa_type=Integer)
 
 
 class QuotaRow(SQLModel, table=True):
@@ -116,9 +118,9 @@ class ConsoleSession(SQLModel, table=True):
 class PasswordRow(SQLModel, table=True):
     """A user's password, as `gateway.identity.password_hash` stores it."""
 
-    __tablename__ = "person_password"
+    __tablename__ = "user_password"
 
-    user_id: str = Field(primary_key=True, sa_type=Text, foreign_key="person.user_id")
+    user_id: str = Field(primary_key=True, sa_type=Text, foreign_key="users.user_id")
     hash: str = Field(sa_type=Text)
     changed_ns: int = Field(sa_type=BigInteger)
 
@@ -129,7 +131,7 @@ class PasswordLink(SQLModel, table=True):
     __tablename__ = "password_link"
 
     digest: str = Field(primary_key=True, sa_type=Text)
-    user_id: str = Field(sa_type=Text, foreign_key="person.user_id")
+    user_id: str = Field(sa_type=Text, foreign_key="users.user_id")
     is_first: int = Field(sa_type=Integer)
     expires_ns: int = Field(sa_type=BigInteger)
 
@@ -156,11 +158,11 @@ class AuditEntry(SQLModel, table=True):
 
 
 organization_table = SQLModel.metadata.tables["organization"]
-person_table = SQLModel.metadata.tables["person"]
+user_table = SQLModel.metadata.tables["users"]
 api_key_table = SQLModel.metadata.tables["api_key"]
 quota_table = SQLModel.metadata.tables["quota"]
 session_table = SQLModel.metadata.tables["console_session"]
-password_table = SQLModel.metadata.tables["person_password"]
+password_table = SQLModel.metadata.tables["user_password"]
 password_link_table = SQLModel.metadata.tables["password_link"]
 audit_table = SQLModel.metadata.tables["audit_entry"]
 key_secret_table = SQLModel.metadata.tables["key_secret"]

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from accounting.ledger.postings import FROM_CACHE
 from accounting.tables import usage_table
 from gateway.identity.key_queries import usage_of
-from gateway.identity.tables import person_table
+from gateway.identity.tables import user_table
 from gateway.limits.counters import CounterKey
 from gateway.limits.local import Reader
 from gateway.limits.tables import usage_sum_table
@@ -76,5 +76,5 @@ def used_by(scope: str) -> ColumnElement[bool]:
     if kind == "person":
         return usage_of(name)
     organization, _, team = name.partition("/") if kind == "team" else (name, "", "")
-    people = select(person_table.c.user_id).where(person_table.c.organization_id == organization)
+    people = select(user_table.c.user_id).where(user_table.c.organization_id == organization)
     return and_(usage_of(people), usage.department == team) if team else usage_of(people)

@@ -9,7 +9,7 @@ _COUNTED = BigInteger().with_variant(Integer(), "sqlite")
 class UsageSum(SQLModel, table=True):
     """What the requests of one scope that began on one UTC day came to, for each pair of models.
 
-    A trigger on usage rows adds to it (migrations/versions/0028_usage_sums.py), so that the sums change in the
+    A trigger on usage rows adds to it (migrations/first_schema/usage_sums.py), so that the sums change in the
     transaction that books a request, whichever process books it. `scope` is a limit's (`gateway.quota`);
     `model` is the model that was asked for, `served_model` the one that answered under another name, or empty.
     `requests` counts those that came to anything, `tokens` leaves out answers from the cache.

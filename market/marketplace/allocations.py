@@ -65,7 +65,7 @@ class Allocations:
             session.flush()
             session.expunge(row)
         try:
-            self._put_aside(wanted, row.seller_user, row.expires_ns)
+            self._put_aside(wanted, row.seller_user_id, row.expires_ns)
         except InsufficientCredit:
             if self._is_forgotten(wanted.allocation_id):
                 raise
@@ -98,8 +98,8 @@ class Allocations:
             id=wanted.allocation_id,
             digest=record.digest,
             raw=record.raw.decode(),
-            buyer_user=wanted.payer.user_id,
-            seller_user=seller.user_id,
+            buyer_user_id=wanted.payer.user_id,
+            seller_user_id=seller.user_id,
             limit_nano=wanted.limit_nano,
             fee_bps=self.office.terms.fee_bps,
             created_ns=now_ms * MS_NS,
@@ -114,19 +114,21 @@ class Allocations:
             raise HouseRefuses("limit", f"an allocation must be at least {format_usd(LIMIT_NANO_MIN)} USD")
         if seller.user_id == wanted.payer.user_id or wanted.buyer == wanted.seller:
             raise HouseRefuses("own_seller", "this seller is the buyer's own, and buyers cannot pay themselves")
-        if seller.forfeited_ns is not None or seller.barred_why:
-            why = seller.barred_why or "its earnings are forfeited"
+        if seller.forfeited_ns is not None or seller.suspended_reason:
+            why = seller.suspended_reason or "its earnings are forfeited"
             raise HouseRefuses("seller_barred", f"this seller cannot receive allocations now: {why}")
         now_ns = self.office.clock_ns()
-        query = select(func.count()).where(_column.buyer_user == wanted.payer.user_id, _column.expires_ns > now_ns)
+        query = select(func.count()).where(
+            _column.buyer_user_id == wanted.payer.user_id, _column.expires_ns > now_ns
+        )
         if (session.scalar(query) or 0) >= OPEN_MAX:
             raise HouseRefuses("too_many", f"{OPEN_MAX} allocations are open: wait until some of them end")
 
-    def _put_aside(self, wanted: AllocationRequest, seller_user: str, expires_ns: int) -> None:
+    def _put_aside(self, wanted: AllocationRequest, seller_user_id: str, expires_ns: int) -> None:
         for _ in range(_TRIES_MAX):
             if self.office.ledger.is_booked(f"hold:{wanted.allocation_id}"):
                 return
-            shares = split(wanted.limit_nano, self._credits(wanted.payer, seller_user))
+            shares = split(wanted.limit_nano, self._credits(wanted.payer, seller_user_id))
             try:
                 self.office.ledger.book(market.hold(wanted.allocation_id, shares, expires_ns))
             except (InsufficientCredit, IdempotencyConflict):
@@ -135,7 +137,7 @@ class Allocations:
             return
         raise LedgerBusy(f"the credits of {wanted.payer.user_id} change too quickly to reserve them")
 
-    def _credits(self, payer: Payer, seller_user: str) -> Sequence[Share]:
+    def _credits(self, payer: Payer, seller_user_id: str) -> Sequence[Share]:
         """Return the payer's bought credits, in the order in which they pay.
 
         An organization's pool cannot buy from its own members: two of them could turn its credits into their
@@ -143,7 +145,7 @@ class Allocations:
         """
         with self.office.read() as session:
             found = credits_of(session, payer, self.office.clock_ns())
-        is_own = payer.pool_id and self.office.organization_of(seller_user) == payer.pool_id
+        is_own = payer.pool_id and self.office.organization_of(seller_user_id) == payer.pool_id
         barred = {chart.pool_paid(payer.pool_id)} if is_own else set()
         return [share for share in found if not chart.is_promo(share.account) and share.account not in barred]
 
@@ -161,6 +163,6 @@ class Allocations:
 def _refuse_other(row: AllocationRow, wanted: AllocationRequest) -> None:
     """Refuse a changed request: the first one under a key counts, even if its credits are not reserved yet."""
     was = open_record(row.raw.encode()).read("allocation", Allocation)
-    then = row.buyer_user, row.limit_nano, was.buyer, was.seller
+    then = row.buyer_user_id, row.limit_nano, was.buyer, was.seller
     if then != (wanted.payer.user_id, wanted.limit_nano, wanted.buyer, wanted.seller):
         raise HouseRefuses("id", "this key was used for another allocation: choose another key")

@@ -32,7 +32,7 @@ def keep_word(office: Office, session: Session, row: DisputeRow, lane: Lane, rec
     Raises:
         StatementInvalid: one belongs to another request, or is by neither party of the channel.
     """
-    brought = Channel(_terms(row, lane), {row.lane: word_of(row, lane)})
+    brought = Channel(_terms(row, lane), {row.sub_channel: word_of(row, lane)})
     standing = _standing(office, session, brought.terms)
     for record in receipts:
         try:
@@ -40,7 +40,7 @@ def keep_word(office: Office, session: Session, row: DisputeRow, lane: Lane, rec
         except (RecordInvalid, StatementInvalid) as error:
             raise StatementInvalid(f"not a receipt of the disputed request: {error}", "receipts") from None
         brought = delivered(brought, delivery, record.issuer)
-    known = brought.lanes[row.lane]
+    known = brought.lanes[row.sub_channel]
     kept = [each.record.raw.decode() for each in (known.assent, known.claim) if isinstance(each, Delivery)]
     row.receipts = json.dumps(kept)
 
@@ -55,7 +55,7 @@ def word_of(row: DisputeRow, lane: Lane) -> Lane:
         except StatementInvalid:
             continue  # The seller has since claimed this number with another voucher.
         brought = delivered(brought, delivery, record.issuer)
-    return brought.lanes.get(row.lane, Lane())
+    return brought.lanes.get(row.sub_channel, Lane())
 
 
 def remembered(row: DisputeRow, lane: Lane) -> Lane:
@@ -77,7 +77,7 @@ def agreed_end(row: DisputeRow, lane: Lane) -> Delivery | None:
 
 def _terms(row: DisputeRow, lane: Lane) -> ChannelTerms:
     claim = claim_of(lane)
-    return ChannelTerms(claim.promise.record.issuer, claim.record.issuer, row.allocation)
+    return ChannelTerms(claim.promise.record.issuer, claim.record.issuer, row.allocation_digest)
 
 
 def _standing(office: Office, session: Session, terms: ChannelTerms) -> StandingOf:

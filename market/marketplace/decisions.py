@@ -42,7 +42,7 @@ class Decisions:
         """
         with self.office.read() as session:
             row = session.get_one(DisputeRow, dispute_id)
-            lane = lane_of(self.office, found(session, row.allocation), row.lane)
+            lane = lane_of(self.office, found(session, row.allocation_digest), row.sub_channel)
             is_settled = not is_about(lane, row.seq)
             is_open = row.status == "open"
             verdict = self._verdict(session, row, lane) if is_open and not is_settled else None
@@ -81,15 +81,15 @@ class Decisions:
             elif row.status == "open" and verdict is not None:
                 row.status, row.reason, row.loser = "decided", verdict.reason, verdict.loser
                 row.amount_nano = verdict.amount_nano
-                query = select(AllocationRow).where(_allocation.digest == row.allocation).with_for_update()
+                query = select(AllocationRow).where(_allocation.digest == row.allocation_digest).with_for_update()
                 allocation = session.scalars(query).one()
                 before = decided_on(allocation)
                 kept = {n: [each.seq, each.amount_nano] for n, each in before.items()}
-                least_nano = before[row.lane].amount_nano if row.lane in before else 0
-                decided = {row.lane: [row.seq, max(verdict.amount_nano, least_nano)]}
-                allocation.decided = json.dumps(kept | decided)
+                least_nano = before[row.sub_channel].amount_nano if row.sub_channel in before else 0
+                decided = {row.sub_channel: [row.seq, max(verdict.amount_nano, least_nano)]}
+                allocation.decisions = json.dumps(kept | decided)
                 allocation.version += 1
-                allocation.look_ns = allocation.created_ns
+                allocation.next_check_ns = allocation.created_ns
             if row.status == "decided":
                 # Private text is deleted as soon as the dispute is decided.
                 row.buyer_text = row.seller_text = None
@@ -100,14 +100,14 @@ class Decisions:
     def _verdict(self, session: Session, row: DisputeRow, lane: Lane) -> Verdict:
         texts = [read_texts(packed) for packed in (row.buyer_text, row.seller_text) if packed]
         now_ns = self.office.clock_ns()
-        conducts = conduct_of(session, row.buyer_user, now_ns), conduct_of(session, row.seller_user, now_ns)
+        conducts = conduct_of(session, row.buyer_user_id, now_ns), conduct_of(session, row.seller_user_id, now_ns)
         counting = self.counting(row.tokenizer)
         return decide(dispute_of(row, lane), texts, counting, presumed_wrong=presumption(*conducts))
 
 
 def dispute_of(row: DisputeRow, lane: Lane) -> Dispute:
     """Return the dispute, with the submitted receipts."""
-    opened_by: Side = "buyer" if row.opener == "buyer" else "seller"
+    opened_by: Side = "buyer" if row.opened_by == "buyer" else "seller"
     shown = (row.seller_prompt_tokens, row.buyer_prompt_tokens)
     proved = next((tokens for tokens in shown if tokens is not None), None)
     known = remembered(row, lane)

@@ -128,9 +128,9 @@ class Disputes:
         with self.office.read() as session:
             allocation = found(session, digest)
             _side_of(allocation, user_id)
-            rows = session.scalars(select(DisputeRow).where(_row.allocation == digest)).all()
+            rows = session.scalars(select(DisputeRow).where(_row.allocation_digest == digest)).all()
             session.expunge_all()
-        by_lane = {(row.lane, row.seq): row for row in rows if row.status != "new"}
+        by_lane = {(row.sub_channel, row.seq): row for row in rows if row.status != "new"}
         over = [about for about, row in by_lane.items() if row.status == "decided"]
         lanes = standings(self.office, allocation, over)
         return [(each, by_lane.get((each.lane, each.seq))) for each in lanes]
@@ -150,7 +150,7 @@ class Disputes:
     def due(self, limit: int) -> list[str]:
         """Return the ids of disputes that one side has not answered in time."""
         with self.office.read() as session:
-            ripe = (_row.status == "open", _row.answer_by_ns <= self.office.clock_ns())
+            ripe = (_row.status == "open", _row.answer_due_ns <= self.office.clock_ns())
             return list(session.scalars(select(_row.id).where(*ripe).limit(limit)))
 
     def decide(self, dispute_id: str) -> DisputeRow:
@@ -161,7 +161,7 @@ class Disputes:
         """Postpone a decision that failed by an hour."""
         with self.office.write() as session, session.begin():
             row = session.get_one(DisputeRow, dispute_id)
-            row.answer_by_ns = self.office.clock_ns() + _HOUR_NS
+            row.answer_due_ns = self.office.clock_ns() + _HOUR_NS
 
     @property
     def _decisions(self) -> Decisions:
@@ -169,11 +169,11 @@ class Disputes:
 
     def _end_settled(self, user_id: str) -> None:
         """End this user's disputes that are settled by now, so that they do not block new ones."""
-        is_of = or_(_row.buyer_user == user_id, _row.seller_user == user_id)
+        is_of = or_(_row.buyer_user_id == user_id, _row.seller_user_id == user_id)
         with self.office.read() as session:
             query = select(DisputeRow).where(is_of, _row.status == "open").order_by(_row.opened_ns)
-            mine = [row for row in session.scalars(query) if user_of(row, row.opener) == user_id][:OPEN_MAX]
-            lanes = [lane_of(self.office, found(session, row.allocation), row.lane) for row in mine]
+            mine = [row for row in session.scalars(query) if user_of(row, row.opened_by) == user_id][:OPEN_MAX]
+            lanes = [lane_of(self.office, found(session, row.allocation_digest), row.sub_channel) for row in mine]
         for row, lane in zip(mine, lanes, strict=True):
             if not is_about(lane, row.seq):
                 self.decide(row.id)
@@ -232,24 +232,24 @@ class Disputes:
             raise HouseRefuses(why, "you have lost too many disputes, or have too many open")
         now_ns = self.office.clock_ns()
         is_opener = or_(
-            (_row.buyer_user == user_id) & (_row.opener == "buyer"),
-            (_row.seller_user == user_id) & (_row.opener == "seller"),
+            (_row.buyer_user_id == user_id) & (_row.opened_by == "buyer"),
+            (_row.seller_user_id == user_id) & (_row.opened_by == "seller"),
         )
         today = select(func.count()).where(is_opener, _row.opened_ns > now_ns - DAY_NS)
         if (session.scalar(today) or 0) >= OPENED_PER_DAY_MAX:
             raise HouseRefuses("too_many_today", f"{OPENED_PER_DAY_MAX} disputes were opened today, the maximum")
         return DisputeRow(
             id=dispute_id(brought.allocation, brought.lane, lane),
-            allocation=brought.allocation,
-            lane=brought.lane,
+            allocation_digest=brought.allocation,
+            sub_channel=brought.lane,
             seq=claim_of(lane).receipt.seq,
-            buyer_user=allocation.buyer_user,
-            seller_user=allocation.seller_user,
-            opener=_side_of(allocation, user_id),
+            buyer_user_id=allocation.buyer_user_id,
+            seller_user_id=allocation.seller_user_id,
+            opened_by=_side_of(allocation, user_id),
             tokenizer=tokenizer,
             fee_nano=fee_nano(due(lane).disputed_nano),
             opened_ns=now_ns,
-            answer_by_ns=now_ns + ANSWER_NS,
+            answer_due_ns=now_ns + ANSWER_NS,
         )
 
 
@@ -279,8 +279,8 @@ def _party(office: Office, allocation: AllocationRow, user_id: str, brought: Bro
 
 
 def _side_of(allocation: AllocationRow, user_id: str) -> Side:
-    if user_id == allocation.buyer_user:
+    if user_id == allocation.buyer_user_id:
         return "buyer"
-    if user_id == allocation.seller_user:
+    if user_id == allocation.seller_user_id:
         return "seller"
     raise NotRegistered("the house has issued no such allocation to you or for you")

@@ -67,7 +67,7 @@ class Earnings:
         now_ns = self.office.clock_ns()
         with self.office.write() as session, session.begin():
             seller = session.get(Seller, user_id, with_for_update=True)
-            if seller is None or seller.barred_why:
+            if seller is None or seller.suspended_reason:
                 return
             is_new = not self._probation(session, user_id).is_over
             before_ns = matures_before_ns(self.office.terms, now_ns, is_new=is_new)
@@ -92,8 +92,8 @@ class Earnings:
                 session.add(
                     Withheld(
                         transfer_seq=sale.transfer_seq,
-                        seller_user=user_id,
-                        buyer_user=buyer,
+                        seller_user_id=user_id,
+                        buyer_user_id=buyer,
                         charge_id=sale.charge_id,
                         amount_nano=sale.amount_nano,
                     )
@@ -106,13 +106,13 @@ class Earnings:
 
     def _row(self, user_id: str, label: str, amount_nano: int, bps: int, seqs: tuple[int, int]) -> Maturity:
         return Maturity(
-            seller_user=user_id,
+            seller_user_id=user_id,
             label=label,
             amount_nano=amount_nano,
             reserve_bps=bps,
             first_seq=seqs[0],
             last_seq=seqs[1],
-            made_ns=self.office.clock_ns(),
+            created_ns=self.office.clock_ns(),
         )
 
     def _free_withheld(self, session: Session, user_id: str, bps: int) -> None:
@@ -122,14 +122,14 @@ class Earnings:
             self._free(session, user_id, bps, rows)
 
     def _withheld(self, session: Session, user_id: str, after_seq: int) -> Sequence[Withheld]:
-        query = select(Withheld).where(_withheld.seller_user == user_id, _withheld.transfer_seq > after_seq)
+        query = select(Withheld).where(_withheld.seller_user_id == user_id, _withheld.transfer_seq > after_seq)
         return session.scalars(query.order_by(_withheld.transfer_seq).limit(_PAGE)).all()
 
     def _free(self, session: Session, user_id: str, bps: int, rows: Sequence[Withheld]) -> None:
         back = given_back(session, [row.charge_id for row in rows])
-        disputed = {buyer for buyer in {row.buyer_user for row in rows} if self.is_disputed(buyer)}
+        disputed = {buyer for buyer in {row.buyer_user_id for row in rows} if self.is_disputed(buyer)}
         for row in rows:
-            if row.buyer_user in disputed:
+            if row.buyer_user_id in disputed:
                 continue
             left_nano = max(0, row.amount_nano - back.get(row.charge_id, 0))
             if left_nano:
@@ -139,7 +139,7 @@ class Earnings:
 
     def _book_all(self) -> None:
         for row in self._with_status("new", self.office.clock_ns()):
-            amount_nano = self._book(row.seller_user, row.label, row.amount_nano, row.reserve_bps)
+            amount_nano = self._book(row.seller_user_id, row.label, row.amount_nano, row.reserve_bps)
             kept_nano = amount_nano * row.reserve_bps // BPS
             self._move(row, "booked" if kept_nano else "released", amount_nano)
 
@@ -164,10 +164,10 @@ class Earnings:
         before_ns = self.office.clock_ns() - earnings.RESERVE_DAYS * DAY_NS
         for row in self._with_status("booked", before_ns):
             kept_nano = row.amount_nano * row.reserve_bps // BPS
-            there_nano = max(0, self.office.ledger.available(chart.seller_reserve(row.seller_user)))
+            there_nano = max(0, self.office.ledger.available(chart.seller_reserve(row.seller_user_id)))
             try:
                 some_nano = min(kept_nano, there_nano)
-                self.office.ledger.book(earnings.reserve_released(row.seller_user, row.label, some_nano))
+                self.office.ledger.book(earnings.reserve_released(row.seller_user_id, row.label, some_nano))
             except InsufficientCredit:
                 continue  # A refund has just taken some of it; the next run reads the new balance.
             except IdempotencyConflict:
@@ -176,9 +176,9 @@ class Earnings:
 
     def _with_status(self, status: str, before_ns: int) -> Sequence[Maturity]:
         """Return maturities with this status of sellers that are not barred."""
-        barred = select(seller_table.c.user_id).where(seller_table.c.barred_why.is_not(None))
-        query = select(Maturity).where(_maturity.status == status, _maturity.made_ns <= before_ns)
-        query = query.where(_maturity.seller_user.not_in(barred)).order_by(_maturity.made_ns).limit(_PAGE)
+        barred = select(seller_table.c.user_id).where(seller_table.c.suspended_reason.is_not(None))
+        query = select(Maturity).where(_maturity.status == status, _maturity.created_ns <= before_ns)
+        query = query.where(_maturity.seller_user_id.not_in(barred)).order_by(_maturity.created_ns).limit(_PAGE)
         with self.office.read() as session:
             found = session.scalars(query).all()
             session.expunge_all()
@@ -187,7 +187,7 @@ class Earnings:
     def _move(self, row: Maturity, status: str, amount_nano: int) -> None:
         # Match the status as well: another gateway may have advanced it at the same moment.
         mine = (
-            _maturity.seller_user == row.seller_user,
+            _maturity.seller_user_id == row.seller_user_id,
             _maturity.label == row.label,
             _maturity.status == row.status,
         )
@@ -212,9 +212,9 @@ class Earnings:
 
     def _probation(self, reader: Session, user_id: str) -> Probation:
         query = (
-            select(_allocation.buyer_user, func.sum(_allocation.jobs), func.min(_allocation.created_ns))
-            .where(_allocation.seller_user == user_id, _allocation.drawn_nano > 0)
-            .group_by(_allocation.buyer_user)
+            select(_allocation.buyer_user_id, func.sum(_allocation.jobs), func.min(_allocation.created_ns))
+            .where(_allocation.seller_user_id == user_id, _allocation.drawn_nano > 0)
+            .group_by(_allocation.buyer_user_id)
         )
         rows = reader.execute(query).all()
         record = SellerHistory({row[0]: int(row[1]) for row in rows}, min((row[2] for row in rows), default=None))
@@ -222,7 +222,7 @@ class Earnings:
 
 
 def _buyers(reader: Reader, allocation_ids: set[str]) -> dict[str, str]:
-    query = select(_allocation.id, _allocation.buyer_user).where(_allocation.id.in_(allocation_ids))
+    query = select(_allocation.id, _allocation.buyer_user_id).where(_allocation.id.in_(allocation_ids))
     return {row[0]: row[1] for row in reader.execute(query)}
 
 

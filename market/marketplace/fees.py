@@ -17,7 +17,7 @@ _GRACE_NS = DAY_NS
 
 
 def user_of(row: DisputeRow, side: str) -> str:
-    return row.buyer_user if side == "buyer" else row.seller_user
+    return row.buyer_user_id if side == "buyer" else row.seller_user_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Fees:
         share = Share(chart.user_paid(user_of(row, side)), row.fee_nano)
         other: Side = "seller" if side == "buyer" else "buyer"
         try:
-            self.office.ledger.book(market.hold(row.id, (share,), row.answer_by_ns + _GRACE_NS))
+            self.office.ledger.book(market.hold(row.id, (share,), row.answer_due_ns + _GRACE_NS))
         except IdempotencyConflict:
             side = other
         except InsufficientCredit:
@@ -49,14 +49,14 @@ class Fees:
 
     def end(self, row: DisputeRow) -> None:
         """Keep the fee if its opener has lost, else release it. The books do it once."""
-        opener = user_of(row, row.opener)
+        opener = user_of(row, row.opened_by)
         seq = self.office.ledger.pending_seq(f"hold:{row.id}")
         if seq is None:
             return
         part = HeldPart(chart.user_paid(opener), row.fee_nano, seq)
-        order = market.PurchaseHold(row.id, opener, (part,), row.answer_by_ns + _GRACE_NS)
-        sale = market.SellerBill(row.seller_user, row.fee_nano, BPS)
-        end = market.capture(order, sale) if row.loser == row.opener else market.release(order)
+        order = market.PurchaseHold(row.id, opener, (part,), row.answer_due_ns + _GRACE_NS)
+        sale = market.SellerBill(row.seller_user_id, row.fee_nano, BPS)
+        end = market.capture(order, sale) if row.loser == row.opened_by else market.release(order)
         # It may have been resolved before, or released by the reaper.
         with suppress(AlreadyResolved, HoldExpired):
             self.office.ledger.book(end)
@@ -79,7 +79,7 @@ class Fees:
                 kept = DisputeRow(**row.model_dump())
                 session.add(kept)
             if kept.status == "new":
-                kept.status, kept.opener = "open", side
+                kept.status, kept.opened_by = "open", side
             session.flush()
             session.expunge(kept)
             return kept

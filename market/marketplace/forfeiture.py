@@ -38,7 +38,7 @@ class Forfeiture:
             seller = session.get(Seller, user_id, with_for_update=True)
             if seller is None:
                 raise NotRegistered(f"{user_id} sells nothing here")
-            seller.barred_why = why
+            seller.suspended_reason = why
             if seller.forfeited_ns is None:
                 seller.forfeited_ns = self.office.clock_ns()
             sales = set(self._given_up(session, seller))
@@ -53,12 +53,12 @@ class Forfeiture:
 
     def _given_up(self, session: Session, seller: Seller) -> list[str]:
         """Return sales that have not matured, and those withheld because of a dispute."""
-        withheld = select(_withheld.charge_id).where(_withheld.seller_user == seller.user_id)
+        withheld = select(_withheld.charge_id).where(_withheld.seller_user_id == seller.user_id)
         return [*self._unmatured(session, seller), *session.scalars(withheld)]
 
     def _unmatured(self, session: Session, seller: Seller) -> list[str]:
         """Return sales that are not in a maturity yet, or in one that is not booked."""
-        new = (_maturity.seller_user == seller.user_id, _maturity.status == "new")
+        new = (_maturity.seller_user_id == seller.user_id, _maturity.status == "new")
         ranges = [
             tuple(row) for row in session.execute(select(_maturity.first_seq, _maturity.last_seq).where(*new))
         ]
@@ -97,6 +97,6 @@ class Forfeiture:
 
     def _end_new(self, user_id: str) -> None:
         with self.office.write() as session, session.begin():
-            new = (_maturity.seller_user == user_id, _maturity.status == "new")
+            new = (_maturity.seller_user_id == user_id, _maturity.status == "new")
             session.execute(delete(maturity_table).where(*new))
-            session.execute(delete(withheld_table).where(_withheld.seller_user == user_id))
+            session.execute(delete(withheld_table).where(_withheld.seller_user_id == user_id))

@@ -76,11 +76,11 @@ class SellerRegistry:
         with self.office.read() as session:
             return frozenset(session.scalars(select(identity_table.c.identity)))
 
-    def barred_why(self, user_id: str) -> str | None:
+    def suspended_reason(self, user_id: str) -> str | None:
         """Return why a seller is barred; None for others."""
         with self.office.read() as session:
             seller = session.get(Seller, user_id)
-            return seller.barred_why if seller else None
+            return seller.suspended_reason if seller else None
 
     def bar(self, user_id: str, why: str | None) -> None:
         """Stop allocations to a seller and the maturing of its earnings until an admin has examined it. None ends
@@ -95,7 +95,7 @@ class SellerRegistry:
             seller = session.get(Seller, user_id, with_for_update=True)
             if seller is None:
                 raise NotRegistered(f"{user_id} sells nothing here")
-            seller.barred_why = why
+            seller.suspended_reason = why
 
 
 def seller_behind(session: Session, identity: str) -> Seller:

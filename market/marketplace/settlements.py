@@ -72,7 +72,7 @@ class Settlements:
         for _ in range(_TRIES_MAX):
             with self.office.read() as session:
                 row = found(session, digest)
-                is_forfeited = session.get_one(Seller, row.seller_user).forfeited_ns is not None
+                is_forfeited = session.get_one(Seller, row.seller_user_id).forfeited_ns is not None
                 terms = parties(self.office, row)
                 channel = known(row, terms)
                 said = open_statements(statements, (terms.buyer, terms.seller))
@@ -82,20 +82,20 @@ class Settlements:
             if reckoning is not None:
                 settled_nano = row.drawn_nano if is_forfeited else self._book(row, reckoning)
                 if settled_nano > row.drawn_nano:
-                    self._give_back_if_forfeited(row.seller_user)
+                    self._give_back_if_forfeited(row.seller_user_id)
                 return Settled(terms.channel, reckoning, settled_nano)
         raise LedgerBusy("too many requests are settling this allocation at once")
 
     def due(self, limit: int) -> list[str]:
         """Return the digests of allocations with receipts that were not answered in time."""
         with self.office.read() as session:
-            query = select(_column.digest).where(_column.look_ns <= self.office.clock_ns())
-            return list(session.scalars(query.order_by(_column.look_ns).limit(limit)))
+            query = select(_column.digest).where(_column.next_check_ns <= self.office.clock_ns())
+            return list(session.scalars(query.order_by(_column.next_check_ns).limit(limit)))
 
     def give_up(self, digest: str) -> None:
         """Stop checking an allocation periodically, because nothing can be booked on it."""
         with self.office.write() as session, session.begin():
-            session.execute(update(allocation_table).where(_column.digest == digest).values(look_ns=None))
+            session.execute(update(allocation_table).where(_column.digest == digest).values(next_check_ns=None))
 
     def _read(
         self, session: Session, raws: Sequence[bytes], terms: ChannelTerms, said: Sequence[Record]
@@ -112,10 +112,10 @@ class Settlements:
         reckoning = reckon(channel, row.limit_nano, _seen_of(row), decided_on(row), self.office.now_ms)
         values = {
             "evidence": json.dumps([record.raw.decode() for record in evidence(channel)]),
-            "seen": json.dumps({n: [seen.digest, seen.since_ms] for n, seen in reckoning.seen.items()}),
-            "decided": json.dumps({n: [each.seq, each.amount_nano] for n, each in reckoning.decided.items()}),
+            "unanswered": json.dumps({n: [seen.digest, seen.since_ms] for n, seen in reckoning.seen.items()}),
+            "decisions": json.dumps({n: [each.seq, each.amount_nano] for n, each in reckoning.decided.items()}),
             "jobs": reckoning.jobs,
-            "look_ns": None if is_over else _look_ns(row, reckoning),
+            "next_check_ns": None if is_over else _next_check_ns(row, reckoning),
         }
         if not said and all(getattr(row, name) == value for name, value in values.items()):
             return reckoning
@@ -129,8 +129,10 @@ class Settlements:
 
     def _book(self, row: AllocationRow, reckoning: Reckoning) -> int:
         """Draw what is due and return the sum of all draws."""
-        allocated = Allocated(row.id, row.buyer_user, row.seller_user, row.limit_nano, row.fee_bps, row.expires_ns)
-        before = Drawn(row.turns, row.drawn_nano)
+        allocated = Allocated(
+            row.id, row.buyer_user_id, row.seller_user_id, row.limit_nano, row.fee_bps, row.expires_ns
+        )
+        before = Drawn(row.draws, row.drawn_nano)
         for _ in range(_TRIES_MAX):
             account = self._account(row.id, before)
             posting = self._next(allocated, account, reckoning.due_nano)
@@ -149,7 +151,7 @@ class Settlements:
         with self.office.read() as session:
             seller = session.get_one(Seller, user_id)
         if seller.forfeited_ns is not None:
-            Forfeiture(self.office).forfeit(user_id, seller.barred_why or "forfeited")
+            Forfeiture(self.office).forfeit(user_id, seller.suspended_reason or "forfeited")
 
     def _account(self, allocation_id: str, before: Drawn) -> AllocationState:
         with self.office.read() as session:
@@ -171,18 +173,18 @@ class Settlements:
 
     def _remember(self, row: AllocationRow, reckoning: Reckoning, drawn: Drawn) -> None:
         """Store where the next reading of the books starts, and stop checks of what is booked."""
-        if drawn.turns == row.turns:
+        if drawn.turns == row.draws:
             return
         with self.office.write() as session, session.begin():
             latest = session.get_one(AllocationRow, row.id, with_for_update=True)
-            if latest.turns < drawn.turns:
-                latest.turns, latest.drawn_nano = drawn.turns, drawn.amount_nano
+            if latest.draws < drawn.turns:
+                latest.draws, latest.drawn_nano = drawn.turns, drawn.amount_nano
                 latest.drawn_ns = self.office.clock_ns()
             if latest.version == row.version:
-                latest.look_ns = _look_ns(latest, reckoning)
+                latest.next_check_ns = _next_check_ns(latest, reckoning)
 
 
-def _look_ns(row: AllocationRow, reckoning: Reckoning) -> int | None:
+def _next_check_ns(row: AllocationRow, reckoning: Reckoning) -> int | None:
     """Return when to check it again: for amounts due but not booked, and for unanswered receipts."""
     times_ns = [] if reckoning.look_ms is None else [reckoning.look_ms * MS_NS]
     if (more_nano := reckoning.due_nano - row.drawn_nano) > 0:
@@ -192,7 +194,7 @@ def _look_ns(row: AllocationRow, reckoning: Reckoning) -> int | None:
 
 def _draw_ns(row: AllocationRow, more_nano: int) -> int:
     """Return from when on this amount may be drawn, always before the rest is released."""
-    if more_nano >= DRAW_NANO_MIN or row.turns < DRAWS_AT_ONCE:
+    if more_nano >= DRAW_NANO_MIN or row.draws < DRAWS_AT_ONCE:
         return row.created_ns
     return min(row.drawn_ns + DRAW_EVERY_NS, row.expires_ns - DRAW_EVERY_NS)
 
@@ -227,10 +229,10 @@ def _believed(_: str, __: str) -> Standing:
 
 def decided_on(row: AllocationRow) -> dict[int, Decided]:
     """Return the house's decisions about an allocation's lanes."""
-    kept: dict[str, Any] = json.loads(row.decided)
+    kept: dict[str, Any] = json.loads(row.decisions)
     return {int(n): Decided(seq, amount_nano) for n, (seq, amount_nano) in kept.items()}
 
 
 def _seen_of(row: AllocationRow) -> dict[int, Seen]:
-    kept: dict[str, Any] = json.loads(row.seen)
+    kept: dict[str, Any] = json.loads(row.unanswered)
     return {int(n): Seen(digest, since_ms) for n, (digest, since_ms) in kept.items()}

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import select
+import shutil
 import socket
 import sqlite3
 import threading
@@ -11,17 +12,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import SQLModel
 
+import migrations
 from accounting.payments.tables import Payer
-from accounting.payments.terms import AUTO_MONTH_NANO
 from gateway.database import DatabaseUnusable, is_behind, open_upgraded, revisions, upgrade
-from gateway.schema_upgrade import config_of
 from gateway.upgrade import upgrade_in_process
 from runtime.database import (
     DatabaseNewer,
@@ -209,21 +208,70 @@ def test_a_long_look_may_take_longer_than_other_statements(engine: Engine) -> No
         assert session.scalar(bound) == "30s"
 
 
-def test_the_newest_migration_is_taken_back_and_done_again(empty_dsn: str) -> None:
-    """What it adds is gone and comes again; rows of before are still there, with what a new one would have."""
+_SECOND = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    op.add_column("payer", sa.Column("nickname", sa.Text, nullable=False, server_default="none"))
+    op.create_table("letter", sa.Column("id", sa.Text, primary_key=True))
+    {last}
+"""
+
+
+def _add_migration(folder: Path, monkeypatch: pytest.MonkeyPatch, last: str = "") -> None:
+    """Give this process's Millrace a second migration, as a later version would have one."""
+    later = folder / "migrations"
+    shutil.copytree(Path(migrations.__file__).parent, later)
+    (later / "versions" / "0002_later.py").write_text(_SECOND.format(last=last))
+    monkeypatch.setattr(migrations, "__file__", str(later / "__init__.py"))
+
+
+def _found(engine: Engine) -> tuple[str, bool, bool]:
+    """The revision, and whether the column and the table of the second migration are there."""
+    with engine.connect() as connection:
+        found = inspect(connection)
+        columns = {column["name"] for column in found.get_columns("payer")}
+        revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+        return revision, "nickname" in columns, found.has_table("letter")
+
+
+def test_a_later_version_upgrades_the_tables_and_an_older_one_then_refuses_them(
+    empty_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = open_engine(empty_dsn)
     upgrade(engine)
     with write_sessions(engine)() as session, session.begin():
         session.add(Payer(user_id="ann", customer_id="cus_1"))
-    for move, revision in ((command.downgrade, "0024"), (command.upgrade, "0025")):
-        with write_sessions(engine)() as session, session.begin():
-            move(config_of(session.connection()), revision)
-            columns = {column["name"] for column in inspect(session.connection()).get_columns("payer")}
-        assert ("auto_month_nano" in columns) is (revision == "0025")
-    upgrade(engine)
-    with read_sessions(engine)() as session:
-        payer = session.get_one(Payer, "ann")
-        assert (payer.customer_id, payer.auto_day_max, payer.auto_month_nano) == ("cus_1", 4, AUTO_MONTH_NANO)
+    assert not is_behind(empty_dsn)
+    with monkeypatch.context() as later:
+        _add_migration(tmp_path, later)
+        assert is_behind(empty_dsn)
+        upgrade(engine)
+        assert not is_behind(empty_dsn)
+        assert _found(engine) == ("0002", True, True)
+        upgrade(engine)
     with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), SQLModel.metadata) == []
+        rows = connection.execute(text("SELECT user_id, customer_id, nickname FROM payer")).all()
+    assert rows == [("ann", "cus_1", "none")]
+    assert not is_behind(empty_dsn)
+    with pytest.raises(DatabaseNewer, match="0002"):
+        upgrade(engine)
+    engine.dispose()
+
+
+def test_a_migration_that_fails_changes_nothing(
+    empty_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine(empty_dsn)
+    upgrade(engine)
+    _add_migration(tmp_path, monkeypatch, last='op.execute("SELECT * FROM nothing")')
+    with pytest.raises(DatabaseUnusable, match="the database cannot be used"):
+        open_upgraded(empty_dsn)
+    assert _found(engine) == ("0001", False, False)
+    assert is_behind(empty_dsn)
     engine.dispose()

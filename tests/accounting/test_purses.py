@@ -20,7 +20,7 @@ from accounting.spending.funding_sources import Purses, credits_of, purse_of
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from accounting.spending.reaper import lease_tip, open_holds
-from accounting.tables import lot_table
+from accounting.tables import credit_grant_table
 from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, Books, usage
 from tests.accounting.purses import (
@@ -137,7 +137,7 @@ def test_a_lot_is_given_once_and_stays_what_it_is(books: Books, engine: Engine) 
         lots.write_down(Lot("b", "ann", 0, lot.expires_ns))
     with books.read() as session:
         assert [(each.lot, each.posted_nano) for each in lots_of(session, "ann")] == [(lot, 100)]
-    for change in (lot_table.update().values(expires_ns=lot.expires_ns + 1), lot_table.delete()):
+    for change in (credit_grant_table.update().values(expires_ns=lot.expires_ns + 1), credit_grant_table.delete()):
         with pytest.raises(IntegrityError), write_sessions(engine)() as session, session.begin():
             session.execute(change)
 

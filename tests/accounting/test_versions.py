@@ -52,7 +52,7 @@ def test_what_was_charged_by_is_never_changed(books: Books, engine: Engine) -> N
     for statement in (
         "UPDATE price SET prompt_nano = 0",
         "DELETE FROM price_version",
-        "UPDATE price_version SET from_ns = 0",
+        "UPDATE price_version SET valid_from_ns = 0",
         "INSERT INTO price_version VALUES ('cloud', 'fast', 1, 'price-0', '')",
     ):
         with pytest.raises(IntegrityError), write_sessions(engine)() as session, session.begin():

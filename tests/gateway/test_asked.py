@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, func, select
 
 from gateway.billing.asked import ANSWERS_KEPT_S, Answer, AskedBefore, Claim
-from gateway.billing.tables import asked_table
+from gateway.billing.tables import idempotent_request_table
 from gateway.errors import KeyInUse
 from runtime.database import open_engine, write_sessions
 from runtime.errors import Conflict
@@ -68,4 +68,4 @@ def test_who_comes_too_late_changes_no_answer_and_old_ones_are_forgotten(engine:
     now_ns[0] += (ANSWERS_KEPT_S + 1) * NS
     AskedBefore(write_sessions(engine), lambda: now_ns[0]).begin("person:ann", "new", b"")
     with write_sessions(engine)() as session:
-        assert session.scalar(select(func.count()).select_from(asked_table)) == 1
+        assert session.scalar(select(func.count()).select_from(idempotent_request_table)) == 1

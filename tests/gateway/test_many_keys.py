@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli.main import app
 from gateway.identity.caller import HOME
-from gateway.identity.tables import api_key_table, person_table, quota_table
+from gateway.identity.tables import api_key_table, quota_table, user_table
 from runtime.database import open_engine, write_sessions
 from tests.console.browsing import admin_key
 from tests.gateways import Gateway, running_gateway
@@ -30,7 +30,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         began_ns = time.time_ns() - 10**15
         with write_sessions(engine)() as session, session.begin():
             people, keys, quotas = zip(*(_person(number, began_ns) for number in range(MANY)), strict=True)
-            session.execute(person_table.insert(), people)
+            session.execute(user_table.insert(), people)
             session.execute(api_key_table.insert(), keys)
             session.execute(quota_table.insert(), quotas)
         engine.dispose()

@@ -38,7 +38,7 @@ async def onboard(till: Paying, person: Person, key: Key) -> Facts:
 async def show_account(till: Paying, person: Person) -> Facts:
     """Show whether the caller can be paid, and what is missing."""
     account = await till.ask(till.payments.sellers.find, person.user_id)
-    return {"ready": account.is_ready, "reason": account.frozen_why or account.reason, "mode": till.mode}
+    return {"ready": account.is_ready, "reason": account.frozen_reason or account.reason, "mode": till.mode}
 
 
 @router.put("/sellers/frozen/{user}")

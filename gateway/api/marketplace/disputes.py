@@ -90,12 +90,12 @@ def _offer(record: Record) -> Listing:
 def _facts(row: DisputeRow) -> Facts:
     return {
         "id": row.id,
-        "lane": row.lane,
+        "lane": row.sub_channel,
         "seq": row.seq,
-        "opened_by": row.opener,
+        "opened_by": row.opened_by,
         "status": row.status,
         "fee": format_usd(row.fee_nano),
-        "answer_by": at(row.answer_by_ns),
+        "answer_by": at(row.answer_due_ns),
         "reason": row.reason,
         "loser": row.loser,
         "amount": None if row.amount_nano is None else format_usd(row.amount_nano),

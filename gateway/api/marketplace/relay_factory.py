@@ -27,7 +27,7 @@ def relay_of(house: House, is_ending: Callable[[], bool]) -> Relay:
     def is_seller(identity: str) -> bool:
         with house.office.read() as session:
             try:
-                return seller_behind(session, identity).barred_why is None
+                return seller_behind(session, identity).suspended_reason is None
             except NotRegistered:
                 return False
 
@@ -35,6 +35,6 @@ def relay_of(house: House, is_ending: Callable[[], bool]) -> Relay:
         query = select(AllocationRow).where(allocation_table.c.digest == allocation)
         with house.office.read() as session:
             row = session.scalars(query).one_or_none()
-            return (f"buyer:{row.buyer_user}", f"seller:{row.seller_user}") if row else ()
+            return (f"buyer:{row.buyer_user_id}", f"seller:{row.seller_user_id}") if row else ()
 
     return Relay(speaker.id, standing, is_seller, accounts_of, is_ending=is_ending)

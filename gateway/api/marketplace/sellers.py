@@ -41,7 +41,7 @@ async def show_seller(house: Open, person: Person) -> Facts:
     return {
         "account": account,
         "identities": await house.ask(house.sellers.identities_of, account),
-        "barred": await house.ask(house.sellers.barred_why, account),
+        "barred": await house.ask(house.sellers.suspended_reason, account),
         "earned": {name: format_usd(nano) for name, nano in earned.items()},
         "probation": not probation.is_over,
         "lacking": {"jobs": probation.jobs, "buyers": probation.buyers, "days": probation.days},

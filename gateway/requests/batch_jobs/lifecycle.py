@@ -150,7 +150,7 @@ class BatchLifecycle:
                 f"{batch.id}_{what}.jsonl",
                 "batch_output",
                 file.size_bytes,
-                batch.output_lasts_s,
+                batch.output_lifetime_s,
             )
             for file_id, file, what in files
             if file.size_bytes

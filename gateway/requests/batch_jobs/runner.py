@@ -32,7 +32,7 @@ class Runner:
     def __init__(self, services: Services) -> None:
         self._batches = batches = services.batches
         self._store = batches.store
-        self._place = batches.files.place
+        self._place = batches.files.folder_id
         self._concurrency = services.settings.batches.concurrency
         self._life = BatchLifecycle(services)
         self._service = BatchService(services, batches.changed.set)

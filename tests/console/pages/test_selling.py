@@ -219,9 +219,9 @@ async def test_a_seller_sees_when_earnings_mature_and_nobody_elses(tmp_path: Pat
 def held_back_before(house: House) -> None:
     """As if a sale had been freed, and one more had matured that nothing has booked yet."""
     with house.office.write() as session, session.begin():
-        terms: dict[str, Any] = {"seller_user": "sam", "reserve_bps": 1000, "first_seq": 1, "last_seq": 1}
-        session.add(Maturity(**terms, label="w.1", amount_nano=70 * USD, status="booked", made_ns=1))
-        session.add(Maturity(**terms, label="2026-11-01.9", amount_nano=3 * USD, status="new", made_ns=1))
+        terms: dict[str, Any] = {"seller_user_id": "sam", "reserve_bps": 1000, "first_seq": 1, "last_seq": 1}
+        session.add(Maturity(**terms, label="w.1", amount_nano=70 * USD, status="booked", created_ns=1))
+        session.add(Maturity(**terms, label="2026-11-01.9", amount_nano=3 * USD, status="new", created_ns=1))
 
 
 async def test_nothing_on_its_way_is_left_out_and_of_who_is_barred_all_of_it_waits(
@@ -464,13 +464,13 @@ async def test_operators_bar_sellers_and_give_back_what_fraud_earned(tmp_path: P
         assert (nameless.status_code, "Enter a value" in nameless.text) == (400, True)
         assert (await owner.post(f"{SELLING}/house/sellers/ann/bar", why="odd")).status_code == 400
         assert (await owner.post(f"{SELLING}/house/sellers/sam/bar", why="odd answers")).status_code == 303
-        assert await hall.house.ask(hall.house.sellers.barred_why, "sam") == "odd answers"
+        assert await hall.house.ask(hall.house.sellers.suspended_reason, "sam") == "odd answers"
         async with visiting(hall.served, "sam") as sam:
             told = await sam.get(f"{SELLING}/earnings")
             assert "You are suspended: odd answers" in told.text
             assert "on hold: you are suspended" in told.text
         await owner.post(f"{SELLING}/house/sellers/sam/unbar")
-        assert await hall.house.ask(hall.house.sellers.barred_why, "sam") is None
+        assert await hall.house.ask(hall.house.sellers.suspended_reason, "sam") is None
         other = await owner.post(f"{SELLING}/house/sellers/sam/forfeit", why="another model", name="sum")
         assert (other.status_code, "not match the seller" in other.text) == (400, True)
         standing = await hall.standing()

@@ -15,7 +15,7 @@ from accounting.payments.tables import stripe_event_table
 from accounting.rules.held import Payer
 from gateway.billing.asked import AskedBefore, Claim
 from gateway.billing.payments.factory import secret_key, terms_of
-from gateway.billing.tables import asked_table
+from gateway.billing.tables import idempotent_request_table
 from gateway.settings import PaymentsSettings, Settings
 from runtime.settings import SettingsInvalid
 from tests.fakes.stripe import connect, paying
@@ -104,7 +104,9 @@ async def test_a_crash_between_the_deed_and_its_answer_does_no_harm(shop: Shop) 
 
     def lose_answers() -> None:
         with shop.served.services.directory.write() as session, session.begin():
-            session.execute(update(asked_table).values(status=None, answer=None, until_ns=0))
+            session.execute(
+                update(idempotent_request_table).values(status=None, response=None, claimed_until_ns=0)
+            )
 
     async with shop.of("ann") as ann, shop.served.machine as machine:
         topup = await shop.buy(ann)

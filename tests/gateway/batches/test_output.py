@@ -14,7 +14,7 @@ from runtime.errors import BodyTooLarge
 BATCH = Batch(
     id="batch_0a1b",
     owner="home/ann",
-    place="here",
+    folder_id="here",
     key_id="key",
     endpoint="/v1/chat/completions",
     input_file_id="file-1",
@@ -80,7 +80,7 @@ def test_what_nobody_knows_is_swept(tmp_path: Path) -> None:
     first.path("ann", "file-lost").write_bytes(b"x" * 50)
     first.path("ann", BATCH.id).write_bytes(b"x" * 70)
     second = file_store(tmp_path, bytes_max=100)
-    assert second.place == first.place
+    assert second.folder_id == first.folder_id
     second.take("ann", 30)
     with pytest.raises(BodyTooLarge):
         second.take("ann", 1)

@@ -46,7 +46,7 @@ async def test_a_batch_that_cannot_end_is_not_tried_over_and_over(tmp_path: Path
         # Without its input file nothing can be said of its lines. Nobody but this runner looks for it.
         services.batches.store.add(replace(BATCH, status="cancelling", total=1))
         runner = Runner(services)
-        runner._place = BATCH.place
+        runner._place = BATCH.folder_id
         runner.start()
         async with asyncio.timeout(60):
             while not runner._resting_until_s:

@@ -4,18 +4,14 @@ import time
 from typing import Any
 
 import pytest
-from alembic import command
-from sqlalchemy import Engine, Row, event, select
+from sqlalchemy import event
 
 from accounting.ledger.postings import UsageRecord
 from accounting.rules import local
-from gateway.database import upgrade
 from gateway.limits.counters import CounterKey
 from gateway.limits.past_use import used_since
-from gateway.limits.tables import usage_sum_table
-from gateway.limits.windows import DAY_S, window
-from gateway.schema_upgrade import config_of
-from runtime.database import open_engine, read_sessions, write_sessions
+from gateway.limits.windows import window
+from runtime.database import open_engine, read_sessions
 from tests.accounting.books import Books, usage
 from tests.databases import Databases
 
@@ -50,25 +46,3 @@ def test_a_look_is_the_same_work_however_much_was_used(databases: Databases, sco
             steps[rows] = len(counted)
         engine.dispose()
     assert steps[4_000] <= 2 * steps[10]
-
-
-def test_an_upgrade_sums_what_was_used_before(dsn: str) -> None:
-    engine = open_engine(dsn)
-    last_month_s = window("month", MONTH_S - 1)[0]
-    with Books(engine) as books:
-        for number, at_s in enumerate((NOW_S, NOW_S, MONTH_S - DAY_S, last_month_s, last_month_s - 1)):
-            model = {"served_model": "other"} if number == 3 else {}
-            books.post(local.local_use(_used(number, at_s, **model)))
-    before = _sums(engine)
-    assert sum(row.requests for row in before) == 5 * 4, "each counts for its key, person, team and organization"
-    for move, revision in ((command.downgrade, "0028-1"), (command.upgrade, "0028")):
-        with write_sessions(engine)() as session, session.begin():
-            move(config_of(session.connection()), revision)
-    assert _sums(engine) == [row for row in before if row.day >= last_month_s // DAY_S]
-    upgrade(engine)
-    engine.dispose()
-
-
-def _sums(engine: Engine) -> list[Row[Any]]:
-    with read_sessions(engine)() as session:
-        return list(session.execute(select(usage_sum_table).order_by(*usage_sum_table.primary_key)))

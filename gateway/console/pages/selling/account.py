@@ -93,7 +93,7 @@ class Standing:
 
     account: str
     identities: tuple[str, ...]
-    barred_why: str | None
+    suspended_reason: str | None
     maturing_nano: int
     payable_nano: int
     reserve_nano: int

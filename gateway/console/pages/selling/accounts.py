@@ -94,7 +94,7 @@ class OwnAccount:
             account = await till.ask(till.payments.sellers.find, self._user)
         except NotFound:
             return Connect(False)
-        return Connect(account.account_id is not None, account.is_ready, account.frozen_why or account.reason)
+        return Connect(account.account_id is not None, account.is_ready, account.frozen_reason or account.reason)
 
     async def onboard(self, once: str) -> str:
         till = self._till()

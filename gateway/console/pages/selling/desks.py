@@ -33,7 +33,7 @@ class Trade:
     created_ns: int
     expires_ns: int
     is_open: bool
-    look_ns: int | None
+    next_check_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def trades(
     now_ns = house.office.clock_ns()
     query = select(AllocationRow).order_by(_allocation.created_ns.desc()).limit(SHOWN_MAX)
     if seller is not None:
-        query = query.where(_allocation.seller_user == seller)
+        query = query.where(_allocation.seller_user_id == seller)
     if is_open is not None:
         query = query.where(_allocation.expires_ns > now_ns if is_open else _allocation.expires_ns <= now_ns)
     with house.office.read() as session:
@@ -92,8 +92,8 @@ def trades(
 def _trade(row: AllocationRow, now_ns: int, *, with_names: bool) -> Trade:
     return Trade(
         row.digest,
-        row.seller_user if with_names else "",
-        row.buyer_user if with_names else "",
+        row.seller_user_id if with_names else "",
+        row.buyer_user_id if with_names else "",
         row.limit_nano,
         row.drawn_nano,
         row.drawn_ns,
@@ -101,13 +101,13 @@ def _trade(row: AllocationRow, now_ns: int, *, with_names: bool) -> Trade:
         row.created_ns,
         row.expires_ns,
         row.expires_ns > now_ns,
-        row.look_ns,
+        row.next_check_ns,
     )
 
 
 def first_drawn(house: House, seller: str) -> Trade | None:
     """Return the oldest allocation that paid the seller, None before the first sale. No names."""
-    query = select(AllocationRow).where(_allocation.seller_user == seller, _allocation.drawn_nano > 0)
+    query = select(AllocationRow).where(_allocation.seller_user_id == seller, _allocation.drawn_nano > 0)
     with house.office.read() as session:
         row = session.scalar(query.order_by(_allocation.created_ns).limit(1))
         return _trade(row, house.office.clock_ns(), with_names=False) if row is not None else None
@@ -118,7 +118,7 @@ def quarrels(house: House, user_id: str | None = None) -> list[Quarrel]:
     now_ns = house.office.clock_ns()
     query = select(DisputeRow).where(_dispute.status != "new")
     if user_id is not None:
-        query = query.where(or_(_dispute.seller_user == user_id, _dispute.buyer_user == user_id))
+        query = query.where(or_(_dispute.seller_user_id == user_id, _dispute.buyer_user_id == user_id))
     query = query.order_by((_dispute.status == "decided"), _dispute.opened_ns.desc()).limit(SHOWN_MAX)
     with house.office.read() as session:
         rows = session.scalars(query).all()
@@ -126,7 +126,7 @@ def quarrels(house: House, user_id: str | None = None) -> list[Quarrel]:
     return [
         Quarrel(
             row,
-            "" if user_id is None else "seller" if row.seller_user == user_id else "buyer",
+            "" if user_id is None else "seller" if row.seller_user_id == user_id else "buyer",
             row.status == "open" and row.opened_ns + ANSWER_NS <= now_ns,
         )
         for row in rows
@@ -135,12 +135,14 @@ def quarrels(house: House, user_id: str | None = None) -> list[Quarrel]:
 
 def open_lanes(house: House, user_id: str) -> list[OpenLane]:
     """Return what a seller could dispute. Reads the newest channels' records, which takes some ms each."""
-    query = select(AllocationRow).where(_allocation.seller_user == user_id, _allocation.evidence != "[]")
+    query = select(AllocationRow).where(_allocation.seller_user_id == user_id, _allocation.evidence != "[]")
     query = query.order_by(_allocation.created_ns.desc()).limit(_LANES_LOOKED_AT)
     with house.office.read() as session:
         rows = session.scalars(query).all()
         digests = [row.digest for row in rows]
-        taken = select(_dispute.allocation, _dispute.lane, _dispute.seq).where(_dispute.allocation.in_(digests))
+        taken = select(_dispute.allocation_digest, _dispute.sub_channel, _dispute.seq).where(
+            _dispute.allocation_digest.in_(digests)
+        )
         known = {tuple(row) for row in session.execute(taken)}
         session.expunge_all()
     found = []
@@ -161,7 +163,7 @@ def allocation_raw(house: House, digest: str, user_id: str) -> str | None:
     """Return an allocation's record for its seller or buyer; None for anyone else."""
     with house.office.read() as session:
         row = session.scalar(select(AllocationRow).where(_allocation.digest == digest))
-        return row.raw if row is not None and user_id in (row.seller_user, row.buyer_user) else None
+        return row.raw if row is not None and user_id in (row.seller_user_id, row.buyer_user_id) else None
 
 
 def record_of(house: House, user_id: str) -> Record:
@@ -171,9 +173,9 @@ def record_of(house: House, user_id: str) -> Record:
         row = session.execute(
             select(
                 func.coalesce(func.sum(_allocation.jobs), 0),
-                func.count(func.distinct(_allocation.buyer_user)),
+                func.count(func.distinct(_allocation.buyer_user_id)),
                 func.min(_allocation.created_ns),
-            ).where(_allocation.seller_user == user_id, _allocation.drawn_nano > 0)
+            ).where(_allocation.seller_user_id == user_id, _allocation.drawn_nano > 0)
         ).one()
         return Record(int(row[0]), int(row[1]), row[2], conduct_of(session, user_id, now_ns))
 

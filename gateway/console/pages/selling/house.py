@@ -103,7 +103,7 @@ async def decide(request: Request, visitor: Operator, dispute: Named) -> Respons
     try:
         row = await house.ask(house.disputes.decide, dispute)
         if row.status == "decided":
-            await house.ask(house.settlements.submit, row.allocation, ())
+            await house.ask(house.settlements.submit, row.allocation_digest, ())
     except ServiceError as error:
         form: Form[Nothing] = refused(Form(), error, frozenset())
         return await _page(visitor, form=form, about="disputes", status=409)

@@ -54,7 +54,7 @@ def money_of(house: House, user_id: str) -> Money:
             return Money((), ())
         ripening = _ripening(session, user_id, seller.matured_seq)
         back = given_back(session, [sale.charge_id for sale in ripening]) if ripening else {}
-        is_barred = bool(seller.barred_why)
+        is_barred = bool(seller.suspended_reason)
         found = by_day(ripening, back, house.office.terms, is_new=is_new, is_barred=is_barred)
         found += _withheld_of(session, user_id) + _written_down(session, user_id, is_barred=is_barred)
         return Money(tuple(sorted(found, key=_soonest)), newest_lines(session, user_id))
@@ -96,7 +96,7 @@ def _ripening(session: Session, user_id: str, after_seq: int) -> list[Earned]:
 
 def _withheld_of(session: Session, user_id: str) -> list[Portion]:
     """Return sales that are old enough but on hold while the buyer's payment is disputed."""
-    rows = session.scalars(select(Withheld).where(_withheld.seller_user == user_id).limit(_PAGE)).all()
+    rows = session.scalars(select(Withheld).where(_withheld.seller_user_id == user_id).limit(_PAGE)).all()
     back = given_back(session, [row.charge_id for row in rows]) if rows else {}
     left = [max(0, row.amount_nano - back.get(row.charge_id, 0)) for row in rows]
     return [Portion("disputed", "", sum(left), sum(map(bool, left)), None)] if any(left) else []
@@ -104,13 +104,13 @@ def _withheld_of(session: Session, user_id: str) -> list[Portion]:
 
 def _written_down(session: Session, user_id: str, *, is_barred: bool) -> list[Portion]:
     """Return matured amounts that are about to be posted or are in reserve; all of it for suspended sellers."""
-    query = select(Maturity).where(_maturity.seller_user == user_id, _maturity.status.in_(("new", "booked")))
+    query = select(Maturity).where(_maturity.seller_user_id == user_id, _maturity.status.in_(("new", "booked")))
     found = []
-    for row in session.scalars(query.order_by(_maturity.made_ns).limit(_PAGE)):
+    for row in session.scalars(query.order_by(_maturity.created_ns).limit(_PAGE)):
         is_new = row.status == "new"
         nano = row.amount_nano if is_new else row.amount_nano * row.reserve_bps // BPS
         why: Why = "barred" if is_barred else "matures" if is_new else "reserve"
-        due_ns = row.made_ns + (0 if is_new else RESERVE_DAYS * DAY_NS)
+        due_ns = row.created_ns + (0 if is_new else RESERVE_DAYS * DAY_NS)
         if nano:
             found.append(Portion(why, day_written(row), nano, 0, None if is_barred else due_ns))
     return found

@@ -34,7 +34,7 @@ class SellerLine:
 
     user_id: str
     registered_ns: int
-    barred_why: str | None
+    suspended_reason: str | None
     forfeited_ns: int | None
     identities: tuple[str, ...]
     jobs: int
@@ -63,7 +63,7 @@ def sellers_of(house: House, only: str | None = None) -> list[SellerLine]:
         SellerLine(
             row.user_id,
             row.registered_ns,
-            row.barred_why,
+            row.suspended_reason,
             row.forfeited_ns,
             tuple(sorted(identity for user_id, identity in identities if user_id == row.user_id)),
             *trade.get(row.user_id, (0, 0)),
@@ -81,11 +81,11 @@ def sums(house: House) -> dict[str, int]:
             select(func.count(), func.coalesce(func.sum(withheld_table.c.amount_nano), 0))
         ).one()
         waiting = select(func.count()).where(maturity_table.c.status == "new")
-        late = select(func.count()).where(_allocation.look_ns <= house.office.clock_ns())
+        late = select(func.count()).where(_allocation.next_check_ns <= house.office.clock_ns())
         disputed = select(func.count()).where(_dispute.status == "open")
         seller = seller_table.c
         people = session.execute(
-            select(func.count(), func.count(seller.barred_why), func.count(seller.forfeited_ns)).select_from(
+            select(func.count(), func.count(seller.suspended_reason), func.count(seller.forfeited_ns)).select_from(
                 Seller
             )
         ).one()
@@ -116,7 +116,7 @@ def reserves_of(house: House) -> list[Maturity]:
     """Return matured earnings of which a part is in reserve."""
     with house.office.read() as session:
         query = select(Maturity).where(maturity_table.c.status == "booked", maturity_table.c.reserve_bps > 0)
-        rows = session.scalars(query.order_by(maturity_table.c.made_ns).limit(SHOWN_MAX)).all()
+        rows = session.scalars(query.order_by(maturity_table.c.created_ns).limit(SHOWN_MAX)).all()
         session.expunge_all()
     return list(rows)
 
@@ -124,10 +124,12 @@ def reserves_of(house: House) -> list[Maturity]:
 def _trade(session: Session, user_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
     query = (
         select(
-            _allocation.seller_user, func.sum(_allocation.jobs), func.count(func.distinct(_allocation.buyer_user))
+            _allocation.seller_user_id,
+            func.sum(_allocation.jobs),
+            func.count(func.distinct(_allocation.buyer_user_id)),
         )
-        .where(_allocation.seller_user.in_(user_ids), _allocation.drawn_nano > 0)
-        .group_by(_allocation.seller_user)
+        .where(_allocation.seller_user_id.in_(user_ids), _allocation.drawn_nano > 0)
+        .group_by(_allocation.seller_user_id)
     )
     rows: Sequence[Any] = session.execute(query).all()
     return {row[0]: (int(row[1]), int(row[2])) for row in rows}

@@ -58,10 +58,10 @@ def test_an_allocation_that_two_processes_make_at_once_is_kept(
     credits_of = Allocations._credits
     made: list[str] = []
 
-    def slowly(desk: Allocations, payer: Payer, seller_user: str) -> Sequence[Share]:
+    def slowly(desk: Allocations, payer: Payer, seller_user_id: str) -> Sequence[Share]:
         monkeypatch.setattr(Allocations, "_credits", credits_of)
         made.append(house.allocate(limit_nano=60 * USD, allocation_id="a-x")[0].digest)
-        return credits_of(desk, payer, seller_user)
+        return credits_of(desk, payer, seller_user_id)
 
     monkeypatch.setattr(Allocations, "_credits", slowly)
     allocation, terms = house.allocate(limit_nano=60 * USD, allocation_id="a-x")
