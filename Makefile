@@ -41,7 +41,7 @@ setup: .venv/node ## install Millrace (pinned by hash) and torch (pinned by vers
 demo: .venv/node ## gateway and two nodes on this machine answer one chat (ONCE=1: then stop)
 	@$(BIN)/python -m demo $(if $(filter-out 0,$(ONCE)),--once)
 
-demo-market: .venv/dev ## a house, a seller and a buyer trade one answer, and their books agree (ONCE=1: then stop)
+demo-market: .venv/dev ## a marketplace, a seller and a buyer trade one answer, and their ledgers agree (ONCE=1: then stop)
 	@$(BIN)/python -m demo.market $(if $(filter-out 0,$(ONCE)),--once)
 
 dev: .venv/dev ## gateway and two nodes with readable logs; Ctrl-C stops

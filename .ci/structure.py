@@ -34,8 +34,14 @@ LIMITS = {
     "class names of three or more classes": 5,
     "modules named by a gerund": 15,
     "folders in an import cycle": 0,
+    "lines of pages over 120 columns": 0,
+    "pages of long sentences": 0,
+    "words of docs/architecture.md": 4_600,
 }
 PERCENT_MIN = {f"docstrings that name {kind}": 90 for kind in docstrings.KINDS}
+
+COLUMNS_MAX, SENTENCE_WORDS_MAX = 120, 25
+"""Of a line of a page, and of its average sentence."""
 
 
 def main() -> None:
@@ -56,6 +62,7 @@ def main() -> None:
         ),
         "folders in an import cycle": sum(len(cycle) for cycle in _cycles(trees)),
     }
+    counts |= _pages()
     documented = docstrings.examine({path.relative_to(ROOT): tree for path, tree in trees.items()})
     shares = {f"docstrings that name {kind}": documented.percent(kind) for kind in docstrings.KINDS}
     above = [name for name, count in counts.items() if count > LIMITS[name]]
@@ -69,6 +76,36 @@ def main() -> None:
         verdict = "  BELOW ITS LIMIT" if name in below else ""
         sys.stdout.write(f"{name}: {share} % (at least {PERCENT_MIN[name]} %){verdict}\n")
     sys.exit(bool(above or below))
+
+
+def _pages() -> dict[str, int]:
+    """Counts of what makes pages hard to read; tables, code and links cannot be wrapped and do not count."""
+    pages = {path: path.read_text() for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))}
+    long_lines, long_sentences = 0, 0
+    for text in pages.values():
+        lines = list(_prose(text))
+        long_lines += sum(len(line) > COLUMNS_MAX for line in lines if not re.search(r"!\[|\]\([^)]+\)|://", line))
+        # A list item, a heading and a paragraph end a sentence even if they have no full stop.
+        prose = re.sub(r"\n(?=\s*(?:[-*]|\d+\.) )|\n\s*\n|\n#.*", "\n. ", "\n".join(lines))
+        words = [len(re.findall(r"\w[\w'/.-]*", each)) for each in re.split(r"[.!?][)*_`]*\s", f"{prose}\n")]
+        sentences = [count for count in words if count]
+        long_sentences += bool(sentences) and sum(sentences) > SENTENCE_WORDS_MAX * len(sentences)
+    return {
+        "lines of pages over 120 columns": long_lines,
+        "pages of long sentences": long_sentences,
+        "words of docs/architecture.md": len(pages[ROOT / "docs" / "architecture.md"].split()),
+    }
+
+
+def _prose(text: str) -> Iterator[str]:
+    """The lines of a page without its tables and code; an empty line stands for a block of them."""
+    is_fenced, is_list = False, False
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            is_fenced = not is_fenced
+        is_list = bool(re.match(r"\s*(?:[-*]|\d+\.) ", line)) or (is_list and (not line or line.startswith(" ")))
+        is_code = is_fenced or line.lstrip().startswith(("```", "|")) or (line.startswith("    ") and not is_list)
+        yield "" if is_code else line
 
 
 def _cycles(trees: dict[Path, ast.Module]) -> Iterator[set[str]]:

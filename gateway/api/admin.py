@@ -60,7 +60,7 @@ for part in (people, keys, quotas, audit, me, pauses, model_terms, sales, seller
 
 @router.post("/tokens")
 async def create_token(authority: Operator, request: Request, aside: bool = False) -> dict[str, Any]:
-    """A join token for one machine, and where that machine finds the cluster; with `aside` it joins drained.
+    """Create a join token for one machine, with the cluster's address; with `aside` the machine joins drained.
 
     Raises Conflict if too many join tokens are outstanding.
     """
@@ -76,7 +76,7 @@ async def create_token(authority: Operator, request: Request, aside: bool = Fals
 
 @router.post("/links/measure")
 async def measure_links(authority: Operator) -> dict[str, Any]:
-    """Every link between machines is measured again, a few at a time; the figures come as they are taken."""
+    """Measure every link between machines again, a few at a time, and stream the results."""
     await _write_down(authority, "links.measure", "cluster")
     authority.services.controller.measure_links()
     return {"machines": len(authority.services.controller.topology().members)}
@@ -84,19 +84,19 @@ async def measure_links(authority: Operator) -> dict[str, Any]:
 
 @router.get("/cluster/events")
 async def list_events(services: Admin) -> list[dict[str, Any]]:
-    """What happened in the cluster since this gateway was started, newest first; times in seconds since 1970."""
+    """List events of the cluster since the gateway's start, newest first; times are seconds since 1970."""
     return [asdict(event) for event in services.controller.events()]
 
 
 @router.get("/cluster")
 async def show_cluster(services: Admin) -> dict[str, Any]:
-    """The cluster's machines, layers, links and plan."""
+    """Show the cluster's machines, layers, links and plan."""
     return describe(services.controller.topology())
 
 
 @router.get("/machines")
 async def list_machines(services: Admin) -> list[dict[str, Any]]:
-    """Every machine that was let in; times in seconds since the epoch, `removed_s` 0 for those that may stay."""
+    """List every admitted machine; times are seconds since 1970, `removed_s` is 0 if it is not removed."""
     return [
         {"node": state.record.name, "node_id": state.node_id, "present": state.present} | to_builtins(state.record)
         for state in services.controller.machines()
@@ -105,7 +105,7 @@ async def list_machines(services: Admin) -> list[dict[str, Any]]:
 
 @router.post("/machines/{name}/remove")
 async def remove_machine(authority: Operator, name: Named) -> dict[str, Any]:
-    """Put a machine out at once; its work goes on elsewhere.
+    """Remove a machine at once; its work continues elsewhere.
 
     Raises NotFound if no machine has this name.
     """
@@ -121,7 +121,7 @@ async def remove_machine(authority: Operator, name: Named) -> dict[str, Any]:
 
 @router.post("/machines/{name}/drain")
 async def drain_machine(authority: Operator, name: Named, undo: bool = False) -> dict[str, Any]:
-    """Move a machine's work elsewhere; with `undo` it takes part again.
+    """Drain a machine; with `undo` enable it again.
 
     Raises NotFound if no machine has this name.
     """
@@ -137,7 +137,7 @@ async def drain_machine(authority: Operator, name: Named, undo: bool = False) ->
 
 @router.post("/machines/{name}/rename")
 async def rename_machine(authority: Operator, name: Named, wanted: NewName) -> dict[str, Any]:
-    """Call a machine otherwise than it does itself, wherever it is shown, until it is given its own name again.
+    """Rename a machine wherever it is shown, until its own name is restored.
 
     Raises NotFound if no machine has this name, and Conflict if the new name is taken or `cluster.owners` has
     either name.
@@ -170,7 +170,7 @@ async def _write_down(authority: Authority, action: str, target: str, after: dic
 
 @router.post("/plan")
 async def draft_plan(services: Admin, question: PlanQuestion) -> dict[str, Any]:
-    """What would be planned now, beside the plan that serves. Nothing changes.
+    """Preview a new plan beside the current one. Nothing changes.
 
     Raises NotFound if a named machine or the model is not there.
     """
@@ -183,7 +183,7 @@ async def draft_plan(services: Admin, question: PlanQuestion) -> dict[str, Any]:
 
 @router.get("/requests")
 async def list_requests(services: Admin, limit: Limit = 50) -> list[dict[str, Any]]:
-    """Recent requests, newest first."""
+    """List recent requests, newest first."""
     entries = await asyncio.to_thread(services.request_log.newest, limit)
     return [asdict(entry) for entry in entries]
 

@@ -43,7 +43,7 @@ class NewModel(Body):
 
 @router.post("/advise")
 async def show_advice(authority: Operator, question: ModelQuestion) -> dict[str, Any]:
-    """Every way to have the model answered, the best of them, why, and when own machines pay.
+    """List every option to run a model, the recommended one with its reason, and the break-even of your machines.
 
     Raises NotFound if there is no such model, and RequestInvalid if it cannot be used.
     """
@@ -59,7 +59,7 @@ async def show_advice(authority: Operator, question: ModelQuestion) -> dict[str,
 
 @router.post("/cluster/model")
 async def load_model(authority: Operator, wanted: NewModel) -> StreamingResponse:
-    """Lines of JSON while the model is read: `done_bytes` of `total_bytes`, at the end `model` or `error`.
+    """Load a model and stream lines of JSON: `done_bytes` of `total_bytes`, at the end `model` or `error`.
 
     Whoever hangs up ends it. A cluster has one model for its life: another is not put in its place.
     """

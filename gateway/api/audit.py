@@ -24,7 +24,7 @@ def show_audit(
     before: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
 ) -> dict[str, Any]:
-    """Who administered what, newest first. `next` is the `before` of the next page, null on the last one."""
+    """List actions of admins, newest first. `next` is the `before` of the next page, null on the last one."""
     wanted = Filter(authority.within(organization), action, actor, target, as_ns(since), as_ns(until))
     found = authority.directory.audit.entries(wanted, before_seq=before, limit=limit)
     return {

@@ -53,7 +53,7 @@ _decoder = msgspec.json.Decoder(_Order)
 
 @router.post("")
 async def create_batch(request: Request) -> Json:
-    """Have every line of a file answered within 24 hours."""
+    """Create a batch: every line of a file is answered within 24 hours."""
     batches, caller = await _admitted(request)
     order = decode(_decoder, await read_body(request.scope, request.receive, _BODY_BYTES_MAX))
     batch = await asyncio.to_thread(_create, batches, caller, order)
@@ -65,21 +65,21 @@ async def create_batch(request: Request) -> Json:
 async def list_batches(
     request: Request, limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20, after: Wanted = None
 ) -> Json:
-    """One's own batches, newest first."""
+    """List the caller's batches, newest first."""
     batches, caller = await _admitted(request)
     return page(await asyncio.to_thread(batches.store.newest, owner_of(caller), limit + 1, after), limit)
 
 
 @router.get("/{batch_id}")
 async def get_batch(request: Request, batch_id: Named) -> Json:
-    """How far a batch is, and which files have its answers and errors."""
+    """Show a batch with its progress and its output and error files."""
     batches, caller = await _admitted(request)
     return (await asyncio.to_thread(batches.store.find, owner_of(caller), batch_id)).as_api()
 
 
 @router.post("/{batch_id}/cancel")
 async def cancel_batch(request: Request, batch_id: Named) -> Json:
-    """Start nothing more of a batch; what was answered stays."""
+    """Cancel a batch; its answers stay."""
     batches, caller = await _admitted(request)
     batch = await asyncio.to_thread(batches.store.cancel, owner_of(caller), batch_id)
     batches.wake()

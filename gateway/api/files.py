@@ -25,7 +25,7 @@ _FILES_PAGE_MAX = 10_000
 
 @router.post("")
 async def upload(request: Request) -> Json:
-    """Keep a JSONL file for a batch; it is sent as a form."""
+    """Upload a JSONL file for a batch, as a form."""
     files, owner = await _admitted(request)
 
     form, upload = await read_upload(request.scope, request.receive, lambda: asyncio.to_thread(files.begin, owner))
@@ -48,21 +48,21 @@ async def list_files(
     order: Literal["asc", "desc"] = "desc",
     after: Wanted = None,
 ) -> Json:
-    """One's own files."""
+    """List the caller's files."""
     files, owner = await _admitted(request)
     return page(await asyncio.to_thread(files.listed, owner, limit + 1, after, order, purpose), limit)
 
 
 @router.get("/{file_id}")
 async def get_file(request: Request, file_id: Named) -> Json:
-    """A file's name, size and end."""
+    """Show a file's name, size and expiry."""
     files, owner = await _admitted(request)
     return (await asyncio.to_thread(files.find, owner, file_id)).as_api()
 
 
 @router.get("/{file_id}/content")
 async def get_content(request: Request, file_id: Named) -> FileResponse:
-    """A file's content, byte for byte."""
+    """Download a file's content, byte for byte."""
     files, owner = await _admitted(request)
     file = await asyncio.to_thread(files.find, owner, file_id)
     path = await asyncio.to_thread(files.content, file)

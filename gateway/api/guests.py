@@ -22,7 +22,7 @@ State = Annotated[str | None, Query(max_length=200)]
 
 @router.post("/guest-key")
 async def make_guest_key(authority: Operator) -> dict[str, Any]:
-    """Make a key whose requests are guests, until the next one is made or this gateway restarts."""
+    """Create a key for preemptible market jobs, valid until the next one is created or this gateway restarts."""
     services = authority.services
     folder = services.settings.data_dir
     issued = await asyncio.to_thread(issue_guest_key, services.keys, services.guests, folder, authority.actor)
@@ -37,7 +37,7 @@ async def show_idle(
     version: int | None = None,
     state: State = None,
 ) -> dict[str, Any]:
-    """How idle the gateway is; with `version` not before that has changed, or `wait_s` has passed.
+    """Show how idle the gateway is; with `version`, on the next change or after `wait_s`.
 
     With `state` the agent says how it is itself, for people who look at this gateway.
     """

@@ -69,7 +69,7 @@ def list_keys(
     before: PageCursor = None,
     limit: PageLimit = PAGE_MAX,
 ) -> dict[str, Any]:
-    """The keys that one administers, without their texts, newest first.
+    """List keys that the caller administers, without their secrets, newest first.
 
     `next` is the `before` of the next page, null on the last one.
     """
@@ -78,7 +78,7 @@ def list_keys(
 
 @router.post("")
 def create_key(authority: Manager, wanted: NewKey) -> dict[str, Any]:
-    """Make a key; the answer holds its text, this once."""
+    """Create a key; only this answer has its secret."""
     person = person_of(authority, wanted.user)
     department = _department_of(authority, wanted.department, person)
     terms = KeyTerms(
@@ -104,7 +104,7 @@ def create_key(authority: Manager, wanted: NewKey) -> dict[str, Any]:
 
 @router.patch("/{key}")
 def change_key(authority: Manager, key: Named, wanted: ChangedKey) -> dict[str, Any]:
-    """Change what a key may do; null takes a restriction away."""
+    """Change the restrictions of a key; null removes one."""
     row = _key_of(authority, key)
     given = wanted.model_fields_set
     terms = KeyTerms(
@@ -121,7 +121,7 @@ def change_key(authority: Manager, key: Named, wanted: ChangedKey) -> dict[str, 
 
 @router.post("/{key}/rotate")
 def rotate_key(authority: Manager, key: Named, wanted: Rotation) -> dict[str, Any]:
-    """Give a key a new text; the old one stays valid for the grace time."""
+    """Rotate a key; the old secret stays valid for the grace period."""
     row = _key_of(authority, key)
     _refuse_more_than_own(authority, row.terms, row.lanes)
     return _shown_once(authority.services.keys.rotate(row.key_id, wanted.grace_s, authority.actor))
@@ -129,7 +129,7 @@ def rotate_key(authority: Manager, key: Named, wanted: Rotation) -> dict[str, An
 
 @router.delete("/{key}")
 def revoke_key(authority: Manager, key: Named) -> dict[str, Any]:
-    """End a key for good.
+    """Revoke a key.
 
     Raises NotFound if the key has already ended.
     """

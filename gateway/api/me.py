@@ -34,7 +34,7 @@ Me = Annotated[tuple[Authority, Caller], Depends(_caller)]
 
 @router.get("")
 def show_me(me: Me) -> dict[str, Any]:
-    """Who this key's person is, what the key may do, and every limit that holds for it."""
+    """Show the key's user, its restrictions, and every limit that applies to it."""
     authority, caller = me
     return {
         "person": asdict(authority.directory.people.person(caller.user_id)),
@@ -45,21 +45,21 @@ def show_me(me: Me) -> dict[str, Any]:
 
 @router.get("/keys")
 def show_my_keys(me: Me, before: PageCursor = None, limit: PageLimit = PAGE_MAX) -> dict[str, Any]:
-    """One's own keys, without their texts, newest first; `next` is the `before` of the next page."""
+    """List the caller's keys without their secrets, newest first; `next` is the `before` of the next page."""
     authority, caller = me
     return key_page(authority, None, caller.user_id, before, limit)
 
 
 @router.delete("/keys/{key}")
 def revoke_my_key(me: Me, key: Named) -> dict[str, Any]:
-    """End the key that this is asked with, as after a leak."""
+    """Revoke the key that sends this request, for example after a leak."""
     authority, caller = me
     return {"revoked": revoke_own_key(authority, caller, key)}
 
 
 @router.get("/usage")
 def show_my_usage(me: Me, days: Annotated[int, Query(ge=1, le=366)] = 30) -> list[dict[str, Any]]:
-    """What one has used, by UTC day and model, over the last `days`."""
+    """Show the caller's usage by UTC day and model, over the last `days`."""
     authority, caller = me
     now_ns = time.time_ns()
     with authority.directory.read() as session:

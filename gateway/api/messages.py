@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1/messages", route_class=route_class(error_body))
 
 @router.post("/count_tokens")
 async def count_tokens(request: Request) -> dict[str, int]:
-    """How many tokens a Messages request would have as its prompt."""
+    """Count the prompt tokens of a Messages request."""
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)

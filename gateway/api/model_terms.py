@@ -36,7 +36,7 @@ class NewPrice(Body):
 
 @router.get("/aliases")
 async def list_aliases(authority: Operator) -> list[dict[str, Any]]:
-    """Every alias, with where it was set; one that was set while a gateway ran replaces the settings'."""
+    """List every alias with its source; an alias that was set at run time overrides the settings."""
     services = authority.services
     own = [_of_alias(each) for each in services.model_terms.now.aliases]
     known = {each["alias"] for each in own}
@@ -47,33 +47,33 @@ async def list_aliases(authority: Operator) -> list[dict[str, Any]]:
 
 @router.put("/aliases")
 async def set_alias(authority: Operator, wanted: NewAlias) -> dict[str, Any]:
-    """Let callers name models of any lane by another name, in every gateway of the database."""
+    """Set an alias for models of any lane, in every gateway of the database."""
     terms = authority.services.model_terms
     return _of_alias(await terms.set_alias(wanted.alias, wanted.models, authority.actor))
 
 
 @router.delete("/aliases")
 async def remove_alias(authority: Operator, alias: NameAsked) -> dict[str, str]:
-    """Take an alias away that was set here; one of the settings holds again."""
+    """Remove an alias that was set at run time; an alias of the settings applies again."""
     await authority.services.model_terms.remove_alias(alias, authority.actor)
     return {"removed": alias}
 
 
 @router.get("/prices")
 async def list_own_prices(authority: Operator) -> list[dict[str, Any]]:
-    """The prices that were set while a gateway ran; `millrace prices list` has all."""
+    """List prices that were set at run time; `millrace prices list` has all."""
     return [_of_price(each) for each in authority.services.model_terms.now.prices]
 
 
 @router.put("/prices")
 async def set_price(authority: Operator, wanted: NewPrice) -> dict[str, Any]:
-    """Charge this for a cloud model from the next request on, in every gateway of the house."""
+    """Set the price of a cloud model from the next request on, in every gateway of the database."""
     return _of_price(await set_price_of(authority, wanted))
 
 
 @router.delete("/prices")
 async def remove_price(authority: Operator, model: NameAsked) -> dict[str, str]:
-    """Charge what the settings say again, or the providers' list."""
+    """Restore the price of the settings, or of the providers' list."""
     await authority.services.model_terms.remove_price(model, authority.actor)
     return {"removed": model}
 

@@ -41,19 +41,19 @@ _show = msgspec.json.Decoder(_Show)
 
 @router.get("/version")
 async def version() -> Json:
-    """The version of Ollama's API that is spoken here."""
+    """Show the supported version of Ollama's API."""
     return {"version": API_VERSION, "server": "millrace"}
 
 
 @router.get("/tags")
 async def tags(request: Request) -> Json:
-    """Every model that the key may use."""
+    """List every model that the key may use."""
     return {"models": [_listed(entry) for entry in await _catalogue(request)]}
 
 
 @router.get("/ps")
 async def running(request: Request) -> Json:
-    """The models that are loaded somewhere."""
+    """List loaded models."""
     loaded = [entry for entry in await _catalogue(request) if entry.is_resident]
     more = {"expires_at": _EXPIRES, "size_vram": 0}
     return {"models": [_listed(e) | more | {"context_length": e.context_tokens or 0} for e in loaded]}
@@ -61,7 +61,7 @@ async def running(request: Request) -> Json:
 
 @router.post("/show")
 async def show(request: Request) -> Json:
-    """What a model can do, in Ollama's words.
+    """Show a model's features in Ollama's format.
 
     Raises RequestInvalid if no model is named, and ModelUnknown if the caller may not use it.
     """

@@ -13,18 +13,18 @@ router = APIRouter()
 
 @router.get("/pauses")
 async def list_pauses(authority: Operator) -> list[dict[str, Any]]:
-    """What rests now, since when, and who said so."""
+    """List paused lanes, with time and author."""
     return [asdict(pause) for pause in authority.services.pauses.now]
 
 
 @router.put("/pauses/{name}")
 async def pause(authority: Operator, name: Pausable) -> dict[str, Any]:
-    """Begin nothing new on a lane, or sell nothing, until it is resumed, over restarts, too; what runs goes on."""
+    """Pause a lane or selling until it is resumed, also across restarts; running requests finish."""
     return asdict(await authority.services.pauses.pause(name, authority.actor))
 
 
 @router.delete("/pauses/{name}")
 async def resume(authority: Operator, name: Pausable) -> dict[str, str]:
-    """Let a paused lane, or selling, go on."""
+    """Resume a paused lane, or selling."""
     await authority.services.pauses.resume(name, authority.actor)
     return {"name": name}

@@ -37,7 +37,7 @@ class NewRole(Body):
 
 @router.get("/organizations")
 def list_organizations(authority: Manager) -> list[dict[str, Any]]:
-    """The organizations that one administers."""
+    """List organizations that the caller administers."""
     found = authority.directory.people.organizations()
     return [asdict(one) for one in found if authority.organization_id in (None, one.organization_id)]
 
@@ -56,7 +56,7 @@ def list_people(
     after: PageCursor = None,
     limit: PageLimit = PAGE_MAX,
 ) -> dict[str, Any]:
-    """The people whom one administers, oldest first; with `removed` also those who are gone.
+    """List users whom the caller administers, oldest first; with `removed` also removed ones.
 
     `next` is the `after` of the next page, null on the last one.
     """
@@ -68,7 +68,7 @@ def list_people(
 
 @router.post("/people")
 def add_person(authority: Manager, wanted: NewPerson) -> dict[str, Any]:
-    """Add a person to an organization."""
+    """Add a user to an organization."""
     people = authority.directory.people
     organization = people.organization(wanted.organization or authority.organization_id or "home")
     authority.over(organization.organization_id, f"organization {wanted.organization}")
@@ -96,7 +96,7 @@ def set_role(authority: Manager, user: Named, wanted: NewRole) -> dict[str, Any]
 
 @router.delete("/people/{user}")
 def remove_person(authority: Manager, user: Named) -> dict[str, Any]:
-    """Remove a user: keys and sessions end; the account and what it has used stay."""
+    """Remove a user and revoke keys and sessions; account and usage stay."""
     person_of(authority, user)
     authority.directory.people.remove(user, authority.actor)
     authority.services.keys.catch_up()

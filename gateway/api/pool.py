@@ -32,13 +32,13 @@ class ScanQuestion(Body):
 
 @router.get("")
 async def list_backends(authority: Operator) -> list[dict[str, Any]]:
-    """Every backend with its state, models and queue; without its key."""
+    """List every backend with its state, models and queue, without its key."""
     return [backend.as_data() for backend in _lane(authority).pool.backends()]
 
 
 @router.post("/backends")
 async def add_backend(authority: Operator, backend: PoolBackend) -> dict[str, Any]:
-    """Take a backend into the pool, now and after a restart; answers when it has been asked once."""
+    """Add a backend to the pool, also across restarts; answers after its first probe."""
     pool = _lane(authority).pool
     pool.refuse_adding(backend)
     await _write_down(authority, "pool.add", backend.name)
@@ -47,7 +47,7 @@ async def add_backend(authority: Operator, backend: PoolBackend) -> dict[str, An
 
 @router.post("/backends/{name}/remove")
 async def remove_backend(authority: Operator, name: Named) -> dict[str, Any]:
-    """Take a backend out at once; requests that run there go on."""
+    """Remove a backend at once; its running requests finish."""
     pool = _lane(authority).pool
     pool.refuse_removing(name)
     await _write_down(authority, "pool.remove", name)
@@ -68,7 +68,7 @@ async def drain_backend(
 
 @router.post("/scan")
 async def scan_hosts(authority: Operator, question: ScanQuestion) -> dict[str, Any]:
-    """Servers of models at those hosts, or announced in this network, each with the entry that would add it.
+    """Scan hosts, or announcements in this network, for model servers; each result has the entry that adds it.
 
     Raises RequestInvalid if there is neither a host nor `mdns`.
     """

@@ -34,7 +34,7 @@ def list_quotas(
     offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
     limit: PageLimit = PAGE_MAX,
 ) -> dict[str, Any]:
-    """Limits of the organizations that one administers, by scope.
+    """List limits of the organizations that the caller administers, by scope.
 
     `next` is the `offset` of the next page, null on the last one.
     """
@@ -46,7 +46,7 @@ def list_quotas(
 
 @router.put("")
 def set_quota(authority: Manager, wanted: NewQuota) -> dict[str, Any]:
-    """Set a limit, instead of the one with the same scope, measure, span and model."""
+    """Set a limit; it replaces the one with the same scope, measure, span and model."""
     quota = parse_quota(wanted.scope, wanted.measure, wanted.amount, wanted.span, wanted.model)
     refuse_own(authority, quota.scope)
     authority.directory.quotas.set(quota, authority.actor)
@@ -62,7 +62,7 @@ def remove_quota(
     span: Span | None = None,
     model: Wanted = None,
 ) -> dict[str, Any]:
-    """Take a limit away."""
+    """Remove a limit."""
     quota = parse_quota(scope, measure, "0", span, model)
     refuse_own(authority, scope)
     authority.directory.quotas.remove(quota, authority.actor)

@@ -25,18 +25,22 @@ from gateway.api.marketplace.relay import relay_router
 
 _HEAD = """# Every route
 
-Made by `python -m gateway.api.reference` from what the gateway says of its routes; a test compares them. How to
-use those under `/v1`, and every error: [apps.md](apps.md). Money in detail:
+`python -m gateway.api.reference` generates this page from the routes of the gateway, and a test compares it. How
+to use the routes under `/v1`, and every error: [apps.md](apps.md). Money in detail:
 [operations.md](operations.md#accounting-api).
 
-**Who.** *Anybody* needs no key. *Any key* is a valid one as `Authorization: Bearer mr-...` (under `/v1` also as
-`x-api-key`), which sees what is its person's own. *Admins* are people with that role whose key was made with
-`--admin`, over their own organization; *operators* are those of the organization `home`, and the machine's own
-command line, which both may do everything below them. A *seller's session* is a token that a seller's agent gets
-by its signature.
+**Who may call.**
 
-**Takes.** The query stands behind `?`, the fields of a JSON body in braces; `*` marks what must be given. Where
-*Idempotency-Key* stands that header is required.
+- *Anybody*: no key is needed.
+- *Any key*: a valid key as `Authorization: Bearer mr-...`, under `/v1` also as `x-api-key`. It gives access to
+  the data of its own user.
+- *Admins*: users with this role and a key made with `--admin`, for their own organization.
+- *Operators*: admins of the organization `home`, and the machine's own command line. Both have all the rights
+  above.
+- *Seller's session*: a token that a seller's agent gets by its signature.
+
+**Takes.** The query is shown after `?`, the fields of a JSON body in braces. A `*` marks what is required. Where
+the column says *Idempotency-Key*, this header is required.
 """
 
 ANYBODY, KEY, ADMINS, OPERATORS = "anybody", "any key", "admins", "operators"
@@ -49,15 +53,15 @@ _RANKS = (OPERATORS, ADMINS, KEY)
 
 _GROUPS = (
     (
-        "Watching",
-        "for balancers and Prometheus; keep them inside with the proxy",
+        "Monitoring",
+        "for balancers and Prometheus; block them at a public proxy",
         ("/healthz", "/readyz", "/metrics"),
     ),
-    ("OpenAI, Anthropic, ranking", "asked by apps", ("/v1/", "/v2/", "/rerank")),
-    ("Ollama", "asked by Ollama's clients", ("/api/",)),
+    ("OpenAI, Anthropic, ranking", "for apps", ("/v1/", "/v2/", "/rerank")),
+    ("Ollama", "for Ollama's clients", ("/api/",)),
     ("Accounting", "money and usage, as decimal strings in USD", ("/accounting/",)),
-    ("Administration", "what the command line and the console do", ("/admin/",)),
-    ("Market", "at a house; the protocol is in [market.md](market.md)", ("/market/",)),
+    ("Administration", "the same functions as in the command line and the console", ("/admin/",)),
+    ("Market", "at a marketplace; the protocol is in [market.md](market.md)", ("/market/",)),
 )
 
 
@@ -87,49 +91,49 @@ _TAKEN = {
     "POST /v1/batches": (
         "`{input_file_id*, endpoint*, completion_window*, metadata, output_expires_after}`; the window is `24h`"
     ),
-    "POST /v1/messages/count_tokens": "as Anthropic has it",
-    "POST /v1/responses/input_tokens": "as OpenAI has it",
-    "POST /api/show": "as Ollama has it",
-    "POST /market/v1/jobs/{errand_id}/answer": "a part, in MessagePack",
-    "POST /market/v1/relay/{seller}/{path}": "what the seller would get",
+    "POST /v1/messages/count_tokens": "as at Anthropic",
+    "POST /v1/responses/input_tokens": "as at OpenAI",
+    "POST /api/show": "as at Ollama",
+    "POST /market/v1/jobs/{errand_id}/answer": "a part of the answer, in MessagePack",
+    "POST /market/v1/relay/{seller}/{path}": "the request to the seller",
 }
-_OPENAI, _ANTHROPIC, _OLLAMA = "as OpenAI has it", "as Anthropic has it", "as Ollama has it"
-_OPENAIS_FORM, _RANKING, _PACKED = "OpenAI's form", "as Jina and Cohere have it", "MessagePack"
+_OPENAI, _ANTHROPIC, _OLLAMA = "as at OpenAI", "as at Anthropic", "as at Ollama"
+_OPENAIS_FORM, _RANKING, _PACKED = "OpenAI's form", "as at Jina and Cohere", "MessagePack"
 # By method, who may, and path: what has no framework that could be asked.
 _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
     ("GET", ANYBODY): {
         "/healthz": ("The process lives.", ""),
-        "/readyz": ("The models that it was started with will be answered; else 503 and why.", ""),
-        "/metrics": ("Figures for Prometheus.", ""),
+        "/readyz": ("Requests for the models of the start will be answered; otherwise 503 with the reason.", ""),
+        "/metrics": ("Metrics for Prometheus.", ""),
     },
     ("GET", KEY): {
-        "/v1/models": ("The models that the key may use, with lanes, abilities and context.", ""),
-        "/v1/models/{name}": ("One model of them.", ""),
+        "/v1/models": ("List the models that the key may use, with lanes, features and context.", ""),
+        "/v1/models/{name}": ("Show one of these models.", ""),
     },
     ("POST", KEY): {
         "/v1/chat/completions": ("Answer a chat, whole or streamed.", _OPENAI),
-        "/v1/completions": ("Go on with a text.", _OPENAI),
-        "/v1/embeddings": ("Texts as vectors.", _OPENAI),
-        "/v1/moderations": ("Whether a text is harmful.", _OPENAI),
-        "/v1/images/generations": ("Paint a picture.", _OPENAI),
-        "/v1/images/edits": ("Edit a picture.", _OPENAIS_FORM),
-        "/v1/images/variations": ("Paint a picture like one.", _OPENAIS_FORM),
-        "/v1/audio/speech": ("Say a text.", _OPENAI),
-        "/v1/audio/transcriptions": ("Write down what is said.", _OPENAIS_FORM),
-        "/v1/audio/translations": ("Write down in English what is said.", _OPENAIS_FORM),
-        "/v1/responses": ("Answer with items, stored unless told otherwise.", _OPENAI),
+        "/v1/completions": ("Continue a text.", _OPENAI),
+        "/v1/embeddings": ("Embed texts as vectors.", _OPENAI),
+        "/v1/moderations": ("Check whether a text is harmful.", _OPENAI),
+        "/v1/images/generations": ("Generate an image.", _OPENAI),
+        "/v1/images/edits": ("Edit an image.", _OPENAIS_FORM),
+        "/v1/images/variations": ("Generate a variation of an image.", _OPENAIS_FORM),
+        "/v1/audio/speech": ("Convert text to speech.", _OPENAI),
+        "/v1/audio/transcriptions": ("Transcribe audio.", _OPENAIS_FORM),
+        "/v1/audio/translations": ("Translate audio into English text.", _OPENAIS_FORM),
+        "/v1/responses": ("Answer with items, stored by default.", _OPENAI),
         "/v1/messages": ("Answer a chat of Anthropic's clients, whole or streamed.", _ANTHROPIC),
-        "/v1/rerank": ("Documents in the order in which they answer a query.", _RANKING),
+        "/v1/rerank": ("Rank documents by relevance to a query.", _RANKING),
         "/v2/rerank": ("The same, for Cohere's newer clients.", _RANKING),
-        "/rerank": ("The same, for clients that ask without a version.", _RANKING),
-        "/api/chat": ("Answer a chat; without messages load the model, or put it away.", _OLLAMA),
-        "/api/generate": ("Go on with a text; without a prompt load the model, or put it away.", _OLLAMA),
-        "/api/embed": ("Texts as vectors.", _OLLAMA),
-        "/api/embeddings": ("One text as a vector.", _OLLAMA),
+        "/rerank": ("The same, for clients without a version in the path.", _RANKING),
+        "/api/chat": ("Answer a chat; without messages load or unload the model.", _OLLAMA),
+        "/api/generate": ("Continue a text; without a prompt load or unload the model.", _OLLAMA),
+        "/api/embed": ("Embed texts as vectors.", _OLLAMA),
+        "/api/embeddings": ("Embed one text as a vector.", _OLLAMA),
     },
     ("POST", ANYBODY): {
-        "/market/v1/gossip/digest": ("Compare which signed records either side knows.", _PACKED),
-        "/market/v1/gossip/records": ("Tell signed records.", _PACKED),
+        "/market/v1/gossip/digest": ("Compare which signed records each side has.", _PACKED),
+        "/market/v1/gossip/records": ("Send signed records.", _PACKED),
     },
 }
 

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @router.get("/{response_id}")
 async def get_response(request: Request, response_id: str, stream: bool = False) -> Response:
-    """A stored response of one's own.
+    """Show one of the caller's stored responses.
 
     Raises RequestInvalid for `stream`.
     """
@@ -33,7 +33,7 @@ async def get_response(request: Request, response_id: str, stream: bool = False)
 
 @router.delete("/{response_id}")
 async def delete_response(request: Request, response_id: str) -> Json:
-    """Forget a stored response."""
+    """Delete a stored response."""
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     await services.responses.remove(owner_of(caller), response_id)
@@ -42,7 +42,7 @@ async def delete_response(request: Request, response_id: str) -> Json:
 
 @router.post("/{response_id}/cancel")
 async def cancel_response(request: Request, response_id: str) -> Json:
-    """Always refused: nothing runs in the background here, and a caller that hangs up has cancelled.
+    """Always refused: there are no background responses, and a caller cancels by hanging up.
 
     Raises RequestInvalid in every case.
     """
@@ -58,7 +58,7 @@ async def list_input_items(
     order: Literal["asc", "desc"] = "desc",
     after: Annotated[str | None, Query(max_length=256)] = None,
 ) -> Json:
-    """What was said in a stored response's request, a page at a time.
+    """List the input items of a stored response, page by page.
 
     Raises NotFound if the response has no item `after`.
     """
@@ -78,7 +78,7 @@ async def list_input_items(
 
 @router.post("/input_tokens")
 async def count_input_tokens(request: Request) -> Json:
-    """How many tokens a Responses request would have as its prompt."""
+    """Count the prompt tokens of a Responses request."""
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)

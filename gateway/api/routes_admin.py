@@ -34,7 +34,7 @@ class RouteQuestion(Body):
 
 @router.post("/explain")
 async def explain_route(authority: Operator, question: RouteQuestion) -> dict[str, Any]:
-    """The candidates with every term of the formula, best first, and what was ruled out by which rule."""
+    """Simulate routing: candidates with every term of the formula, best first, and what each rule ruled out."""
     caller = await _caller(authority, question.key)
     call = _call(question.request, caller)
     decision = authority.services.router.explain(caller, call)
@@ -43,7 +43,7 @@ async def explain_route(authority: Operator, question: RouteQuestion) -> dict[st
 
 @router.get("/accuracy")
 async def show_accuracy(authority: Operator) -> dict[str, dict[str, float]]:
-    """By backend: the median error of predicted seconds, and as a share of what was seen."""
+    """Show the median error of predicted seconds by backend, absolute and relative to the measured time."""
     return authority.services.router.accuracy()
 
 

@@ -15,7 +15,7 @@ router = APIRouter()
 
 @router.get("/market/sellers")
 async def show_sellers(operator: Operator) -> dict[str, Any]:
-    """Sellers as the buyer saw them last, and what was looked at of each; no model is vouched for.
+    """List known sellers with their audits; no audit proves a model.
 
     Raises NotFound if this gateway does not buy on the market.
     """

@@ -1,6 +1,7 @@
 """The command line as a page of documentation: `python -m gateway.cli.reference > docs/commands.md`."""
 
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -26,6 +27,7 @@ after 15 minutes. Every command except `millrace version` takes `--data-dir`, th
 | 4 | rejected by a rule, a role, a balance or the user |
 """
 
+_COLUMNS = 120
 _EVERYWHERE = ("help", "data_dir", "as_json")
 _EXAMPLE = re.compile(r"\s*Example: (?P<example>millrace .+)\Z")
 
@@ -55,7 +57,8 @@ def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:
     text = " ".join((command.help or "").split())
     found = _EXAMPLE.search(text)
     yield f"## `{words}`\n"
-    yield f"{text[: found.start()] if found else text}\n"
+    told = text[: found.start()] if found else text
+    yield textwrap.fill(told, _COLUMNS, break_long_words=False, break_on_hyphens=False) + "\n"
     if found:
         yield f"    {found['example']}\n"
     if shown:

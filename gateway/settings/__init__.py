@@ -108,7 +108,7 @@ class Settings(BaseSettings):
 
     data_dir: WholePath = Field(
         default_factory=lambda: default_data_dir(),
-        description="Folder of everything kept; ~/.local/share/millrace by default.",
+        description="Data directory; ~/.local/share/millrace by default.",
     )
     server: ServerSettings = ServerSettings()
     database: DatabaseSettings = DatabaseSettings()

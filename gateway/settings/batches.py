@@ -7,23 +7,25 @@ from runtime.settings import Section
 
 class BatchesSettings(Section):
     concurrency: int = Field(
-        8, ge=0, description="Most requests of batches answered at once; 0 pauses all batches."
+        8, ge=0, description="Maximum number of concurrent requests of batches; 0 pauses all batches."
     )
     per_backend_max: int = Field(
         4,
         ge=1,
-        description="A backend with this many requests, or all but one of its slots, gets none of a batch.",
+        description="A backend with this number of requests, or with one free slot, gets no requests of a batch.",
     )
     wait_s: float = Field(
-        0.5, ge=0, description="Predicted wait from which an own machine is too busy for batches, in seconds."
+        0.5,
+        ge=0,
+        description="Predicted wait from which one of your machines is too busy for batches, in seconds.",
     )
-    retries_max: int = Field(
-        4, ge=0, description="How often a request of a batch is tried again after a 429 or 5xx."
+    retries_max: int = Field(4, ge=0, description="Number of retries of a request of a batch after a 429 or 5xx.")
+    lines_max: int = Field(50_000, ge=1, description="Maximum number of requests in a batch.")
+    per_person_max: int = Field(50, ge=1, description="Maximum number of unfinished batches of one user.")
+    file_bytes_max: int = Field(200 * 2**20, ge=1024, description="Maximum size of an uploaded file, in bytes.")
+    files_per_person_max: int = Field(1000, ge=1, description="Maximum number of files of one user.")
+    person_bytes_max: int = Field(2 * 2**30, ge=1024, description="Maximum size of one user's files, in bytes.")
+    disk_bytes_max: int = Field(
+        10 * 2**30, ge=1024, description="Maximum size of all files, in bytes; then no file is added."
     )
-    lines_max: int = Field(50_000, ge=1, description="Most requests in a batch.")
-    per_person_max: int = Field(50, ge=1, description="Most unfinished batches of one person.")
-    file_bytes_max: int = Field(200 * 2**20, ge=1024, description="Largest uploaded file, in bytes.")
-    files_per_person_max: int = Field(1000, ge=1, description="Most files of one person.")
-    person_bytes_max: int = Field(2 * 2**30, ge=1024, description="Most bytes of one person's files.")
-    disk_bytes_max: int = Field(10 * 2**30, ge=1024, description="Most bytes of all files; then nothing is added.")
     days_max: int = Field(30, ge=1, description="How long files and ended batches are kept, in days.")

@@ -10,20 +10,25 @@ from runtime.settings import Section
 class CacheSettings(Section):
     answers: Literal["off", "deterministic", "all"] = Field(
         "off",
-        description="Which answers are kept: none, those to requests that ask for no chance "
-        "(temperature 0, a seed, embeddings), or all.",
+        description=(
+            "Cached answers: none, those of deterministic requests (temperature 0, a seed, embeddings), or all."
+        ),
     )
     coalesce: bool = Field(
-        True, description="Requests without chance that are the same and arrive together are answered by one."
+        True, description="Answer identical deterministic requests that arrive together by one request upstream."
     )
-    entries_max: int = Field(10_000, ge=1, description="Most answers kept in one gateway process.")
-    bytes_max: int = Field(64 * 2**20, ge=2**16, description="Most bytes of answers kept in one gateway process.")
-    lasts_s: int = Field(3600, ge=1, description="How long an answer is kept, in seconds.")
+    entries_max: int = Field(10_000, ge=1, description="Maximum number of cached answers in one gateway process.")
+    bytes_max: int = Field(
+        64 * 2**20, ge=2**16, description="Maximum size of cached answers in one gateway process, in bytes."
+    )
+    lasts_s: int = Field(3600, ge=1, description="How long an answer is cached, in seconds.")
     semantic_model: str | None = Field(
         None,
-        description="Embedding model of an own lane that finds answers to questions of the same meaning; "
-        "without one only the same request finds its answer.",
+        description=(
+            "Embedding model on your machines that finds cached answers to questions of the "
+            "same meaning; by default only identical requests match."
+        ),
     )
     similarity_min: float = Field(
-        0.97, gt=0, le=1, description="Least cosine of two questions that are taken for the same."
+        0.97, gt=0, le=1, description="Minimum cosine similarity of two questions with the same meaning."
     )

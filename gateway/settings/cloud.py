@@ -14,23 +14,33 @@ _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "http
 
 class CloudModel(Section):
     model: str = Field(description="litellm's name of the model, provider first: openai/gpt-4o-mini.")
-    key: str | None = Field(None, description="Name of the key in the keys file; the provider's usual one else.")
-    base_url: str | None = Field(None, description="Other address than the provider's own.")
+    key: str | None = Field(
+        None, description="Name of the key in the keys file; by default the provider's usual one."
+    )
+    base_url: str | None = Field(None, description="Address in place of the provider's own.")
     prompt_usd_per_mtok: str | None = Field(None, description="Price of a million prompt tokens, as text.")
     completion_usd_per_mtok: str | None = Field(None, description="Price of a million completion tokens, as text.")
     max_output_tokens: int | None = Field(
         None,
         ge=1,
-        description="Longest answer; sizes the money hold of a request that names no limit, and is its.",
+        description=(
+            "Longest answer, in tokens: the limit, and the size of the hold, of a request without a limit."
+        ),
     )
     clearance: Literal["public", "internal"] = Field(
-        "public", description="Most private label that may go there: internal for a provider under contract."
+        "public", description="Maximum data label: internal for a provider under contract."
     )
-    region: str | None = Field(None, max_length=80, description="Where it computes, for rules and preferences.")
-    quantization: str | None = Field(None, max_length=40, description="Of its weights, for preferences.")
-    keeps_data: bool = Field(False, description="Whether the provider keeps what is sent.")
-    parameters: dict[str, str] = Field({}, description="Further litellm arguments, as api_version.")
-    secret_parameters: dict[str, str] = Field({}, description="litellm argument -> name in the keys file.")
+    region: str | None = Field(
+        None, max_length=80, description="Region where it computes, for rules and preferences."
+    )
+    quantization: str | None = Field(
+        None, max_length=40, description="Quantization of its weights, for preferences."
+    )
+    keeps_data: bool = Field(False, description="Whether the provider stores requests.")
+    parameters: dict[str, str] = Field({}, description="Further litellm arguments, e.g. api_version.")
+    secret_parameters: dict[str, str] = Field(
+        {}, description="Further keys: litellm argument -> name in the keys file."
+    )
 
     @field_validator("prompt_usd_per_mtok", "completion_usd_per_mtok")
     @classmethod
@@ -64,19 +74,19 @@ class CloudSettings(Section):
         examples=['{"fast": {"model": "openai/gpt-4o-mini", "key": "OPENAI_API_KEY"}}'],
     )
     keys_file: WholePath | None = Field(
-        None, description="NAME=VALUE lines, mode 0600; read by the cloud worker alone."
+        None, description="File of NAME=VALUE lines, mode 0600; only the cloud worker reads it."
     )
     proxies: dict[str, str] = Field(
         default_factory=lambda: {name: os.environ[name] for name in _PROXY_VARIABLES if name in os.environ},
-        description="HTTPS_PROXY and the like for the cloud worker; those of the environment by default.",
+        description="HTTPS_PROXY and similar variables of the cloud worker; by default those of the environment.",
         examples=['{"HTTPS_PROXY": "http://proxy:3128"}'],
     )
     first_byte_s: float = Field(
-        120.0, gt=0, le=3600, description="Patience for the first byte of a provider's stream, in seconds."
+        120.0, gt=0, le=3600, description="Timeout for the first byte of a provider's stream, in seconds."
     )
     silence_s: float = Field(
-        60.0, gt=0, le=3600, description="Patience between two events of a provider's stream, in seconds."
+        60.0, gt=0, le=3600, description="Timeout between two events of a provider's stream, in seconds."
     )
     total_s: float = Field(
-        900.0, gt=0, le=43_200, description="The longest that a provider's answer may take, in seconds."
+        900.0, gt=0, le=43_200, description="Maximum duration of a provider's answer, in seconds."
     )

@@ -19,46 +19,53 @@ ModelName = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_
 
 
 class ClusterSettings(Section):
-    model: str | None = Field(None, description="Model to split: a local folder or a Hugging Face id.")
+    model: str | None = Field(None, description="Model of the cluster: a local folder or a Hugging Face ID.")
     served_name: ModelName | None = Field(
         None,
-        description="Name by which callers ask for the model; by default its folder's or its Hugging Face id.",
+        description="Name by which callers ask for the model; by default its folder name or Hugging Face ID.",
     )
     embedding_model: str | None = Field(
-        None, description="Model for embeddings, whole on one machine: a local folder or a Hugging Face id."
+        None, description="Model for embeddings, whole on one machine: a local folder or a Hugging Face ID."
     )
-    nodes: int = Field(0, ge=0, le=64, description="How many nodes to start on this machine.")
+    nodes: int = Field(0, ge=0, le=64, description="Number of nodes to start on this machine.")
     host: str | None = Field(None, description="Address where nodes connect; the server's host by default.")
     port: int = Field(0, ge=0, le=65535, description="Port where nodes connect; 0 is the HTTP port + 1 if free.")
     precision: Literal["fp32", "bf16", "fp16", "int8", "int4"] | None = Field(
-        None, description="Pinned precision; without one the widest that fits. int8 is fastest on most CPUs."
+        None, description="Pinned precision; by default the highest that fits. int8 is fastest on most CPUs."
     )
     context_tokens: int | None = Field(
         None,
         ge=64,
-        description="Longest prompt with its answer, in tokens; "
-        "without one the model's, less where memory is short.",
+        description=(
+            "Maximum length of prompt and answer, in tokens; by default the model's, less if memory is short."
+        ),
     )
-    slots: int = Field(32, ge=1, le=1024, description="Most sequences in the running batch.")
+    slots: int = Field(32, ge=1, le=1024, description="Maximum number of sequences in the running batch.")
     stages_min: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="Fewest stages, where machines are there; by default as many as local nodes.",
+        description=(
+            "Minimum number of stages, if there are enough machines; by default the number of local nodes."
+        ),
     )
     goal: Literal["throughput", "latency"] = Field(
         "throughput",
-        description="Plan for the most tokens per second, or for the least time per token of one stream.",
+        description="Plan for total throughput, or for the time per token of one stream.",
     )
-    speculation: bool = Field(True, description="Draft from the text itself where that makes answers faster.")
+    speculation: bool = Field(True, description="Draft tokens from the text itself if that makes answers faster.")
     owners: tuple[str, ...] = Field(
         (),
-        description="The only nodes that may hold the embedding, the first and the last layers: ids, "
-        "their first 6 digits or more, or names.",
+        description=(
+            "Only these nodes may hold the embedding, the first and the last layers: IDs, "
+            "their first 6 digits or more, or names."
+        ),
         examples=['["3f6c0d", "desk"]'],
     )
-    owner_layers: int = Field(1, ge=1, le=1024, description="How many first and last layers stay with the owners.")
-    discovery: bool = Field(
-        True, description="Announce the nodes' port by mDNS where others can reach it; look for it when joining."
+    owner_layers: int = Field(
+        1, ge=1, le=1024, description="Number of first and last layers that stay with the owners."
     )
-    memory_share: float = Field(1.0, gt=0, le=1, description="Part of free memory that local nodes may fill.")
+    discovery: bool = Field(
+        True, description="Announce the nodes' port by mDNS if others can reach it; use mDNS when joining."
+    )
+    memory_share: float = Field(1.0, gt=0, le=1, description="Share of free memory that local nodes may use.")

@@ -17,20 +17,23 @@ def _is_member_url(url: str) -> str:
 
 class CoordinationSettings(Section):
     kind: Literal["database", "etcd"] = Field(
-        "database", description="What gateways that share a PostgreSQL agree through: that, or an etcd of yours."
+        "database",
+        description=(
+            "Coordination of gateways that share a PostgreSQL: through that database, or through your etcd."
+        ),
     )
     etcd_urls: tuple[Annotated[str, AfterValidator(_is_member_url)], ...] = Field(
-        (), max_length=9, description='Its members, as JSON: `["http://10.0.0.1:2379"]`.'
+        (), max_length=9, description='Members of etcd, as JSON: `["http://10.0.0.1:2379"]`.'
     )
-    etcd_ca: WholePath | None = Field(None, description="PEM file of the authority that signs its certificates.")
+    etcd_ca: WholePath | None = Field(
+        None, description="PEM file of the authority that signs etcd's certificates."
+    )
     etcd_certificate: WholePath | None = Field(
-        None, description="PEM of this gateway's certificate and key, where etcd asks for one."
+        None, description="PEM file of this gateway's certificate and key, if etcd requires one."
     )
-    prefix: str = Field(
-        "millrace", pattern=r"^[\w.-]+$", description="What the names of all our keys in etcd begin with."
-    )
+    prefix: str = Field("millrace", pattern=r"^[\w.-]+$", description="Prefix of all keys in etcd.")
     timeout_s: float = Field(
-        3.0, ge=0.5, le=30, description="Patience with one member of etcd, in seconds; then another one is asked."
+        3.0, ge=0.5, le=30, description="Timeout of one member of etcd, in seconds; then another one is used."
     )
 
     @model_validator(mode="after")

@@ -14,41 +14,39 @@ HOW_TO_MAKE_ONE = "`openssl rand -hex 32` makes one"
 
 class IdentitySettings(Section):
     secret: SecretStr | None = Field(
-        None, description="What keys are hashed with; the same for all gateways of one database."
+        None, description="Secret with which keys are hashed; the same for all gateways of one database."
     )
     secret_file: WholePath | None = Field(
-        None, description="File with that secret, mode 0600; without either the data folder has one of its own."
+        None, description="File with that secret, mode 0600; by default a file in the data folder."
     )
     wrong_keys_per_minute: int = Field(
         60, ge=1, description="Wrong keys that one address may send in a minute; more get a 429."
     )
     wrong_passwords_per_minute: int = Field(
-        10, ge=1, description="Wrong passwords that may be tried for one user name in a minute; more get a 429."
+        10, ge=1, description="Wrong passwords for one user name in a minute; more get a 429."
     )
-    session_hours: int = Field(
-        12, ge=1, le=24 * 30, description="How long a sign-in to the console lasts, in hours."
-    )
+    session_hours: int = Field(12, ge=1, le=24 * 30, description="Duration of a console session, in hours.")
     public_url: str | None = Field(
-        None, description="The gateway's address as browsers see it, where a proxy stands before it."
+        None, description="The gateway's address for browsers, if a proxy is in front of it."
     )
-    oidc_issuer: str | None = Field(None, description="OpenID Connect provider; without one only keys sign in.")
-    oidc_client_id: str = Field("", description="This gateway's client id at the provider.")
+    oidc_issuer: str | None = Field(None, description="OpenID Connect provider; none by default.")
+    oidc_client_id: str = Field("", description="This gateway's client ID at the provider.")
     oidc_client_secret: SecretStr | None = Field(None, description="Its client secret; public clients have none.")
     oidc_client_secret_file: WholePath | None = Field(
         None, description="File with the client secret, instead of the secret itself."
     )
     oidc_scopes: tuple[str, ...] = Field(
-        ("openid", "email", "profile"), description="Scopes asked for; openid is always among them."
+        ("openid", "email", "profile"), description="Requested scopes; openid is always included."
     )
     oidc_allowed_domains: tuple[str, ...] = Field(
         (), description="Domains of verified e-mail addresses that may sign in; empty for all."
     )
-    oidc_auto_create: bool = Field(False, description="Whether an unknown person who signs in becomes a member.")
-    oidc_organization: str = Field("home", description="Name of the organization that such a person joins.")
-    oidc_role_claim: str = Field("groups", description="Claim of the ID token that oidc_roles looks at.")
+    oidc_auto_create: bool = Field(False, description="Whether an unknown user who signs in becomes a member.")
+    oidc_organization: str = Field("home", description="ID of the organization that such a user joins.")
+    oidc_role_claim: str = Field("groups", description="Claim of the ID token that oidc_roles maps.")
     oidc_roles: dict[str, Role] = Field(
         {},
-        description="Role by value of that claim; where any is set, each sign-in sets the person's role.",
+        description="Role by value of that claim; if any is set, each sign-in sets the user's role.",
         examples=['{"millrace-admins": "admin"}'],
     )
 

@@ -21,11 +21,9 @@ def _is_redis_url(url: SecretStr) -> SecretStr:
 
 class RedisSettings(Section):
     url: Annotated[SecretStr, AfterValidator(_is_redis_url)] | None = Field(
-        None, description="Redis that several gateways share limits through; without one this gateway is alone."
+        None, description="Redis through which several gateways share limits; without one this gateway is alone."
     )
-    prefix: str = Field(
-        "millrace", pattern=r"^[\w.-]+$", description="What the names of all our keys in Redis begin with."
-    )
+    prefix: str = Field("millrace", pattern=r"^[\w.-]+$", description="Prefix of all keys in Redis.")
     timeout_s: float = Field(
-        0.25, gt=0, le=5, description="Patience for an answer of Redis, in seconds; then limits go on without it."
+        0.25, gt=0, le=5, description="Timeout of Redis, in seconds; then limits continue without it."
     )

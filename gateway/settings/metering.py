@@ -37,21 +37,21 @@ class TokenizerFile(Section):
 class MeteringSettings(Section):
     tokenizers: dict[str, TokenizerFile] = Field(
         {},
-        description="Tokenizers to count delivered text with, by the name that callers use for the model.",
+        description="Tokenizers that count delivered text, by the name that callers use for the model.",
         examples=['{"fast": {"path": "/models/fast/tokenizer.json", "sha256": "..."}}'],
     )
     check_ratio: float = Field(
-        0.01, ge=0, le=1, description="Share of answers whose backend's count is checked, with a tokenizer known."
+        0.01, ge=0, le=1, description="Share of answers whose backend's count is checked, if a tokenizer is known."
     )
 
 
 class CostsSettings(Section):
     electricity_usd_per_kwh: Usd = Field("0.30", description="Price of a kilowatt-hour, as text.")
-    machine_usd: Usd = Field("0.00", description="What a machine cost, as text; spread over its life.")
-    life_years: float = Field(4.0, gt=0, le=50, description="How many years a machine lasts.")
-    watts: int = Field(60, ge=0, le=1_000_000, description="Power of a machine at work, where none is measured.")
+    machine_usd: Usd = Field("0.00", description="Purchase price of a machine, as text, spread over its life.")
+    life_years: float = Field(4.0, gt=0, le=50, description="Life of a machine, in years.")
+    watts: int = Field(60, ge=0, le=1_000_000, description="Power of a machine at work, if it is not measured.")
     watts_idle: int = Field(
-        0, ge=0, le=1_000_000, description="Power that it draws anyway, and work is not charged."
+        0, ge=0, le=1_000_000, description="Power of an idle machine, which is not counted as work."
     )
     read_power: bool = Field(True, description="Whether the gateway's own machine is measured (RAPL, NVML).")
     machines: dict[str, Annotated[int, Field(ge=0, le=1_000_000)]] = Field(
@@ -61,7 +61,7 @@ class CostsSettings(Section):
     )
     compared_with: dict[str, str] = Field(
         {},
-        description="Cloud model that one of own machines is compared with: a configured name, or litellm's.",
+        description="Cloud model for the comparison with your machines: a configured name, or litellm's.",
         examples=['{"llama-70b": "groq/llama-3.3-70b-versatile"}'],
     )
 

@@ -16,7 +16,9 @@ _CENT_NANO = 10**7
 class PaymentsSettings(Section):
     secret_key: SecretStr | None = Field(
         None,
-        description="Stripe's secret or restricted key; it alone says whether money is real. None: no payments.",
+        description=(
+            "Stripe's secret or restricted key; it decides between test mode and live. Without it, no payments."
+        ),
     )
     secret_key_file: WholePath | None = Field(
         None, description="File with that key, mode 0600, instead of the key itself."
@@ -24,55 +26,60 @@ class PaymentsSettings(Section):
     webhook_secrets: tuple[SecretStr, ...] = Field(
         (),
         max_length=8,
-        description="Signing secrets of the endpoint for our own account's events: the current one, and old ones.",
+        description=(
+            "Signing secrets of the endpoint for events of our own account: the current one, and old ones."
+        ),
         examples=['["whsec_new", "whsec_old"]'],
     )
     connect_webhook_secrets: tuple[SecretStr, ...] = Field(
         (),
         max_length=8,
-        description="The same of the endpoint for events of sellers' accounts.",
+        description="Signing secrets of the endpoint for events of sellers' accounts.",
         examples=['["whsec_new", "whsec_old"]'],
     )
-    account_id: str | None = Field(None, pattern=r"^acct_\w{1,60}$", description="Our own account at Stripe.")
+    account_id: str | None = Field(
+        None, pattern=r"^acct_\w{1,60}$", description="ID of our own account at Stripe."
+    )
     success_url: str | None = Field(
         None,
-        description="Where Stripe's page leads after paying; the console by default. Nothing is booked by it.",
+        description="Page after a payment at Stripe; the console by default. It books nothing.",
     )
-    cancel_url: str | None = Field(None, description="Where it leads without paying; the console by default.")
+    cancel_url: str | None = Field(None, description="Page after a cancelled payment; the console by default.")
     onboarding_url: str | None = Field(
-        None, description="Where sellers come back to; their earnings in the console by default."
+        None, description="Page after a seller's onboarding; their earnings in the console by default."
     )
     topup_amounts_usd: tuple[str, ...] = Field(
         ("5", "10", "25", "50", "100"),
         min_length=1,
         max_length=20,
-        description="Which amounts of credits can be bought, in USD, as text.",
+        description="Amounts of credits on offer, in USD, as text.",
         examples=['["5", "10", "25"]'],
     )
-    fee_bps: int = Field(550, ge=0, le=10_000, description="Fee of a top-up in hundredths of a percent of it.")
-    fee_min_usd: str = Field("0.80", description="Least fee of a top-up, in USD, as text.")
-    payout_min_usd: str = Field("10", description="Least payout of a seller, in USD, as text.")
-    payout_day_max_usd: str = Field("1000", description="Most that a seller is paid in a day, in USD, as text.")
+    fee_bps: int = Field(550, ge=0, le=10_000, description="Fee of a top-up, in hundredths of a percent.")
+    fee_min_usd: str = Field("0.80", description="Minimum fee of a top-up, in USD, as text.")
+    payout_min_usd: str = Field("10", description="Minimum payout of a seller, in USD, as text.")
+    payout_day_max_usd: str = Field("1000", description="Maximum payout of a seller in a day, in USD, as text.")
     payout_schedule: Literal["off", "daily", "weekly"] = Field(
-        "off", description="When sellers are paid what is payable without asking; weekly is on Mondays."
+        "off", description="Schedule of automatic payouts of available earnings; weekly is on Mondays."
     )
     account_rest_h: int = Field(
-        72, ge=0, le=24 * 30, description="How long after a change of account a seller is paid nothing, in hours."
+        72, ge=0, le=24 * 30, description="Time without payouts after a change of a seller's account, in hours."
     )
     pool_rest_days: int = Field(
-        7, ge=0, le=180, description="How old credits bought by card have to be to go into a pool, in days."
+        7,
+        ge=0,
+        le=180,
+        description="Minimum age of credits bought by card before a transfer to an organization balance, in days.",
     )
-    daily_hour: int = Field(3, ge=0, le=23, description="From which hour (UTC) daily things are done.")
-    tick_s: float = Field(
-        5.0, gt=0, le=300, description="How often messages of Stripe are worked off, in seconds."
-    )
+    daily_hour: int = Field(3, ge=0, le=23, description="Hour (UTC) from which daily tasks run.")
+    tick_s: float = Field(5.0, gt=0, le=300, description="Interval of processing Stripe's messages, in seconds.")
     grace_h: float = Field(
-        24.0, ge=0, le=240, description="How long a message may be on its way before money counts as unmatched."
+        24.0, ge=0, le=240, description="Hours that a message may take before money counts as unmatched."
     )
     days_kept: int = Field(
-        90, ge=90, le=3660, description="How long messages and calls that are done with are kept, in days."
+        90, ge=90, le=3660, description="How long processed messages and calls are kept, in days."
     )
-    base_url: str | None = Field(None, description="Where to call instead of Stripe, for tests.")
+    base_url: str | None = Field(None, description="Base URL in place of Stripe's, for tests.")
 
     @field_validator("secret_key")
     @classmethod

@@ -51,27 +51,35 @@ def _one_line(key: SecretStr | None) -> SecretStr | None:
 
 
 class PoolBackend(Section):
-    name: str = Field(pattern=r"^[A-Za-z0-9._@-]{1,80}$", description="How logs and reasons call this backend.")
+    name: str = Field(pattern=r"^[A-Za-z0-9._@-]{1,80}$", description="Name of this backend in logs and reasons.")
     base_url: Annotated[str, AfterValidator(_checked_url)] = Field(
         description="OpenAI-compatible base URL, with its /v1."
     )
     api_key: Annotated[SecretStr | None, AfterValidator(_one_line)] = Field(
-        None, description="Bearer token that the backend asks for."
+        None, description="Bearer token that the backend requires."
     )
-    kind: BackendKind = Field("auto", description="Which server it is; recognised by its own endpoints when auto.")
+    kind: BackendKind = Field("auto", description="Kind of server; auto detects it.")
     models: tuple[str, ...] | dict[str, str] = Field(
         (),
-        description="Models it serves, or callers' names with the backend's own; asked of it when empty.",
+        description="Models that it serves, or callers' names with the backend's own; detected if empty.",
     )
-    weight: float = Field(1.0, gt=0, le=1000, description="Share among backends that are equally good.")
-    slots: int | None = Field(None, ge=1, le=65_536, description="Requests it works on at once; asked when empty.")
+    weight: float = Field(
+        1.0, gt=0, le=1000, description="Share of requests among backends that are equally good."
+    )
+    slots: int | None = Field(
+        None, ge=1, le=65_536, description="Concurrent requests that it serves; detected if empty."
+    )
     clearance: Privacy | None = Field(
         None,
-        description="Most private label that may go there: private in own networks, public elsewhere, if empty.",
+        description="Maximum data label; if empty, private in private networks and public elsewhere.",
     )
-    region: str | None = Field(None, max_length=80, description="Where it stands, for people and preferences.")
-    quantization: str | None = Field(None, max_length=40, description="Of its weights; asked when empty.")
-    keeps_data: bool = Field(False, description="Whether its owner keeps what is sent.")
+    region: str | None = Field(
+        None, max_length=80, description="Region of the server, for display and preferences."
+    )
+    quantization: str | None = Field(
+        None, max_length=40, description="Quantization of its weights; detected if empty."
+    )
+    keeps_data: bool = Field(False, description="Whether its owner stores requests.")
 
     @property
     def is_own(self) -> bool:
@@ -94,22 +102,20 @@ def is_own_host(host: str) -> bool:
 class PoolSettings(Section):
     backends: tuple[PoolBackend, ...] = Field(
         (),
-        description="Whole copies of models on single machines.",
+        description="Servers with whole models.",
         examples=['[{"name": "desk", "base_url": "http://192.168.1.20:11434/v1"}]'],
     )
     aliases: dict[str, tuple[str, ...]] = Field(
         {},
-        description="Further names of models, in any lane; each backend or lane gives the first that it has.",
+        description="Aliases of models in any lane; each backend or lane uses the first model that it has.",
         examples=['{"gpt-4o-mini": ["qwen3:8b", "llama3.2"]}'],
     )
-    probe_s: float = Field(10.0, gt=0, description="How often backends are asked for their models, in seconds.")
-    probe_timeout_s: float = Field(
-        5.0, gt=0, le=60, description="Patience for one question to a backend, in seconds."
-    )
+    probe_s: float = Field(10.0, gt=0, description="Interval of probes of backends, in seconds.")
+    probe_timeout_s: float = Field(5.0, gt=0, le=60, description="Timeout of one probe, in seconds.")
     first_byte_s: float = Field(
         60.0,
         gt=0,
-        description="Patience for a backend's first byte, in seconds, beyond what its predicted time allows.",
+        description="Timeout for a backend's first byte, in seconds, in addition to the predicted time.",
     )
-    silence_s: float = Field(120.0, gt=0, description="Patience between two bytes, in seconds.")
-    total_s: float = Field(3600.0, gt=0, description="The longest that an answer may take, in seconds.")
+    silence_s: float = Field(120.0, gt=0, description="Timeout between two bytes, in seconds.")
+    total_s: float = Field(3600.0, gt=0, description="Maximum duration of an answer, in seconds.")

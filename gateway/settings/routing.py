@@ -16,44 +16,50 @@ class PolicySettings(Section):
         ("cluster", "pool"), description="Lanes that a new key may use.", examples=['["cluster", "pool"]']
     )
     spend_nano_max: int | None = Field(
-        None, ge=0, description="Most that one request may be predicted to cost, in nano-USD; no limit without."
+        None, ge=0, description="Maximum predicted cost of one request, in nano-USD; no limit by default."
     )
 
 
 class RoutingSettings(Section):
     target_s: float = Field(
-        2.0, gt=0, description="Predicted seconds to the first token from which waiting costs."
+        2.0, gt=0, description="Predicted seconds to the first token above which waiting has a cost."
     )
-    time_nano_per_s: int = Field(10_000_000, ge=0, description="Worth of a second past the target, in nano-USD.")
+    time_nano_per_s: int = Field(10_000_000, ge=0, description="Cost of a second above the target, in nano-USD.")
     speed_nano_per_s: int = Field(
         1000,
         ge=0,
-        description="Worth of every predicted second, in nano-USD; small, so that own machines come first.",
+        description="Cost of every predicted second, in nano-USD; small, so that your machines come first.",
     )
     queue_s: float = Field(
         300.0,
         gt=0,
-        description="Longest wait for a free slot of an own backend, in seconds, unless a request says its own.",
+        description="Maximum wait for a free slot of your backends, in seconds, unless a request sets its own.",
     )
     connections_max: int = Field(
         4096,
         ge=1,
         le=65_536,
-        description="Most requests, each on a connection, at one backend at once; more wait for one to end.",
+        description="Maximum number of concurrent requests at one backend, each on a connection; more wait.",
     )
     queue_length_max: int = Field(
-        1000, ge=1, le=100_000, description="Most requests that wait for one backend's slots; more get a 429."
+        1000,
+        ge=1,
+        le=100_000,
+        description="Maximum number of requests that wait for one backend's slots; more get a 429.",
     )
     queue_length_of_key_max: int = Field(
-        200, ge=1, le=100_000, description="Most requests of one key that wait for one backend's slots."
+        200,
+        ge=1,
+        le=100_000,
+        description="Maximum number of requests of one key that wait for one backend's slots.",
     )
     hedging: bool = Field(
-        True, description="Ask a second, idle own backend when the first is slower to begin than it mostly is."
+        True, description="Ask a second, idle backend of yours if the first is slower to begin than usual."
     )
-    failure_nano: int = Field(50_000_000, ge=0, description="Worth of avoiding a failed request, in nano-USD.")
+    failure_nano: int = Field(50_000_000, ge=0, description="Cost of a failed request, in nano-USD.")
     fallbacks: dict[str, tuple[str, ...]] = Field(
         {},
-        description="Models to go on to, in order, where one cannot be served or the prompt is too long for it.",
+        description="Fallback models, in order, if a model cannot be served or the prompt is too long for it.",
         examples=['{"big": ["small", "cloud-small"]}'],
     )
 

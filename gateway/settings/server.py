@@ -13,13 +13,15 @@ _MAPPED_BITS = 96
 
 class ServerSettings(Section):
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
-    port: int = Field(8400, ge=0, le=65535, description="HTTP port; 0 takes a free one.")
-    body_bytes_max: int = Field(32 * 2**20, ge=1024, description="Largest request body, in bytes.")
-    requests_max: int = Field(1024, ge=1, description="Most requests answered at once; more get a 503.")
+    port: int = Field(8400, ge=0, le=65535, description="HTTP port; 0 selects a free one.")
+    body_bytes_max: int = Field(32 * 2**20, ge=1024, description="Maximum size of a request body, in bytes.")
+    requests_max: int = Field(1024, ge=1, description="Maximum number of concurrent requests; more get a 503.")
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
         (),
-        description="Networks of proxies whose word for the caller's address and scheme counts "
-        "(X-Forwarded-For, else Forwarded; X-Forwarded-Proto).",
+        description=(
+            "Networks of proxies whose headers for the caller's address and scheme are "
+            "trusted (X-Forwarded-For, else Forwarded; X-Forwarded-Proto)."
+        ),
         examples=['["127.0.0.1/32", "10.0.0.0/24"]'],
     )
     drain_s: int = Field(30, ge=0, description="How long a stop waits for running requests, in seconds.")
@@ -44,13 +46,15 @@ def _unmapped(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
 
 class DatabaseSettings(Section):
     dsn: SecretStr | None = Field(
-        None, description="PostgreSQL DSN; without one the books are an SQLite file in the data folder."
+        None, description="PostgreSQL DSN; without one the database is an SQLite file in the data folder."
     )
 
 
 class LogSettings(Section):
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line written.")
-    format: Literal["json", "console"] = Field("json", description="JSON lines, or coloured text for people.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Lowest severity that is written."
+    )
+    format: Literal["json", "console"] = Field("json", description="JSON lines, or coloured text.")
     access: Literal["off", "json"] = Field(
         "json", description="A line of JSON on stderr for every request, or none."
     )
@@ -62,5 +66,7 @@ class LogSettings(Section):
 
 
 class RequestLogSettings(Section):
-    days_max: int = Field(90, ge=1, description="How long a request stays in the request log, in days.")
-    rows_max: int = Field(1_000_000, ge=1, description="Most requests in the request log; the oldest go first.")
+    days_max: int = Field(90, ge=1, description="How long the request log keeps a request, in days.")
+    rows_max: int = Field(
+        1_000_000, ge=1, description="Maximum number of requests in the request log; the oldest are deleted first."
+    )

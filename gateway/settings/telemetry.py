@@ -9,6 +9,6 @@ class TelemetrySettings(Section):
     otlp_endpoint: str | None = Field(
         None,
         pattern="^https?://",
-        description="Base URL of an OTLP/HTTP collector (http://localhost:4318); without one nothing is sent.",
+        description="Base URL of an OTLP/HTTP collector (http://localhost:4318); none by default.",
     )
-    service_name: str = Field("millrace", description="What this gateway is called in traces.")
+    service_name: str = Field("millrace", description="Name of this gateway in traces.")

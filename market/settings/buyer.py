@@ -28,54 +28,50 @@ Identity = Annotated[str, Field(pattern=_HEX)]
 class MarketSettings(Section):
     buy_for: tuple[Literal["public", "internal"], ...] = Field(
         (),
-        description="Privacy labels of requests that strangers' machines may answer; none until you say so.",
+        description="Data labels of requests that marketplace sellers may answer; none by default.",
         examples=['["public"]'],
     )
     models: tuple[str, ...] = Field(
-        (), description="The only models that are bought; all that are offered when empty.", examples=['["gemma"]']
+        (), description="Models that may be bought; all if empty.", examples=['["gemma"]']
     )
-    house_url: BaseUrl | None = Field(None, description="The clearing house where this gateway has credits.")
-    house_key: SecretStr | None = Field(None, description="This gateway's API key at the house.")
+    house_url: BaseUrl | None = Field(None, description="Marketplace where this gateway has credits.")
+    house_key: SecretStr | None = Field(None, description="This gateway's API key at the marketplace.")
     house_id: Identity | None = Field(
-        None, description="The house's identity; without it, the one that it showed at first is kept."
+        None, description="The marketplace's identity; by default the first one that it showed."
     )
     peers: tuple[BaseUrl, ...] = Field(
-        (), description="Further gateways that listings are heard from.", examples=['["https://mill.example"]']
+        (), description="Further gateways that send listings.", examples=['["https://mill.example"]']
     )
     allocation_usd: str = Field(
-        "0.50", description="Credits reserved at the house for a seller at a time, in USD, as text."
+        "0.50", description="Credits reserved at the marketplace for a seller at a time, in USD, as text."
     )
     prompt_usd_per_mtok_max: str = Field(
-        "5.00", description="Most that is paid for a million prompt tokens, as text."
+        "5.00", description="Maximum price of a million prompt tokens, in USD, as text."
     )
     completion_usd_per_mtok_max: str = Field(
-        "20.00", description="Most that is paid for a million completion tokens, as text."
+        "20.00", description="Maximum price of a million completion tokens, in USD, as text."
     )
     trusted_auditors: tuple[Identity, ...] = Field(
-        (), description="Identities whose findings about sellers count; the house's always do."
+        (), description="Identities whose findings about sellers count; the marketplace's always do."
     )
     audit_usd_per_day: str = Field(
         "0.05",
-        description="Most that is spent in a day on looking at what sellers sell, in USD, as text; 0 for never.",
+        description="Maximum cost of audits in a day, in USD, as text; 0 for no audits.",
     )
     audit_pause_s: float = Field(
-        60.0, gt=0, le=86_400, description="How long after a request an audit may come, in seconds."
+        60.0, gt=0, le=86_400, description="Maximum time between a request and an audit, in seconds."
     )
     tells_findings: bool = Field(
-        False, description="Tell house and peers what audits found, under this gateway's own identity."
+        False, description="Send audit findings to marketplace and peers, under this gateway's own identity."
     )
-    friends: tuple[Identity, ...] = Field(
-        (), description="Sellers that count as known: they get requests like those that have proven themselves."
-    )
+    friends: tuple[Identity, ...] = Field((), description="Sellers that count as known from the start.")
     allows_loopback: bool = Field(
-        False, description="Take sellers at http://127.0.0.1 too: for trying things out on one machine."
+        False, description="Accept sellers at http://127.0.0.1 too, for tests on one machine."
     )
-    first_byte_s: float = Field(20.0, gt=0, le=600, description="Patience for a seller's first byte, in seconds.")
-    silence_s: float = Field(
-        15.0, gt=0, le=600, description="Patience between two events of a seller, in seconds."
-    )
+    first_byte_s: float = Field(20.0, gt=0, le=600, description="Timeout for a seller's first byte, in seconds.")
+    silence_s: float = Field(15.0, gt=0, le=600, description="Timeout between two events of a seller, in seconds.")
     total_s: float = Field(
-        900.0, gt=0, le=_ANSWER_S_MAX, description="The longest that an answer may take, in seconds; 1800 at most."
+        900.0, gt=0, le=_ANSWER_S_MAX, description="Maximum duration of an answer, in seconds; 1800 at most."
     )
 
     @field_validator(

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/accounting/v1")
 
 @router.get("/balance")
 async def show_balance(authority: AnyCaller, user: Wanted = None, organization: Wanted = None) -> Facts:
-    """One's credits; for admins those of a person (`user`), or of an organization's pool (`organization`).
+    """Show the caller's credits; for admins those of a user (`user`) or an organization balance (`organization`).
 
     Whoever keeps `ledger_head`, the newest block of the books, can tell later whether the past was rewritten.
     """

@@ -40,7 +40,7 @@ class NewBudget(Body):
 async def list_budgets(
     authority: AnyCaller, scope: Wanted = None, offset: Offset = 0, limit: Limit = LIMIT_MAX
 ) -> Facts:
-    """Budgets that hold for the caller's key; for admins those of their own scopes, or with `all` all limits.
+    """List budgets of the caller's key; for admins those of their own scopes, or with `all` all limits.
 
     `next` is the `offset` of the next page.
     """
@@ -69,7 +69,7 @@ def _found(authority: AnyCaller, session: Session, scope: str | None, offset: in
 
 @router.put("")
 async def set_budget(authority: Manager, _: Key, wanted: NewBudget) -> Facts:
-    """Set a budget, instead of the one with the same scope, span and model."""
+    """Set a budget; it replaces the one with the same scope, span and model."""
     quota = Quota(wanted.scope, "spend", wanted.amount, wanted.span, wanted.model)
 
     def change() -> None:
@@ -85,7 +85,7 @@ async def set_budget(authority: Manager, _: Key, wanted: NewBudget) -> Facts:
 async def remove_budget(
     authority: Manager, scope: Annotated[Scope, Query()], span: BudgetSpan, model: Wanted = None
 ) -> dict[str, Any]:
-    """Take a budget away."""
+    """Remove a budget."""
     quota = Quota(scope, "spend", 0, span, model or None)
 
     def change() -> None:

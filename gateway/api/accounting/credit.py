@@ -62,7 +62,7 @@ class OutOfPool(Body):
 
 @router.post("")
 async def give(operator: Operator, key: Key, wanted: NewCredit) -> Facts:
-    """Give credits to a person or a pool; what the person owes is taken out of them first."""
+    """Give credits to a user or an organization balance; the user's debts are paid from them first."""
     credit_id, books = id_of("credit", operator.actor.name, key), operator.services.books
     if wanted.user is not None:
         person = await asyncio.to_thread(operator.directory.people.person, wanted.user)
@@ -78,7 +78,7 @@ async def give(operator: Operator, key: Key, wanted: NewCredit) -> Facts:
 
 @router.post("/promo")
 async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
-    """Give a person credits that end one day.
+    """Give a user promotional credits that expire.
 
     Raises RequestInvalid if the credits would expire in the past or too far ahead.
     """
@@ -103,7 +103,7 @@ async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
 
 @router.post("/pool")
 async def fund_pool(authority: AnyCaller, person: Person, key: Key, wanted: IntoPool) -> Facts:
-    """Own credits become those of the organization; they do not come back by themselves.
+    """Transfer own credits to the organization balance; only an operator can return them.
 
     Those bought by card a short while ago stay, since the bank may take them back.
     """
@@ -116,7 +116,7 @@ async def fund_pool(authority: AnyCaller, person: Person, key: Key, wanted: Into
 
 @router.post("/pool/return")
 async def return_from_pool(operator: Operator, key: Key, wanted: OutOfPool) -> Facts:
-    """Give credits of a pool back to a person; what the person owes is taken out of them first.
+    """Return credits of an organization balance to a user; the user's debts are paid from them first.
 
     Raises RequestInvalid if the person is not of that organization.
     """

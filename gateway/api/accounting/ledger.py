@@ -64,7 +64,7 @@ async def show_blocks(
     after: Annotated[int, Query(ge=0, le=_NUMBER_MAX)] = 0,
     limit: Annotated[int, Query(ge=1, le=blocks.PAGE_MAX)] = 100,
 ) -> Facts:
-    """Blocks in their order, and the keys that signed them. `next` is the `after` of the next page."""
+    """List blocks in order, and the keys that signed them. `next` is the `after` of the next page."""
     books = operator.services.books
 
     def page(session: Session) -> tuple[list[SignedBlock], dict[str, bytes], SignedBlock]:
@@ -82,8 +82,9 @@ async def show_blocks(
 
 @router.get("/health")
 async def show_health(operator: Operator, deep: bool = False) -> Facts:
-    """Every rule that is broken, what was accepted of that, and what is in no block. `deep` adds up every transfer
-    ever booked: at most once a minute, `age_s` seconds ago."""
+    """List broken rules, accepted violations and entries in no block. `deep` checks every transfer again, at most
+    once a minute; `age_s` is the age of the check.
+    """
     books = operator.services.books
     trouble = operator.services.storage.trouble
     found, age_s = await books.inspection.latest() if deep else (await books.findings(deep=False), 0.0)

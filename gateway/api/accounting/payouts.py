@@ -28,7 +28,7 @@ class NewPayout(Body):
 
 @router.post("/sellers/onboard")
 async def onboard(till: Paying, person: Person, key: Key) -> Facts:
-    """Become a seller who can be paid: `url` is a page of Stripe's that lasts minutes."""
+    """Start the onboarding of a seller at Stripe: `url` is a page of Stripe's that expires within minutes."""
     link_id = id_of("link", person.user_id, key)
     url = await till.ask(till.payments.sellers.onboard, person.user_id, link_id)
     return {"url": url, "mode": till.mode}
@@ -36,14 +36,14 @@ async def onboard(till: Paying, person: Person, key: Key) -> Facts:
 
 @router.get("/sellers/me")
 async def show_account(till: Paying, person: Person) -> Facts:
-    """Whether one can be paid, and what is missing."""
+    """Show whether the caller can be paid, and what is missing."""
     account = await till.ask(till.payments.sellers.find, person.user_id)
     return {"ready": account.is_ready, "reason": account.frozen_reason or account.reason, "mode": till.mode}
 
 
 @router.put("/sellers/frozen/{user}")
 async def freeze_seller(till: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
-    """Stop payouts to a seller with a reason, as where disputed money has paid them, or end it with null."""
+    """Stop payouts to a seller with a reason, for example disputed money, or resume them with null."""
     person = await asyncio.to_thread(operator.directory.people.ever, user)
     facts: Facts = {"seller": person.user_id, "frozen": wanted.why}
     await asyncio.to_thread(
@@ -55,7 +55,7 @@ async def freeze_seller(till: Paying, operator: Operator, _: Key, user: Named, w
 
 @router.post("/payouts")
 async def open_payout(till: Paying, person: Person, key: Key, wanted: NewPayout) -> Facts:
-    """Have earnings paid out."""
+    """Pay out available earnings."""
     payout_id = id_of("payout", person.user_id, key)
     payout = await till.ask(till.payments.payouts.open, payout_id, person.user_id, wanted.amount)
     return _facts(payout) | {"mode": till.mode}
@@ -65,14 +65,14 @@ async def open_payout(till: Paying, person: Person, key: Key, wanted: NewPayout)
 async def list_payouts(
     till: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
 ) -> Facts:
-    """One's payouts, newest first; for operators everybody's."""
+    """List the caller's payouts, newest first; for operators all users'."""
     found = await till.ask(till.payments.payouts.newest, whose(authority, user), before, limit + 1)
     return page(till, found, limit, _facts)
 
 
 @router.get("/payouts/{payout_id}")
 async def show_payout(till: Paying, authority: AnyCaller, payout_id: Named) -> Facts:
-    """A payout and how far it is."""
+    """Show a payout and its state."""
     payout = await own(till, authority, till.payments.payouts.find, payout_id, lambda payout: payout.seller_id)
     return _facts(payout) | {"mode": till.mode}
 

@@ -22,19 +22,19 @@ class Frozen(Body):
 
 @router.get("")
 async def show_payments(till: Paying, operator: Operator) -> Facts:
-    """How payments are: mode, messages that wait or failed, the last reconciliation."""
+    """Show the state of payments: mode, waiting and failed messages, the last reconciliation."""
     return {"mode": till.mode, **await operator.services.books.look(status_report)}
 
 
 @router.post("/reconcile")
 async def reconcile(till: Paying, _: Operator, __: Key) -> Facts:
-    """Compare Stripe with the books now; otherwise that is done once a day."""
+    """Compare Stripe with the ledger now; otherwise this is done once a day."""
     return dict(await till.ask(till.keeper.reconcile)) | {"mode": till.mode}
 
 
 @router.post("/messages/{message}/retry")
 async def retry(till: Paying, operator: Operator, _: Key, message: Named) -> Facts:
-    """Work a message of Stripe's off again that failed too often. `failures` of the payments has their ids."""
+    """Retry a failed Stripe message. `failures` of the payments has the IDs."""
     await till.ask(till.payments.worker.retry, message)
     facts: Facts = {"id": message, "status": "waiting"}
     await asyncio.to_thread(
@@ -46,7 +46,7 @@ async def retry(till: Paying, operator: Operator, _: Key, message: Named) -> Fac
 
 @router.put("/frozen/{user}")
 async def freeze(till: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
-    """Freeze a user with a reason, or end it with null: a frozen user spends and buys nothing."""
+    """Freeze a user with a reason, or unfreeze with null: a frozen user cannot spend or buy."""
     person = await asyncio.to_thread(operator.directory.people.ever, user)
     facts: Facts = {"user": person.user_id, "frozen": wanted.why}
     await asyncio.to_thread(

@@ -37,14 +37,14 @@ async def open_refund(till: Paying, operator: Operator, key: Key, wanted: NewRef
 async def list_refunds(
     till: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
 ) -> Facts:
-    """Refunds of one's own credits, newest first; for operators everybody's."""
+    """List refunds of the caller's top-ups, newest first; for operators all users'."""
     found = await till.ask(till.payments.refunds.newest, whose(authority, user), before, limit + 1)
     return page(till, found, limit, _facts)
 
 
 @router.get("/{refund_id}")
 async def show_refund(till: Paying, authority: AnyCaller, refund_id: Named) -> Facts:
-    """A refund and how far it is."""
+    """Show a refund and its state."""
     refund = await own(till, authority, till.payments.refunds.find, refund_id, lambda refund: refund.user_id)
     return _facts(refund) | {"mode": till.mode}
 

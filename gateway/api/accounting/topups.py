@@ -40,7 +40,7 @@ class AutoTopup(Body):
 
 @router.get("/quote")
 async def quote_topup(till: Paying, _: AnyCaller, amount: Annotated[UsdAmount, Query()]) -> Facts:
-    """What a top-up costs, its fee included, before anybody pays."""
+    """Quote a top-up with its fee."""
     paid = await till.ask(quote, till.payments.topups.context.terms, amount)
     return {
         "credits": format_usd(paid.credit_nano),
@@ -52,7 +52,7 @@ async def quote_topup(till: Paying, _: AnyCaller, amount: Annotated[UsdAmount, Q
 
 @router.get("/auto")
 async def show_auto(till: Paying, person: Person) -> Facts:
-    """When one's credits are bought unasked."""
+    """Show the settings of automatic top-ups."""
     payer = await till.ask(till.payments.payers.find, person.user_id)
     spent_nano = await till.ask(till.payments.topups.spent_unasked, person.user_id)
     return _auto_facts(till.mode, payer) | {
@@ -65,7 +65,7 @@ async def show_auto(till: Paying, person: Person) -> Facts:
 
 @router.put("/auto")
 async def set_auto(till: Paying, person: Person, _: Key, wanted: AutoTopup) -> Facts:
-    """Have credits bought whenever fewer than a threshold are left."""
+    """Turn on automatic top-ups below a threshold."""
     payers = till.payments.payers
     terms = (wanted.below, wanted.amount, wanted.per_day, wanted.per_month)
     await till.ask(payers.top_up_below, person.user_id, *terms)
@@ -74,14 +74,14 @@ async def set_auto(till: Paying, person: Person, _: Key, wanted: AutoTopup) -> F
 
 @router.delete("/auto")
 async def end_auto(till: Paying, person: Person) -> Facts:
-    """Buy no credits unasked any more."""
+    """Turn automatic top-ups off."""
     await till.ask(till.payments.payers.top_up_no_more, person.user_id)
     return _auto_facts(till.mode, await till.ask(till.payments.payers.find, person.user_id))
 
 
 @router.post("")
 async def open_topup(till: Paying, person: Person, key: Key, wanted: NewTopup) -> Facts:
-    """Begin to buy credits: `url` is where they are paid; they are there when Stripe says so, not before."""
+    """Start a top-up: `url` is where to pay; the credits are booked when Stripe confirms the payment."""
     topup_id = id_of("topup", person.user_id, key)
 
     def opened() -> Topup:
@@ -95,14 +95,14 @@ async def open_topup(till: Paying, person: Person, key: Key, wanted: NewTopup) -
 async def list_topups(
     till: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
 ) -> Facts:
-    """One's top-ups, newest first; for operators everybody's. `before` is the `next` of the page before."""
+    """List own top-ups, newest first; for operators all users'. `next` is the `before` of the next page."""
     found = await till.ask(till.payments.topups.newest, whose(authority, user), before, limit + 1)
     return page(till, found, limit, _facts)
 
 
 @router.get("/{topup_id}")
 async def show_topup(till: Paying, authority: AnyCaller, topup_id: Named) -> Facts:
-    """A top-up and how far it is."""
+    """Show a top-up and its state."""
     topup = await own(till, authority, till.payments.topups.find, topup_id, lambda topup: topup.user_id)
     return _facts(topup) | {"mode": till.mode}
 

@@ -34,7 +34,8 @@ async def list_transactions(
     limit: Limit = 100,
     format: Form = "json",  # noqa: A002 - the query's own name
 ) -> Response:
-    """One's statement; for admins that of a person or a pool. `next` is the `before` of the next page.
+    """Show the caller's statement; for admins that of a user or an organization balance. `next` is the `before` of
+    the next page.
 
     A pending line puts something aside and moves nothing, a void line gives it back.
     """

@@ -31,7 +31,7 @@ async def show_usage(
     limit: Limit = LIMIT_MAX,
     format: Form = "json",  # noqa: A002 - the query's own name
 ) -> Response:
-    """What one has used, of the last 30 days unless told otherwise; for admins that of their own scopes.
+    """Show the caller's usage, by default of the last 30 days; for admins that of their own scopes.
 
     Scopes are those of limits. Admins of the house may ask for `all`. `next` is the `offset` of the next page.
     """

@@ -38,7 +38,7 @@ class UsageRefund(Body):
 
 @router.post("/usage")
 async def refund_usage(operator: Operator, _: Key, wanted: UsageRefund) -> Facts:
-    """Give back what a request was charged, once: another amount for one that was refunded is refused.
+    """Refund a request's charge, once: another amount for a refunded request is refused.
 
     Raises LedgerBusy if the charge changes during each of several tries.
     """

@@ -17,13 +17,13 @@ router = APIRouter(prefix="/accounting/v1/webhooks")
 
 @router.post("/stripe")
 async def take_own(till: Paying, request: Request) -> dict[str, bool]:
-    """Events of the house's own account; they count by Stripe's signature."""
+    """Receive events of the gateway's own account, verified by Stripe's signature."""
     return await _take(till, "account", request)
 
 
 @router.post("/stripe-connect")
 async def take_connected(till: Paying, request: Request) -> dict[str, bool]:
-    """Events of sellers' accounts; they count by Stripe's signature."""
+    """Receive events of sellers' accounts, verified by Stripe's signature."""
     return await _take(till, "connect", request)
 
 

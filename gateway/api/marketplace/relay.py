@@ -193,7 +193,7 @@ def _add_buyers_routes(router: APIRouter, relay: Relay) -> None:
 
     @router.get("/market/v1/relay/{seller}/{path:path}", response_model=None)
     async def fetch(seller: Seller, path: str, request: Request) -> Response:
-        """Fetch what buyers may ask of a seller without a tunnel before they buy."""
+        """Fetch public data of a seller without a tunnel, before a purchase."""
         return await _carry(relay, seller, "GET", f"/{path}", request)
 
 

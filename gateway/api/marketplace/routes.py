@@ -30,7 +30,7 @@ def house_routers(house: House) -> list[APIRouter]:
 
 @plain.get("/house")
 async def show_house(house: Open, services: Shared) -> Facts:
-    """Show the house's identity and terms, and the newest block of its ledger, which receipts may name."""
+    """Show the marketplace's identity and terms, and the newest block of its ledger, which receipts may name."""
     terms, head = house.office.terms, services.books.head
     return {
         "identity": house.office.speaker.id,

@@ -63,7 +63,7 @@ def _earned(house: House, user_id: str) -> dict[str, int]:
 
 @keyed.put("/{user}/barred")
 async def bar(house: Open, operator: Operator, _: Key, user: Named, wanted: Barred) -> Facts:
-    """Suspend a seller, or reinstate it: nothing is allocated to it and nothing matures meanwhile."""
+    """Suspend or reinstate a seller: while suspended it gets no allocations, and its earnings stay pending."""
     facts: Facts = {"seller": user, "barred": wanted.why}
     await _write_down(operator, "market.bar", user, facts)
     await house.ask(house.sellers.bar, user, wanted.why)
@@ -72,7 +72,7 @@ async def bar(house: Open, operator: Operator, _: Key, user: Named, wanted: Barr
 
 @keyed.post("/{user}/forfeit")
 async def forfeit(house: Open, operator: Operator, _: Key, user: Named, wanted: Forfeited) -> Facts:
-    """On proof of fraud, return what has not matured to the buyers, and suspend the seller."""
+    """On proof of fraud, return pending earnings to the buyers, and suspend the seller."""
     await _write_down(operator, "market.forfeit", user, {"seller": user, "why": wanted.why})
     sales = await house.ask(house.forfeiture.forfeit, user, wanted.why)
     return {"seller": user, "why": wanted.why, "sales": sales}
