@@ -230,6 +230,39 @@ def anchors(lines: Iterable[str]) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
+def test_modules_that_the_architecture_names_are_there() -> None:
+    for name in ("architecture.md", "cluster.md"):
+        paths = set(paths_in((ROOT / "docs" / name).read_text()))
+        assert len(paths) > 10
+        assert {path for path in paths if not (ROOT / path).exists()} == set(), name
+
+
+def test_modules_are_found_in_backticks_alone() -> None:
+    text = "`gateway/app.py` and `accounting/rules`, not cluster/net, `/v1/models`, `gateway` or `make check`"
+    assert paths_in(text) == ["gateway/app.py", "accounting/rules"]
+
+
+def paths_in(text: str) -> list[str]:
+    """Return what is in backticks and looks like a file or folder of the repository."""
+    return re.findall(r"`((?:accounting|cluster|gateway|market|runtime|tests|\.ci)/[\w./-]+)`", text)
+
+
+def test_each_rule_of_the_architecture_is_kept_by_something() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    known = {contract["name"] for contract in contracts}
+    rules = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Rules\n")[2].partition("\n## ")[0]
+    keepers = re.findall(r"^\| .* \| (`.*) \|$", rules, re.MULTILINE)
+    assert 5 < len(keepers) <= 12
+    for keeper in keepers:
+        named = re.findall(r"`([^`]+)`", keeper)
+        assert named
+        assert {name for name in named if name not in known and not paths_in(f"`{name}`")} == set()
+
+
+def test_the_architecture_is_short() -> None:
+    assert len((ROOT / "docs" / "architecture.md").read_text().split()) <= 1500
+
+
 def test_every_page_is_in_the_index() -> None:
     listed = set(links((ROOT / "docs" / "README.md").read_text()))
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
