@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("accounting", "cluster", "gateway", "market", "runtime")
 _HEAD = "Modules:"
 _LINE = re.compile(r"^    (?:([a-z_]\w*)(?:  .*)?|  .*|.*:)$")
-_COLUMNS = 115
+_COLUMNS = 120
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ class CoordinatorClient:
         """Yield the events of one request up to its Done.
 
         Leaving the iterator early cancels it on the head at once. Raise GenerationError and its kinds; raise
-        HeadLost if another head may go on.
+        CoordinatorLost if another head may go on.
         """
         answers: asyncio.Queue[_Answer | None] = asyncio.Queue()
         self._requests[request.id] = answers

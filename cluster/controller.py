@@ -348,7 +348,9 @@ class Controller:
     def head_vitals(self) -> wire.Vitals | None:
         """Return the latest counters of the current ring's head."""
         deployment = self._manager.deployment
-        return self._roster.membership.vitals(deployment.coordinator.node_id, "head") if deployment else None
+        return (
+            self._roster.membership.vitals(deployment.coordinator.node_id, "coordinator") if deployment else None
+        )
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait for a working ring. Raise ClusterUnavailable, with the reason, if there is none in time."""

@@ -24,7 +24,7 @@ ClusterError
     ├── ClusterBusy
     ├── ClusterUnavailable
     └── StageLost            a ring was lost while it answered, and no other one could continue
-        ├── HeadLost         the connection to a head was lost; never crosses the wire
+        ├── CoordinatorLost         the connection to a head was lost; never crosses the wire
         └── EmbedderLost     the connection to an embedder was lost; never crosses the wire
 """
 

@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT INT TERM
 [ ! -f "$data/unbooked.jsonl" ] || cp -p "$data/unbooked.jsonl" "$work/"
 
 # So does the newest block of the ledger: the copied books must have it, and may have more.
-[ ! -f "$data/ledger.head" ] || cp -p "$data/ledger.head" "$work/"
+[ ! -f "$data/ledger.checkpoint" ] || cp -p "$data/ledger.checkpoint" "$work/"
 
 # Databases as they are at one moment, with what their logs hold.
 (cd "$data" && find . -name '*.db' -not -path '*/models/*') | while IFS= read -r name; do
@@ -36,7 +36,7 @@ done
 
 # All else: keys, certificates, settings, files of batches. 1 says that a file was written meanwhile, which is no failure.
 tar -C "$data" -cf "$work/.rest" --exclude='*.db' --exclude='*.db-wal' --exclude='*.db-shm' --exclude='*.sock' \
-    --exclude=./unbooked.jsonl --exclude=./ledger.head --exclude=./running.json --exclude=./lock --exclude=./cluster/models \
+    --exclude=./unbooked.jsonl --exclude=./ledger.checkpoint --exclude=./running.json --exclude=./lock --exclude=./cluster/models \
     --exclude='./nodes/*/models' --exclude=./node/models . || [ $? -eq 1 ]
 tar -C "$work" -xf "$work/.rest"
 rm "$work/.rest"

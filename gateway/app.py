@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from starlette.types import ASGIApp
 
 from accounting.metering.prices import CloudPrices, PriceBook
-from accounting.proofs.kept import CoordinatorUnusable
+from accounting.proofs.kept import CheckpointUnusable
 from accounting.proofs.maker import BlockMaker
 from accounting.proofs.signing_key import KeyFile
 from cluster.control.owners import Owners
@@ -257,7 +257,7 @@ async def _open_house(
 def _block_maker(read: Callable[[], Session], write: Callable[[], Session], folder: DataFolder) -> BlockMaker:
     try:
         return BlockMaker(read, write, KeyFile(folder.ledger_key))
-    except CoordinatorUnusable as error:
+    except CheckpointUnusable as error:
         raise SettingsInvalid(f"data_dir: {error}") from None
 
 

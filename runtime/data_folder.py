@@ -47,7 +47,7 @@ class DataFolder:
         for suffix in ("", "-wal", "-shm"):
             yield self.database.with_name(self.database.name + suffix)
         yield from (self.cluster, self.nodes, self.node, self.spool, self.pool, self.ledger_key, self.market)
-        yield self.ledger_head
+        yield self.ledger_checkpoint
         yield from (self._running, self.path / "lock")
 
     def lock(self) -> int:
@@ -79,9 +79,9 @@ class DataFolder:
         return self.path / "ledger.key"
 
     @property
-    def ledger_head(self) -> Path:
+    def ledger_checkpoint(self) -> Path:
         """The newest block of the ledger that this gateway has seen: `accounting.proofs.kept`."""
-        return self.ledger_key.with_suffix(".head")
+        return self.ledger_key.with_suffix(".checkpoint")
 
     @property
     def spool(self) -> Path:

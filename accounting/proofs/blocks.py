@@ -18,7 +18,7 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class Checkpoint:
     """The newest block. Anyone who keeps its hash elsewhere can later tell whether the past was rewritten."""
 
     n: int
@@ -28,7 +28,7 @@ class Head:
         return f"{self.n}:{self.hash.hex()}"
 
     @classmethod
-    def parse(cls, text: str) -> "Head":
+    def parse(cls, text: str) -> "Checkpoint":
         """Parse the text of `str`. Raises ValueError."""
         n, _, digits = text.partition(":")
         if not (n.isascii() and n.isdigit() and len(n) < 19 and _HASH.fullmatch(digits)):
@@ -51,8 +51,8 @@ class SignedBlock:
     signature: bytes
 
     @property
-    def head(self) -> Head:
-        return Head(self.n, self.hash)
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.n, self.hash)
 
 
 NOTHING_YET = SignedBlock(0, 0, 0, 0, NO_BLOCK, NO_BLOCK, 0, "", b"")
@@ -65,10 +65,10 @@ def newest(reader: Reader) -> SignedBlock:
     return NOTHING_YET if row is None else _block(row)
 
 
-def is_there(reader: Reader, head: Head) -> bool:
+def is_there(reader: Reader, checkpoint: Checkpoint) -> bool:
     """Return whether the books have this block, with this hash."""
-    found = reader.execute(select(block_table.c.hash).where(block_table.c.n == head.n)).scalar()
-    return found is not None and bytes(found) == head.hash
+    found = reader.execute(select(block_table.c.hash).where(block_table.c.n == checkpoint.n)).scalar()
+    return found is not None and bytes(found) == checkpoint.hash
 
 
 def blocks_after(reader: Reader, n: int, *, limit: int) -> list[SignedBlock]:

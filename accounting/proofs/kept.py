@@ -7,56 +7,56 @@ database is ahead of the note, which is allowed. A database behind its note, or 
 
 from pathlib import Path
 
-from accounting.proofs.blocks import Head
+from accounting.proofs.blocks import Checkpoint
 from accounting.proofs.signing_key import replace_file
 
-_SUFFIX = ".head"
+_SUFFIX = ".checkpoint"
 _BYTES_MAX = 200
 
 
-class CoordinatorUnusable(RuntimeError):
+class CheckpointUnusable(RuntimeError):
     """Raised when the file of the newest block cannot be read, written or understood."""
 
 
-class KeptHead:
+class KeptCheckpoint:
     """The newest block seen, in memory and in a file; None until there is one. The maker of blocks writes it.
 
     Raises:
-        HeadUnusable: the file exists and cannot be read or understood.
+        CheckpointUnusable: the file exists and cannot be read or understood.
     """
 
     def __init__(self, key: Path) -> None:
         self.path = key.with_suffix(_SUFFIX)
-        self.head = self._in_file = self._read()
+        self.checkpoint = self._in_file = self._read()
 
-    def keep(self, head: Head) -> None:
-        """Keep a block. Raises HeadUnusable if the file cannot be written; memory is updated all the same."""
-        self.head = head
-        if head != self._in_file:
+    def keep(self, checkpoint: Checkpoint) -> None:
+        """Keep a block. Raises CheckpointUnusable if the file cannot be written; memory is updated all the same."""
+        self.checkpoint = checkpoint
+        if checkpoint != self._in_file:
             try:
-                replace_file(self.path, f"{head}\n".encode())
+                replace_file(self.path, f"{checkpoint}\n".encode())
             except OSError as error:
-                raise CoordinatorUnusable(f"{self.path} cannot be written: {error.strerror}") from error
-            self._in_file = head
+                raise CheckpointUnusable(f"{self.path} cannot be written: {error.strerror}") from error
+            self._in_file = checkpoint
 
-    def accepted(self) -> Head | None:
+    def accepted(self) -> Checkpoint | None:
         """Return the block that an operator has put into the file since it was last written; None if none has.
 
-        Raises HeadUnusable.
+        Raises CheckpointUnusable.
         """
         found = self._read()
         return found if found != self._in_file else None
 
-    def _read(self) -> Head | None:
+    def _read(self) -> Checkpoint | None:
         try:
             with self.path.open("rb") as file:
-                return Head.parse(file.read(_BYTES_MAX).decode().strip())
+                return Checkpoint.parse(file.read(_BYTES_MAX).decode().strip())
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CoordinatorUnusable(f"{self.path} cannot be read: {error.strerror}") from error
+            raise CheckpointUnusable(f"{self.path} cannot be read: {error.strerror}") from error
         except ValueError:
-            raise CoordinatorUnusable(
+            raise CheckpointUnusable(
                 f"{self.path} is damaged. Take it from the backup, or compare the newest block with one that you "
                 "kept (millrace ledger verify --known N:HASH), delete the file and start the gateway."
             ) from None

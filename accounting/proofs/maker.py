@@ -24,10 +24,10 @@ from accounting.ledger.accepted import accepted_places
 from accounting.ledger.health import AS_ASKED
 from accounting.ledger.scope import Witness
 from accounting.proofs import blocks
-from accounting.proofs.blocks import NOTHING_YET, Head, SignedBlock
+from accounting.proofs.blocks import NOTHING_YET, Checkpoint, SignedBlock
 from accounting.proofs.canonical import digest, event_line, header_line
 from accounting.proofs.entries import AccountCodes, Entries
-from accounting.proofs.kept import KeptHead
+from accounting.proofs.kept import KeptCheckpoint
 from accounting.proofs.signing_key import KeyFile, Signer
 from accounting.proofs.suspects import is_as_asked
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
@@ -83,7 +83,7 @@ class BlockMaker:
         failpoint: called at each named place; does nothing outside of tests.
 
     Raises:
-        HeadUnusable: the file of the newest block cannot be read or understood.
+        CheckpointUnusable: the file of the newest block cannot be read or understood.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class BlockMaker:
         self._every_s = every_s
         self._failpoint = failpoint
         self._newest = NOTHING_YET
-        self._kept = KeptHead(key.path)
+        self._kept = KeptCheckpoint(key.path)
         self._unasked: tuple[int, ...] = ()
         self._registered = ""
         self._codes = AccountCodes()
@@ -113,16 +113,16 @@ class BlockMaker:
         self._thread = threading.Thread(target=self._run, name="block maker", daemon=True)
 
     @property
-    def head(self) -> Head | None:
+    def checkpoint(self) -> Checkpoint | None:
         """The newest block that this maker has seen, a second old at most if others make blocks too."""
-        kept = self._kept.head
+        kept = self._kept.checkpoint
         return kept if kept and kept.n else None
 
     @property
     def witness(self) -> Witness:
         """What the rules of the books are checked against."""
-        head = self.head
-        return Witness((head.n, head.hash) if head else None, self._unasked)
+        checkpoint = self.checkpoint
+        return Witness((checkpoint.n, checkpoint.hash) if checkpoint else None, self._unasked)
 
     @property
     def unproven(self) -> Unproven:
@@ -148,7 +148,7 @@ class BlockMaker:
             EventsMissing: there is a gap.
             BlocksGone: the newest block seen is no longer in the books.
             EventsNotAsked: an event was changed before it was proven.
-            HeadUnusable: the newest block cannot be kept.
+            CheckpointUnusable: the newest block cannot be kept.
             SigningKeyUnusable: there is no key to sign with.
             sqlalchemy.exc.SQLAlchemyError: the database does not answer, or refuses.
         """
@@ -212,17 +212,17 @@ class BlockMaker:
             return self._block(connection, to_seq, signer)
 
     def _following(self, connection: Connection) -> SignedBlock:
-        """Return the newest block of the books and keep it. Raises BlocksGone, HeadUnusable."""
+        """Return the newest block of the books and keep it. Raises BlocksGone, CheckpointUnusable."""
         newest = blocks.newest(connection)
-        kept = self._kept.head
-        if kept and kept.n and kept != newest.head and not blocks.is_there(connection, kept):
+        kept = self._kept.checkpoint
+        if kept and kept.n and kept != newest.checkpoint and not blocks.is_there(connection, kept):
             accepted = self._kept.accepted()
             if accepted is None or (accepted.n and not blocks.is_there(connection, accepted)):
                 raise BlocksGone(
                     f"block {kept} was made and is missing: blocks were removed, or the database was restored"
                 )
         if newest.n or kept:
-            self._kept.keep(newest.head)
+            self._kept.keep(newest.checkpoint)
         return newest
 
     def _last_of_next(self, connection: Connection) -> int | None:
@@ -289,7 +289,7 @@ class BlockMaker:
             raise
         self._failpoint("committed")
         self._newest, self._registered = block, block.signed_by
-        self._kept.keep(block.head)
+        self._kept.keep(block.checkpoint)
         return True
 
     def _register(self, connection: Connection, signer: Signer) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from accounting.proofs.blocks import Head
+from accounting.proofs.blocks import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Verdict:
     events: int
     tail_events: int
     tail_age_s: float | None
-    head: Head | None
+    checkpoint: Checkpoint | None
     signed_by: dict[str, int]
     flaws: tuple[Flaw, ...]
     is_complete: bool

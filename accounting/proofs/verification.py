@@ -17,7 +17,7 @@ from accounting.ledger.accepted import accepted_places
 from accounting.ledger.health import AS_ASKED
 from accounting.proofs.blocks import (
     NOTHING_YET,
-    Head,
+    Checkpoint,
     SignedBlock,
     blocks_after,
     every_key,
@@ -48,7 +48,7 @@ def verify(
     read: Callable[[], Session],
     *,
     from_block: int = 1,
-    known: Sequence[Head] = (),
+    known: Sequence[Checkpoint] = (),
     signers: Collection[str] = (),
     unproven_max_s: float = UNPROVEN_MAX_S,
     go_on: Callable[[], bool] = lambda: True,
@@ -77,7 +77,7 @@ def verify(
 class _Expected:
     """What is known about the books from elsewhere; see `verify`."""
 
-    known: tuple[Head, ...]
+    known: tuple[Checkpoint, ...]
     signers: frozenset[str]
     unproven_max_s: float
 
@@ -126,7 +126,7 @@ class _Verification:
             events=self._events,
             tail_events=self._tail.events,
             tail_age_s=self._tail.age_s,
-            head=self._last.head if self._last.n else None,
+            checkpoint=self._last.checkpoint if self._last.n else None,
             signed_by=self._signed_by,
             flaws=tuple(self._flaws),
             is_complete=is_complete,

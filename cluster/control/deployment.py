@@ -179,7 +179,7 @@ class Rollout:
         try:
             while coordinator is None or len(stages) < len(pipeline):
                 node_id, ready = await self._next(wire.Ready, until_s)
-                if ready.role == "head" and node_id == pipeline[0]:
+                if ready.role == "coordinator" and node_id == pipeline[0]:
                     _check_ports(node_id, ready.port, ready.client_port)
                     coordinator = ready
                 elif ready.role == "stage":
@@ -229,7 +229,7 @@ class Rollout:
         for _ in pipeline:
             await self._next(wire.Connected, until_s)
         first = _address(pipeline[0], stages[pipeline[0]])
-        await self.send(pipeline[0], wire.Connect(self.epoch, "head", first, fresh, self.after_error))
+        await self.send(pipeline[0], wire.Connect(self.epoch, "coordinator", first, fresh, self.after_error))
         _, closed = await self._next(wire.PipelineClosed, until_s)
         return closed.round_trip_ms
 

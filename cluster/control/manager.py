@@ -98,7 +98,7 @@ class DeploymentManager:
         Nothing is deployed. Raise MachineUnknown.
         """
         now = self.deployment.plan if self.deployment else None
-        return await self._planning.draft(model, now, self._head, without, including)
+        return await self._planning.draft(model, now, self._coordinator, without, including)
 
     async def _wait_for_work(self) -> Model:
         """Wait for a model and a reason to plan: new machines, or no working ring."""
@@ -166,8 +166,10 @@ class DeploymentManager:
         is_broken = self.deployment is not None and _concerns(self.deployment, member, failure)
         if is_broken:
             await self._break(f"{member.name}: {failure.reason}")
-        is_coordinators = self.deployment is None and member.node_id == self._head
-        if is_coordinators and (failure.role == "node" or (failure.role == "head" and failure.cause == "silent")):
+        is_coordinators = self.deployment is None and member.node_id == self._coordinator
+        if is_coordinators and (
+            failure.role == "node" or (failure.role == "coordinator" and failure.cause == "silent")
+        ):
             # Callers of a silent head would wait for the connection's own timeout.
             await self._use_coordinator(None)
         if is_broken and self._is_preparing:
@@ -201,7 +203,7 @@ class DeploymentManager:
         stays if they cannot, or if the plan changes nothing.
         """
         kept = self._planning.same_cut(self._last) if self._last and not self.deployment else None
-        plan = kept or await self._planning.new_plan(model, self.deployment, self._head)
+        plan = kept or await self._planning.new_plan(model, self.deployment, self._coordinator)
         if self.deployment and not is_worth(self.deployment.plan, plan):
             log.info("plan unchanged", epoch=self.epoch, reasons=list(plan.reasons))
             self._considered = frozenset(plan.considered)
@@ -219,7 +221,7 @@ class DeploymentManager:
         await self._keep_copies(model)
 
     @property
-    def _head(self) -> NodeId | None:
+    def _coordinator(self) -> NodeId | None:
         return self._last.coordinator.node_id if self._last else None
 
     async def _prepare(self, model: Model, plan: Plan) -> Rollout:
@@ -234,7 +236,7 @@ class DeploymentManager:
         try:
             late = await (rollout.prepare() if self.deployment else rollout.prepare(SOON_S))
             if late:
-                plan = await self._planning.new_plan(model, self.deployment, self._head, without=late)
+                plan = await self._planning.new_plan(model, self.deployment, self._coordinator, without=late)
                 rollout = self._begin(model, plan)
                 if late := await rollout.prepare():
                     raise NodeFailed(next(iter(late)), "a machine did not receive its files within a day")
@@ -262,7 +264,7 @@ class DeploymentManager:
         await self._break("the cluster is being planned")
         coordinator, *others = rollout.pipeline
         for member in self._roster.membership.present():
-            role = "head" if member.node_id in others else ""
+            role = "coordinator" if member.node_id in others else ""
             if member.node_id != coordinator:
                 with contextlib.suppress(LinkLost):
                     await self._roster.send(member.node_id, wire.Dismiss(rollout.epoch, role))

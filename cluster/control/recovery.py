@@ -80,7 +80,7 @@ def stuck_at(plan: Plan, vitals: Vitals) -> list[NodeId]:
     contradiction if one received more than the other has reported to have sent.
     """
     pipeline = [stage.member.node_id for stage in plan.stages]
-    coordinator = vitals(pipeline[0], "head")
+    coordinator = vitals(pipeline[0], "coordinator")
     upstream, sent = pipeline[0], coordinator.sent if coordinator else 0
     for node_id in pipeline:
         stage = vitals(node_id, "stage")

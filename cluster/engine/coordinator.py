@@ -134,12 +134,12 @@ class Coordinator:
         try:
             self._open_model(order)
         except ClusterError as error:
-            self._report(wire.Failed(order.epoch, "head", str(error)))
+            self._report(wire.Failed(order.epoch, "coordinator", str(error)))
             return
         self._order = order
         self.pipeline_end.expect(order.epoch, order.upstream, 0, order.terms)
         host, port = self.pipeline_end.host, self.pipeline_end.port
-        self._report(wire.Ready(order.epoch, "head", host, port, self.client_port, unconstrained=missing()))
+        self._report(wire.Ready(order.epoch, "coordinator", host, port, self.client_port, unconstrained=missing()))
 
     def _open_model(self, order: wire.AssignCoordinator) -> None:
         """Load the tokenizer of the assigned model. Raise ClusterError if the order is not feasible."""
@@ -163,7 +163,7 @@ class Coordinator:
         try:
             self.pipeline_end.connect(order.epoch, order.downstream, assigned.terms)
         except LinkError as error:
-            self._report(wire.Failed(order.epoch, "head", str(error), order.downstream.node_id))
+            self._report(wire.Failed(order.epoch, "coordinator", str(error), order.downstream.node_id))
             return
         everything = set(range(assigned.stages))
         scheduler, fresh = self._kept, set(order.fresh) | self._owed
@@ -190,7 +190,7 @@ class Coordinator:
             self._broken_epoch = epoch
             log.warning("ring broken", epoch=epoch, reason=reason, requests=len(self._table.tickets))
             # Report before the neighbours find their links to this process closed.
-            self._report(wire.Failed(epoch, "head", reason, peer_id, cause))
+            self._report(wire.Failed(epoch, "coordinator", reason, peer_id, cause))
             self._leave_pipeline()
 
     def _leave_pipeline(self) -> None:

@@ -13,13 +13,13 @@ from cluster.trust.identity import Identity
 
 
 def main(identity_folder: str, node_name: str, host: str, log_style: str) -> None:
-    pipe = prepare("head", node_name, log_style)
+    pipe = prepare("coordinator", node_name, log_style)
     asyncio.run(_serve(pipe, Identity(Path(identity_folder)), host))
 
 
 async def _serve(pipe: AgentPipe, identity: Identity, host: str) -> None:
     coordinator = Coordinator(identity, host, pipe.send)
-    server = ChannelServer("head", identity, Reception(coordinator).serve)
+    server = ChannelServer("coordinator", identity, Reception(coordinator).serve)
     coordinator.client_port = await server.open(host, 0)
     await act("pipeline", coordinator, pipe, server, coordinator.deliver)
 

@@ -51,7 +51,7 @@ class Reception:
     """Serves every caller's connection for one head."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        self._head = coordinator
+        self._coordinator = coordinator
 
     async def serve(self, channel: Channel) -> None:
         """Serve one caller until it hangs up, then cancel what it still has running.
@@ -70,14 +70,14 @@ class Reception:
                         self._accept(caller, request)
                     case wire.Cancel(request_id) if request_id in caller.requests:
                         caller.requests.discard(request_id)
-                        self._head.deliver(Cancelled(request_id))
+                        self._coordinator.deliver(Cancelled(request_id))
                     case _:
                         pass
         finally:
             for task in (writing, *caller.preparing):
                 task.cancel()
             for request_id in caller.requests:
-                self._head.deliver(Cancelled(request_id))
+                self._coordinator.deliver(Cancelled(request_id))
 
     def _accept(self, caller: _Caller, request: GenerateRequest) -> None:
         """Prepare each request in its own task, so that a long prompt delays no other request."""
@@ -99,10 +99,10 @@ class Reception:
             caller.tell(rejected(request.id, GenerationError("the prompt cannot be prepared")))
         else:
             if request.id in caller.requests:  # Otherwise it was cancelled meanwhile.
-                self._head.deliver(ticket)
+                self._coordinator.deliver(ticket)
 
     async def _prepare(self, caller: _Caller, request: GenerateRequest) -> Ticket:
-        codec = self._head.codec
+        codec = self._coordinator.codec
         if codec is None:
             raise ClusterUnavailable("no model is assigned to this head")
         if not 1 <= request.n <= CHOICES_MAX:
@@ -115,7 +115,7 @@ class Reception:
             # A constrained answer has an end, and nothing could follow it.
             request = replace(request, limits=replace(request.limits, ignore_eos=False))
         # The tokenizer takes tens of milliseconds for long prompts: keep it off the loop that serves all callers.
-        prepared = await asyncio.to_thread(prepare, codec, request, self._head.context_tokens)
+        prepared = await asyncio.to_thread(prepare, codec, request, self._coordinator.context_tokens)
         return Ticket(request, prepared.token_ids, caller.tell, prepared.is_thinking, prepared.grammar)
 
 

@@ -32,7 +32,7 @@ STARTS_MAX = 3
 # A silent child has this long to show a sign of life before another one replaces it.
 REPLACE_PATIENCE_S = 3.0
 
-Role = Literal["stage", "head", "embedder"]
+Role = Literal["stage", "coordinator", "embedder"]
 
 _Order = wire.AssignStage | wire.AssignCoordinator | wire.AssignEmbedder
 
@@ -110,7 +110,7 @@ class ChildProcesses:
                 self._begin("standby", message.epoch, self._shelve(message))
             case wire.AssignStage() | wire.AssignCoordinator():
                 self._epoch = message.epoch
-                role: Role = "stage" if isinstance(message, wire.AssignStage) else "head"
+                role: Role = "stage" if isinstance(message, wire.AssignStage) else "coordinator"
                 self._begin(role, message.epoch, self._prepare(role, message))
             case wire.AssignEmbedder():
                 self._embedder_epoch = message.epoch
@@ -118,7 +118,7 @@ class ChildProcesses:
             case wire.Dismiss(epoch, "embedder"):
                 if self._embedder_epoch < epoch:
                     self._begin("embedder", epoch, self._end_embedder())
-            case wire.Connect(role=("stage" | "head") as connecting):
+            case wire.Connect(role=("stage" | "coordinator") as connecting):
                 await self._pass_on(connecting, message)
             case wire.Dismiss():
                 await self._dismiss(message)
@@ -166,7 +166,7 @@ class ChildProcesses:
             source = order.source if self._options.shares_files else await self._fetch(order)
             if role != "stage":
                 await asyncio.to_thread(check_files, Path(source), order.manifest)
-            if role != "head":
+            if role != "coordinator":
                 self._loading[role] = order.epoch
             # An order for a child that stands still goes to its replacement.
             if (silent := self._children.get(role)) and not await silent.answers_within(REPLACE_PATIENCE_S):
@@ -184,7 +184,7 @@ class ChildProcesses:
             child = await asyncio.shield(self._ensure_child("stage"))
             await child.send(replace(order, source=source))
             if order.spec.is_first:  # The head runs beside the first stage, so it must be ready, too.
-                await asyncio.shield(self._ensure_child("head"))
+                await asyncio.shield(self._ensure_child("coordinator"))
         except Exception as error:
             foreseen = isinstance(error, ClusterError | OSError)
             log.error("standby failed", epoch=order.epoch, reason=str(error), exc_info=not foreseen)
@@ -211,7 +211,7 @@ class ChildProcesses:
 
     def _program(self, role: Role) -> tuple[str, list[str]]:
         match role:
-            case "head":
+            case "coordinator":
                 return "cluster.engine.coordinator_process", []
             case "embedder":
                 return "cluster.engine.embedder_process", [str(self._options.threads)]

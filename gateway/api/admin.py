@@ -204,7 +204,7 @@ def describe(topology: Topology) -> dict[str, Any]:
                 "memory_usable_bytes": member.machine.memory_usable_bytes,
                 "layers": [stage.spec.first_layer, stage.spec.end_layer - 1] if stage else None,
                 "weight_bytes": stage.weight_bytes if stage else 0,
-                "head": member.node_id == topology.coordinator,
+                "coordinator": member.node_id == topology.coordinator,
                 "reason": stage.reason if stage else "spare",
                 "warnings": to_builtins(topology.warnings.get(member.node_id, ())),
             }

@@ -29,12 +29,12 @@ async def _is_ready(services: Services, _: Request) -> Response:
     """Ready means: requests for the models that this gateway was started with will be answered.
 
     `books` says which rules of the ledger are broken, and whether blocks are made. That alone does not stop
-    answers. `ledger_head` is the newest block that this gateway has seen.
+    answers. `ledger_checkpoint` is the newest block that this gateway has seen.
     `warnings` name problems that an operator must fix: the data folder, the cloud's key file, its worker.
     """
     told, status = await _readiness(services)
-    head = services.books.head
-    further = {"ledger_head": str(head) if head else None, "warnings": services.troubles()}
+    checkpoint = services.books.checkpoint
+    further = {"ledger_checkpoint": str(checkpoint) if checkpoint else None, "warnings": services.troubles()}
     return JSONResponse(told | further, status)
 
 
@@ -73,6 +73,6 @@ async def _metrics(services: Services, _: Request) -> Response:
     if (left := services.books.unproven) is not None:
         services.metrics.ledger_unproven_events.set(left.events)
         services.metrics.ledger_unproven_seconds.set(left.age_s(time.time_ns()))
-    services.metrics.ledger_head_block.set(head.n if (head := services.books.head) else 0)
+    services.metrics.ledger_checkpoint_block.set(checkpoint.n if (checkpoint := services.books.checkpoint) else 0)
     services.metrics.books_lag.set(services.books.waiting + services.bookkeeper.waiting)
     return Response(services.metrics.render(), media_type=CONTENT_TYPE)

@@ -28,7 +28,7 @@ from gateway.billing.batch_settlement import ANSWER_TIMEOUT_S, Settler
 from gateway.billing.inspection import Condition, Inspection
 
 if TYPE_CHECKING:
-    from accounting.proofs.blocks import Head
+    from accounting.proofs.blocks import Checkpoint
     from accounting.proofs.maker import BlockMaker, Unproven
     from accounting.replication.shared import SharedLedger
 
@@ -104,9 +104,9 @@ class Books:
         return self._shared.epoch if self._shared else 0
 
     @property
-    def head(self) -> "Head | None":
+    def checkpoint(self) -> "Checkpoint | None":
         """The newest block that this gateway has ever seen, as of a second ago."""
-        return self._proofs.head if self._proofs else None
+        return self._proofs.checkpoint if self._proofs else None
 
     @property
     def unproven(self) -> "Unproven | None":

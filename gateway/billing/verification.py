@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from accounting.errors import DatabaseFailing
-from accounting.proofs.blocks import Head
+from accounting.proofs.blocks import Checkpoint
 from accounting.proofs.tail import UNPROVEN_MAX_S
 from accounting.proofs.verdict import Verdict
 from runtime.interpreter import command_of, environment
@@ -75,7 +75,7 @@ def facts_of(verdict: Verdict) -> dict[str, Any]:
         "events": verdict.events,
         "tail_events": verdict.tail_events,
         "tail_age_s": None if verdict.tail_age_s is None else round(verdict.tail_age_s, 1),
-        "head": head_facts(verdict.head),
+        "checkpoint": checkpoint_facts(verdict.checkpoint),
         "signed_by": verdict.signed_by,
         "accounts_checked": verdict.accounts_checked,
         "next_block": verdict.next_block,
@@ -83,5 +83,5 @@ def facts_of(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def head_facts(head: Head | None) -> dict[str, Any] | None:
-    return None if head is None else {"n": head.n, "hash": head.hash.hex()}
+def checkpoint_facts(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
+    return None if checkpoint is None else {"n": checkpoint.n, "hash": checkpoint.hash.hex()}

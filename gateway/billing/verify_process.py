@@ -10,7 +10,7 @@ import time
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from accounting.proofs.blocks import Head
+from accounting.proofs.blocks import Checkpoint
 from accounting.proofs.verification import BlockUnknown, verify
 from gateway.billing.verification import Reply, VerifyQuestion, facts_of
 from runtime.database import open_engine, read_sessions
@@ -29,7 +29,7 @@ def answer(question: VerifyQuestion) -> Reply:
         verdict = verify(
             read_sessions(engine),
             from_block=question.from_block,
-            known=[Head.parse(known) for known in question.known],
+            known=[Checkpoint.parse(known) for known in question.known],
             signers=question.signers,
             unproven_max_s=question.unproven_max_s,
             go_on=may_go_on,

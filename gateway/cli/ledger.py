@@ -10,7 +10,7 @@ from gateway.cli import by_hand, ledger_accept, output
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:
-    from accounting.proofs.blocks import Head
+    from accounting.proofs.blocks import Checkpoint
     from accounting.proofs.verdict import Verdict
 
 app = typer.Typer(help="Ledger proofs and checks.", no_args_is_help=True)
@@ -51,8 +51,8 @@ def verify(
     from gateway.cli.store import open_store
 
     settings = settings_from(data_dir)
-    kept = [_head(known)] if known else []
-    if (own := ledger_accept.kept_head(settings).head) and own.n:
+    kept = [_checkpoint(known)] if known else []
+    if (own := ledger_accept.kept_checkpoint(settings).checkpoint) and own.n:
         kept.append(own)
     began_s = time.monotonic()
     with open_store(settings) as (read, _):
@@ -76,11 +76,11 @@ def verify(
         raise typer.Exit(output.FAILED)
 
 
-def _head(text: str) -> "Head":
-    from accounting.proofs.blocks import Head
+def _checkpoint(text: str) -> "Checkpoint":
+    from accounting.proofs.blocks import Checkpoint
 
     try:
-        return Head.parse(text)
+        return Checkpoint.parse(text)
     except ValueError as error:
         output.fail(f"--known: {error}", output.WRONG_USAGE)
 
@@ -103,8 +103,8 @@ def _tell(verdict: "Verdict", took_s: float) -> None:
     output.say(f"Unsigned entries: {verdict.tail_events}{age}.")
     for fingerprint, count in verdict.signed_by.items():
         output.say(f"{count} blocks signed by {fingerprint}")
-    if verdict.head:
-        typer.echo(str(verdict.head))
+    if verdict.checkpoint:
+        typer.echo(str(verdict.checkpoint))
 
 
 @app.command("health")

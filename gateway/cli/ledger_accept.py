@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from accounting.ledger.scope import Witness
-    from accounting.proofs.blocks import Head
-    from accounting.proofs.kept import KeptHead
+    from accounting.proofs.blocks import Checkpoint
+    from accounting.proofs.kept import KeptCheckpoint
     from gateway.settings import Settings
 
 Reason = Annotated[str, typer.Option(help="Reason, recorded for later readers of the ledger.")]
@@ -52,12 +52,12 @@ def accept(
     with open_store(settings) as (read, write):
         with read() as session:
             broken = breaches(session, rule, time.time_ns(), witness(settings, session))
-            head = newest(session).head
+            checkpoint = newest(session).checkpoint
         if where not in broken:
             known = f"it is at {', '.join(broken[:5])}" if broken else "there is no violation"
             output.fail(f"WHERE: {rule} is not broken at {where!r}: {known}", output.WRONG_USAGE)
         if rule == BLOCKS_KEPT:
-            is_new = _keep(settings, head)
+            is_new = _keep(settings, checkpoint)
         else:
             with write() as session, session.begin():
                 is_new = write_down(session, rule, where, reason, time.time_ns())
@@ -68,14 +68,14 @@ def accept(
     output.tell({"rule": rule, "where": where, "was_there": not is_new}, text, as_json=as_json)
 
 
-def kept_head(settings: "Settings") -> "KeptHead":
+def kept_checkpoint(settings: "Settings") -> "KeptCheckpoint":
     """Return the newest block that the gateway of this data folder has seen."""
-    from accounting.proofs.kept import CoordinatorUnusable, KeptHead
+    from accounting.proofs.kept import CheckpointUnusable, KeptCheckpoint
     from runtime.data_folder import DataFolder
 
     try:
-        return KeptHead(DataFolder(settings.data_dir).ledger_key)
-    except CoordinatorUnusable as error:
+        return KeptCheckpoint(DataFolder(settings.data_dir).ledger_key)
+    except CheckpointUnusable as error:
         output.fail(str(error))
 
 
@@ -84,15 +84,18 @@ def witness(settings: "Settings", session: "Session") -> "Witness":
     from accounting.ledger.scope import Witness
     from accounting.proofs.suspects import unproven_suspects
 
-    head = kept_head(settings).head
-    return Witness((head.n, head.hash) if head and head.n else None, unproven_suspects(session.connection()))
+    checkpoint = kept_checkpoint(settings).checkpoint
+    return Witness(
+        (checkpoint.n, checkpoint.hash) if checkpoint and checkpoint.n else None,
+        unproven_suspects(session.connection()),
+    )
 
 
-def _keep(settings: "Settings", head: "Head") -> bool:
-    from accounting.proofs.kept import CoordinatorUnusable
+def _keep(settings: "Settings", checkpoint: "Checkpoint") -> bool:
+    from accounting.proofs.kept import CheckpointUnusable
 
     try:
-        kept_head(settings).keep(head)
-    except CoordinatorUnusable as error:
+        kept_checkpoint(settings).keep(checkpoint)
+    except CheckpointUnusable as error:
         output.fail(str(error))
     return True

@@ -254,7 +254,7 @@ def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
             node["node"],
             node["device"],
             "-".join(map(str, node["layers"])) if node["layers"] else "",
-            "coordinator" if node["head"] else "",
+            "coordinator" if node["coordinator"] else "",
             node["reason"],
         )
         for node in cluster["nodes"]

@@ -191,10 +191,9 @@ class LeaseSource:
         told_ms = self._answered_ms
         for number in range(last + 1):
             some = orders[number * _ORDERS_MAX : (number + 1) * _ORDERS_MAX]
-            if number == last:
-                part = standing._replace(told_ms=told_ms)
-            else:
-                part = standing._replace(has_told_again=False)
+            part = (
+                standing._replace(told_ms=told_ms) if number == last else standing._replace(has_told_again=False)
+            )
             await self._exchange_some(some, part)
             if self._standing.generation != standing.generation:
                 return

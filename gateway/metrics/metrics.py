@@ -80,8 +80,8 @@ class Metrics:
         self.ledger_inspected_seconds = _gauge(
             "ledger_inspected_seconds", "How long ago the books were inspected, in seconds."
         )
-        self.ledger_head_block = _gauge(
-            "ledger_head_block", "The number of the newest signed block that this gateway has seen."
+        self.ledger_checkpoint_block = _gauge(
+            "ledger_checkpoint_block", "The number of the newest signed block that this gateway has seen."
         )
         self.ledger_unproven_events = _gauge(
             "ledger_unproven_events", "Events of the books that are in no signed block."

@@ -197,7 +197,7 @@ def _agent(
     )
     proofs = Proofs() if house and house.has_key and settings.shows_denied_prompts else None
     receipt_signer = ReceiptSigner(
-        own, ChannelAccounts(store), lambda: house.ledger_head if house else None, clock_ms, proofs
+        own, ChannelAccounts(store), lambda: house.ledger_checkpoint if house else None, clock_ms, proofs
     )
     creditor = Creditor(
         own.id,

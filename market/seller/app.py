@@ -19,7 +19,7 @@ from market.errors import MarketError
 from market.network import challenge
 from market.network.identity import OwnIdentity
 from market.protocol.channels.job import JOB_BYTES_MAX, RECEIPTS_BYTES_MAX, read_receipts
-from market.seller.callers import Callers, HeldBytes, NotDelivered, RequestKind
+from market.seller.callers import Callers, HeldBytes, NotAccepted, RequestKind
 from market.seller.carrier import JobRefused
 from market.seller.http_carrier import HttpCarrier
 from market.seller.job_handler import JobHandler
@@ -62,7 +62,7 @@ class AgentApp:
         assert scope["type"] == "http"
         try:
             await self._answer(scope, receive, send)
-        except NotDelivered as error:
+        except NotAccepted as error:
             headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
             await _reply(send, error.status, headers, error.body())
 
@@ -72,16 +72,16 @@ class AgentApp:
         longest_bytes = _POST.get(path)
         found = _GET.fullmatch(path)
         if longest_bytes is None and found is None:
-            raise NotDelivered(404, "not_found", "Unknown path.")
+            raise NotAccepted(404, "not_found", "Unknown path.")
         if scope["query_string"]:
-            raise NotDelivered(400, "malformed", "Query strings are not allowed here.")
+            raise NotAccepted(400, "malformed", "Query strings are not allowed here.")
         if found is not None:
             if scope["method"] != "GET":
-                raise NotDelivered(405, "malformed", "Use GET for this path.")
+                raise NotAccepted(405, "malformed", "Use GET for this path.")
             _length_bytes(scope, 0)
             await self._get(found, self.callers.network(scope), send)
         elif scope["method"] != "POST":
-            raise NotDelivered(405, "malformed", "Use POST for this path.")
+            raise NotAccepted(405, "malformed", "Use POST for this path.")
         else:
             await self._post(path, _length_bytes(scope, longest_bytes or 0), scope, receive, send)
 
@@ -111,7 +111,7 @@ class AgentApp:
             await _reply(send, refused.status, refused.headers(), refused.body())
             return
         except MarketError as error:
-            raise NotDelivered(400, "malformed", f"{error}.") from None
+            raise NotAccepted(400, "malformed", f"{error}.") from None
         await _reply_json(send, {"lanes": grown})
 
     async def _get(self, found: "re.Match[bytes]", network: str | None, send: Send) -> None:
@@ -122,7 +122,7 @@ class AgentApp:
                 return
             file = self.tokenizers(asked)
             if file is None:
-                raise NotDelivered(404, "not_found", "No tokenizer with this SHA-256 is used here.")
+                raise NotAccepted(404, "not_found", "No tokenizer with this SHA-256 is used here.")
             with self.callers.downloading(network):
                 await _send_file(file, send)
 
@@ -138,18 +138,18 @@ class AgentApp:
 
 
 def _length_bytes(scope: Scope, longest_bytes: int) -> int:
-    """Return the body's stated length in bytes. Raises NotTaken unless it is stated once and clearly."""
+    """Return the body's stated length in bytes. Raises NotAccepted unless it is stated once and clearly."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     if any(name == b"transfer-encoding" for name, _ in headers):
-        raise NotDelivered(411, "malformed", "Send Content-Length instead of Transfer-Encoding.")
+        raise NotAccepted(411, "malformed", "Send Content-Length instead of Transfer-Encoding.")
     lengths = [value for name, value in headers if name == b"content-length"]
     if len(lengths) > 1 or not all(re.fullmatch(rb"[0-9]{1,12}", value) for value in lengths):
-        raise NotDelivered(400, "malformed", "Content-Length must be one number.")
+        raise NotAccepted(400, "malformed", "Content-Length must be one number.")
     length_bytes = int(lengths[0]) if lengths else 0
     if longest_bytes and not lengths:
-        raise NotDelivered(411, "malformed", "Content-Length is missing.")
+        raise NotAccepted(411, "malformed", "Content-Length is missing.")
     if length_bytes > longest_bytes:
-        raise NotDelivered(413, "malformed", f"The body is too large. At most {longest_bytes} bytes are allowed.")
+        raise NotAccepted(413, "malformed", f"The body is too large. At most {longest_bytes} bytes are allowed.")
     return length_bytes
 
 
@@ -158,7 +158,7 @@ async def _read(length_bytes: int, receive: Receive, held: HeldBytes) -> bytes:
         async with asyncio.timeout(BODY_S):
             return await _body(length_bytes, receive, held)
     except TimeoutError:
-        raise NotDelivered(408, "malformed", "The body did not arrive in time.") from None
+        raise NotAccepted(408, "malformed", "The body did not arrive in time.") from None
 
 
 async def _body(length_bytes: int, receive: Receive, held: HeldBytes) -> bytes:
@@ -167,12 +167,12 @@ async def _body(length_bytes: int, receive: Receive, held: HeldBytes) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise NotDelivered(400, "malformed", "The body ended early.")
+            raise NotAccepted(400, "malformed", "The body ended early.")
         piece = message.get("body", b"")
         held.add(len(piece))
         body += piece
         if len(body) > length_bytes:
-            raise NotDelivered(413, "malformed", "The body is longer than its Content-Length.")
+            raise NotAccepted(413, "malformed", "The body is longer than its Content-Length.")
         if not message.get("more_body", False):
             return bytes(body)
 

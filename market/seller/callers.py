@@ -42,7 +42,7 @@ TOGETHER = 10
 _EVERYBODY = "everybody"
 
 
-class NotDelivered(Exception):
+class NotAccepted(Exception):
     """A request that this server does not accept, with an HTTP status and a message."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -104,9 +104,9 @@ class HeldBytes:
     count: int = 0
 
     def add(self, count: int) -> None:
-        """Count more bytes. Raises NotTaken if that is too much."""
+        """Count more bytes. Raises NotAccepted if that is too much."""
         if not self.share.has_room(self.network, count):
-            raise NotDelivered(429, "full", "Too much data is being sent at once. Try again shortly.")
+            raise NotAccepted(429, "full", "Too much data is being sent at once. Try again shortly.")
         self.share.add(self.network, count)
         self.count += count
 
@@ -142,17 +142,17 @@ class Callers:
 
     @contextmanager
     def letting_in(self, network: str | None, kind: RequestKind) -> Generator[None]:
-        """Admit a request for the length of the block. Raises NotTaken if there are too many."""
+        """Admit a request for the length of the block. Raises NotAccepted if there are too many."""
         if network is not None and not self._each[kind].takes(network):
-            raise NotDelivered(429, "full", "Too many requests from this network. Try again in a minute.")
+            raise NotAccepted(429, "full", "Too many requests from this network. Try again in a minute.")
         if not self._all[kind].takes(_EVERYBODY):
-            raise NotDelivered(429, "full", "Too many requests. Try again in a minute.")
+            raise NotAccepted(429, "full", "Too many requests. Try again in a minute.")
         with _taking(self._inside, network, "Too many requests at once from this network. Try again shortly."):
             yield
 
     @contextmanager
     def downloading(self, network: str | None) -> Generator[None]:
-        """Take one of the few download places. Raises NotTaken."""
+        """Take one of the few download places. Raises NotAccepted."""
         with _taking(self._downloads, network, "Too many files are being fetched at once. Try again shortly."):
             yield
 
@@ -169,7 +169,7 @@ class Callers:
 @contextmanager
 def _taking(share: _Share, network: str | None, problem: str) -> Generator[None]:
     if not share.has_room(network, 1):
-        raise NotDelivered(429, "full", problem)
+        raise NotAccepted(429, "full", problem)
     share.add(network, 1)
     try:
         yield

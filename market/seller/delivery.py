@@ -37,14 +37,14 @@ def now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptSigner:
-    """Signs and stores receipts. `ledger_head` returns the newest block of the house's ledger that we saw.
+    """Signs and stores receipts. `ledger_checkpoint` returns the newest block of the house's ledger that we saw.
 
     `proofs` are kept if there is a house to show them to.
     """
 
     own: OwnIdentity
     accounts: ChannelAccounts
-    ledger_head: Callable[[], str | None]
+    ledger_checkpoint: Callable[[], str | None]
     clock_ms: Callable[[], int] = now_ms
     proofs: Proofs | None = None
 
@@ -160,7 +160,7 @@ class Delivering:
             taken.tokens,
             taken.transcript,
             is_final,
-            self._receipt_signer.ledger_head(),
+            self._receipt_signer.ledger_checkpoint(),
         )
         name = f"{terms.channel}-{voucher.lane}"
         record = self._receipt_signer.own.say(

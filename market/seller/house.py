@@ -29,7 +29,7 @@ class _Facts(Struct, frozen=True):
 
     identity: Hex32
     statements: list[str] = []
-    ledger_head: str | None = None
+    ledger_checkpoint: str | None = None
 
 
 class _Account(Struct, frozen=True):
@@ -78,7 +78,7 @@ class SellerHouseClient:
     ) -> None:
         self.url = url.rstrip("/")
         self.identity: str | None = None
-        self.ledger_head: str | None = None
+        self.ledger_checkpoint: str | None = None
         self._key = key
         self._own = own
         self._outbound = outbound
@@ -108,8 +108,8 @@ class SellerHouseClient:
         if self.identity is None:
             await self._store.keep_fact(self._fact, identity.encode())
             self.identity = identity
-        head = (facts.ledger_head or "").rpartition(":")[2]
-        self.ledger_head = head if len(head) == 64 else None
+        head = (facts.ledger_checkpoint or "").rpartition(":")[2]
+        self.ledger_checkpoint = head if len(head) == 64 else None
 
     async def submit(self, channel: Unsubmitted, statements: list[bytes]) -> None:
         """Send everything known of a channel. Repeating it is safe. Raises Unreachable, HouseRefused."""

@@ -112,7 +112,7 @@ async def test_every_answer_keeps_to_its_schema(cluster: Cluster) -> None:
 async def test_a_lost_stage_and_a_lost_head_change_nothing(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:
         expected = [await ask(cluster, f"calm-{at}", prompt) for at, prompt in enumerate(PROMPTS)]
-        for role, at in (("stage", 1), ("head", 0)):
+        for role, at in (("stage", 1), ("coordinator", 0)):
             await settled(cluster, 3)
             begun = asyncio.Event()
             running = [

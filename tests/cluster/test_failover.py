@@ -151,7 +151,7 @@ async def test_losses_leave_no_trace(tmp_path: Path) -> None:
         await settled(cluster, 3)
 
         head, (spare,) = agent(cluster, 0), standbys(cluster)
-        streams = await disturbed(cluster, "head", head.kill)
+        streams = await disturbed(cluster, "coordinator", head.kill)
         assert the_same(streams, expected)
         assert spare in ring(cluster)
         await nothing_is_held(cluster)
@@ -172,7 +172,7 @@ async def test_losses_leave_no_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", ["stage", "head"])
+@pytest.mark.parametrize("role", ["stage", "coordinator"])
 async def test_a_process_that_stands_still_is_noticed_in_two_seconds(tmp_path: Path, role: str) -> None:
     """Its machine is well and beats on. Nobody kills it: it may only be very slow."""
     async with running_cluster(tmp_path, nodes=2) as cluster:
@@ -292,10 +292,10 @@ async def stop(cluster: Cluster, at: int, mend: asyncio.Event, role: str) -> Non
 Damage = Callable[[Cluster, int, asyncio.Event], Coroutine[None, None, None]]
 DAMAGES: dict[str, Damage] = {
     "kill stage": kill_process,
-    "kill head": lambda cluster, at, mend: kill_process(cluster, at, mend, "head"),
+    "kill head": lambda cluster, at, mend: kill_process(cluster, at, mend, "coordinator"),
     "kill machine": kill_machine,
     "stop stage": lambda cluster, at, mend: stop(cluster, at, mend, "stage"),
-    "stop head": lambda cluster, at, mend: stop(cluster, at, mend, "head"),
+    "stop head": lambda cluster, at, mend: stop(cluster, at, mend, "coordinator"),
     "stop machine": lambda cluster, at, mend: stop(cluster, at, mend, "machine"),
 }
 

@@ -159,7 +159,7 @@ def vitals(**counts: tuple[int, int]) -> dict[tuple[str, str], wire.Vitals]:
     """Frames in and out of `head` and of the stages of a, b and c."""
     found = {}
     for name, (received, sent) in counts.items():
-        place = ("a", "head") if name == "head" else (name, "stage")
+        place = ("a", "coordinator") if name == "coordinator" else (name, "stage")
         found[place] = wire.Vitals(received, sent)
     return found
 
@@ -193,7 +193,7 @@ def test_a_broken_link_alone_is_blamed_on_who_has_not_proven_itself() -> None:
     found.note_failure(NodeId("b"), wire.Failed(5, "stage", "link broke", "a"))
     assert found.close(broken) == frozenset(), "a ring that is taken apart is nobody's fault"
     found.open()
-    found.note_failure(NodeId("a"), wire.Failed(5, "head", "link broke", "c"))
+    found.note_failure(NodeId("a"), wire.Failed(5, "coordinator", "link broke", "c"))
     assert not found.is_clear(broken)
     assert found.close(broken) == {"c"}
     assert found.quarantine.quarantine("c")
@@ -204,7 +204,7 @@ def test_who_says_what_happened_is_believed() -> None:
     clock = Clock()
     found, broken = fault_attribution(clock)
     for _ in range(2):
-        found.note_failure(NodeId("a"), wire.Failed(5, "head", "link broke", "c"))
+        found.note_failure(NodeId("a"), wire.Failed(5, "coordinator", "link broke", "c"))
         found.note_failure(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
         assert found.is_clear(broken)
         assert found.close(broken) == frozenset()
@@ -236,7 +236,7 @@ def test_only_what_a_stage_itself_got_wrong_may_be_a_requests_doing() -> None:
     for failure, expected in (
         (wire.Failed(5, "stage", "exit status -9", cause="ended"), True),
         (wire.Failed(5, "stage", "a step failed"), True),
-        (wire.Failed(5, "head", "link broke", "c"), False),
+        (wire.Failed(5, "coordinator", "link broke", "c"), False),
         (wire.Failed(5, "stage", "shows no sign of life", cause="silent"), False),
         (wire.Failed(wire.ANY_EPOCH, "node", "it is gone"), False),
     ):
@@ -251,10 +251,10 @@ def test_only_what_a_stage_itself_got_wrong_may_be_a_requests_doing() -> None:
 def test_a_stuck_ring_is_blamed_on_who_holds_its_frames() -> None:
     found, broken = fault_attribution(Clock())
     for (node_id, role), told in vitals(head=(9, 10), a=(10, 10), b=(10, 9), c=(9, 9)).items():
-        known = {"head": wire.Vitals(9, 10), "stage": told} if node_id == "a" else {role: told}
+        known = {"coordinator": wire.Vitals(9, 10), "stage": told} if node_id == "a" else {role: told}
         if role == "stage":
             found.membership.beat(NodeId(node_id), wire.Heartbeat(2**33, vitals=known))
-    found.note_failure(NodeId("a"), wire.Failed(5, "head", "not answered", cause="stuck"))
+    found.note_failure(NodeId("a"), wire.Failed(5, "coordinator", "not answered", cause="stuck"))
     assert found.close(broken) == {"b"}
 
 

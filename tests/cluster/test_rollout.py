@@ -53,7 +53,12 @@ def ready(role: str, port: int, client_port: int = 0) -> wire.Ready:
 
 @pytest.mark.parametrize(
     ("culprit", "answer"),
-    [(B, ready("stage", 0)), (B, ready("stage", 2**16)), (A, ready("head", 9, -1)), (A, ready("head", 2**70, 9))],
+    [
+        (B, ready("stage", 0)),
+        (B, ready("stage", 2**16)),
+        (A, ready("coordinator", 9, -1)),
+        (A, ready("coordinator", 2**70, 9)),
+    ],
 )
 async def test_nobody_is_told_to_dial_a_port_that_is_none(culprit: NodeId, answer: wire.Ready) -> None:
     machines = Machines()
@@ -65,7 +70,7 @@ async def test_nobody_is_told_to_dial_a_port_that_is_none(culprit: NodeId, answe
 
 async def test_the_clear_word_on_a_broken_ring_counts_though_a_neighbour_speaks_first() -> None:
     closed = wire.Failed(5, "stage", "closed the link", A)
-    lie = wire.Failed(5, "head", "a wrong epoch", C, "invalid")
+    lie = wire.Failed(5, "coordinator", "a wrong epoch", C, "invalid")
     with pytest.raises(NodeFailed, match="a wrong epoch") as failed:
         await Machines().rollout((A, closed), (B, ready("stage", 9)), (A, lie)).run()
     assert (failed.value.node_id, failed.value.peer_ids) == (C, (A,))
@@ -77,7 +82,7 @@ async def test_the_clear_word_on_a_broken_ring_counts_though_a_neighbour_speaks_
 async def test_who_cannot_keep_to_schemas_is_named(lacking: NodeId | None, said: str) -> None:
     """Head and last stage both have to."""
     stages = [(node_id, ready("stage", 9)) for node_id in (A, B, C)]
-    answers = [(A, ready("head", 8, 7)), *stages]
+    answers = [(A, ready("coordinator", 8, 7)), *stages]
     told = [
         (node_id, replace(answer, unconstrained="no llguidance" if node_id == lacking else ""))
         for node_id, answer in answers

@@ -49,7 +49,7 @@ def step(**changes: object) -> wire.Step:
         step(),
         wire.Sampled(3, 9, [SampledToken(5, -0.25)], [1], [1, 2]),
         wire.Connect(1, "stage", wire.Address(NodeId("n"), "::1", 5)),
-        wire.Failed(1, "head", "for a reason"),
+        wire.Failed(1, "coordinator", "for a reason"),
         wire.Shelved(3, SPEC, ok=False, reason="no room"),
         wire.Tidy(3, "0" * 64, [SPEC]),
     ],

@@ -42,10 +42,10 @@ def test_a_whole_ledger_is_said_to_be_whole(folder: Path) -> None:
     assert told.exit_code == 0, told.stderr
     assert "2 blocks with 2 entries" in told.stderr
     assert "Unsigned entries: 1" in told.stderr
-    head = told.stdout.strip()
+    checkpoint = told.stdout.strip()
     listed = json.loads(millrace(folder, "ledger", "blocks", "--json").stdout)
-    assert [f"{block['n']}:{block['hash']}" for block in listed][-1] == head
-    assert millrace(folder, "ledger", "verify", "--known", head).exit_code == 0
+    assert [f"{block['n']}:{block['hash']}" for block in listed][-1] == checkpoint
+    assert millrace(folder, "ledger", "verify", "--known", checkpoint).exit_code == 0
     assert json.loads(millrace(folder, "ledger", "verify", "--json").stdout)["sound"] is True
     assert json.loads(millrace(folder, "ledger", "health", "--json").stdout) == []
 
@@ -70,7 +70,7 @@ def test_a_ledger_without_its_blocks_and_keys_is_said_to_be_so(folder: Path) -> 
 
 
 def test_a_damaged_note_of_the_newest_block_is_one_line(folder: Path) -> None:
-    DataFolder(folder).ledger_head.write_bytes(b"12:\xff")
+    DataFolder(folder).ledger_checkpoint.write_bytes(b"12:\xff")
     told = millrace(folder, "ledger", "verify")
     assert (told.exit_code, "is damaged" in told.stderr) == (1, True)
 

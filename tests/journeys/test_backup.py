@@ -47,8 +47,8 @@ def proven(gateway: Gateway) -> str | None:
     if "millrace_ledger_unproven_events 0.0" not in gateway.http().get("/metrics").text:
         return None
     told = json.loads(gateway.cli("ledger", "verify", "--json"))
-    is_whole = told["sound"] and told["head"] and not told["tail_events"]
-    return f"{told['head']['n']}:{told['head']['hash']}" if is_whole else None
+    is_whole = told["sound"] and told["checkpoint"] and not told["tail_events"]
+    return f"{told['checkpoint']['n']}:{told['checkpoint']['hash']}" if is_whole else None
 
 
 def test_a_lost_data_folder_is_restored_as_it_was(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_lost_data_folder_is_restored_as_it_was(tmp_path: Path) -> None:
     assert saved.stat().st_mode & 0o077 == 0, "it holds secrets"
     shutil.rmtree(data)
     with tarfile.open(saved) as archive:
-        note = archive.extractfile("./ledger.head")
+        note = archive.extractfile("./ledger.checkpoint")
         assert note
         assert note.read().decode().strip() == head
 

@@ -14,7 +14,7 @@ from accounting.proofs.blocks import SignedBlock
 from accounting.proofs.maker import Unproven
 from gateway.api.accounting.dependencies import Facts
 from gateway.api.authority import Operator
-from gateway.billing.verification import VerifyQuestion, head_facts, verify_in_process
+from gateway.billing.verification import VerifyQuestion, checkpoint_facts, verify_in_process
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 from runtime.errors import Overloaded, RequestInvalid
@@ -50,7 +50,7 @@ async def verify(
         raise Overloaded("The ledger is being verified; ask again when that has ended.")
     async with services.verifying:
         dsn, signers = _dsn(services.settings), tuple(signed_by)
-        kept = tuple(str(head) for head in (known, services.books.head) if head)
+        kept = tuple(str(checkpoint) for checkpoint in (known, services.books.checkpoint) if checkpoint)
         asked = VerifyQuestion(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
         reply = await verify_in_process(asked)
     if reply.verdict is None:
@@ -75,7 +75,7 @@ async def show_blocks(
     return {
         "blocks": [block_facts(block) for block in found],
         "keys": {fingerprint: key.hex() for fingerprint, key in keys.items()},
-        "head": head_facts(newest.head if newest.n else None),
+        "checkpoint": checkpoint_facts(newest.checkpoint if newest.n else None),
         "next": found[-1].n if found and found[-1].n < newest.n else None,
     }
 

@@ -31,12 +31,12 @@ def house_routers(house: House) -> list[APIRouter]:
 @plain.get("/house")
 async def show_house(house: Open, services: Shared) -> Facts:
     """Show the marketplace's identity and terms, and the newest block of its ledger, which receipts may name."""
-    terms, head = house.office.terms, services.books.head
+    terms, checkpoint = house.office.terms, services.books.checkpoint
     return {
         "identity": house.office.speaker.id,
         "statements": [record.raw.decode() for record in house.office.speaker.statements],
         "fee_bps": terms.fee_bps,
-        "ledger_head": str(head) if head else None,
+        "ledger_checkpoint": str(checkpoint) if checkpoint else None,
         "allocation_hours_max": terms.allocation_hours_max,
         "probation": {
             "days": terms.probation_days,

@@ -48,7 +48,7 @@ class Voucher(Struct, frozen=True):
 class Receipt(Struct, frozen=True):
     """What was delivered for a voucher, by the count of the signer: seller or buyer.
 
-    `part` counts the receipts of one request, `transcript` is the hash of the text, and `ledger_head` the newest
+    `part` counts the receipts of one request, `transcript` is the hash of the text, and `ledger_checkpoint` the newest
     block of the house's books that the signer has seen.
     """
 
@@ -62,7 +62,7 @@ class Receipt(Struct, frozen=True):
     completion_tokens: Tokens
     transcript: Hex32
     is_final: bool
-    ledger_head: Hex32 | None = None
+    ledger_checkpoint: Hex32 | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,14 +30,14 @@ def test_blocks_hold_a_thousand_events_and_books_at_rest_get_none(
 ) -> None:
     making = maker(engine, tmp_path / "key")
     assert making.seal() == 0
-    assert checked(engine).head is None
+    assert checked(engine).checkpoint is None
     _flood(books, 1_500)
     assert making.seal() == 2
     assert making.seal() == 0
     with books.read() as session:
         made = blocks_after(session, 0, limit=10)
     assert [(block.n, block.from_seq, block.to_seq) for block in made] == [(1, 1, 1_000), (2, 1_001, 1_500)]
-    assert making.head == made[-1].head
+    assert making.checkpoint == made[-1].checkpoint
     verdict = checked(engine)
     assert (verdict.flaws, verdict.blocks, verdict.events, verdict.tail_events) == ((), 2, 1_500, 0)
 
@@ -53,7 +53,7 @@ def test_a_running_maker_proves_what_is_booked_and_the_rest_when_it_stops(
         making.stop(ANSWER_S)
     verdict = checked(engine)
     assert (verdict.flaws, verdict.events, verdict.tail_events) == ((), 35, 0)
-    assert verdict.head == making.head
+    assert verdict.checkpoint == making.checkpoint
 
 
 def test_of_two_makers_one_makes_each_block(books: Books, engine: Engine, tmp_path: Path) -> None:

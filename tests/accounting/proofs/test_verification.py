@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from accounting.proofs.blocks import Head
+from accounting.proofs.blocks import Checkpoint
 from accounting.proofs.maker import BlockMaker
 from accounting.proofs.signing_key import KeyFile
 from accounting.proofs.tail import Tail
@@ -162,7 +162,7 @@ def test_a_count_of_one_of_many_requests_is_named(books: Books, engine: Engine, 
 
 
 def test_the_tail_is_counted_and_its_transfers_too(books: Books, engine: Engine, tmp_path: Path) -> None:
-    assert checked(engine).head is None
+    assert checked(engine).checkpoint is None
     making = maker(engine, tmp_path / "key")
     book_some(books, "a")
     making.seal()
@@ -188,9 +188,9 @@ def test_it_stops_when_told_and_goes_on_from_a_block(proven: Engine) -> None:
 
 def test_a_past_written_anew_is_told_from_the_one_that_was_kept(proven: Engine, tmp_path: Path) -> None:
     """Whoever may do anything to the database signs another past with a key of their own. Only a head shows it."""
-    kept = checked(proven).head
+    kept = checked(proven).checkpoint
     assert kept is not None
-    assert verify(read_sessions(proven), known=[Head.parse(str(kept))]).is_sound
+    assert verify(read_sessions(proven), known=[Checkpoint.parse(str(kept))]).is_sound
     with tampering(proven) as connection:
         for statement in (
             "DELETE FROM block",

@@ -426,7 +426,7 @@ async def test_the_books_are_checked_and_verified_on_request(house: Served) -> N
         wrong = await owner.post(f"{BALANCE}/books/verify", known="nothing", htmx=True)
         assert wrong.status_code == 400
         async with asyncio.timeout(60):
-            while not house.services.books.head:
+            while not house.services.books.checkpoint:
                 await asyncio.sleep(0.1)
         verdict = await owner.post(f"{BALANCE}/books/verify", from_block="1", htmx=True)
         assert verdict.status_code == 200, verdict.text
@@ -527,7 +527,7 @@ async def test_the_oldest_page_of_blocks_has_none_of_the_page_before(house: Serv
     books = house.services.books
     async with asyncio.timeout(60):
         for number in itertools.count():
-            if books.head and books.head.n >= 2:
+            if books.checkpoint and books.checkpoint.n >= 2:
                 break
             await books.credit(f"block{number}", "ann", 1, "for a block")
             await asyncio.sleep(0.3)

@@ -89,7 +89,9 @@ async def test_a_balance_tells_own_credits_promos_pool_and_debts_apart(house: Se
             ("2.00", ends, "cloud")
         ]
         for admin in (lea, machine):
-            assert (await get(admin, "/balance", user="ann")) | {"ledger_head": 0} == found | {"ledger_head": 0}
+            assert (await get(admin, "/balance", user="ann")) | {"ledger_checkpoint": 0} == found | {
+                "ledger_checkpoint": 0
+            }
         assert (await get(ann, "/balance", organization="lab"))["available"] == "40.00"
         assert [await status(bob, "/balance", user="ann"), await status(bob, "/balance", organization="lab")] == [
             403,

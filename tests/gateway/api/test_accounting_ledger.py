@@ -19,7 +19,7 @@ async def house(serve: Serve, dsn: str) -> AsyncIterator[Served]:
     """With one credit in a block."""
     async with serve(dsn) as served:
         await served.services.books.credit("c1", "owner", 5, "test")
-        await _until(served, lambda told: told["head"] is not None)
+        await _until(served, lambda told: told["checkpoint"] is not None)
         yield served
 
 
@@ -39,7 +39,7 @@ async def _until(served: Served, is_so: Any, path: str = "/blocks") -> Any:
 async def test_blocks_come_with_the_keys_of_their_page(house: Served) -> None:
     page = await _get(house.machine, "/blocks")
     assert set(page["keys"]) == {block["signed_by"] for block in page["blocks"]}
-    beyond = await _get(house.machine, "/blocks", after=page["head"]["n"])
+    beyond = await _get(house.machine, "/blocks", after=page["checkpoint"]["n"])
     assert (beyond["blocks"], beyond["keys"]) == ([], {})
 
 

@@ -19,27 +19,27 @@ async def _proven(books: Books) -> str:
     """Book an event and wait for its block; the head as text."""
     await books.credit("one", "owner", parse_usd("5.00"), "test")
     until_s = time.monotonic() + PATIENCE_S
-    while books.head is None:
+    while books.checkpoint is None:
         assert time.monotonic() < until_s, "no block was made"
         await asyncio.sleep(0.05)
-    return str(books.head)
+    return str(books.checkpoint)
 
 
 async def test_an_operator_sees_blocks_and_that_they_hold(serve: Serve) -> None:
     async with serve() as served, served.machine as machine:
-        head = await _proven(served.services.books)
+        checkpoint = await _proven(served.services.books)
         listed = (await machine.get(f"{LEDGER}/blocks")).json()
         (block,) = listed["blocks"]
-        assert f"{block['n']}:{block['hash']}" == head
+        assert f"{block['n']}:{block['hash']}" == checkpoint
         assert (block["from_seq"], block["to_seq"], block["prev"], listed["next"]) == (1, 1, "00" * 32, None)
         assert list(listed["keys"]) == [block["signed_by"]]
-        assert listed["head"] == {"n": 1, "hash": block["hash"]}
+        assert listed["checkpoint"] == {"n": 1, "hash": block["hash"]}
         assert (await machine.get(f"{LEDGER}/blocks?after=1")).json()["blocks"] == []
 
-        verdict = (await machine.get(f"{LEDGER}/verify", params={"known": head})).json()
+        verdict = (await machine.get(f"{LEDGER}/verify", params={"known": checkpoint})).json()
         assert (verdict["sound"], verdict["complete"], verdict["flaws"]) == (True, True, [])
         assert (verdict["blocks"], verdict["events"], verdict["tail_events"]) == (1, 1, 0)
-        other = f"{head[:-1]}{'1' if head.endswith('0') else '0'}"
+        other = f"{checkpoint[:-1]}{'1' if checkpoint.endswith('0') else '0'}"
         verdict = (await machine.get(f"{LEDGER}/verify", params={"known": other})).json()
         assert (verdict["sound"], [flaw["where"] for flaw in verdict["flaws"]]) == (False, ["block 1"])
 

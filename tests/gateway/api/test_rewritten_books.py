@@ -36,7 +36,7 @@ async def served(serve: Serve, dsn: str) -> AsyncIterator[Served]:
     async with serve(dsn) as served:
         for number in (1, 2):
             await served.services.books.credit(f"c{number}", "owner", 5, "test")
-            await until(served, lambda told, n=number: (told["ledger_head"] or "").startswith(f"{n}:"))
+            await until(served, lambda told, n=number: (told["ledger_checkpoint"] or "").startswith(f"{n}:"))
         yield served
 
 
@@ -128,14 +128,14 @@ def millrace(served: Served, dsn: str, *words: str) -> Result:
     "taken", ["DELETE FROM block WHERE n > 1", "DELETE FROM block", "DELETE FROM block; DELETE FROM block_key"]
 )
 async def test_a_past_that_was_rewritten_is_not_signed(served: Served, dsn: str, taken: str, serve: Serve) -> None:
-    head = served.services.books.head
+    checkpoint = served.services.books.checkpoint
     assert await may_spend(served)
     with hand(dsn) as connection:
         raise_credit(connection, "c2", asked=True)
         for statement in taken.split(";"):
             connection.exec_driver_sql(statement)
     told = await until(served, lambda told: "broken: blocks_kept" in told["books"])
-    assert told["ledger_head"] == str(head)
+    assert told["ledger_checkpoint"] == str(checkpoint)
     await until_spending(served, wanted=False)
     await served.services.books.credit("c3", "owner", 5, "test")
     with anyio.fail_after(PATIENCE_S):
@@ -143,11 +143,15 @@ async def test_a_past_that_was_rewritten_is_not_signed(served: Served, dsn: str,
             await anyio.sleep(0.05)
     assert "BlocksGone" in left.trouble
     found = await verdict(served)
-    assert (found["sound"], f"block {head.n}" in {flaw["where"] for flaw in found["flaws"]}) == (False, True)  # type: ignore[union-attr]
-    assert "millrace_ledger_head_block 2" in (await served.machine.get("/metrics")).text
+    assert (found["sound"], f"block {checkpoint.n}" in {flaw["where"] for flaw in found["flaws"]}) == (False, True)  # type: ignore[union-attr]
+    assert "millrace_ledger_checkpoint_block 2" in (await served.machine.get("/metrics")).text
     assert millrace(served, dsn, "ledger", "verify").exit_code == 1
     health = millrace(served, dsn, "ledger", "health", "--json")
-    assert (health.exit_code, '"blocks_kept"' in health.stdout, str(head) in health.stdout) == (1, True, True)
+    assert (health.exit_code, '"blocks_kept"' in health.stdout, str(checkpoint) in health.stdout) == (
+        1,
+        True,
+        True,
+    )
 
 
 async def test_a_restored_database_is_accepted_on_purpose(serve: Serve, dsn: str) -> None:
@@ -155,17 +159,19 @@ async def test_a_restored_database_is_accepted_on_purpose(serve: Serve, dsn: str
     async with serve(dsn) as served:
         for number in (1, 2):
             await served.services.books.credit(f"c{number}", "owner", 5, "test")
-            await until(served, lambda told, n=number: (told["ledger_head"] or "").startswith(f"{n}:"))
-        head = served.services.books.head
+            await until(served, lambda told, n=number: (told["ledger_checkpoint"] or "").startswith(f"{n}:"))
+        checkpoint = served.services.books.checkpoint
     with hand(dsn) as connection:
         connection.exec_driver_sql("DELETE FROM block WHERE n > 1")
     async with serve(dsn) as served:
         assert not await may_spend(served)
-        for where, status in (("1:" + "0" * 64, 2), (str(head), 0)):
+        for where, status in (("1:" + "0" * 64, 2), (str(checkpoint), 0)):
             words = ("ledger", "accept", "blocks_kept", where, "--reason", "the backup of Monday")
             assert millrace(served, dsn, *words).exit_code == status
         await until_in_order(served)
-        await until(served, lambda told: told["books"] == "in order" and told["ledger_head"] != str(head))
+        await until(
+            served, lambda told: told["books"] == "in order" and told["ledger_checkpoint"] != str(checkpoint)
+        )
         assert (await verdict(served))["sound"]
         told = millrace(served, dsn, "audit", "--json").stdout
         assert "ledger.accept" in told
@@ -180,12 +186,12 @@ async def test_an_event_that_was_changed_before_it_was_proven_is_not_proven(serv
         raise_credit(connection, "c3", asked=False)
     key.chmod(0o600)
     told = await until(served, lambda told: "broken: events_as_asked" in told["books"])
-    assert told["ledger_head"].startswith("2:")
+    assert told["ledger_checkpoint"].startswith("2:")
     await until_spending(served, wanted=False)
     where = f"event {posted.event_seq}"
     assert where in {flaw["where"] for flaw in (await verdict(served))["flaws"]}
     words = ("ledger", "accept", "events_as_asked", str(posted.event_seq), "--reason", "incident 9")
     assert millrace(served, dsn, *words).exit_code == 0
     await until_in_order(served)
-    await until(served, lambda told: told["books"] == "in order" and told["ledger_head"].startswith("3:"))
+    await until(served, lambda told: told["books"] == "in order" and told["ledger_checkpoint"].startswith("3:"))
     assert (await verdict(served))["sound"]

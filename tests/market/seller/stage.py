@@ -145,7 +145,7 @@ class Stage:
         if self.house_says is not None:
             return web.Response(text=self.house_says)
         return web.json_response(
-            {"identity": self.house_identity, "statements": [], "ledger_head": f"7:{'b' * 64}"}
+            {"identity": self.house_identity, "statements": [], "ledger_checkpoint": f"7:{'b' * 64}"}
         )
 
     async def me(self, request: web.Request) -> web.Response:

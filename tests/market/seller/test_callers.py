@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from market.protocol.channels.job import JOB_BYTES_MAX
-from market.seller.callers import NETWORK_HELD_BYTES_MAX, PER_MINUTE, Callers, NotDelivered, address_of
+from market.seller.callers import NETWORK_HELD_BYTES_MAX, PER_MINUTE, Callers, NotAccepted, address_of
 from market.settings.seller import SellingSettings
 from tests.market.seller.shop import open_shop
 
@@ -32,7 +32,7 @@ def test_one_network_has_its_share_and_no_more() -> None:
     callers = Callers(now_s=lambda: 0.0)
     with callers.holding("one") as held, callers.holding("one") as more, callers.holding("other") as others:
         held.add(NETWORK_HELD_BYTES_MAX)
-        with pytest.raises(NotDelivered):
+        with pytest.raises(NotAccepted):
             more.add(1)
         others.add(JOB_BYTES_MAX)
         held.release()
@@ -43,12 +43,12 @@ def test_one_network_has_its_share_and_no_more() -> None:
     for _ in range(PER_MINUTE["challenge"]):
         with callers.letting_in("one", "challenge"):
             pass
-    with pytest.raises(NotDelivered), callers.letting_in("one", "challenge"):
+    with pytest.raises(NotAccepted), callers.letting_in("one", "challenge"):
         pass
     with callers.letting_in("other", "challenge"), callers.letting_in("one", "jobs"):
         pass
     one, again, third = (callers.downloading("one") for _ in range(3))
-    with one, again, callers.downloading("other"), pytest.raises(NotDelivered), third:
+    with one, again, callers.downloading("other"), pytest.raises(NotAccepted), third:
         pass
 
 

@@ -66,7 +66,7 @@ async def test_a_sealed_job_is_answered_and_both_sign_the_same(tmp_path: Path) -
         assert final.receipt.is_final
         assert final.receipt.completion_tokens == bought.tokens
         assert final.receipt.transcript == bought.answer.transcript()
-        assert final.receipt.ledger_head == "b" * 64
+        assert final.receipt.ledger_checkpoint == "b" * 64
 
         # The owner's gateway got what it knows, under its own name of the model, and nothing of who asks.
         (asked,) = shop.stage.asked

@@ -61,7 +61,7 @@ class Money:
     parts: tuple[AccountPart, ...]
     organization: str
     frozen_why: str | None
-    head: str | None
+    checkpoint: str | None
 
     def of(self, kind: str) -> int:
         """Return the available credits of one kind, in nano-USD."""
@@ -148,7 +148,7 @@ def money_of(facts: Facts, pending_nano: int, frozen_why: str | None) -> Money:
         tuple(parts),
         facts["organization"],
         frozen_why,
-        facts["ledger_head"],
+        facts["ledger_checkpoint"],
     )
 
 

@@ -69,7 +69,7 @@ async def verify_blocks(request: Request, visitor: Operator) -> Response:
 
 async def _page(visitor: Visitor, health: Facts, block: int | None = None) -> Response:
     books = visitor.services.books
-    newest = books.head.n if books.head else 0
+    newest = books.checkpoint.n if books.checkpoint else 0
     last = min(block or newest, newest)
     # The oldest page has the remaining blocks, without repeating any.
     rows = min(max(1, last), BLOCKS_SHOWN)
@@ -82,7 +82,7 @@ async def _page(visitor: Visitor, health: Facts, block: int | None = None) -> Re
         rules=_rules(visitor, health),
         looked_s=next(iter(books.inspection.age_s().values()), None),
         blocks=[_block(block) for block in reversed(proofs["blocks"])],
-        head=proofs["head"],
+        checkpoint=proofs["checkpoint"],
         older=last - BLOCKS_SHOWN,
         is_newest=last == newest,
         form=form,
