@@ -21,7 +21,7 @@ class AccountTerms:
     """The fixed properties of an account.
 
     `normal` is the side on which it grows. A `guarded` account never goes below zero, open holds included. `usd-9`
-    is nano-USD. `cu-9` is billionths of a compute unit, the house's own cost of local work, and is never mixed
+    is nano-USD. `cu-9` is billionths of a compute unit, the marketplace's own cost of local work, and is never mixed
     with money.
     """
 
@@ -64,7 +64,7 @@ _PATTERNS = tuple((re.compile(code.replace("<id>", _ID)), terms) for code, terms
 
 ASSET_BANK = "asset:bank"
 ASSET_MARKET_RECV = "asset:market_recv"
-"""What an outside house owes us for the capacity that our machines sold on the market."""
+"""What an outside marketplace owes us for the capacity that our machines sold on the market."""
 ASSET_STRIPE = "asset:stripe"
 ASSET_STRIPE_IN_TRANSIT = "asset:stripe_in_transit"
 CLEARING_BURST = "clearing:burst"

@@ -23,7 +23,7 @@ Modules:
                        its costs
     metrics            The gateway's metrics in Prometheus format
     migration_process  Bring a database's tables up to date, in a process of its own that `gateway.upgrade` starts
-    own_marketplace    Assemble the house from the settings, over the gateway's own ledger
+    own_marketplace    Assemble the marketplace from the settings, over the gateway's own ledger
     pages              Pages of a list: the position where a page ended, and the rows that it shows
     quota              Limits as data: how much of what, for whom, in which span
     requests           One request from admission to settlement, in eight steps (docs/architecture.md)

@@ -73,7 +73,7 @@ from runtime.settings import SettingsInvalid
 if TYPE_CHECKING:
     from gateway.billing.payments.payments_service import Till
     from gateway.coordination.factory import Coordination
-    from market.marketplace.marketplace import House
+    from market.marketplace.marketplace import Marketplace
 
 log = structlog.get_logger(__name__)
 
@@ -180,7 +180,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             controller=controller,
             admin_token=secrets.token_urlsafe(32),
             till=till,
-            house=await _open_house(settings, folder, books, stack, engine),
+            marketplace=await _open_marketplace(settings, folder, books, stack, engine),
             coordination=coordination,
         )
         metrics.limit_refusals.read = services.limits.refused
@@ -241,17 +241,17 @@ async def _open_coordination(
     return await stack.enter_async_context(open_coordination(settings.coordination, keys, read, write))
 
 
-async def _open_house(
+async def _open_marketplace(
     settings: Settings, folder: DataFolder, books: Books, stack: AsyncExitStack, engine: Engine
-) -> "House | None":
+) -> "Marketplace | None":
     """The marketplace, if it is enabled; otherwise none of its modules is imported."""
-    if not settings.house.enabled:
+    if not settings.marketplace.enabled:
         return None
-    from gateway.own_marketplace import open_house, watched
+    from gateway.own_marketplace import open_marketplace, watched
 
-    house = open_house(settings.house, folder, books, engine)
-    await stack.enter_async_context(watched(house, settings.house))
-    return house
+    marketplace = open_marketplace(settings.marketplace, folder, books, engine)
+    await stack.enter_async_context(watched(marketplace, settings.marketplace))
+    return marketplace
 
 
 def _block_maker(read: Callable[[], Session], write: Callable[[], Session], folder: DataFolder) -> BlockMaker:

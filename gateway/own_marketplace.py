@@ -1,4 +1,4 @@
-"""Assemble the house from the settings, over the gateway's own ledger."""
+"""Assemble the marketplace from the settings, over the gateway's own ledger."""
 
 import asyncio
 import time
@@ -16,24 +16,26 @@ from market.errors import IdentityInvalid
 from market.marketplace.always import Always
 from market.marketplace.context import MS_NS, Office
 from market.marketplace.counters import Counters
-from market.marketplace.marketplace import House, Links
+from market.marketplace.marketplace import Links, Marketplace
 from market.marketplace.periodic import PeriodicTasks
 from market.marketplace.sellers import SellerRegistry
-from market.marketplace.terms import HouseTerms
+from market.marketplace.terms import MarketplaceTerms
 from market.network.gossip import Gossip
 from market.network.identity import OwnIdentity
 from market.network.outbound import Outbound
 from market.network.record_keeper import KeeperPolicy, RecordKeeper
 from market.network.room import OWN
-from market.settings.marketplace import HouseSettings
+from market.settings.marketplace import MarketplaceSettings
 from runtime.data_folder import DataFolder
 from runtime.database import read_sessions, write_sessions
 from runtime.errors import NotFound
 from runtime.settings import SettingsInvalid
 
 
-def open_house(settings: HouseSettings, folder: DataFolder, books: Books, engine: Engine) -> House:
-    """Return the house over the gateway's own ledger and database.
+def open_marketplace(
+    settings: MarketplaceSettings, folder: DataFolder, books: Books, engine: Engine
+) -> Marketplace:
+    """Return the marketplace over the gateway's own ledger and database.
 
     Raises:
         SettingsInvalid: its key cannot be used.
@@ -42,7 +44,7 @@ def open_house(settings: HouseSettings, folder: DataFolder, books: Books, engine
         identity = OwnIdentity.open(folder.path / "market")
         statements = identity.statements
     except (SigningKeyUnusable, IdentityInvalid, OSError) as error:
-        raise SettingsInvalid(f"house: this gateway's identity cannot be used: {error}") from None
+        raise SettingsInvalid(f"marketplace: this gateway's identity cannot be used: {error}") from None
     always = Always({identity.id})
     keeping = KeeperPolicy(always=always, allows_loopback=settings.allows_loopback)
     keeper = RecordKeeper(engine, lambda: time.time_ns() // MS_NS, keeping)
@@ -61,7 +63,7 @@ def open_house(settings: HouseSettings, folder: DataFolder, books: Books, engine
     outbound = Outbound(settings.allows_loopback)
     links = Links(keeper, outbound, Counters.of(folder.path / "market" / "tokenizers", outbound))
     always.sellers = SellerRegistry(office).identities
-    return House.of(office, lambda user_id: books.frozen_why(user_id) is not None, links)
+    return Marketplace.of(office, lambda user_id: books.frozen_why(user_id) is not None, links)
 
 
 def _organizations(engine: Engine) -> Callable[[str], str]:
@@ -77,12 +79,12 @@ def _organizations(engine: Engine) -> Callable[[str], str]:
 
 
 @asynccontextmanager
-async def watched(house: House, settings: HouseSettings) -> AsyncGenerator[None]:
-    """Run the house's background tasks within the block."""
-    gossip = Gossip(house.keeper, house.outbound, ())
+async def watched(marketplace: Marketplace, settings: MarketplaceSettings) -> AsyncGenerator[None]:
+    """Run the marketplace's background tasks within the block."""
+    gossip = Gossip(marketplace.keeper, marketplace.outbound, ())
     tasks = [
-        asyncio.create_task(PeriodicTasks(house, settings.tick_s).run(), name="house upkeep"),
-        asyncio.create_task(gossip.run(), name="house gossip"),
+        asyncio.create_task(PeriodicTasks(marketplace, settings.tick_s).run(), name="marketplace upkeep"),
+        asyncio.create_task(gossip.run(), name="marketplace gossip"),
     ]
     try:
         yield
@@ -90,13 +92,13 @@ async def watched(house: House, settings: HouseSettings) -> AsyncGenerator[None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(house.counters.close)
-        await house.outbound.aclose()
+        await asyncio.to_thread(marketplace.counters.close)
+        await marketplace.outbound.aclose()
 
 
-def terms_of(settings: HouseSettings) -> HouseTerms:
-    """Return the house's terms from its settings."""
-    return HouseTerms(
+def terms_of(settings: MarketplaceSettings) -> MarketplaceTerms:
+    """Return the marketplace's terms from its settings."""
+    return MarketplaceTerms(
         fee_bps=settings.fee_bps,
         allocation_hours_max=settings.allocation_hours_max,
         probation_days=settings.probation_days,

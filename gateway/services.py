@@ -33,7 +33,7 @@ from runtime.afterwork import Afterwork
 if TYPE_CHECKING:
     from gateway.billing.payments.payments_service import Till
     from gateway.coordination.factory import Coordination
-    from market.marketplace.marketplace import House
+    from market.marketplace.marketplace import Marketplace
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Services:
     guests: Guests
     till: "Till | None" = None
     """Payments, if they are configured."""
-    house: "House | None" = None
+    marketplace: "Marketplace | None" = None
     """The marketplace, if this gateway operates one."""
     coordination: "Coordination | None" = None
     """Coordination with other gateways, if it is configured."""

@@ -51,13 +51,13 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
         app.include_router(router)
     for router in accounting_routers(has_payments=services.till is not None):
         app.include_router(router)
-    if services.house is not None:
+    if services.marketplace is not None:
         from gateway.api.marketplace.relay import relay_router
         from gateway.api.marketplace.relay_factory import relay_of
-        from gateway.api.marketplace.routes import house_routers
+        from gateway.api.marketplace.routes import marketplace_routers
 
-        relay = relay_of(services.house, lambda: services.guests.is_closed)
-        for router in (*house_routers(services.house), relay_router(relay)):
+        relay = relay_of(services.marketplace, lambda: services.guests.is_closed)
+        for router in (*marketplace_routers(services.marketplace), relay_router(relay)):
             app.include_router(router)
     add_console(app, services)
     for kind in (ServiceError, LedgerError, *DATABASE_AWAY, HTTPException, RequestValidationError, Exception):

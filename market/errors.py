@@ -6,8 +6,8 @@ MarketError
 ├── ListingInvalid       an offer contradicts itself; the error names the field
 ├── JobInvalid           a job, or a part of its answer, cannot be read; the error names the field
 ├── StatementInvalid     a voucher, receipt or certificate does not fit what it refers to
-├── NotRegistered        the house does not know this seller or allocation
-├── HouseRefuses         the house refuses a request; `code` names the reason
+├── NotRegistered        the marketplace does not know this seller or allocation
+├── MarketplaceRefuses         the marketplace refuses a request; `code` names the reason
 ├── RequestNotCounted    the market has no count for a part of the prompt; the error names the part
 ├── TokenizerRefused     a third party's tokenizer has parts that are not known to be harmless; the error names one
 ├── CountingUnavailable  nothing was counted, for a reason outside the tokenizer: try again later
@@ -62,11 +62,11 @@ class StatementInvalid(MarketError):
 
 
 class NotRegistered(MarketError):
-    """Raised for a seller or an allocation that the house does not know."""
+    """Raised for a seller or an allocation that the marketplace does not know."""
 
 
-class HouseRefuses(MarketError):
-    """Raised when the house refuses a request. `code` names the reason."""
+class MarketplaceRefuses(MarketError):
+    """Raised when the marketplace refuses a request. `code` names the reason."""
 
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)

@@ -153,7 +153,7 @@ def usd(amount_nano: int) -> str:
 
 
 def order(gateway: Gateway, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """What an admin of the house asks for."""
+    """What an instance admin asks for."""
     running = DataFolder(gateway.folder).read_running()
     assert running
     answer = httpx.request(

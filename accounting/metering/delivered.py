@@ -1,7 +1,7 @@
 """Count the tokens of a delivered answer. Everyone who has the text gets the same count.
 
 The count depends on the text alone: not on its chunks, and not on what its backend reports. Buyer, seller and
-house call the same function. Special tokens are not added, because the buyer pays only for delivered text.
+marketplace call the same function. Special tokens are not added, because the buyer pays only for delivered text.
 """
 
 import hashlib

@@ -5,7 +5,7 @@ Everything here is synchronous and bounded. A process with an event loop calls i
 
 Modules:
     auto            Decide when to buy credits automatically with a saved method: below a threshold, within limits
-    bank            Book the house's own payouts from Stripe to its bank, made on Stripe's schedule or at the
+    bank            Book the marketplace's own payouts from Stripe to its bank, made on Stripe's schedule or at the
                     owner's request
     calls           Make calls that change something at Stripe: store each with its key, make it, and store its
                     answer, once
@@ -50,7 +50,7 @@ Modules:
                     reconciliation
     tables          Define the tables of payments: requests to Stripe, its messages, and the progress of each
                     payment
-    terms           Define what the house offers: amounts, fees and payout rules
+    terms           Define what the marketplace offers: amounts, fees and payout rules
     topups          Sell credits by a page of Stripe's or a saved method, and book them when Stripe says that they
                     are paid
     worker          Handle the inbox: one event at a time, each by its handler, with retries

@@ -18,7 +18,7 @@ Modules:
     market         Define the posting rules of requests to sellers' machines: bought, delivered, sold
     moves          Make the single transfer that every rule uses
     parts          Reserve money from several accounts at once, in the order in which they pay
-    sales          Book a seller's own income: what its machines sold on the market, and an outside house owes for
+    sales          Book a seller's own income: what its machines sold on the market, and an outside marketplace owes for
     usage_refunds  Refund a request's charge, whole or in part: reverse the recorded legs, the last ones first
     variances      Book what sellers are owed for a request beyond its usage row
 """

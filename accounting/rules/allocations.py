@@ -1,7 +1,7 @@
 """Book allocations of the market: credits reserved for one seller, from which deliveries are drawn turn by turn.
 
 An allocation is held like a request (`accounting.rules.market.hold`). Each draw books what is due beyond all draws
-before it. It takes that amount from the reservation, pays the seller and the house, and reserves the rest again.
+before it. It takes that amount from the reservation, pays the seller and the marketplace, and reserves the rest again.
 In the end the reaper releases what was not drawn. Draws are numbered, so only one of two concurrent draws
 succeeds. The fee is computed from the sum, so it is the same for any number of draws.
 """

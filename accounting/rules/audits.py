@@ -1,6 +1,6 @@
 """Book the cost of audits: requests to sellers that no user made.
 
-They are paid as usual, as the house's expense.
+They are paid as usual, as the marketplace's expense.
 """
 
 from accounting import chart

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from bench.console.house import DidNotStart, House, opened
+from bench.console.instance import DidNotStart, Marketplace, opened
 from bench.console.viewers import RecordingSink
 from bench.gateway.load import Order, Saw
 from bench.gateway.upstream import MODEL
@@ -99,41 +99,41 @@ def main(arguments: list[str]) -> None:
             tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder,
             opened(
                 Path(folder), server_core=given.server_core, load_core=given.load_core, is_ahead=given.ahead
-            ) as house,
+            ) as marketplace,
         ):
-            _fill(house, given.before)
+            _fill(marketplace, given.before)
             pairs = []
             for number in range(given.pairs):
-                pairs.append(_pair(house, steady, full, is_swapped=number % 2 == 1))
+                pairs.append(_pair(marketplace, steady, full, is_swapped=number % 2 == 1))
                 _tell(number, pairs[-1])
     except DidNotStart as reason:
         sys.exit(f"error: {reason}")
     print(table(pairs))
 
 
-def _fill(house: House, requests: int) -> None:
+def _fill(marketplace: Marketplace, requests: int) -> None:
     order = Order(base_url="", key="", model=MODEL, connections=8, seconds=_BEFORE_S, requests_max=requests)
-    house.ask(order)
+    marketplace.ask(order)
 
 
-def _pair(house: House, steady: Order, full: Order, *, is_swapped: bool) -> Pair:
+def _pair(marketplace: Marketplace, steady: Order, full: Order, *, is_swapped: bool) -> Pair:
     if is_swapped:
-        looked_at = _block(house, steady, full, has_viewers=True)
-        return Pair(_block(house, steady, full, has_viewers=False), looked_at)
-    alone = _block(house, steady, full, has_viewers=False)
-    return Pair(alone, _block(house, steady, full, has_viewers=True))
+        looked_at = _block(marketplace, steady, full, has_viewers=True)
+        return Pair(_block(marketplace, steady, full, has_viewers=False), looked_at)
+    alone = _block(marketplace, steady, full, has_viewers=False)
+    return Pair(alone, _block(marketplace, steady, full, has_viewers=True))
 
 
-def _block(house: House, steady: Order, full: Order, *, has_viewers: bool) -> Block:
+def _block(marketplace: Marketplace, steady: Order, full: Order, *, has_viewers: bool) -> Block:
     heard: list[RecordingSink] = []
     with ExitStack() as looking:
         if has_viewers:
-            looking.enter_context(house.looked_at(heard))
+            looking.enter_context(marketplace.looked_at(heard))
         time.sleep(_SETTLED_S)
         began_ns = time.monotonic_ns()
-        first = _window(house, steady)
+        first = _window(marketplace, steady)
         between_ns = time.monotonic_ns()
-        second = _window(house, full)
+        second = _window(marketplace, full)
         end_ns = time.monotonic_ns()
     for each in heard:
         if each.status != 200 or each.has_ended:
@@ -142,10 +142,10 @@ def _block(house: House, steady: Order, full: Order, *, has_viewers: bool) -> Bl
     return Block(first, second, {path: (parts[0][path], parts[1][path]) for path in parts[0]})
 
 
-def _window(house: House, order: Order) -> Window:
-    before_s = house.cpu_s
-    saw = house.ask(order)
-    used_s = house.cpu_s - before_s
+def _window(marketplace: Marketplace, order: Order) -> Window:
+    before_s = marketplace.cpu_s
+    saw = marketplace.ask(order)
+    used_s = marketplace.cpu_s - before_s
     if saw.errors:
         raise DidNotStart(f"requests failed: {saw.errors}")
     return Window(saw, used_s)

@@ -1,1 +1,1 @@
-"""Run `make demo-market`: a house, a seller and a buyer on one machine trade an answer, and their books agree."""
+"""Run `make demo-market`: a marketplace, a seller and a buyer on one machine trade an answer, and their books agree."""

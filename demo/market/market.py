@@ -21,20 +21,20 @@ TOP_UP_USD = "25.00"
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """The three gateways, the seller's key at the house, and the house's process."""
+    """The three gateways, the seller's key at the marketplace, and the marketplace's process."""
 
-    house: Party
+    marketplace: Party
     seller: Party
     buyer: Party
     sellers_key: str
-    house_process: Process
+    marketplace_process: Process
 
     def trade(self, question: str) -> dict[str, Any]:
         """Buy one streamed answer, and return everything booked and paid because of it."""
         answer = self._ask(question)
         booked = in_time(self.agreed) or self.books()
         print(f"books: {_told(booked)}")
-        is_one_sum = len(set(booked.values())) == 1 and booked["house"] > 0
+        is_one_sum = len(set(booked.values())) == 1 and booked["marketplace"] > 0
         payout = self._pay_out() if is_one_sum else None
         amounts = {name: format_usd(nano) for name, nano in booked.items()}
         return {
@@ -85,26 +85,26 @@ class Market:
         return {
             "buyer": self.buyer.nano_on("provider:market:accrued"),
             # The settled amount, in whatever form now: the seller's part, the fee, what was paid out.
-            "house": self.house.nano_through("clearing:market"),
+            "marketplace": self.marketplace.nano_through("clearing:market"),
             "seller": self.seller.nano_on("income:market_sales"),
         }
 
     def agreed(self) -> dict[str, int] | None:
         """Return the three sums once they are equal."""
         booked = self.books()
-        return booked if booked["house"] and len(set(booked.values())) == 1 else None
+        return booked if booked["marketplace"] and len(set(booked.values())) == 1 else None
 
     def _pay_out(self) -> dict[str, str]:
         """Pay out all whole cents that the seller has earned, through Stripe."""
-        key, house = self.sellers_key, self.house
-        payable_nano = until("maturing", lambda: house.nano_on("seller:sam:payable"))
-        house.person(key, "POST", "/accounting/v1/sellers/onboard")
-        until("joining Stripe", lambda: house.person(key, "GET", "/accounting/v1/sellers/me")["ready"])
+        key, marketplace = self.sellers_key, self.marketplace
+        payable_nano = until("maturing", lambda: marketplace.nano_on("seller:sam:payable"))
+        marketplace.person(key, "POST", "/accounting/v1/sellers/onboard")
+        until("joining Stripe", lambda: marketplace.person(key, "GET", "/accounting/v1/sellers/me")["ready"])
         cents = payable_nano // 10**7
-        made = house.person(key, "POST", "/accounting/v1/payouts", amount=format_usd(cents * 10**7))
+        made = marketplace.person(key, "POST", "/accounting/v1/payouts", amount=format_usd(cents * 10**7))
 
         def paid() -> dict[str, str] | None:
-            found = house.person(key, "GET", f"/accounting/v1/payouts/{made['id']}")
+            found = marketplace.person(key, "GET", f"/accounting/v1/payouts/{made['id']}")
             is_done = found["status"] in ("paid", "failed")
             return {"amount": found["amount"], "status": found["status"]} if is_done else None
 
@@ -115,53 +115,58 @@ class Market:
 
 @contextmanager
 def open_market(folder: Path, *, nodes: int = 2, tunnel: str = "quick") -> Iterator[Market]:
-    """Yield a house with a bank, a seller's machine, and a buyer without machines.
+    """Yield a marketplace with a bank, a seller's machine, and a buyer without machines.
 
-    Without a `tunnel` ("none") the seller fetches its work from the house.
+    Without a `tunnel` ("none") the seller fetches its work from the marketplace.
     """
-    print(f"starting a house, a seller with {nodes} nodes, and a buyer ...", flush=True)
+    print(f"starting a marketplace, a seller with {nodes} nodes, and a buyer ...", flush=True)
     print("Stripe and cloudflared are stand-ins from tests/fakes: no money, no internet.", file=sys.stderr)
     cloudflared = Installed(folder / "cloudflared")
     port = roles.free_port()
     with ExitStack() as stack:
         stripe = ["tests.fakes.stripe_server", "--gateway", f"http://127.0.0.1:{port}", "--obliging"]
         told = json.loads(first_line(stack.enter_context(running(stripe, {})), "the fake Stripe"))
-        settings = roles.house(told["environment"])
-        houses = stack.enter_context(Process("house", folder / "house", settings, "--port", str(port)))
+        settings = roles.marketplace(told["environment"])
+        marketplaces = stack.enter_context(
+            Process("marketplace", folder / "marketplace", settings, "--port", str(port))
+        )
         words = ("--model", str(roles.MODEL), "--nodes", str(nodes), "--port", "0")
         sellers = stack.enter_context(Process("seller", folder / "seller", {}, *words))
-        house = houses.party()
-        sellers_key, buyers_key = house.new_person("sam", "seller"), house.new_person("ben", lanes=["market"])
-        _top_up(house, buyers_key)
+        marketplace = marketplaces.party()
+        sellers_key, buyers_key = (
+            marketplace.new_person("sam", "seller"),
+            marketplace.new_person("ben", lanes=["market"]),
+        )
+        _top_up(marketplace, buyers_key)
         seller = sellers.party()
-        # Both are told to stop near the end, so that they stop in parallel: the house after the last sale.
-        stack.callback(houses.tell_to_stop)
-        selling = QUIET | roles.seller(house.root, sellers_key, cloudflared.path, tunnel)
+        # Both are told to stop near the end, so that they stop in parallel: the marketplace after the last sale.
+        stack.callback(marketplaces.tell_to_stop)
+        selling = QUIET | roles.seller(marketplace.root, sellers_key, cloudflared.path, tunnel)
         agent = stack.enter_context(
             running(["gateway", "sell", "--json", "--data-dir", str(seller.folder)], selling)
         )
         identity = json.loads(first_line(agent, "the seller's agent"))["identity"]
-        until("a listing at the house", lambda: _listings(house))
-        settings = roles.buyer(house.root, buyers_key, identity)
+        until("a listing at the marketplace", lambda: _listings(marketplace))
+        settings = roles.buyer(marketplace.root, buyers_key, identity)
         buyer = stack.enter_context(Process("buyer", folder / "buyer", settings, "--port", "0")).party()
         # The buyer's own books charge its only person.
         buyer.machine("POST", "/accounting/v1/credits", user="owner", amount=TOP_UP_USD, reason="for the demo")
         until("an offer at the buyer", lambda: _offers(buyer))
         stack.callback(agent.terminate)
-        yield Market(house, seller, buyer, sellers_key, houses)
+        yield Market(marketplace, seller, buyer, sellers_key, marketplaces)
 
 
-def _top_up(house: Party, api_key: str) -> None:
-    house.person(api_key, "POST", "/accounting/v1/topups", amount=TOP_UP_USD)
+def _top_up(marketplace: Party, api_key: str) -> None:
+    marketplace.person(api_key, "POST", "/accounting/v1/topups", amount=TOP_UP_USD)
     until(
         "the top-up",
-        lambda: house.person(api_key, "GET", "/accounting/v1/balance")["available"] == TOP_UP_USD or None,
+        lambda: marketplace.person(api_key, "GET", "/accounting/v1/balance")["available"] == TOP_UP_USD or None,
     )
 
 
-def _listings(house: Party) -> bool:
-    """Return whether the house knows a listing, asked as a new gateway would."""
-    told = house.anybody("POST", "/market/v1/gossip/digest", summary=["0" * 64] * 64)
+def _listings(marketplace: Party) -> bool:
+    """Return whether the marketplace knows a listing, asked as a new gateway would."""
+    told = marketplace.anybody("POST", "/market/v1/gossip/digest", summary=["0" * 64] * 64)
     return any(json.loads(record)["kind"] == "listing" for record in told["records"])
 
 

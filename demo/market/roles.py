@@ -11,16 +11,16 @@ COMPLETION_USD_PER_MTOK = "1000"
 FEE_BPS = 500
 
 
-def house(stripe: dict[str, str]) -> dict[str, str]:
+def marketplace(stripe: dict[str, str]) -> dict[str, str]:
     return {
-        "MILLRACE_HOUSE__ENABLED": "true",
-        "MILLRACE_HOUSE__FEE_BPS": str(FEE_BPS),
+        "MILLRACE_MARKETPLACE__ENABLED": "true",
+        "MILLRACE_MARKETPLACE__FEE_BPS": str(FEE_BPS),
         # With these, earnings can be paid out at once.
-        "MILLRACE_HOUSE__MATURITY_DAYS_NEW": "0",
-        "MILLRACE_HOUSE__MATURITY_DAYS": "0",
-        "MILLRACE_HOUSE__RESERVE_BPS": "0",
-        "MILLRACE_HOUSE__TICK_S": "0.5",
-        "MILLRACE_HOUSE__ALLOWS_LOOPBACK": "true",
+        "MILLRACE_MARKETPLACE__MATURITY_DAYS_NEW": "0",
+        "MILLRACE_MARKETPLACE__MATURITY_DAYS": "0",
+        "MILLRACE_MARKETPLACE__RESERVE_BPS": "0",
+        "MILLRACE_MARKETPLACE__TICK_S": "0.5",
+        "MILLRACE_MARKETPLACE__ALLOWS_LOOPBACK": "true",
         "MILLRACE_PAYMENTS__TICK_S": "0.2",
         "MILLRACE_PAYMENTS__ACCOUNT_REST_H": "0",
         "MILLRACE_PAYMENTS__PAYOUT_MIN_USD": "0.01",
@@ -28,7 +28,7 @@ def house(stripe: dict[str, str]) -> dict[str, str]:
     }
 
 
-def seller(house_url: str, house_key: str, cloudflared: Path, tunnel: str) -> dict[str, str]:
+def seller(marketplace_url: str, marketplace_key: str, cloudflared: Path, tunnel: str) -> dict[str, str]:
     model = {
         "model": MODEL.name,
         "tokenizer": str(MODEL / "tokenizer.json"),
@@ -37,9 +37,9 @@ def seller(house_url: str, house_key: str, cloudflared: Path, tunnel: str) -> di
     }
     return {
         "MILLRACE_SELLING__MODELS": json.dumps([model]),
-        "MILLRACE_SELLING__HOUSE_URL": house_url,
-        "MILLRACE_SELLING__HOUSE_KEY": house_key,
-        "MILLRACE_SELLING__PEERS": json.dumps([house_url]),
+        "MILLRACE_SELLING__MARKETPLACE_URL": marketplace_url,
+        "MILLRACE_SELLING__MARKETPLACE_KEY": marketplace_key,
+        "MILLRACE_SELLING__PEERS": json.dumps([marketplace_url]),
         "MILLRACE_SELLING__QUEUE_EMPTY_MINUTES": "0",
         "MILLRACE_SELLING__SUBMIT_S": "1",
         "MILLRACE_SELLING__TUNNEL": tunnel,
@@ -48,12 +48,12 @@ def seller(house_url: str, house_key: str, cloudflared: Path, tunnel: str) -> di
     }
 
 
-def buyer(house_url: str, house_key: str, seller: str) -> dict[str, str]:
+def buyer(marketplace_url: str, marketplace_key: str, seller: str) -> dict[str, str]:
     return {
         "MILLRACE_POLICY__LANES": json.dumps(["market"]),
         "MILLRACE_MARKET__BUY_FOR": json.dumps(["public"]),
-        "MILLRACE_MARKET__HOUSE_URL": house_url,
-        "MILLRACE_MARKET__HOUSE_KEY": house_key,
+        "MILLRACE_MARKET__MARKETPLACE_URL": marketplace_url,
+        "MILLRACE_MARKET__MARKETPLACE_KEY": marketplace_key,
         # New sellers get requests of at most a cent, but this one is known.
         "MILLRACE_MARKET__FRIENDS": json.dumps([seller]),
         "MILLRACE_MARKET__ALLOCATION_USD": "5.00",
@@ -64,7 +64,7 @@ def buyer(house_url: str, house_key: str, seller: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a free port. Stripe needs the house's address before the house can get Stripe's."""
+    """Return a free port. Stripe needs the marketplace's address before the marketplace can get Stripe's."""
     with socket.socket() as attempt:
         attempt.bind(("127.0.0.1", 0))
         return int(attempt.getsockname()[1])

@@ -71,7 +71,7 @@ async def admitted(request: Request) -> Authority:
 async def _operator(authority: Annotated[Authority, Depends(admitted)]) -> Authority:
     refuse_who_may_not(authority.caller)
     if authority.organization_id is not None:
-        raise RoleForbids("This is for admins of the house; this key's person is none.")
+        raise RoleForbids("This is for instance admins; this key's person is none.")
     return authority
 
 

@@ -178,7 +178,7 @@ def _department_of(authority: Authority, wanted: str | None, person: Person) -> 
     except AccountUnknown:
         raise RequestInvalid("department: letters, digits and . _ @ -", param="department") from None
     if authority.organization_id is not None and department != authority.organization_id:
-        text = f"department: your organization's is {authority.organization_id}; admins of the house give others"
+        text = f"department: your organization's is {authority.organization_id}; instance admins give others"
         raise RoleForbids(text, param="department")
     return department
 

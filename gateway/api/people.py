@@ -72,7 +72,7 @@ def add_person(authority: Manager, wanted: NewPerson) -> dict[str, Any]:
     people = authority.directory.people
     organization = people.organization(wanted.organization or authority.organization_id or "home")
     authority.over(organization.organization_id, f"organization {wanted.organization}")
-    _refuse_what_is_the_house_s(authority, organization, wanted)
+    _refuse_instance_rights(authority, organization, wanted)
     made = people.add(
         wanted.user,
         organization=organization.organization_id,
@@ -110,7 +110,7 @@ def close_sessions(authority: Manager, user: Named) -> dict[str, Any]:
     return {"closed": authority.directory.sessions.close_all(user, authority.actor)}
 
 
-def _refuse_what_is_the_house_s(authority: Authority, organization: Organization, wanted: NewPerson) -> None:
+def _refuse_instance_rights(authority: Authority, organization: Organization, wanted: NewPerson) -> None:
     """An address decides whom the identity provider's people become, an account whose credits they spend.
 
     Raises RoleForbids, Conflict.
@@ -119,9 +119,9 @@ def _refuse_what_is_the_house_s(authority: Authority, organization: Organization
         return
     joined = authority.directory.settings.oidc_organization
     if wanted.email is not None and joined not in (organization.organization_id, organization.name):
-        raise RoleForbids("email: only admins of the house say whom a sign-in makes somebody", param="email")
+        raise RoleForbids("email: only instance admins say whom a sign-in makes somebody", param="email")
     if authority.directory.people.has_account_of_nobody(wanted.user):
-        raise Conflict(f"user: {wanted.user} has an account in the books; ask an admin of the house", param="user")
+        raise Conflict(f"user: {wanted.user} has an account in the books; ask an instance admin", param="user")
 
 
 def person_of(authority: Authority, user: str) -> Person:

@@ -74,4 +74,4 @@ def refuse_own(authority: Authority, scope: str) -> None:
     """An organization's own limits are set by whose machines they protect. Raises NotFound, RoleForbids."""
     authority.over(authority.directory.quotas.organization_of(scope), scope.replace(":", " ", 1))
     if authority.organization_id is not None and scope.startswith("organization:"):
-        raise RoleForbids("An organization's limits are set by admins of the house.", param="scope")
+        raise RoleForbids("An organization's limits are set by instance admins.", param="scope")

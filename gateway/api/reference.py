@@ -20,7 +20,7 @@ from gateway.api.accounting.keyed import key_of
 from gateway.api.accounting.routes import accounting_routers
 from gateway.api.authority import AnyCaller, Manager, Operator
 from gateway.api.marketplace import disputes, sellers
-from gateway.api.marketplace import routes as house
+from gateway.api.marketplace import routes as marketplace
 from gateway.api.marketplace.relay import relay_router
 
 _HEAD = """# Every route
@@ -139,7 +139,7 @@ _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
 
 
 def entries() -> list[RouteEntry]:
-    """Every route of a gateway that takes payments and is a house, by path and method."""
+    """Every route of a gateway that takes payments and is a marketplace, by path and method."""
     written = [
         RouteEntry(method, path, who, *told)
         for (method, who), routes in _WRITTEN.items()
@@ -184,7 +184,14 @@ def _routers() -> list[APIRouter]:
         *(module.router for module in (responses, messages, ollama, files, batches, admin, advice, routes_admin)),
         *(module.router for module in (guests, pool_api, ledger)),
         *accounting_routers(has_payments=True),
-        *(sellers.keyed, sellers.plain, house.keyed, house.plain, disputes.router, relay_router(nothing)),
+        *(
+            sellers.keyed,
+            sellers.plain,
+            marketplace.keyed,
+            marketplace.plain,
+            disputes.router,
+            relay_router(nothing),
+        ),
     ]
 
 

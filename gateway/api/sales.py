@@ -15,7 +15,7 @@ router = APIRouter()
 
 
 class Sale(Body):
-    """One request by its final receipt: what it came to, the house's fee included."""
+    """One request by its final receipt: what it came to, the marketplace's fee included."""
 
     channel: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     lane: Annotated[int, Field(ge=0, lt=LANES_MAX)]

@@ -57,7 +57,7 @@ def offers(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 def earnings(user: User = "owner", data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show marketplace earnings: pending, available, in reserve. Example: millrace earnings"""
-    with _house(settings_from(data_dir), user) as marketplace:
+    with _marketplace(settings_from(data_dir), user) as marketplace:
         found = marketplace.ask("GET", "/market/v1/sellers/me")
     if as_json:
         output.data(found)
@@ -90,7 +90,7 @@ def payout(
     """Pay out available earnings. Example: millrace payout 25.00"""
     if onboard and amount is not None:
         output.fail("--onboard: set up the payout account first, then request an amount", output.WRONG_USAGE)
-    with _house(settings_from(data_dir), user) as marketplace:
+    with _marketplace(settings_from(data_dir), user) as marketplace:
         if onboard:
             made = marketplace.ask("POST", "/accounting/v1/sellers/onboard", {}, uuid.uuid4().hex)
             output.tell(made, f"open this page within a few minutes ({made['mode']}):", as_json=as_json)
@@ -107,7 +107,7 @@ def payout(
 
 
 @dataclass(frozen=True, slots=True)
-class _House:
+class _Marketplace:
     """The marketplace where this machine's sales are posted, and a key of the account there."""
 
     settings: Settings
@@ -134,24 +134,27 @@ class _House:
 
 
 @contextmanager
-def _house(settings: Settings, user: str) -> Generator[_House]:
+def _marketplace(settings: Settings, user: str) -> Generator[_Marketplace]:
     """Yield the marketplace configured for selling, else this gateway if it is one."""
     selling = settings.selling
-    if selling.house_url is not None:
-        if selling.house_key is None:
+    if selling.marketplace_url is not None:
+        if selling.marketplace_key is None:
             output.fail(
-                "selling.house_key is missing; set it to the key of your marketplace account", output.WRONG_USAGE
+                "selling.marketplace_key is missing; set it to the key of your marketplace account",
+                output.WRONG_USAGE,
             )
-        yield _House(settings, selling.house_url.rstrip("/"), selling.house_key.get_secret_value(), is_own=False)
+        yield _Marketplace(
+            settings, selling.marketplace_url.rstrip("/"), selling.marketplace_key.get_secret_value(), is_own=False
+        )
         return
-    if peek(DataFolder(settings.data_dir).read_running(), "/market/v1/house") is None:
+    if peek(DataFolder(settings.data_dir).read_running(), "/market/v1/marketplace") is None:
         output.fail(
-            "no marketplace is configured, and none is running here: set selling.house_url and "
-            "selling.house_key; `millrace friend list` shows debts of trading partners",
+            "no marketplace is configured, and none is running here: set selling.marketplace_url and "
+            "selling.marketplace_key; `millrace friend list` shows debts of trading partners",
             output.WRONG_USAGE,
         )
     with borrowed_key(settings, "earnings", user, lasts_s=600) as key:
-        yield _House(settings, "", key, is_own=True)
+        yield _Marketplace(settings, "", key, is_own=True)
 
 
 def _list(found: dict[str, Any], *, as_json: bool) -> None:

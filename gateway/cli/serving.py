@@ -41,8 +41,8 @@ def up(
     nodes: Annotated[int | None, typer.Option(help="Number of nodes to start on this machine.", min=0)] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="HTTP port, 0 for a free one.", min=0, max=65535)] = None,
-    house: Annotated[
-        bool | None, typer.Option("--house", help="Run as a marketplace.", show_default=False)
+    marketplace: Annotated[
+        bool | None, typer.Option("--marketplace", help="Run as a marketplace.", show_default=False)
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -52,7 +52,7 @@ def up(
         data_dir,
         server={"host": host, "port": port},
         cluster={"model": model, "nodes": nodes, "served_name": name},
-        house={"enabled": house},
+        marketplace={"enabled": marketplace},
     )
     # A start produces no garbage; collecting would take a tenth of the start.
     gc.disable()

@@ -84,7 +84,7 @@ def _scope_of(visitor: Visitor) -> str:
     """Return who shares a feed: all operators, all admins of an organization, or one key or user."""
     caller = visitor.caller
     if visitor.is_operator:
-        return "house"
+        return "instance"
     if visitor.is_manager:
         return f"organization {caller.organization_id}"
     return f"person {caller.user_id} {caller.key_id}"

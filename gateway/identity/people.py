@@ -180,7 +180,7 @@ class People:
             return insert(session, made, by)
 
     def set_role(self, user_id: str, role: Role, by: Actor = MACHINE) -> Person:
-        """Raises NotFound, Conflict for the last admin of the house."""
+        """Raises NotFound, Conflict for the last instance admin."""
         with self._write() as session, session.begin():
             return change_role(session, user_id, role, by)
 
@@ -189,7 +189,7 @@ class People:
         with self._write() as session, session.begin():
             before = present(session, user_id, lock=True)
             if user_id == OWNER:
-                raise Conflict(f"{OWNER} is the house's own account and stays; give it another role instead")
+                raise Conflict(f"{OWNER} is the marketplace's own account and stays; give it another role instead")
             refuse_guests(user_id)
             _refuse_last_admin(session, before)
             session.execute(_of(user_id).values(removed_ns=time.time_ns()))
@@ -323,7 +323,7 @@ def present(session: Session, user_id: str, *, lock: bool = False) -> Person:
     query = select(*_COLUMNS).where(user_table.c.user_id == user_id, user_table.c.removed_ns.is_(None))
     if lock:
         # Lock all instance admins: two removals at once must not each find the other admin left.
-        admins = select(user_table.c.user_id).where(_is_admin_of_house()).order_by(user_table.c.user_id)
+        admins = select(user_table.c.user_id).where(_is_instance_admin()).order_by(user_table.c.user_id)
         session.execute(admins.with_for_update()).all()
     found = session.execute(query).one_or_none()
     if found is None:
@@ -331,7 +331,7 @@ def present(session: Session, user_id: str, *, lock: bool = False) -> Person:
     return Person(*found)
 
 
-def _is_admin_of_house() -> Any:
+def _is_instance_admin() -> Any:
     column = user_table.c
     return (column.organization_id == HOME) & (column.role == "admin") & column.removed_ns.is_(None)
 
@@ -339,8 +339,8 @@ def _is_admin_of_house() -> Any:
 def _refuse_last_admin(session: Session, person: Person) -> None:
     if person.organization_id != HOME or person.role != "admin":
         return
-    if session.scalar(select(func.count()).select_from(user_table).where(_is_admin_of_house())) == 1:
-        raise Conflict(f"{person.user_id} is the last admin of the house; make somebody else one first")
+    if session.scalar(select(func.count()).select_from(user_table).where(_is_instance_admin())) == 1:
+        raise Conflict(f"{person.user_id} is the last instance admin; make somebody else one first")
 
 
 def _forget_passwords(session: Session, user_id: str) -> None:

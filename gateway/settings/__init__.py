@@ -49,7 +49,7 @@ from gateway.settings.routing import PolicySettings, RoutingSettings
 from gateway.settings.server import DatabaseSettings, LogSettings, RequestLogSettings, ServerSettings
 from gateway.settings.telemetry import TelemetrySettings
 from market.settings.buyer import MarketSettings
-from market.settings.marketplace import HouseSettings
+from market.settings.marketplace import MarketplaceSettings
 from market.settings.seller import SellingSettings, SellingWindow, SoldModel
 from runtime.settings import Section, SettingsInvalid, WholePath, whole
 
@@ -63,11 +63,11 @@ __all__ = [
     "CoordinationSettings",
     "CostsSettings",
     "DatabaseSettings",
-    "HouseSettings",
     "IdentitySettings",
     "LaneName",
     "LogSettings",
     "MarketSettings",
+    "MarketplaceSettings",
     "MeteringSettings",
     "PaymentsSettings",
     "PolicySettings",
@@ -131,7 +131,7 @@ class Settings(BaseSettings):
     metering: MeteringSettings = MeteringSettings()
     costs: CostsSettings = CostsSettings()
     payments: PaymentsSettings = PaymentsSettings()
-    house: HouseSettings = HouseSettings()
+    marketplace: MarketplaceSettings = MarketplaceSettings()
     selling: SellingSettings = SellingSettings()
 
     @classmethod

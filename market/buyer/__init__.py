@@ -18,20 +18,20 @@ Modules:
     chunk_splitter       Split long chunks into parts, without I/O
     chunks               OpenAI stream chunks from an untrusted seller: known fields of known types pass, rebuilt
                          by us; the rest is dropped
-    credit               Buying credit: channels opened by the house's allocations, renewed before they run out
+    credit               Buying credit: channels opened by the marketplace's allocations, renewed before they run out
     dispute_responder    Answer disputes opened by sellers with what both sides signed: receipts only, never any
                          text
     errors               Failures of one seller; the gateway gets them as a `Refusal`
                          (gateway.lanes.cloud.worker.errors)
     flow                 Flow control between buyer and gateway: the buyer runs at most a few kilobytes ahead
-    house                Client of the clearing house: its identity, allocations for sellers, and settlement of
-                         what we signed
-    lines                Buying from friends: a channel on each credit line, without a house and under our own
+    lines                Buying from friends: a channel on each credit line, without a marketplace and under our own
                          identity
     listing_sample       The choice of listings to show if there are too many: a flood of new identities gets only
                          a limited share
     logprobs             Log probabilities from an untrusted seller, in OpenAI's two forms: only numbers and short
                          texts pass
+    marketplace_client   Client of the marketplace: its identity, allocations for sellers, and settlement of what we
+                         signed
     orders               The gateway's orders to the buyer: one line of JSON on its stdin, so that nothing of it
                          shows in `ps`
     owed                 The buyer's report of its requests' costs, repeated until the gateway confirms that the
@@ -43,7 +43,7 @@ Modules:
     purchasable_listing  A listing from the point of view of a buyer
     purchase             One job at one seller: send, receive, count and sign
     purchase_request     The gateway's request to its buyer
-    receipt_submitter    Send what we signed to the house until it takes it, so that no seller settles without it
+    receipt_submitter    Send what we signed to the marketplace until it takes it, so that no seller settles without it
     receipts             Our own receipts: for answers that ended, and for answers that an earlier process left
                          unfinished
     response_decoder     One job's answer as it arrives: opened piece by piece, checked, and counted by ourselves

@@ -36,7 +36,7 @@ _LANE_TRIES = 3
 _LANE_REFUSALS = frozenset(("spent", "busy", "unpaid"))
 _CHANNEL_REFUSALS = frozenset(("limit", "ended"))
 # Codes that say nothing about the seller: our voucher, listing, credit or the request was wrong.
-_OF_VOUCHER = ("prices", "request", "ended", "superseded", "no_credit", "house_changed", "dear")
+_OF_VOUCHER = ("prices", "request", "ended", "superseded", "no_credit", "marketplace_changed", "dear")
 _OURS = frozenset((*_OF_VOUCHER, "malformed", "content", "too_long", "uncounted"))
 _TELLING_MAX = 256
 # Flags counted against the seller. Others are only noted: small models repeat themselves, and engines may say

@@ -1,6 +1,6 @@
-"""Buying credit: channels opened by the house's allocations, renewed before they run out.
+"""Buying credit: channels opened by the marketplace's allocations, renewed before they run out.
 
-While the house is unavailable, trade with a seller goes on as long as its allocation lasts.
+While the marketplace is unavailable, trade with a seller goes on as long as its allocation lasts.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from market.buyer.channels import ChannelState, Pseudonym, pack_records, restored
 from market.buyer.errors import SellerRefuses
-from market.buyer.house import BuyerHouseClient
 from market.buyer.lines import Lines
+from market.buyer.marketplace_client import BuyerMarketplaceClient
 from market.buyer.receipts import sign_left_open
 from market.buyer.shielded import shielded
 from market.buyer.store import BuyingStore
@@ -31,13 +31,13 @@ RENEWED_BELOW = 2
 RENEWED_BEFORE_MS = 2 * 3_600_000
 """...or this long before it ends."""
 _PAUSE_S = 15.0
-"""After the house refused, it is not asked for that seller again for this long, unless a request needs it."""
+"""After the marketplace refused, it is not asked for that seller again for this long, unless a request needs it."""
 _RENEWING_MAX = 16
 UNUSED_MAX = 3
 """A seller may have at most this many times the wanted credit unused."""
 ALLOCATIONS_PER_HOUR = 32
 SETTLED_FOR_MS = 24 * 3_600_000
-"""The house settles for this long after an allocation's end."""
+"""The marketplace settles for this long after an allocation's end."""
 
 
 class BuyerCredit:
@@ -46,7 +46,7 @@ class BuyerCredit:
     def __init__(
         self,
         store: BuyingStore,
-        house: BuyerHouseClient | None,
+        marketplace: BuyerMarketplaceClient | None,
         secret: bytes,
         standing: StandingOf,
         allocation_nano: int,
@@ -54,7 +54,7 @@ class BuyerCredit:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6,
     ) -> None:
         self._store = store
-        self._house = house
+        self._marketplace = marketplace
         self._secret = secret
         self._allocation_nano = allocation_nano
         self._lines = lines
@@ -76,7 +76,7 @@ class BuyerCredit:
             self._states.setdefault(state.terms.seller, []).append(state)
 
     def pseudonym(self, seller: str) -> Pseudonym:
-        """Return our identity towards this seller if a house guarantees for us."""
+        """Return our identity towards this seller if a marketplace guarantees for us."""
         signer = pseudonym_for(self._secret, seller)
         return Pseudonym(identity_of(signer.public_key), signer)
 
@@ -87,23 +87,23 @@ class BuyerCredit:
         return self.pseudonym(state.terms.seller)
 
     def is_friend(self, seller: str) -> bool:
-        """Return whether there is a credit line; we then buy nothing there on the house's credit."""
+        """Return whether there is a credit line; we then buy nothing there on the marketplace's credit."""
         return self._lines is not None and self._lines.is_friend(seller)
 
     def is_at_hand(self, seller: str) -> bool:
-        """Return whether we can buy from this seller without asking the house."""
+        """Return whether we can buy from this seller without asking the marketplace."""
         return any(state.room_nano > 0 for state in self._serving(seller))
 
     @property
-    def has_house(self) -> bool:
-        """Return whether a house is configured, which may give credit if it answers."""
-        return self._house is not None
+    def has_marketplace(self) -> bool:
+        """Return whether a marketplace is configured, which may give credit if it answers."""
+        return self._marketplace is not None
 
     async def channel_for(self, seller: str, most_nano: int) -> ChannelState:
         """Return a channel with a free lane and room for the request; of those, the one with the least room.
 
         Raises:
-            SellerRefuses: there is none, and the house gives no more.
+            SellerRefuses: there is none, and the marketplace gives no more.
         """
         if self._lines and self._lines.is_friend(seller):
             await self._lines.refresh(seller)
@@ -117,7 +117,7 @@ class BuyerCredit:
             async with lock:
                 found = self._find(seller, most_nano)
                 if found is None:
-                    # Finish even if the caller hangs up: the next request can use what the house reserves.
+                    # Finish even if the caller hangs up: the next request can use what the marketplace reserves.
                     await shielded(self._allocate(seller, max(most_nano, self._allocation_nano)))
                     found = self._find(seller, most_nano)
         if found is None:
@@ -146,7 +146,7 @@ class BuyerCredit:
         return [state for state in of_line or self._states.get(seller, []) if state.serves(now_ms)]
 
     def _renew(self, state: ChannelState) -> None:
-        """Ask the house for more in the background if little is left."""
+        """Ask the marketplace for more in the background if little is left."""
         seller = state.terms.seller
         others_nano = sum(max(0, each.room_nano) for each in self._serving(seller))
         is_low = others_nano * RENEWED_BELOW < self._allocation_nano
@@ -184,12 +184,14 @@ class BuyerCredit:
             raise SellerRefuses("enough credit is reserved for this seller already", "no_credit")
 
     async def _allocate(self, seller: str, limit_nano: int) -> None:
-        if self._house is None:
-            raise SellerRefuses("no house is configured, and there is no credit for this seller", "no_credit")
+        if self._marketplace is None:
+            raise SellerRefuses(
+                "no marketplace is configured, and there is no credit for this seller", "no_credit"
+            )
         try:
             self._check_bounds(seller, limit_nano)
             pseudonym = self.pseudonym(seller)
-            terms, allocation, record = await self._house.allocate(pseudonym.id, seller, limit_nano)
+            terms, allocation, record = await self._marketplace.allocate(pseudonym.id, seller, limit_nano)
         except SellerRefuses:
             now_s = time.monotonic()
             self._refused_s = {each: until_s for each, until_s in self._refused_s.items() if until_s > now_s}

@@ -1,6 +1,6 @@
 """Answer disputes opened by sellers with what both sides signed: receipts only, never any text.
 
-Our receipt shows what we counted of a request that the house has forgotten. The seller's own final receipt, which
+Our receipt shows what we counted of a request that the marketplace has forgotten. The seller's own final receipt, which
 came with the answer, shows that it said the same then. If neither decides, only the texts could, and those we show
 to no one.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from market.buyer.errors import SellerRefuses
-from market.buyer.house import BuyerHouseClient, Open
+from market.buyer.marketplace_client import BuyerMarketplaceClient, Open
 from market.buyer.store import KEPT_MS, BuyingStore
 from market.network.outbound import Unreachable
 from market.protocol.records.envelope import open_record
@@ -29,7 +29,7 @@ _ANSWERED_MAX = 4096
 class DisputeResponder:
     """Check some channels at a time. A dispute is answered once per process."""
 
-    house: BuyerHouseClient
+    marketplace: BuyerMarketplaceClient
     store: BuyingStore
     now_ms: Callable[[], int]
     _after: str = ""
@@ -52,7 +52,7 @@ class DisputeResponder:
 
     async def _look_at(self, row: Any) -> None:
         allocation = msgspec.msgpack.decode(row.records, type=list[bytes])[0]
-        for each in await self.house.disputed(open_record(allocation).digest):
+        for each in await self.marketplace.disputed(open_record(allocation).digest):
             job = await asyncio.to_thread(self.store.job, row.id, each.lane, each.seq)
             if each.id in self._answered or job is None or job.receipt is None:
                 continue
@@ -62,11 +62,11 @@ class DisputeResponder:
             self._answered.add(each.id)
 
     async def _answer(self, allocation: bytes, each: Open, job: Any) -> None:
-        """Send both receipts, or only our own if the house rejects the seller's with it."""
+        """Send both receipts, or only our own if the marketplace rejects the seller's with it."""
         both = (job.receipt, job.claim) if job.claim else (job.receipt,)
         for receipts in (both, (job.receipt,)):
             try:
-                await self.house.answer(allocation, each.lane, receipts)
+                await self.marketplace.answer(allocation, each.lane, receipts)
             except SellerRefuses as error:
                 note("dispute_not_answered", dispute=each.id, error=str(error))
             else:

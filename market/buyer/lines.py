@@ -1,4 +1,4 @@
-"""Buying from friends: a channel on each credit line, without a house and under our own identity.
+"""Buying from friends: a channel on each credit line, without a marketplace and under our own identity.
 
 The limit is read again before each request: it rises with payments and with what the friend buys from us.
 """

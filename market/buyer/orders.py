@@ -29,9 +29,9 @@ class Orders(Struct, frozen=True, forbid_unknown_fields=True):
     folder: str
     buy_for: tuple[Literal["public", "internal"], ...]
     models: tuple[str, ...] = ()
-    house_url: str = ""
-    house_key: str = ""
-    house_id: str = ""
+    marketplace_url: str = ""
+    marketplace_key: str = ""
+    marketplace_id: str = ""
     peers: tuple[str, ...] = ()
     allocation_nano: int = 500_000_000
     prompt_nano_max: int = 10**15

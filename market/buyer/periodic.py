@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from sqlalchemy.exc import SQLAlchemyError
 
 from market.buyer.errors import SellerRefuses
-from market.buyer.house import BuyerHouseClient
+from market.buyer.marketplace_client import BuyerMarketplaceClient
 from market.buyer.shop import Shop
 from runtime.workers.logbook import note
 
@@ -24,14 +24,14 @@ async def again(name: str, every_s: float, work: Callable[[], Awaitable[object]]
             note("held_up", work=name, error=type(error).__name__)
 
 
-async def meet(house: BuyerHouseClient, shop: Shop) -> None:
-    """Keep the house's identity and keys up to date, until cancelled."""
+async def meet(marketplace: BuyerMarketplaceClient, shop: Shop) -> None:
+    """Keep the marketplace's identity and keys up to date, until cancelled."""
     while True:
         pause_s = _MET_EVERY_S
         try:
-            await house.meet()
-            shop.trusted |= {house.identity}
+            await marketplace.meet()
+            shop.trusted |= {marketplace.identity}
         except (SellerRefuses, SQLAlchemyError) as error:
-            note("house_away", error=str(error))
+            note("marketplace_away", error=str(error))
             pause_s = _MEET_EVERY_S
         await asyncio.sleep(pause_s)

@@ -28,15 +28,15 @@ def buyer_worker(settings: MarketSettings, folder: Path) -> Worker:
 
 
 def orders_of(settings: MarketSettings, folder: Path, socket_path: str) -> Orders:
-    key = settings.house_key
+    key = settings.marketplace_key
     return Orders(
         socket_path=socket_path,
         folder=str(folder),
         buy_for=settings.buy_for,
         models=settings.models,
-        house_url=settings.house_url or "",
-        house_key=key.get_secret_value() if key else "",
-        house_id=settings.house_id or "",
+        marketplace_url=settings.marketplace_url or "",
+        marketplace_key=key.get_secret_value() if key else "",
+        marketplace_id=settings.marketplace_id or "",
         peers=settings.peers,
         allocation_nano=settings.allocation_nano,
         prompt_nano_max=settings.prompt_nano_max,

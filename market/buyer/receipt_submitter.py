@@ -1,6 +1,6 @@
-"""Send what we signed to the house until it takes it, so that no seller settles without it.
+"""Send what we signed to the marketplace until it takes it, so that no seller settles without it.
 
-If the buyer's receipt does not arrive in time, the house pays the seller by its own receipt, up to the voucher's
+If the buyer's receipt does not arrive in time, the marketplace pays the seller by its own receipt, up to the voucher's
 ceiling.
 """
 
@@ -14,13 +14,13 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from market.buyer.errors import SellerRefuses
-from market.buyer.house import BuyerHouseClient
+from market.buyer.marketplace_client import BuyerMarketplaceClient
 from market.buyer.store import BuyingStore
 from market.network.outbound import Unreachable
 from runtime.workers.logbook import note
 
 EVERY_S = 5.0
-"""Receipts of a channel are sent together at this interval, because a house limits requests per network."""
+"""Receipts of a channel are sent together at this interval, because a marketplace limits requests per network."""
 AGAIN_S = 15.0
 AWAY_S_MAX = 120.0
 """Far less than the time that a buyer has to answer."""
@@ -38,9 +38,9 @@ class _Rest(NamedTuple):
 
 @dataclass(slots=True)
 class ReceiptSubmitter:
-    """Sends every channel with receipts that the house may lack; the list of those is on disk."""
+    """Sends every channel with receipts that the marketplace may lack; the list of those is on disk."""
 
-    house: BuyerHouseClient
+    marketplace: BuyerMarketplaceClient
     store: BuyingStore
     clock_s: Callable[[], float] = time.monotonic
     _resting: dict[str, _Rest] = field(default_factory=dict)
@@ -72,12 +72,12 @@ class ReceiptSubmitter:
             async with asyncio.timeout(FLUSH_S):
                 await self.submit()
         except (TimeoutError, SQLAlchemyError) as error:
-            note("house_not_told", error=type(error).__name__)
+            note("marketplace_not_told", error=type(error).__name__)
 
     async def _tell(self, row: Any) -> None:
         allocation = msgspec.msgpack.decode(row.records, type=list[bytes])[0]
         signed = await asyncio.to_thread(self.store.signed, row.channel)
-        await self.house.settle(allocation, [raw for job in signed for raw in (job.voucher, job.receipt)])
+        await self.marketplace.settle(allocation, [raw for job in signed for raw in (job.voucher, job.receipt)])
         await asyncio.to_thread(self.store.note_submitted, row.channel, row.changes)
 
     def _put_off(self, channel: str, error: Exception, pause_s_max: float) -> None:
@@ -85,7 +85,7 @@ class ReceiptSubmitter:
         now_s, known = self.clock_s(), self._resting.get(channel)
         failures = known.failures + 1 if known else 1
         pause_s = min(AGAIN_S * 2 ** min(failures - 1, 16), pause_s_max)
-        note("house_not_told", channel=channel[:16], again_in_s=pause_s, error=str(error))
+        note("marketplace_not_told", channel=channel[:16], again_in_s=pause_s, error=str(error))
         # Forget channels whose wait ended long ago.
         since_s = now_s - 2 * REFUSED_S_MAX
         self._resting = {each: rest for each, rest in self._resting.items() if rest.until_s > since_s}

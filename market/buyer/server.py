@@ -23,8 +23,8 @@ from market.buyer.credit import BuyerCredit
 from market.buyer.dispute_responder import EVERY_S as DISPUTES_EVERY_S
 from market.buyer.dispute_responder import DisputeResponder
 from market.buyer.flow import GatewayProtocol
-from market.buyer.house import BuyerHouseClient
 from market.buyer.lines import Lines
+from market.buyer.marketplace_client import BuyerMarketplaceClient
 from market.buyer.orders import Orders
 from market.buyer.periodic import again, meet
 from market.buyer.purchase import PurchaseServices
@@ -67,11 +67,11 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
     """Open the application with everything behind it and its background tasks."""
     folder = _made(orders.folder)
     async with AsyncExitStack() as stack:
-        named = [url for url in (orders.house_url, *orders.peers) if url]
+        named = [url for url in (orders.marketplace_url, *orders.peers) if url]
         outbound = await stack.enter_async_context(Outbound(orders.allows_loopback, named=named))
         store = BuyingStore(folder / "buying.db")
         stack.callback(store.close)
-        trusted = (orders.house_url,) if orders.house_url else ()
+        trusted = (orders.marketplace_url,) if orders.marketplace_url else ()
         own = OwnIdentity.open(folder)
         friends = Friends(folder, own)
         keeping = KeeperPolicy(
@@ -81,13 +81,15 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         )
         keeper = RecordKeeper(folder / "known.db", _now_ms, keeping)
         stack.callback(keeper.close)
-        house = None
-        if orders.house_url:
-            house = BuyerHouseClient(orders.house_url, orders.house_key, orders.house_id, outbound, store, keeper)
+        marketplace = None
+        if orders.marketplace_url:
+            marketplace = BuyerMarketplaceClient(
+                orders.marketplace_url, orders.marketplace_key, orders.marketplace_id, outbound, store, keeper
+            )
         secret = _secret(folder / "buyer.secret")
         lines = Lines(friends, Balances(folder), own, store, keeper)
         await lines.refresh()
-        credit = BuyerCredit(store, house, secret, keeper.standing, orders.allocation_nano, lines)
+        credit = BuyerCredit(store, marketplace, secret, keeper.standing, orders.allocation_nano, lines)
         stack.push_async_callback(credit.stop)
         sellers = SellerTracker(store)
         shop = Shop(keeper, orders, sellers, credit, own.id)
@@ -109,12 +111,12 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
             "receipts": again("receipts", _REMINDED_EVERY_S, buyer.remind),
             "pruning": again("pruning", _PRUNED_EVERY_S, partial(_prune, store)),
         }
-        if house is not None:
-            submitting = ReceiptSubmitter(house, store)
+        if marketplace is not None:
+            submitting = ReceiptSubmitter(marketplace, store)
             stack.push_async_callback(submitting.flush_on_shutdown)
-            work["house"] = meet(house, shop)
+            work["marketplace"] = meet(marketplace, shop)
             work["submitting"] = again("submitting", SUBMITTED_EVERY_S, submitting.submit)
-            disputing = DisputeResponder(house, store, _now_ms)
+            disputing = DisputeResponder(marketplace, store, _now_ms)
             work["disputes"] = again("disputes", DISPUTES_EVERY_S, disputing.look)
         if orders.tells_findings:
             work["findings"] = FindingsPublisher(own, audits.probe_store, gossip.publish, _now_ms).run()

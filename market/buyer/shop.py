@@ -140,8 +140,8 @@ class Shop:
 
     def _offering(self, record: Record, listing: Listing) -> PurchasableListing:
         url = listing.endpoint or ""
-        if not url and self._orders.house_url:
-            url = f"{self._orders.house_url}/market/v1/relay/{record.issuer}"
+        if not url and self._orders.marketplace_url:
+            url = f"{self._orders.marketplace_url}/market/v1/relay/{record.issuer}"
         return PurchasableListing(record, listing, url, self._is_probation(record.issuer, listing))
 
     def _is_friend(self, seller: str) -> bool:
@@ -200,8 +200,8 @@ class Shop:
             return "label"
         if not offering.base_url:
             return "unreachable"
-        has_house = self._credit.has_house and not self._credit.is_friend(offering.seller)
-        if not has_house and not self._credit.is_at_hand(offering.seller):
+        has_marketplace = self._credit.has_marketplace and not self._credit.is_friend(offering.seller)
+        if not has_marketplace and not self._credit.is_at_hand(offering.seller):
             return "no_credit"
         return "suspended" if self._suspended_why(offering) else None
 

@@ -27,7 +27,7 @@ from market.protocol.channels.terms import LANES_MAX
 KEPT_MS = 33 * 24 * 3_600_000
 """Retention of signed records after their channel has ended.
 
-A house books on a channel for at most 31 days, and a dispute that is opened then takes one more.
+A marketplace books on a channel for at most 31 days, and a dispute that is opened then takes one more.
 """
 PRUNED_AT_ONCE = 2000
 
@@ -113,7 +113,7 @@ class BuyingStore:
 
     def end(self, begun: Any, ended: EndedJob) -> None:
         """Store a job's result and receipt. `begun` has the job's channel, lane and number."""
-        # Credit lines are not channels of the house and have no row.
+        # Credit lines are not channels of the marketplace and have no row.
         here = select(channel_table.c.id, literal(1)).where(channel_table.c.id == begun.channel)
         unsubmitted = upsert(unsubmitted_table).from_select(["channel", "changes"], here)
         again = {"changes": unsubmitted_table.c.changes + 1}
@@ -129,7 +129,7 @@ class BuyingStore:
                 connection.execute(update(job_table).where(*here).values(is_told=True))
 
     def unsubmitted(self, after: str, count: int) -> Sequence[Row[Any]]:
-        """Return channels after this id whose newest receipts the house may lack, with their credit."""
+        """Return channels after this id whose newest receipts the marketplace may lack, with their credit."""
         columns = unsubmitted_table.c.channel, unsubmitted_table.c.changes, channel_table.c.records
         query = select(*columns).join(channel_table, channel_table.c.id == unsubmitted_table.c.channel)
         return self._read(query.where(columns[0] > after).order_by(columns[0]).limit(count))
@@ -157,7 +157,7 @@ class BuyingStore:
         return next(iter(self._read(select(job_table).where(*is_it))), None)
 
     def note_submitted(self, channel: str, changes: int) -> None:
-        """Note that the house has a channel's receipts up to `changes`, unless there are newer ones."""
+        """Note that the marketplace has a channel's receipts up to `changes`, unless there are newer ones."""
         here = unsubmitted_table.c.channel == channel, unsubmitted_table.c.changes == changes
         with self._engine.begin() as connection:
             connection.execute(delete(unsubmitted_table).where(*here))

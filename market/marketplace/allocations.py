@@ -14,7 +14,7 @@ from accounting.rules import market
 from accounting.rules.held import Payer
 from accounting.rules.parts import Share, split
 from accounting.spending.funding_sources import credits_of
-from market.errors import HouseRefuses
+from market.errors import MarketplaceRefuses
 from market.marketplace.context import MS_NS, Office
 from market.marketplace.sellers import seller_behind
 from market.marketplace.tables import AllocationRow, Seller, allocation_table
@@ -53,8 +53,9 @@ class Allocations:
         """Reserve the credits and return the allocation's record. The same request again returns the same record.
 
         Raises:
-            NotRegistered: the house does not know this seller.
-            HouseRefuses: the buyer is the seller, too many allocations are open, the seller is barred, the time is
+            NotRegistered: the marketplace does not know this seller.
+            MarketplaceRefuses: the buyer is the seller, too many allocations are open, the seller is barred, the
+            time is
                 too long, or the id belongs to another allocation.
             InsufficientCredit: there are fewer credits; promotional ones cannot be used here.
         """
@@ -109,20 +110,22 @@ class Allocations:
     def _check(self, session: Session, wanted: AllocationRequest, seller: Seller) -> None:
         most = self.office.terms.allocation_hours_max
         if not 1 <= wanted.hours <= most:
-            raise HouseRefuses("hours", f"an allocation must last from 1 to {most} hours")
+            raise MarketplaceRefuses("hours", f"an allocation must last from 1 to {most} hours")
         if wanted.limit_nano < LIMIT_NANO_MIN:
-            raise HouseRefuses("limit", f"an allocation must be at least {format_usd(LIMIT_NANO_MIN)} USD")
+            raise MarketplaceRefuses("limit", f"an allocation must be at least {format_usd(LIMIT_NANO_MIN)} USD")
         if seller.user_id == wanted.payer.user_id or wanted.buyer == wanted.seller:
-            raise HouseRefuses("own_seller", "this seller is the buyer's own, and buyers cannot pay themselves")
+            raise MarketplaceRefuses(
+                "own_seller", "this seller is the buyer's own, and buyers cannot pay themselves"
+            )
         if seller.forfeited_ns is not None or seller.suspended_reason:
             why = seller.suspended_reason or "its earnings are forfeited"
-            raise HouseRefuses("seller_barred", f"this seller cannot receive allocations now: {why}")
+            raise MarketplaceRefuses("seller_barred", f"this seller cannot receive allocations now: {why}")
         now_ns = self.office.clock_ns()
         query = select(func.count()).where(
             _column.buyer_user_id == wanted.payer.user_id, _column.expires_ns > now_ns
         )
         if (session.scalar(query) or 0) >= OPEN_MAX:
-            raise HouseRefuses("too_many", f"{OPEN_MAX} allocations are open: wait until some of them end")
+            raise MarketplaceRefuses("too_many", f"{OPEN_MAX} allocations are open: wait until some of them end")
 
     def _put_aside(self, wanted: AllocationRequest, seller_user_id: str, expires_ns: int) -> None:
         for _ in range(_TRIES_MAX):
@@ -165,4 +168,4 @@ def _refuse_other(row: AllocationRow, wanted: AllocationRequest) -> None:
     was = open_record(row.raw.encode()).read("allocation", Allocation)
     then = row.buyer_user_id, row.limit_nano, was.buyer, was.seller
     if then != (wanted.payer.user_id, wanted.limit_nano, wanted.buyer, wanted.seller):
-        raise HouseRefuses("id", "this key was used for another allocation: choose another key")
+        raise MarketplaceRefuses("id", "this key was used for another allocation: choose another key")

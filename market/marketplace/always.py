@@ -1,4 +1,4 @@
-"""Identities whose records a house always has room for: its own and its sellers', however many others send."""
+"""Identities whose records a marketplace always has room for: its own and its sellers', however many others send."""
 
 import time
 from collections.abc import Callable, Container, Set

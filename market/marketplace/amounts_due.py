@@ -1,4 +1,4 @@
-"""Compute what a channel is worth at the house, and when. Pure, from what is known of it and since when."""
+"""Compute what a channel is worth at the marketplace, and when. Pure, from what is known of it and since when."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ JOB_NANO_MIN = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A receipt that the buyer has not answered, and when the house first saw it, in ms since 1970."""
+    """A receipt that the buyer has not answered, and when the marketplace first saw it, in ms since 1970."""
 
     digest: str
     since_ms: int
@@ -51,7 +51,7 @@ def reckon(
 ) -> Reckoning:
     """Compute what a channel is worth. `seen` comes from an earlier call; a receipt that is not in it is new.
 
-    `decided` has the house's decisions by lane; a later signature of the buyer is never less.
+    `decided` has the marketplace's decisions by lane; a later signature of the buyer is never less.
     """
     whole = settle(channel, limit_nano)
     claims = {n: lane.claim for n, lane in channel.lanes.items() if lane.claim and due(lane).claimed_nano}

@@ -1,7 +1,7 @@
-"""Keep signatures about a disputed request that the house does not know: receipts that its buyer submits.
+"""Keep signatures about a disputed request that the marketplace does not know: receipts that its buyer submits.
 
-The house keeps only the signature of a lane that admits most: a later request's replaces an earlier one's. A claim
-about the earlier one may still come. Its buyer's receipt then counts as if nothing had followed.
+The marketplace keeps only the signature of a lane that admits most: a later request's replaces an earlier one's. A
+claim about the earlier one may still come. Its buyer's receipt then counts as if nothing had followed.
 """
 
 import json

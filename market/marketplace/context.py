@@ -1,4 +1,4 @@
-"""Hold what every part of the house works with."""
+"""Hold what every part of the marketplace works with."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from msgspec import Struct
 from sqlalchemy.orm import Session
 
 from accounting.payments.ledger import Ledger
-from market.marketplace.terms import HouseTerms
+from market.marketplace.terms import MarketplaceTerms
 from market.protocol.records.envelope import Kind, Record
 
 MS_NS = 10**6
 
 
 class Speaker(Protocol):
-    """The house's own identity, which signs with its current key."""
+    """The marketplace's own identity, which signs with its current key."""
 
     @property
     def id(self) -> str: ...
@@ -38,7 +38,8 @@ def _none(_: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Office:
-    """The house's context. `epoch` counts changes of the books' leader; `clock_ns` is the wall clock, or a test's.
+    """The marketplace's context. `epoch` counts changes of the books' leader; `clock_ns` is the wall clock, or a
+    test's.
 
     `told` returns an identity's statements about its keys, as gateways exchange them. `organization_of` returns
     the organization whose pool a user draws from.
@@ -47,7 +48,7 @@ class Office:
     speaker: Speaker
     ledger: Ledger
     write: Callable[[], Session]
-    terms: HouseTerms
+    terms: MarketplaceTerms
     clock_ns: Callable[[], int]
     epoch: Callable[[], int]
     told: Callable[[str], Sequence[bytes]] = _nothing

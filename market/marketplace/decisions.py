@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting.metering.delivered import TokenCounter
-from market.errors import HouseRefuses
+from market.errors import MarketplaceRefuses
 from market.marketplace.buyer_receipts import agreed_end, remembered
 from market.marketplace.context import Office
 from market.marketplace.dispute_history import SETTLED, conduct_of
@@ -27,7 +27,7 @@ _allocation = allocation_table.c
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Decide disputes. `counter_of` returns the tokenizer with this hash, if the house has it."""
+    """Decide disputes. `counter_of` returns the tokenizer with this hash, if the marketplace has it."""
 
     office: Office
     counter_of: Callable[[str], TokenCounter | None]
@@ -38,7 +38,7 @@ class Decisions:
         If nothing is disputed any more, because the other side has signed after all, it ends without a loser.
 
         Raises:
-            HouseRefuses: the house does not have the tokenizer that the listing names.
+            MarketplaceRefuses: the marketplace does not have the tokenizer that the listing names.
         """
         with self.office.read() as session:
             row = session.get_one(DisputeRow, dispute_id)
@@ -66,10 +66,12 @@ class Decisions:
         return is_shown and signed_counts(remembered(row, lane)) is not None and dispute.is_small
 
     def counting(self, tokenizer: str) -> Counting:
-        """Return the counting by a tokenizer. Raises HouseRefuses if the house does not have it."""
+        """Return the counting by a tokenizer. Raises MarketplaceRefuses if the marketplace does not have it."""
         counter = self.counter_of(tokenizer)
         if counter is None:
-            raise HouseRefuses("no_tokenizer", "the house cannot get the tokenizer that the listing names")
+            raise MarketplaceRefuses(
+                "no_tokenizer", "the marketplace cannot get the tokenizer that the listing names"
+            )
         return Counting(counter)
 
     def _write_down(self, dispute_id: str, verdict: Verdict | None) -> DisputeRow:

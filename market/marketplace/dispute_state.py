@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec.structs import replace as with_fields
 
-from market.errors import HouseRefuses
+from market.errors import MarketplaceRefuses
 from market.marketplace.context import Office
 from market.marketplace.settlements import decided_on, known, parties
 from market.marketplace.tables import AllocationRow
@@ -57,10 +57,10 @@ def standings(office: Office, allocation: AllocationRow, over: Collection[tuple[
 
 
 def disputed_lane(office: Office, allocation: AllocationRow, number: int) -> Lane:
-    """Return the lane as it is known now. Raises HouseRefuses if nothing is disputed on it."""
+    """Return the lane as it is known now. Raises MarketplaceRefuses if nothing is disputed on it."""
     lane = lane_of(office, allocation, number)
     if not due(lane).disputed_nano:
-        raise HouseRefuses("not_disputed", "buyer and seller have not signed different counts on this lane")
+        raise MarketplaceRefuses("not_disputed", "buyer and seller have not signed different counts on this lane")
     return lane
 
 

@@ -1,4 +1,4 @@
-"""Handle disputes: buyer and seller signed different counts of one request, and the house counts again.
+"""Handle disputes: buyer and seller signed different counts of one request, and the marketplace counts again.
 
 The party that opens a dispute pays a fee into a hold, and loses it with the dispute. Each side submits the text
 that it says was delivered, or shows the prompt. The marketplace decides with both texts, with the prompt if only
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from accounting import chart
 from accounting.metering.delivered import TokenCounter
-from market.errors import HouseRefuses, NotRegistered, StatementInvalid
+from market.errors import MarketplaceRefuses, NotRegistered, StatementInvalid
 from market.marketplace.buyer_receipts import keep_word
 from market.marketplace.context import Office
 from market.marketplace.decisions import Decisions
@@ -75,7 +75,7 @@ class _Proved:
 
 @dataclass(frozen=True, slots=True)
 class Disputes:
-    """Handle disputes. `counter_of` returns the tokenizer with this hash, if the house has it."""
+    """Handle disputes. `counter_of` returns the tokenizer with this hash, if the marketplace has it."""
 
     office: Office
     counter_of: Callable[[str], TokenCounter | None]
@@ -85,8 +85,8 @@ class Disputes:
         decision.
 
         Raises:
-            NotRegistered: the house has issued no such allocation, or to others than this user.
-            HouseRefuses: nothing is disputed on the lane, it is decided, or the opener may not open one.
+            NotRegistered: the marketplace has issued no such allocation, or to others than this user.
+            MarketplaceRefuses: nothing is disputed on the lane, it is decided, or the opener may not open one.
             StatementInvalid: the listing is not the voucher's, the text is too long, the prompt or a receipt is
                 not the voucher's, or a key not the request's; nothing is then booked.
             InsufficientCredit: the opener has less than the fee.
@@ -123,7 +123,7 @@ class Disputes:
         """Return the state of each lane of this user's allocation, with the dispute about it.
 
         Raises:
-            NotRegistered: the house has issued no such allocation, or to others than this user.
+            NotRegistered: the marketplace has issued no such allocation, or to others than this user.
         """
         with self.office.read() as session:
             allocation = found(session, digest)
@@ -211,14 +211,14 @@ class Disputes:
         """Return the dispute about the lane's newest request, or a new one; locked if `is_kept`.
 
         Raises:
-            HouseRefuses: it is decided, or the user may not open a new one.
+            MarketplaceRefuses: it is decided, or the user may not open a new one.
         """
         name = dispute_id(brought.allocation, brought.lane, lane)
         row = session.get(DisputeRow, name, with_for_update=is_kept)
         if row is None:
             return self._new(session, allocation, brought, lane, user_id)
         if row.status == "decided":
-            raise HouseRefuses("decided", f"this dispute is already decided: {row.reason}")
+            raise MarketplaceRefuses("decided", f"this dispute is already decided: {row.reason}")
         return row
 
     def _new(
@@ -229,7 +229,7 @@ class Disputes:
         tokenizer = brought.listing.read("listing", Listing).tokenizer_sha256
         self._decisions.counting(tokenizer)
         if why := refusal_to_hear(conduct_of(session, user_id, self.office.clock_ns())):
-            raise HouseRefuses(why, "you have lost too many disputes, or have too many open")
+            raise MarketplaceRefuses(why, "you have lost too many disputes, or have too many open")
         now_ns = self.office.clock_ns()
         is_opener = or_(
             (_row.buyer_user_id == user_id) & (_row.opened_by == "buyer"),
@@ -237,7 +237,9 @@ class Disputes:
         )
         today = select(func.count()).where(is_opener, _row.opened_ns > now_ns - DAY_NS)
         if (session.scalar(today) or 0) >= OPENED_PER_DAY_MAX:
-            raise HouseRefuses("too_many_today", f"{OPENED_PER_DAY_MAX} disputes were opened today, the maximum")
+            raise MarketplaceRefuses(
+                "too_many_today", f"{OPENED_PER_DAY_MAX} disputes were opened today, the maximum"
+            )
         return DisputeRow(
             id=dispute_id(brought.allocation, brought.lane, lane),
             allocation_digest=brought.allocation,
@@ -254,9 +256,9 @@ class Disputes:
 
 
 def _keep(row: DisputeRow, side: Side, packed: str | None, proved: _Proved | None, request: str) -> None:
-    """Store one side's submission. Raises HouseRefuses if another request came meanwhile."""
+    """Store one side's submission. Raises MarketplaceRefuses if another request came meanwhile."""
     if proved and proved.request != request:
-        raise HouseRefuses("not_disputed", "another request of this lane was answered meanwhile")
+        raise MarketplaceRefuses("not_disputed", "another request of this lane was answered meanwhile")
     if side == "buyer":
         row.buyer_text = packed or row.buyer_text
         row.buyer_prompt_tokens = proved.tokens if proved else row.buyer_prompt_tokens
@@ -269,7 +271,7 @@ def _party(office: Office, allocation: AllocationRow, user_id: str, brought: Bro
     """Return the user's side, and the lane as it is known now.
 
     Raises:
-        NotRegistered, HouseRefuses: the user is on no side, or nothing is disputed there.
+        NotRegistered, MarketplaceRefuses: the user is on no side, or nothing is disputed there.
         StatementInvalid: the listing is not the voucher's.
     """
     side, lane = _side_of(allocation, user_id), disputed_lane(office, allocation, brought.lane)
@@ -283,4 +285,4 @@ def _side_of(allocation: AllocationRow, user_id: str) -> Side:
         return "buyer"
     if user_id == allocation.seller_user_id:
         return "seller"
-    raise NotRegistered("the house has issued no such allocation to you or for you")
+    raise NotRegistered("the marketplace has issued no such allocation to you or for you")

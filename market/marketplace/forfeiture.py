@@ -27,7 +27,7 @@ class Forfeiture:
         """Refund all unmatured earnings of a seller to their buyers, and bar the seller. Return the number of
         sales.
 
-        Use it if it is proved that what was sold was not what was listed. The house returns its fee too, so that
+        Use it if it is proved that what was sold was not what was listed. The marketplace returns its fee too, so that
         it does not earn from fraud. It is final: records submitted later are not booked, and lifting the bar does
         not change that. An interrupted call continues when it is repeated.
 

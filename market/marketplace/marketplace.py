@@ -1,4 +1,4 @@
-"""The house as its routes use it: calls in a few threads of its own, errors in the API's terms."""
+"""The marketplace as its routes use it: calls in a few threads of its own, errors in the API's terms."""
 
 import time
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from anyio import CapacityLimiter
 
 from market.errors import (
     CountingUnavailable,
-    HouseRefuses,
     IdentityInvalid,
+    MarketplaceRefuses,
     NotRegistered,
     RecordInvalid,
     StatementInvalid,
@@ -40,7 +40,7 @@ _THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """A house's connections: the records gateways exchange, outbound HTTP, tokenizers of sellers."""
+    """A marketplace's connections: the records gateways exchange, outbound HTTP, tokenizers of sellers."""
 
     keeper: RecordKeeper
     outbound: Outbound
@@ -48,8 +48,8 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    """One per gateway that is a house: its services and its connections."""
+class Marketplace:
+    """One per gateway that is a marketplace: its services and its connections."""
 
     office: Office
     sellers: SellerRegistry
@@ -65,8 +65,8 @@ class House:
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_THREADS))
 
     @classmethod
-    def of(cls, office: Office, is_disputed: Callable[[str], bool], links: Links) -> "House":
-        """Return the house; `is_disputed` tells whether a user's payments may be charged back."""
+    def of(cls, office: Office, is_disputed: Callable[[str], bool], links: Links) -> "Marketplace":
+        """Return the marketplace; `is_disputed` tells whether a user's payments may be charged back."""
         services = SellerRegistry(office), Allocations(office), Settlements(office)
         earnings, forfeiture = Earnings(office, is_disputed), Forfeiture(office)
         disputes = Disputes(office, links.counters.find)
@@ -89,7 +89,7 @@ class House:
             raise RequestInvalid(str(error), code="statement_invalid") from error
         except NotRegistered as error:
             raise NotFound(str(error)) from error
-        except HouseRefuses as error:
+        except MarketplaceRefuses as error:
             raise Conflict(str(error), code=error.code) from error
         except CountingUnavailable as error:
-            raise Overloaded("The house cannot count now. Try again later.") from error
+            raise Overloaded("The marketplace cannot count now. Try again later.") from error

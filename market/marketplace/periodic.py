@@ -1,4 +1,4 @@
-"""The house's periodic tasks: book what has become due, and let earnings mature."""
+"""The marketplace's periodic tasks: book what has become due, and let earnings mature."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from accounting.errors import LedgerError
 from market.errors import MarketError
-from market.marketplace.marketplace import House
+from market.marketplace.marketplace import Marketplace
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ _EARNINGS_EVERY_S = 60.0
 class PeriodicTasks:
     """Runs every `tick_s` seconds; the starter of `run` owns the task."""
 
-    house: House
+    marketplace: Marketplace
     tick_s: float
     _matured_s: float = float("-inf")
 
@@ -32,38 +32,38 @@ class PeriodicTasks:
         while True:
             await asyncio.sleep(self.tick_s)
             try:
-                await anyio.to_thread.run_sync(self.look, limiter=self.house.threads)
+                await anyio.to_thread.run_sync(self.look, limiter=self.marketplace.threads)
             except (LedgerError, SQLAlchemyError) as error:
-                log.warning("the house is held up", reason=type(error).__name__)
+                log.warning("the marketplace is held up", reason=type(error).__name__)
             except Exception:
                 # The task's edge: it survives any error of one round.
-                log.exception("the house could not look after what is due")
+                log.exception("the marketplace could not look after what is due")
 
     def look(self) -> None:
         """Do all that is due now. Raises LedgerError, SQLAlchemyError: the next round starts over."""
         self._decide()
-        for digest in self.house.settlements.due(_AT_ONCE_MAX):
+        for digest in self.marketplace.settlements.due(_AT_ONCE_MAX):
             try:
-                self.house.settlements.submit(digest, ())
+                self.marketplace.settlements.submit(digest, ())
             except LedgerError as error:
                 log.warning("an allocation is not settled", allocation=digest, reason=str(error))
             except MarketError as error:
                 log.warning("an allocation cannot be settled", allocation=digest, reason=str(error))
-                self.house.settlements.give_up(digest)
+                self.marketplace.settlements.give_up(digest)
         if time.monotonic() >= self._matured_s + self._earnings_every_s:
             self._matured_s = time.monotonic()
-            self.house.earnings.look()
+            self.marketplace.earnings.look()
 
     def _decide(self) -> None:
         """Decide disputes that one side did not answer in time."""
-        for dispute_id in self.house.disputes.due(_AT_ONCE_MAX):
+        for dispute_id in self.marketplace.disputes.due(_AT_ONCE_MAX):
             try:
-                self.house.disputes.decide(dispute_id)
+                self.marketplace.disputes.decide(dispute_id)
             except (LedgerError, MarketError, SQLAlchemyError) as error:
                 log.warning("a dispute is not decided", dispute=dispute_id, reason=str(error))
-                self.house.disputes.put_off(dispute_id)
+                self.marketplace.disputes.put_off(dispute_id)
 
     @property
     def _earnings_every_s(self) -> float:
-        terms = self.house.office.terms
+        terms = self.marketplace.office.terms
         return _EARNINGS_EVERY_S if terms.maturity_days_new and terms.maturity_days else 0.0

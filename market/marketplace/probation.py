@@ -6,7 +6,7 @@ Pure.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from market.marketplace.terms import DAY_NS, HouseTerms
+from market.marketplace.terms import DAY_NS, MarketplaceTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Probation:
         return not (self.jobs or self.buyers or self.days)
 
 
-def probation(record: SellerHistory, terms: HouseTerms, now_ns: int) -> Probation:
+def probation(record: SellerHistory, terms: MarketplaceTerms, now_ns: int) -> Probation:
     """Return what a seller lacks. One buyer counts for at most half of the jobs: a friend is not enough."""
     most = max(1, terms.probation_jobs // 2)
     jobs = sum(min(count, most) for count in record.jobs.values())
@@ -46,7 +46,7 @@ def probation(record: SellerHistory, terms: HouseTerms, now_ns: int) -> Probatio
     )
 
 
-def matures_before_ns(terms: HouseTerms, now_ns: int, *, is_new: bool) -> int:
+def matures_before_ns(terms: MarketplaceTerms, now_ns: int, *, is_new: bool) -> int:
     """Return the time before which sales are old enough: whole days (UTC) that ended the required days ago.
 
     If there is no waiting time, all sales up to now are old enough.

@@ -1,4 +1,4 @@
-"""Check the backing of a relayed job: only jobs backed by this house's credits are relayed."""
+"""Check the backing of a relayed job: only jobs backed by this marketplace's credits are relayed."""
 
 import time
 from typing import NamedTuple
@@ -22,34 +22,34 @@ class Backing(NamedTuple):
 
 
 class Unbacked(BudgetExceeded):
-    """No allocation of this house backs the job; waiting would not help."""
+    """No allocation of this marketplace backs the job; waiting would not help."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, None)
         self.code = "unpaid"
 
 
-def backing_of(packed: bytes, seller: str, house: str, standing: StandingOf) -> Backing:
+def backing_of(packed: bytes, seller: str, marketplace: str, standing: StandingOf) -> Backing:
     """Return the backing of a job, without looking at its sealed request.
 
     Raises:
         RequestInvalid: it is not a job.
-        Unbacked: the house has reserved nothing for it.
+        Unbacked: the marketplace has reserved nothing for it.
     """
     try:
         job = read_job(packed)
     except JobInvalid as error:
         raise RequestInvalid(str(error), code="malformed") from None
     try:
-        return _backing(job, seller, house, standing)
+        return _backing(job, seller, marketplace, standing)
     except MarketError as error:
-        raise Unbacked(f"This house relays only jobs backed by its allocations: {error}") from None
+        raise Unbacked(f"This marketplace relays only jobs backed by its allocations: {error}") from None
 
 
-def _backing(job: MarketJob, seller: str, house: str, standing: StandingOf) -> Backing:
+def _backing(job: MarketJob, seller: str, marketplace: str, standing: StandingOf) -> Backing:
     """Raises MarketError, Unbacked."""
     record = open_record(job.backing[0])
-    terms, _ = read_allocation(record, house, standing)
+    terms, _ = read_allocation(record, marketplace, standing)
     if terms.seller != seller:
         raise Unbacked("The allocation is for another seller.")
     if record.expires_ms is None or record.expires_ms <= time.time() * 1000:

@@ -14,7 +14,7 @@ from market.network.relayed_request import POLL_S, AnswerPart, Method, RelayedRe
 from runtime.errors import Conflict, LaneTimeout, NotFound, Overloaded, QueueFull
 
 LOOK_EVERY_S = 2.0
-"""Interval at which a seller's poll checks whether the house is shutting down."""
+"""Interval at which a seller's poll checks whether the marketplace is shutting down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class RelayBounds:
 class Carried:
     """One request and its answer. `payer` is what its slot counts for: a channel, or an unknown network.
 
-    `accounts` are the house's accounts that the channel connects.
+    `accounts` are the marketplace's accounts that the channel connects.
     """
 
     relayed: RelayedRequest
@@ -288,7 +288,7 @@ class RelayQueue:
     def _forget_absent(self) -> None:
         kept = {seller: seat for seller, seat in self._seats.items() if seat.carried or self._is_present(seat)}
         if len(kept) >= self.bounds.seats:
-            raise QueueFull("This house relays for its maximum number of sellers. Try again later.", 60)
+            raise QueueFull("This marketplace relays for its maximum number of sellers. Try again later.", 60)
         self._seats = kept
 
 

@@ -18,8 +18,8 @@ SESSIONS_PER_SELLER_MAX = 4
 class Sessions:
     """Only used nonces are remembered, because anyone may request any number of them."""
 
-    def __init__(self, house: str) -> None:
-        self._house = house
+    def __init__(self, marketplace: str) -> None:
+        self._marketplace = marketplace
         self._secret = secrets.token_bytes(32)
         self._used: dict[str, float] = {}
         self._sessions: dict[str, tuple[str, float]] = {}
@@ -34,10 +34,10 @@ class Sessions:
 
         Raises:
             KeyInvalid: the proof is invalid or too old.
-            QueueFull: this house relays for its maximum number of sellers.
+            QueueFull: this marketplace relays for its maximum number of sellers.
         """
         self._check(nonce, seller)
-        said = DOMAIN + bytes.fromhex(self._house) + bytes.fromhex(nonce)
+        said = DOMAIN + bytes.fromhex(self._marketplace) + bytes.fromhex(nonce)
         if not is_signed(bytes.fromhex(key), bytes.fromhex(signature), said):
             raise KeyInvalid("This is not the key's signature over the nonce.")
         # Only now: invalid requests must not use up the limited memory for nonces.
@@ -54,7 +54,7 @@ class Sessions:
     def _check(self, nonce: str, seller: str) -> None:
         begun = nonce[:32]
         if not hmac.compare_digest(nonce[32:], self._mark(begun, seller)):
-            raise KeyInvalid("The nonce is not from this house for this identity.")
+            raise KeyInvalid("The nonce is not from this marketplace for this identity.")
         if time.monotonic() - int(begun[16:], 16) > NONCE_S or nonce in self._used:
             raise KeyInvalid("The nonce has expired or was used. Request another one.")
 
@@ -77,7 +77,7 @@ class Sessions:
         for digest in own[: max(0, len(own) - SESSIONS_PER_SELLER_MAX + 1)]:
             del open_now[digest]
         if len(open_now) >= SESSIONS_MAX:
-            raise QueueFull("This house relays for its maximum number of sellers. Try again later.", NONCE_S)
+            raise QueueFull("This marketplace relays for its maximum number of sellers. Try again later.", NONCE_S)
         token = secrets.token_urlsafe(32)
         open_now[_digest(token)] = seller, now_s + SESSION_S
         self._sessions = open_now

@@ -1,4 +1,4 @@
-"""Register sellers: which of the house's users an identity earns for."""
+"""Register sellers: which of the marketplace's users an identity earns for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from accounting.payments.rows import put_if_new
 from accounting.proofs.signing_key import is_signed
-from market.errors import HouseRefuses, NotRegistered, StatementInvalid
+from market.errors import MarketplaceRefuses, NotRegistered, StatementInvalid
 from market.marketplace.context import Office
 from market.marketplace.statements import identities_known, keep_statements, open_statements
 from market.marketplace.tables import Seller, SellerIdentity, identity_table
@@ -22,9 +22,12 @@ Probation, caps and earnings belong to the user, so more identities gain nothing
 _DOMAIN = b"millrace seller\n"
 
 
-def proof_message(house: str, user_id: str) -> bytes:
-    """Return what an identity signs to earn for this user of this house. It proves nothing at another house."""
-    return _DOMAIN + house.encode() + b"\n" + user_id.encode()
+def proof_message(marketplace: str, user_id: str) -> bytes:
+    """Return what an identity signs to earn for this user of this marketplace.
+
+    It proves nothing at another marketplace.
+    """
+    return _DOMAIN + marketplace.encode() + b"\n" + user_id.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class SellerRegistry:
 
         Raises:
             RecordInvalid, IdentityInvalid, StatementInvalid: the signatures do not prove this.
-            HouseRefuses: the identity earns for another user, or the user has too many.
+            MarketplaceRefuses: the identity earns for another user, or the user has too many.
         """
         said = open_statements(statements, (identity,))
         with self.office.write() as session, session.begin():
@@ -49,7 +52,7 @@ class SellerRegistry:
                 raise StatementInvalid("the key is not this identity's current key")
             message = proof_message(self.office.speaker.id, user_id)
             if not is_signed(bytes.fromhex(key), bytes.fromhex(proof), message):
-                raise StatementInvalid("the proof is not this key's signature over this house and account")
+                raise StatementInvalid("the proof is not this key's signature over this marketplace and account")
             keep_statements(session, said)
             self._put(session, user_id, identity)
 
@@ -59,10 +62,10 @@ class SellerRegistry:
         session.get_one(Seller, user_id, with_for_update=True)
         put_if_new(session, SellerIdentity(identity=identity, user_id=user_id, registered_ns=now_ns))
         if session.get_one(SellerIdentity, identity).user_id != user_id:
-            raise HouseRefuses("identity_taken", "this identity earns for another account")
+            raise MarketplaceRefuses("identity_taken", "this identity earns for another account")
         count = select(func.count()).where(identity_table.c.user_id == user_id)
         if (session.scalar(count) or 0) > IDENTITIES_MAX:
-            raise HouseRefuses(
+            raise MarketplaceRefuses(
                 "too_many_identities", f"an account may sell as at most {IDENTITIES_MAX} identities"
             )
 

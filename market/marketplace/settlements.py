@@ -18,7 +18,7 @@ from accounting.ledger.postings import Posting
 from accounting.rules.allocations import Allocated, Drawn, draw, draw_late
 from accounting.rules.parts import Share
 from accounting.spending.allocations import AllocationState, allocation_state
-from market.errors import HouseRefuses, NotRegistered
+from market.errors import MarketplaceRefuses, NotRegistered
 from market.marketplace.amounts_due import Decided, Reckoning, Seen, reckon
 from market.marketplace.context import MS_NS, Office
 from market.marketplace.forfeiture import Forfeiture
@@ -64,9 +64,9 @@ class Settlements:
         For a seller with a forfeiture, nothing is booked any more.
 
         Raises:
-            NotRegistered: the house has issued no such allocation.
+            NotRegistered: the marketplace has issued no such allocation.
             RecordInvalid, IdentityInvalid, StatementInvalid: one record cannot be trusted; none is stored.
-            HouseRefuses: it ended too long ago to book anything on it.
+            MarketplaceRefuses: it ended too long ago to book anything on it.
             LedgerBusy: too many other requests settle the same allocation now.
         """
         for _ in range(_TRIES_MAX):
@@ -165,7 +165,7 @@ class Settlements:
             return draw(allocated, account.drawn, due_nano)
         more_nano = min(due_nano, allocated.limit_nano) - account.drawn.amount_nano
         if more_nano > 0 and self.office.clock_ns() > allocated.expires_ns + LATE_NS:
-            raise HouseRefuses("ended", "the allocation ended too long ago to book anything on it")
+            raise MarketplaceRefuses("ended", "the allocation ended too long ago to book anything on it")
         paid = chart.user_paid(allocated.buyer_id)
         there_nano = max(0, self.office.ledger.available(paid))
         covered = [Share(paid, min(there_nano, max(0, more_nano)))]
@@ -203,7 +203,7 @@ def found(session: Session, digest: str) -> AllocationRow:
     """Return the allocation with this digest. Raises NotRegistered."""
     row = session.scalar(select(AllocationRow).where(_column.digest == digest))
     if row is None:
-        raise NotRegistered("the house has issued no such allocation")
+        raise NotRegistered("the marketplace has issued no such allocation")
     session.expunge(row)
     return row
 
@@ -228,7 +228,7 @@ def _believed(_: str, __: str) -> Standing:
 
 
 def decided_on(row: AllocationRow) -> dict[int, Decided]:
-    """Return the house's decisions about an allocation's lanes."""
+    """Return the marketplace's decisions about an allocation's lanes."""
     kept: dict[str, Any] = json.loads(row.decisions)
     return {int(n): Decided(seq, amount_nano) for n, (seq, amount_nano) in kept.items()}
 

@@ -1,4 +1,4 @@
-"""Store identities' statements about their keys, as far as the house has received them."""
+"""Store identities' statements about their keys, as far as the marketplace has received them."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -63,7 +63,7 @@ def standing_to_settle(identities: Identities, buyer: str) -> StandingOf:
 
     A buyer's signature counts even after it has revoked its key. Its credits are reserved for this one seller, so
     a thief of the key could have spent no more. But a buyer could revoke its own key to avoid payment. It could
-    also name one successor to the seller and another to the house.
+    also name one successor to the seller and another to the marketplace.
     """
     reached = keys_reached(buyer, identities.statements_of(buyer))
 

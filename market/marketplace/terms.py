@@ -1,4 +1,4 @@
-"""Define the house's terms, the same for everyone."""
+"""Define the marketplace's terms, the same for everyone."""
 
 from dataclasses import dataclass
 
@@ -6,15 +6,15 @@ from market.protocol.channels.terms import ANSWER_S_MAX
 
 DAY_NS = 86_400 * 10**9
 ANSWER_MS = 2 * ANSWER_S_MAX * 1000
-"""How long a buyer has to answer a receipt that the house has seen, in ms. Then the receipt's amount is due.
+"""How long a buyer has to answer a receipt that the marketplace has seen, in ms. Then the receipt's amount is due.
 
 A seller may submit its first receipt as its answer begins. The buyer signs at the end, and then has to reach the
-house.
+marketplace.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class HouseTerms:
+class MarketplaceTerms:
     """The terms. `fee_bps` and `reserve_bps` are hundredths of a percent of what is sold.
 
     A seller is on probation for `probation_days` and `probation_jobs` paid jobs of at least `probation_buyers`

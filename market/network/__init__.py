@@ -19,7 +19,7 @@ Modules:
     outbound         HTTP to untrusted servers, whose addresses come from listings and which may answer anything
     record_keeper    The signed records that a gateway keeps, its own and others': in memory, and in a table for
                      the next start
-    relayed_request  Messages between a house and a seller without a tunnel: one request, and the parts of its
+    relayed_request  Messages between a marketplace and a seller without a tunnel: one request, and the parts of its
                      answer
     room             Limits on others' records, and the order in which they go: no source can displace another's
     statements_file  An identity's statements about its keys: raw records, one a line; each change replaces the

@@ -56,7 +56,7 @@ class KnownRecords:
     """Not thread-safe.
 
     Args:
-        always: identities that always have room: our own, trusted ones and a house's sellers. May change.
+        always: identities that always have room: our own, trusted ones and a marketplace's sellers. May change.
     """
 
     def __init__(self, sources: Sources, bounds: RecordBounds, always: Container[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Messages between a house and a seller without a tunnel: one request, and the parts of its answer.
+"""Messages between a marketplace and a seller without a tunnel: one request, and the parts of its answer.
 
 Both are MessagePack maps. Each side checks the path itself: buyers may ask sellers for a short list of paths,
 whichever party relays it.
@@ -14,12 +14,12 @@ from market.errors import JobInvalid
 from market.protocol.channels.job import JOB_BYTES_MAX, RECEIPTS_BYTES_MAX
 
 DOMAIN = b"millrace relay\n"
-"""The prefix of what a seller signs to ask for work; the house's identity and nonce follow."""
+"""The prefix of what a seller signs to ask for work; the marketplace's identity and nonce follow."""
 PART_BYTES_MAX = 2**17
 PART_PACKED_BYTES_MAX = PART_BYTES_MAX + 2**12
 RELAYED_PACKED_BYTES_MAX = JOB_BYTES_MAX + 2**12
 POLL_S = 25.0
-"""Seconds that the house waits for work before it answers that there is none."""
+"""Seconds that the marketplace waits for work before it answers that there is none."""
 
 _GET = re.compile(r"/market/v1/(challenge|tokenizers)/[0-9a-f]{64}")
 _POST = {"/market/v1/jobs": JOB_BYTES_MAX, "/market/v1/receipts": RECEIPTS_BYTES_MAX}
@@ -29,7 +29,7 @@ Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class RelayedRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """A buyer's request, as it arrived. The house cannot read its sealed part."""
+    """A buyer's request, as it arrived. The marketplace cannot read its sealed part."""
 
     id: Id
     method: Method
@@ -56,7 +56,7 @@ def body_bytes_max(method: str, path: str) -> int | None:
 
 
 def read_relayed_request(packed: bytes) -> RelayedRequest:
-    """Read what a house sent.
+    """Read what a marketplace sent.
 
     Raises:
         JobInvalid: buyers may not ask sellers for it, or it cannot be parsed.

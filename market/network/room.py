@@ -26,7 +26,7 @@ class RecordBounds:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Sources named by the owner: houses are `trusted`, others with whom records are exchanged are `peers`."""
+    """Sources named by the owner: marketplaces are `trusted`, others with whom records are exchanged are `peers`."""
 
     trusted: Collection[str] = ()
     peers: Collection[str] = ()

@@ -12,29 +12,29 @@ Modules:
     callers            Limits on callers of the agent, per network and in total
     carrier            The transport of one job's answer: the buyer's own HTTP request, or a relay that the seller
                        polls for work
-    channel_submitter  Submit what was signed on channels to the house, in any order, until it knows everything
+    channel_submitter  Submit what was signed on channels to the marketplace, in any order, until it knows everything
     chunks             Rewrite our own gateway's chunks for buyers: only known fields, in pieces that can be sealed
-    credit             Check a job's backing: an allocation to us by a trusted house, or a credit line that we
+    credit             Check a job's backing: an allocation to us by a trusted marketplace, or a credit line that we
                        signed, too
     delivery           Deliver one answer: seal it piece by piece, count what was accepted, sign interim and final
                        receipts
-    denied_prompts     Show prompts that their buyers deny to the house, which counts them and books their cost
-    house              Client of the house for sellers: its identity, pinned at first contact, and what sellers
-                       send it
+    denied_prompts     Show prompts that their buyers deny to the marketplace, which counts them and books their cost
     http_carrier       Answer on the buyer's own HTTP request, and the server's side of its connection
     job_handler        Serve one job from its bytes to its final receipt
     leftovers          Finish requests that a crash interrupted: they have receipts, but no final one
     live_listings      Listings that are still valid: a voucher is accepted for any listing that has not expired,
                        at its prices
+    marketplace_client  Client of the marketplace for sellers: its identity, pinned at first contact, and what sellers
+                        send it
     own_gateway        Client of our own gateway beside this process: its idleness, its guest key, its answers and
                        its ledger
     process            The seller's process: its loopback socket, its way in, its signals and its shutdown
     proofs             Sealed requests, kept in bounded memory for as long as their buyers may still deny them
     publisher          Publish listings: sign them again before they expire and on each change, and withdraw them
                        in time
-    pull               The way in without a tunnel: ask the house for work, and carry it to our own port
+    pull               The way in without a tunnel: ask the marketplace for work, and carry it to our own port
     reach              The way in for buyers: set by the tunnel or pull task, followed by the code that lists it
-    relay_transfer     Carry one request from the house to our own port, and its answer back in numbered parts
+    relay_transfer     Carry one request from the marketplace to our own port, and its answer back in numbered parts
     sale_reporter      Report sales to our own gateway's ledger until they are booked, and again if a sale has
                        grown
     seals              The keys that requests are sealed for: in memory only, replaced hourly, kept while still
@@ -56,5 +56,5 @@ Modules:
     watch              When this machine sells: turn the gateway's idleness and the owner's rules into listings and
                        admission
     way_in             Choose how buyers reach this seller by its settings: a tunnel, or work fetched from the
-                       house
+                       marketplace
 """

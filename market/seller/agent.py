@@ -28,10 +28,10 @@ from market.seller.channel_submitter import ChannelSubmitter
 from market.seller.credit import Creditor, knowing_ourselves
 from market.seller.delivery import ReceiptSigner, now_ms
 from market.seller.denied_prompts import DeniedPrompts
-from market.seller.house import HouseRefused, SellerHouseClient
 from market.seller.job_handler import JobAdmission, JobHandler
 from market.seller.leftovers import finish_leftovers
 from market.seller.live_listings import LiveListings
+from market.seller.marketplace_client import MarketplaceRefused, SellerMarketplaceClient
 from market.seller.own_gateway import GatewayAway, OwnGateway
 from market.seller.proofs import Proofs
 from market.seller.publisher import Publisher
@@ -46,7 +46,7 @@ from runtime.data_folder import DataFolder
 log = structlog.get_logger(__name__)
 
 FLUSH_S = 10.0
-"""Seconds that shutdown waits for the house and our own ledger; the rest is sent after the next start."""
+"""Seconds that shutdown waits for the marketplace and our own ledger; the rest is sent after the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class Agent:
     drain_s: float
 
     @property
-    def house_identity(self) -> str | None:
-        """Return the house's pinned identity; None before the first contact."""
-        house = self.submitting.house
-        return house.identity if house else None
+    def marketplace_identity(self) -> str | None:
+        """Return the marketplace's pinned identity; None before the first contact."""
+        marketplace = self.submitting.marketplace
+        return marketplace.identity if marketplace else None
 
     async def run(self) -> None:
-        """Run listings, gossip, and delivery of signed records to house and ledger, until cancelled."""
+        """Run listings, gossip, and delivery of signed records to marketplace and ledger, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watch.run(), name="watch")
             tasks.create_task(self.gossip.run(), name="gossip")
@@ -100,7 +100,7 @@ class Agent:
             async with asyncio.timeout(FLUSH_S):
                 await self.booking.book()
                 await self.submitting.submit()
-        except (TimeoutError, GatewayAway, Unreachable, HouseRefused, SQLAlchemyError) as error:
+        except (TimeoutError, GatewayAway, Unreachable, MarketplaceRefused, SQLAlchemyError) as error:
             log.warning("not everything was told; it is kept", why=str(error) or type(error).__name__)
 
 
@@ -128,12 +128,12 @@ async def open_agent(
         stack.callback(keeper.close)
         await asyncio.to_thread(keeper.add, [record.raw for record in own.statements], OWN)
         check_speaks(own, keeper)
-        named = [url for url in (settings.house_url, *settings.peers) if url]
+        named = [url for url in (settings.marketplace_url, *settings.peers) if url]
         outbound = await stack.enter_async_context(Outbound(settings.allows_loopback, named=named))
-        house = _house(settings, own, outbound, keeper, store)
-        if house:
-            await house.remember()
-        agent = _agent(settings, market, own, friends, gateway, store, keeper, outbound, house, clock_ms)
+        marketplace = _marketplace(settings, own, outbound, keeper, store)
+        if marketplace:
+            await marketplace.remember()
+        agent = _agent(settings, market, own, friends, gateway, store, keeper, outbound, marketplace, clock_ms)
         await finish_leftovers(store, agent.job_handler)
         yield agent
 
@@ -152,7 +152,7 @@ def _peer(request: Request) -> str:
 def _keeper(
     path: Path, settings: SellingSettings, own: OwnIdentity, friends: Friends, clock_ms: Callable[[], int]
 ) -> RecordKeeper:
-    sources = Sources(trusted=tuple(filter(None, [settings.house_url])), peers=settings.peers)
+    sources = Sources(trusted=tuple(filter(None, [settings.marketplace_url])), peers=settings.peers)
     keeping = KeeperPolicy(sources, always=_Always(own.id, friends), allows_loopback=settings.allows_loopback)
     return RecordKeeper(path, clock_ms, keeping)
 
@@ -168,13 +168,13 @@ class _Always:
         return identity == self.own or identity in self.friends
 
 
-def _house(
+def _marketplace(
     settings: SellingSettings, own: OwnIdentity, outbound: Outbound, keeper: RecordKeeper, store: SellingStore
-) -> SellerHouseClient | None:
-    if settings.house_url is None:
+) -> SellerMarketplaceClient | None:
+    if settings.marketplace_url is None:
         return None
-    key = settings.house_key.get_secret_value() if settings.house_key else None
-    return SellerHouseClient(settings.house_url, key, own, outbound, keeper, store)
+    key = settings.marketplace_key.get_secret_value() if settings.marketplace_key else None
+    return SellerMarketplaceClient(settings.marketplace_url, key, own, outbound, keeper, store)
 
 
 def _agent(
@@ -186,7 +186,7 @@ def _agent(
     store: SellingStore,
     keeper: RecordKeeper,
     outbound: Outbound,
-    house: SellerHouseClient | None,
+    marketplace: SellerMarketplaceClient | None,
     clock_ms: Callable[[], int],
 ) -> Agent:
     live_listings, admission, address, sellable_models = (
@@ -195,28 +195,32 @@ def _agent(
         Address(),
         SellableModels(settings.models),
     )
-    proofs = Proofs() if house and house.has_key and settings.shows_denied_prompts else None
+    proofs = Proofs() if marketplace and marketplace.has_key and settings.shows_denied_prompts else None
     receipt_signer = ReceiptSigner(
-        own, ChannelAccounts(store), lambda: house.ledger_checkpoint if house else None, clock_ms, proofs
+        own,
+        ChannelAccounts(store),
+        lambda: marketplace.ledger_checkpoint if marketplace else None,
+        clock_ms,
+        proofs,
     )
     creditor = Creditor(
         own.id,
         knowing_ourselves(own, keeper.standing),
-        lambda: house.identity if house else None,
+        lambda: marketplace.identity if marketplace else None,
         friends,
         Balances(folder),
     )
     job_handler = JobHandler(
         own.id, creditor, live_listings, admission, gateway, Blocked.of(settings.refuses), receipt_signer
     )
-    peers = (*filter(None, [settings.house_url]), *settings.peers)
+    peers = (*filter(None, [settings.marketplace_url]), *settings.peers)
     gossip = Gossip(keeper, outbound, peers)
     publisher = Publisher(own, settings, address, live_listings, store, gossip, clock_ms=clock_ms)
     watch = Watch(settings, own, keeper, gateway, sellable_models, publisher, admission, address, clock_ms)
     routes = FastAPI(openapi_url=None)
     routes.include_router(router(keeper, _peer if settings.tunnel in ("quick", "named") else peer_of))
     app = AgentApp(job_handler, own, routes, sellable_models.tokenizer, Callers(address_of(settings)))
-    submitting = ChannelSubmitter(house, own, store, keeper, settings.submit_s)
+    submitting = ChannelSubmitter(marketplace, own, store, keeper, settings.submit_s)
     return Agent(
         app,
         own,
@@ -225,7 +229,7 @@ def _agent(
         gossip,
         friends,
         submitting,
-        DeniedPrompts(house, own, store, proofs, settings.submit_s),
+        DeniedPrompts(marketplace, own, store, proofs, settings.submit_s),
         SaleReporter(store, gateway),
         address,
         outbound,

@@ -1,7 +1,7 @@
 """Limits on callers of the agent, per network and in total.
 
-If a caller's network is unknown, only the totals apply. Requests fetched from the house do not name it; the house
-applies its own limits.
+If a caller's network is unknown, only the totals apply. Requests fetched from the marketplace do not name it; the
+marketplace applies its own limits.
 """
 
 import time
@@ -67,7 +67,9 @@ def address_by_tunnel(scope: Scope) -> str | None:
 
 
 def address_of(settings: SellingSettings) -> Callable[[Scope], str | None]:
-    """Return how to find a caller's address for the configured tunnel; requests from the house do not state it."""
+    """Return how to find a caller's address for the configured tunnel; requests from the marketplace do not state
+    it.
+    """
     if settings.tunnel in ("quick", "named"):
         return address_by_tunnel
     return peer_address if settings.tunnel == "loopback" else lambda _: None

@@ -1,4 +1,4 @@
-"""Submit what was signed on channels to the house, in any order, until it knows everything."""
+"""Submit what was signed on channels to the marketplace, in any order, until it knows everything."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -17,23 +17,23 @@ from market.protocol.identity.connected import connected
 from market.protocol.identity.statements import check_statement
 from market.protocol.records.envelope import Record, open_record
 from market.seller.delivery import now_ms
-from market.seller.house import HouseRefused, SellerHouseClient
+from market.seller.marketplace_client import MarketplaceRefused, SellerMarketplaceClient
 from market.seller.store import SellingStore, Unsubmitted
 
 log = structlog.get_logger(__name__)
 
 AGAIN_MS = 5_000
 AGAIN_MS_MAX = 3_600_000
-"""A channel that the house refuses is submitted again after this long, then twice as long, up to this maximum."""
+"""A channel that the marketplace refuses is submitted again after this long, then twice as long, up to this maximum."""
 BUSY_MAX = 3
-"""After this many channels in a row that the house is too busy for, the others wait, too."""
+"""After this many channels in a row that the marketplace is too busy for, the others wait, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSubmitter:
-    """Sends everything that the house must know, in any order."""
+    """Sends everything that the marketplace must know, in any order."""
 
-    house: SellerHouseClient | None
+    marketplace: SellerMarketplaceClient | None
     own: OwnIdentity
     store: SellingStore
     keeper: RecordKeeper
@@ -42,41 +42,41 @@ class ChannelSubmitter:
     clock_ms: Callable[[], int] = now_ms
 
     async def run(self) -> None:
-        """Run until cancelled; while the house fails or refuses, everything is kept and sent later."""
+        """Run until cancelled; while the marketplace fails or refuses, everything is kept and sent later."""
         pause_s = 1.0
-        while self.house is not None:
+        while self.marketplace is not None:
             try:
-                await self.house.meet()
-                await self._register(self.house)
+                await self.marketplace.meet()
+                await self._register(self.marketplace)
                 await self.submit()
-            except (Unreachable, HouseRefused, IdentityInvalid, SQLAlchemyError) as error:
-                log.warning("the house was not told", why=str(error))
+            except (Unreachable, MarketplaceRefused, IdentityInvalid, SQLAlchemyError) as error:
+                log.warning("the marketplace was not told", why=str(error))
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, self.pause_s_max)
             else:
                 pause_s = 1.0
                 await asyncio.sleep(self.every_s)
 
-    async def _register(self, house: SellerHouseClient) -> None:
+    async def _register(self, marketplace: SellerMarketplaceClient) -> None:
         """Register; a refusal is logged for the owner to fix, and channels are submitted all the same."""
         try:
-            await house.register()
-        except HouseRefused as error:
-            log.error("the house does not register this seller", why=str(error))
+            await marketplace.register()
+        except MarketplaceRefused as error:
+            log.error("the marketplace does not register this seller", why=str(error))
 
     async def submit(self) -> None:
         """Submit all waiting channels. A refused channel waits; the others do not.
 
         Raises:
-            Unreachable: the house is unavailable.
-            HouseRefused: the house is too busy.
+            Unreachable: the marketplace is unavailable.
+            MarketplaceRefused: the marketplace is too busy.
         """
         busy = 0
-        while self.house is not None and (waiting := await self.store.unsubmitted(self.clock_ms())):
+        while self.marketplace is not None and (waiting := await self.store.unsubmitted(self.clock_ms())):
             for channel in waiting:
                 try:
-                    await self._tell(self.house, channel)
-                except HouseRefused as error:
+                    await self._tell(self.marketplace, channel)
+                except MarketplaceRefused as error:
                     await self._put_off(channel, error)
                     busy = busy + 1 if _is_busy(error) else 0
                     if busy == BUSY_MAX:
@@ -85,14 +85,14 @@ class ChannelSubmitter:
                     busy = 0
                     await self.store.note_submitted(channel.backing.channel, channel.changes)
 
-    async def _tell(self, house: SellerHouseClient, channel: Unsubmitted) -> None:
-        """Send surplus statements first if there are more than the house accepts at once; it stores them."""
+    async def _tell(self, marketplace: SellerMarketplaceClient, channel: Unsubmitted) -> None:
+        """Send surplus statements first if there are more than the marketplace accepts at once; it stores them."""
         backing = replace(channel.backing, statements=())
         told = await asyncio.to_thread(self._statements, channel)
         *before, last = _chunks(told) or [[]]
         for some in before:
-            await house.submit(replace(channel, backing=backing, evidence=()), some)
-        await house.submit(replace(channel, backing=backing), last)
+            await marketplace.submit(replace(channel, backing=backing, evidence=()), some)
+        await marketplace.submit(replace(channel, backing=backing), last)
 
     def _statements(self, channel: Unsubmitted) -> list[bytes]:
         """Return all statements about our keys and the buyer's that the channel may depend on, each once, in
@@ -103,15 +103,15 @@ class ChannelSubmitter:
         by_buyer = connected(buyer, [each for each in map(open_record, raws) if _is_statement(each, buyer)])
         return [each.raw for each in _in_order(by_buyer)] + [each.raw for each in _in_order(self.own.statements)]
 
-    async def _put_off(self, channel: Unsubmitted, error: HouseRefused) -> None:
-        """Retry later: a proxy may have refused, or the house may be fixed by then."""
+    async def _put_off(self, channel: Unsubmitted, error: MarketplaceRefused) -> None:
+        """Retry later: a proxy may have refused, or the marketplace may be fixed by then."""
         pause_ms = min(AGAIN_MS << min(channel.refusals, 16), AGAIN_MS_MAX)
         name = channel.backing.channel
-        log.error("the house refuses a channel", channel=name, again_in_s=pause_ms // 1000, why=str(error))
+        log.error("the marketplace refuses a channel", channel=name, again_in_s=pause_ms // 1000, why=str(error))
         await self.store.note_refused(name, self.clock_ms() + pause_ms)
 
 
-def _is_busy(error: HouseRefused) -> bool:
+def _is_busy(error: MarketplaceRefused) -> bool:
     return error.status in (408, 429) or error.status >= 500
 
 

@@ -1,4 +1,4 @@
-"""Check a job's backing: an allocation to us by a trusted house, or a credit line that we signed, too."""
+"""Check a job's backing: an allocation to us by a trusted marketplace, or a credit line that we signed, too."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -70,14 +70,14 @@ class _LineHead(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Creditor:
-    """Reads backings. `house` returns the identity of the currently trusted house, if any.
+    """Reads backings. `marketplace` returns the identity of the currently trusted marketplace, if any.
 
     `friends` are the lines that count here. Our signature alone is not enough, because a line may be ended.
     """
 
     seller: str
     standing: StandingOf
-    house: Callable[[], str | None]
+    marketplace: Callable[[], str | None]
     friends: Friends
     positions: Balances
 
@@ -124,13 +124,15 @@ class Creditor:
         return Credited(terms, backed.credit, standing, backing, said)
 
     def _allocated(self, raw: bytes, head: _Head) -> Backed:
-        house = self.house()
-        if house is None:
-            raise JobRefused("refused", "This seller accepts no allocations, or has not reached its house yet.")
-        if (head.kind, head.issuer) != ("allocation", house):
-            raise StatementInvalid("the job's backing is not an allocation by this seller's house")
+        marketplace = self.marketplace()
+        if marketplace is None:
+            raise JobRefused(
+                "refused", "This seller accepts no allocations, or has not reached its marketplace yet."
+            )
+        if (head.kind, head.issuer) != ("allocation", marketplace):
+            raise StatementInvalid("the job's backing is not an allocation by this seller's marketplace")
         record = open_record(raw)
-        terms, allocation = read_allocation(record, house, self.standing)
+        terms, allocation = read_allocation(record, marketplace, self.standing)
         self._check_ours(terms)
         if allocation.limit_nano < ALLOCATED_NANO_MIN:
             raise JobRefused(

@@ -37,9 +37,9 @@ def now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptSigner:
-    """Signs and stores receipts. `ledger_checkpoint` returns the newest block of the house's ledger that we saw.
+    """Signs and stores receipts. `ledger_checkpoint` returns the newest block of the marketplace's ledger that we saw.
 
-    `proofs` are kept if there is a house to show them to.
+    `proofs` are kept if there is a marketplace to show them to.
     """
 
     own: OwnIdentity

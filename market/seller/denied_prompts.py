@@ -1,6 +1,6 @@
-"""Show prompts that their buyers deny to the house, which counts them and books their cost.
+"""Show prompts that their buyers deny to the marketplace, which counts them and books their cost.
 
-We show a prompt only if we hold the buyer's own signature under the denial: the house's word alone is not enough.
+We show a prompt only if we hold the buyer's own signature under the denial: the marketplace's word alone is not enough.
 The buyer must also admit an answer: a buyer that signs for none may have got none, and then owes nothing.
 """
 
@@ -23,21 +23,21 @@ from market.protocol.channels.evidence import read_evidence
 from market.protocol.channels.terms import Allocation, ChannelTerms
 from market.protocol.identity.lineage import Identities
 from market.protocol.records.envelope import Record, open_record
-from market.seller.house import HouseRefused, LanesTold, LaneTold, SellerHouseClient
+from market.seller.marketplace_client import LanesTold, LaneTold, MarketplaceRefused, SellerMarketplaceClient
 from market.seller.proofs import Proof, Proofs
 from market.seller.store import SellingStore
 
 log = structlog.get_logger(__name__)
 
 _NEVER = (400, 404, 413, 422)
-"""Statuses that the house would return again."""
+"""Statuses that the marketplace would return again."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeniedPrompts:
     """`proofs` is None if no prompt is ever shown."""
 
-    house: SellerHouseClient | None
+    marketplace: SellerMarketplaceClient | None
     own: OwnIdentity
     store: SellingStore
     proofs: Proofs | None
@@ -45,7 +45,7 @@ class DeniedPrompts:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        while self.house is not None and self.proofs is not None:
+        while self.marketplace is not None and self.proofs is not None:
             await asyncio.sleep(self.every_s)
             try:
                 await self.look()
@@ -54,42 +54,44 @@ class DeniedPrompts:
 
     async def look(self) -> None:
         """Forget what is settled and show what is denied; failures are retried next time."""
-        if self.house is None or self.proofs is None:
+        if self.marketplace is None or self.proofs is None:
             return
         for channel in self.proofs.channels:
             try:
-                await self._look_at(self.house, self.proofs, channel)
+                await self._look_at(self.marketplace, self.proofs, channel)
             except Unreachable as error:
-                log.warning("the house cannot be asked what is disputed", why=str(error))
+                log.warning("the marketplace cannot be asked what is disputed", why=str(error))
                 return
-            except (HouseRefused, MarketError) as error:
+            except (MarketplaceRefused, MarketError) as error:
                 log.error("what is disputed on a channel is not known", channel=channel, why=str(error))
 
-    async def _look_at(self, house: SellerHouseClient, proofs: Proofs, channel: str) -> None:
+    async def _look_at(self, marketplace: SellerMarketplaceClient, proofs: Proofs, channel: str) -> None:
         backing = await self.store.backing(channel)
         if backing is None:
             return
         allocation = open_record(backing.records[0])
-        told = await house.lanes(allocation.digest)
+        told = await marketplace.lanes(allocation.digest)
         by_lane = {each.lane: each for each in told.lanes}
         for proof in proofs.of(channel):
             lane = by_lane.get(proof.lane)
             if lane is not None and _is_over(proof, lane):
                 proofs.forget(channel, proof.lane)
             elif lane is not None and await asyncio.to_thread(self._is_denied, proof, lane, told, allocation):
-                await self._show(house, proofs, proof, allocation)
+                await self._show(marketplace, proofs, proof, allocation)
 
-    async def _show(self, house: SellerHouseClient, proofs: Proofs, proof: Proof, allocation: Record) -> None:
-        """Show one proof to the house; a refusal does not stop others from being shown."""
+    async def _show(
+        self, marketplace: SellerMarketplaceClient, proofs: Proofs, proof: Proof, allocation: Record
+    ) -> None:
+        """Show one proof to the marketplace; a refusal does not stop others from being shown."""
         about = {"channel": proof.channel, "lane": proof.lane}
         try:
-            await house.dispute(_dispute(proof, allocation))
-        except HouseRefused as refused:
-            log.error("the house was not told of a denied prompt", **about, why=str(refused))
+            await marketplace.dispute(_dispute(proof, allocation))
+        except MarketplaceRefused as refused:
+            log.error("the marketplace was not told of a denied prompt", **about, why=str(refused))
             if refused.status not in _NEVER:
                 return
         else:
-            log.info("a buyer denies its prompt; the house has counted it", **about)
+            log.info("a buyer denies its prompt; the marketplace has counted it", **about)
         proofs.forget(proof.channel, proof.lane)
 
     def _is_denied(self, proof: Proof, told: LaneTold, all_told: LanesTold, allocation: Record) -> bool:

@@ -130,7 +130,9 @@ async def _keep_way_in(agent: Agent, settings: SellingSettings, service_url: str
     """Keep the way in open. It proves our identity with the current key, so a new key restarts it."""
     while True:
         signer = agent.own.signer
-        way = way_in_of(settings, service_url, agent.own.id, signer, agent.outbound, lambda: agent.house_identity)
+        way = way_in_of(
+            settings, service_url, agent.own.id, signer, agent.outbound, lambda: agent.marketplace_identity
+        )
         keeping = asyncio.create_task(keep_way_in(way, agent.address), name="way in's keeper")
         try:
             while agent.own.signer.public_key == signer.public_key and not keeping.done():

@@ -1,4 +1,4 @@
-"""The way in without a tunnel: ask the house for work, and carry it to our own port.
+"""The way in without a tunnel: ask the marketplace for work, and carry it to our own port.
 
 For the agent behind that port this is like a tunnel. Answers go back in numbered parts, each its own request,
 because proxies on the way may hold a request body back until it is complete.
@@ -46,7 +46,7 @@ class PullPace:
     failures_max: int = 3
     """Failed polls in a row before buyers are told that this seller is unreachable."""
     poll_s_min: float = 1.0
-    """Minimum time between polls when a house has no work."""
+    """Minimum time between polls when a marketplace has no work."""
     backoff_first_s: float = 1.0
     backoff_max_s: float = 60.0
 
@@ -56,12 +56,12 @@ class PullPace:
         return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - spread, not secrecy
 
 
-class _HouseRefused(Exception):
-    """The house refuses us; the message states its answer."""
+class _MarketplaceRefused(Exception):
+    """The marketplace refuses us; the message states its answer."""
 
 
-class _SessionEnded(_HouseRefused):
-    """The house no longer knows our session."""
+class _SessionEnded(_MarketplaceRefused):
+    """The marketplace no longer knows our session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class _Session:
 
 class _Nonce(msgspec.Struct):
     nonce: Hex32
-    house: Hex32
+    marketplace: Hex32
 
 
 class _Opened(msgspec.Struct):
@@ -85,37 +85,38 @@ class _Opened(msgspec.Struct):
 
 
 class Pull:
-    """Keeps asking the house for work. The owner runs `run` as a task and follows `reaches`.
+    """Keeps asking the marketplace for work. The owner runs `run` as a task and follows `reaches`.
 
     Args:
-        house_url: without a slash at its end.
+        marketplace_url: without a slash at its end.
         identity: our own; `signer` has its current key.
         service_url: our own port, `http://127.0.0.1:PORT`.
-        house: returns the house's identity, None until first contact. No other house gets our signature.
+        marketplace: returns the marketplace's identity, None until first contact. No other marketplace gets our
+        signature.
     """
 
     def __init__(
         self,
-        house_url: str,
+        marketplace_url: str,
         identity: str,
         signer: Signer,
         outbound: Outbound,
         service_url: str,
-        house: Callable[[], str | None],
+        marketplace: Callable[[], str | None],
         *,
         pace: PullPace | None = None,
     ) -> None:
-        self._url = house_url.rstrip("/") + "/market/v1/jobs"
+        self._url = marketplace_url.rstrip("/") + "/market/v1/jobs"
         self._identity = identity
         self._signer = signer
         self._outbound = outbound
         self._service_url = service_url
-        self._house = house
+        self._marketplace = marketplace
         self._pace = pace or PullPace()
         self._session: _Session | None = None
         self._opening = asyncio.Lock()
         self._room = asyncio.Semaphore(self._pace.requests_max)
-        self.reaches = Reaches(Reach(False, why="connecting to the house"))
+        self.reaches = Reaches(Reach(False, why="connecting to the marketplace"))
 
     async def run(self) -> None:
         """Run until cancelled; requests in progress are then cut off."""
@@ -129,17 +130,17 @@ class Pull:
                         await self.reaches.tell(Reach(True))
                     await self._fetch(session, own, requests)
                     failures, is_poor = 0, False
-                except (Unreachable, _HouseRefused) as error:
+                except (Unreachable, _MarketplaceRefused) as error:
                     failures += 1
                     log.warning("pull.failed", why=str(error), failures=failures)
                     if failures >= self._pace.failures_max or not self.reaches.now.is_open:
                         # After polls of a session got lost, opening a new one proves nothing.
                         is_poor = session is not None and isinstance(error, Unreachable)
-                        await self.reaches.tell(Reach(False, why=f"cannot get work from the house: {error}"))
+                        await self.reaches.tell(Reach(False, why=f"cannot get work from the marketplace: {error}"))
                     await asyncio.sleep(self._pace.backoff_s(failures))
 
     async def _current(self, refused: _Session | None = None) -> _Session:
-        """Return the newest session, but not `refused`. Raises Unreachable, _HouseRefused."""
+        """Return the newest session, but not `refused`. Raises Unreachable, _MarketplaceRefused."""
         async with self._opening:
             session = self._session
             if session is None or session is refused or time.monotonic() >= session.renew_at_s:
@@ -147,14 +148,14 @@ class Pull:
             return session
 
     async def _open(self) -> _Session:
-        """Prove our identity to the known house. Raises Unreachable, _HouseRefused."""
-        house = self._house()
-        if house is None:
-            raise _HouseRefused("its identity is not known yet")
+        """Prove our identity to the known marketplace. Raises Unreachable, _MarketplaceRefused."""
+        marketplace = self._marketplace()
+        if marketplace is None:
+            raise _MarketplaceRefused("its identity is not known yet")
         told = _read(await self._say("/nonce", {"identity": self._identity}), _Nonce)
-        if told.house != house:
-            raise _HouseRefused("its identity differs from the pinned one")
-        said = DOMAIN + bytes.fromhex(house) + bytes.fromhex(told.nonce)
+        if told.marketplace != marketplace:
+            raise _MarketplaceRefused("its identity differs from the pinned one")
+        said = DOMAIN + bytes.fromhex(marketplace) + bytes.fromhex(told.nonce)
         proof = {
             "identity": self._identity,
             "key": self._signer.public_key.hex(),
@@ -170,7 +171,7 @@ class Pull:
         return _checked(reply)
 
     async def _fetch(self, session: _Session, own: Outbound, requests: asyncio.TaskGroup) -> None:
-        """Ask for work once, as soon as there is room for it. Raises Unreachable, _HouseRefused."""
+        """Ask for work once, as soon as there is room for it. Raises Unreachable, _MarketplaceRefused."""
         await self._room.acquire()
         is_taken, begun_s = False, time.monotonic()
         try:
@@ -192,7 +193,7 @@ class Pull:
                 self._session = None
             raise
         except JobInvalid as error:
-            raise _HouseRefused(f"it sent an invalid request: {error}") from None
+            raise _MarketplaceRefused(f"it sent an invalid request: {error}") from None
         finally:
             if not is_taken:
                 self._room.release()
@@ -203,7 +204,7 @@ class Pull:
 
         try:
             await carry(request, own, self._service_url, send)
-        except (Unreachable, _HouseRefused) as error:
+        except (Unreachable, _MarketplaceRefused) as error:
             log.warning("pull.answer_lost", why=str(error))
         finally:
             self._room.release()
@@ -212,7 +213,7 @@ class Pull:
         """Send a part; it is safe to send it again if the outcome is unknown or with a newer session.
 
         Raises:
-            Unreachable, _HouseRefused: the part was not taken.
+            Unreachable, _MarketplaceRefused: the part was not taken.
         """
         url, body = f"{self._url}/{errand_id}/answer", msgspec.msgpack.encode(part)
         session = self._session or await self._current()
@@ -236,7 +237,7 @@ def _checked(reply: OutboundReply) -> OutboundReply:
     if reply.status == 401:
         raise _SessionEnded("it answered 401")
     if reply.status != 200:
-        raise _HouseRefused(f"it answered {reply.status}")
+        raise _MarketplaceRefused(f"it answered {reply.status}")
     return reply
 
 
@@ -244,4 +245,4 @@ def _read(reply: OutboundReply, shape: type[S]) -> S:
     try:
         return msgspec.json.decode(reply.body, type=shape)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise _HouseRefused("its answer is invalid") from None
+        raise _MarketplaceRefused("its answer is invalid") from None

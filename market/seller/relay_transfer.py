@@ -1,4 +1,4 @@
-"""Carry one request from the house to our own port, and its answer back in numbered parts."""
+"""Carry one request from the marketplace to our own port, and its answer back in numbered parts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ GAP_S = 20.0
 """The agent sends something every 10 s."""
 
 Send: TypeAlias = Callable[[AnswerPart], Awaitable[OutboundReply]]
-"""Sends a part to the house. Raises Unreachable."""
+"""Sends a part to the marketplace. Raises Unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ async def carry(request: RelayedRequest, own: Outbound, service_url: str, send: 
     """Carry until the answer is complete or no longer wanted; the agent then sees its buyer hang up.
 
     Raises:
-        Unreachable: the house did not take a part, not even when it was sent again.
+        Unreachable: the marketplace did not take a part, not even when it was sent again.
     """
     pieces: asyncio.Queue[bytes | None] = asyncio.Queue(PIECES_HELD)
     head: asyncio.Future[_Head] = asyncio.get_running_loop().create_future()

@@ -61,7 +61,7 @@ class RecordedSale:
 
 @dataclass(frozen=True, slots=True)
 class Unsubmitted:
-    """A channel that the house does not know fully; confirm `changes` once it does."""
+    """A channel that the marketplace does not know fully; confirm `changes` once it does."""
 
     backing: Backing
     evidence: tuple[bytes, ...]
@@ -118,16 +118,16 @@ class SellingStore:
         return await self._run(lambda db: list(db.scalars(query)))
 
     async def unsubmitted(self, now_ms: int) -> list[Unsubmitted]:
-        """Return some of the channels that the house must be told of, except those waiting for later."""
+        """Return some of the channels that the marketplace must be told of, except those waiting for later."""
         return await self._run(lambda db: _unsubmitted(db, now_ms))
 
     async def note_submitted(self, channel: str, changes: int) -> None:
-        """Note that the house knows the channel up to `changes`."""
+        """Note that the marketplace knows the channel up to `changes`."""
         query = update(channels).where(channels.c.channel == channel, channels.c.submitted < changes)
         await self._run(lambda db: db.execute(query.values(submitted=changes, refusals=0, again_ms=0)))
 
     async def note_refused(self, channel: str, again_ms: int) -> None:
-        """Note that the house refused the channel; it is submitted again at `again_ms` at the earliest."""
+        """Note that the marketplace refused the channel; it is submitted again at `again_ms` at the earliest."""
         query = update(channels).where(channels.c.channel == channel)
         values = {"refusals": channels.c.refusals + 1, "again_ms": again_ms}
         await self._run(lambda db: db.execute(query.values(values)))
@@ -147,7 +147,7 @@ class SellingStore:
     async def sweep(self, now_ms: int) -> int:
         """Delete channels that ended long ago and are settled and booked; return how many.
 
-        This includes channels that the house refused until then, since nothing can be booked on them any more.
+        This includes channels that the marketplace refused until then, since nothing can be booked on them any more.
         """
         return await self._run(lambda db: _sweep(db, now_ms - KEPT_MS))
 

@@ -21,12 +21,12 @@ channels = Table(
     Column("is_allocated", Boolean, nullable=False),
     Column("backing", LargeBinary, nullable=False),
     Column("statements", LargeBinary, nullable=False),
-    # When its credit ends, by the house's clock; NULL for credit without an end.
+    # When its credit ends, by the marketplace's clock; NULL for credit without an end.
     Column("ends_ms", BigInteger),
-    # Incremented with each change of the channel's records; `submitted` is the count that the house knows.
+    # Incremented with each change of the channel's records; `submitted` is the count that the marketplace knows.
     Column("changes", Integer, nullable=False),
     Column("submitted", Integer, nullable=False),
-    # Refusals by the house in a row, and the earliest time of the next try.
+    # Refusals by the marketplace in a row, and the earliest time of the next try.
     Column("refusals", Integer, nullable=False, server_default="0"),
     Column("again_ms", BigInteger, nullable=False, server_default="0"),
     # The delivered amount that the buyer has not signed for, and that we forgave.

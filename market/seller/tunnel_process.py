@@ -164,7 +164,7 @@ def find_cloudflared(name: str) -> str:
     if found is None:
         raise TunnelFailed(
             f"{name} was not found. Get cloudflared from {DOWNLOADS}, or set selling.cloudflared to its path."
-            " Or set selling.tunnel to none: buyers then come through the house."
+            " Or set selling.tunnel to none: buyers then come through the marketplace."
         )
     return found
 

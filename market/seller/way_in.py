@@ -1,4 +1,4 @@
-"""Choose how buyers reach this seller by its settings: a tunnel, or work fetched from the house."""
+"""Choose how buyers reach this seller by its settings: a tunnel, or work fetched from the marketplace."""
 
 from collections.abc import Callable
 
@@ -19,21 +19,21 @@ def way_in_of(
     identity: str,
     signer: Signer,
     outbound: Outbound,
-    house: Callable[[], str | None],
+    marketplace: Callable[[], str | None],
 ) -> WayIn:
     """Return the configured way in; `service_url` is the agent's own port, `http://127.0.0.1:PORT`.
 
-    `house` returns the identity of the house that was contacted, None before.
+    `marketplace` returns the identity of the marketplace that was contacted, None before.
 
     Raises:
-        SettingsInvalid: no tunnel is configured, and no house to fetch work from.
+        SettingsInvalid: no tunnel is configured, and no marketplace to fetch work from.
     """
     if settings.tunnel == "none":
-        if settings.house_url is None:
+        if settings.marketplace_url is None:
             raise SettingsInvalid(
-                "selling.house_url is needed to fetch work without a tunnel. Set it, or use a tunnel."
+                "selling.marketplace_url is needed to fetch work without a tunnel. Set it, or use a tunnel."
             )
-        return Pull(settings.house_url, identity, signer, outbound, service_url, house)
+        return Pull(settings.marketplace_url, identity, signer, outbound, service_url, marketplace)
 
     async def probe(address: str) -> bool:
         return await is_behind(outbound, address, identity, signer.public_key.hex())

@@ -34,9 +34,9 @@ class MarketSettings(Section):
     models: tuple[str, ...] = Field(
         (), description="Models that may be bought; all if empty.", examples=['["gemma"]']
     )
-    house_url: BaseUrl | None = Field(None, description="Marketplace where this gateway has credits.")
-    house_key: SecretStr | None = Field(None, description="This gateway's API key at the marketplace.")
-    house_id: Identity | None = Field(
+    marketplace_url: BaseUrl | None = Field(None, description="Marketplace where this gateway has credits.")
+    marketplace_key: SecretStr | None = Field(None, description="This gateway's API key at the marketplace.")
+    marketplace_id: Identity | None = Field(
         None, description="The marketplace's identity; by default the first one that it showed."
     )
     peers: tuple[BaseUrl, ...] = Field(
@@ -87,8 +87,8 @@ class MarketSettings(Section):
 
     @model_validator(mode="after")
     def _can_pay(self) -> Self:
-        if (self.house_url is None) != (self.house_key is None):
-            raise ValueError("house_url and house_key belong together: set both or neither")
+        if (self.marketplace_url is None) != (self.marketplace_key is None):
+            raise ValueError("marketplace_url and marketplace_key belong together: set both or neither")
         return self
 
     @property

@@ -1,11 +1,11 @@
-"""The house: whether this gateway takes in buyers' credits for sellers, and on what terms."""
+"""The marketplace: whether this gateway takes in buyers' credits for sellers, and on what terms."""
 
 from pydantic import Field
 
 from runtime.settings import Section
 
 
-class HouseSettings(Section):
+class MarketplaceSettings(Section):
     enabled: bool = Field(False, description="Whether this gateway is a marketplace: see docs/market.md.")
     fee_bps: int = Field(500, ge=0, le=10_000, description="Fee of a sale, in hundredths of a percent.")
     allocation_hours_max: int = Field(72, ge=1, le=696, description="Maximum duration of an allocation, in hours.")

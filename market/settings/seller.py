@@ -90,8 +90,10 @@ class SellingSettings(Section):
         description="Kinds of unwanted content, each with phrases that are refused.",
         examples=['{"weapons": ["pipe bomb"]}'],
     )
-    house_url: str | None = Field(None, description="Address of the marketplace whose allocations are accepted.")
-    house_key: SecretStr | None = Field(None, description="API key of your account at the marketplace.")
+    marketplace_url: str | None = Field(
+        None, description="Address of the marketplace whose allocations are accepted."
+    )
+    marketplace_key: SecretStr | None = Field(None, description="API key of your account at the marketplace.")
     shows_denied_prompts: bool = Field(
         True, description="Whether the marketplace is shown a prompt that its buyer denies, to be paid for it."
     )

@@ -48,7 +48,7 @@ class MarketHouse:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def _house(self, request: web.Request) -> web.Response:
+    async def _marketplace(self, request: web.Request) -> web.Response:
         self._check()
         return web.json_response({"identity": self.id, "statements": [], "fee_bps": 500})
 
@@ -95,7 +95,7 @@ class MarketHouse:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.get("/market/v1/house", self._house),
+            web.get("/market/v1/marketplace", self._marketplace),
             web.post("/market/v1/allocations", self._allocate),
             web.post("/market/v1/settlements", self._settle),
             web.post("/market/v1/gossip/digest", self._digest),

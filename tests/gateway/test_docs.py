@@ -27,7 +27,7 @@ from gateway.errors import _TABLE
 from gateway.metrics.metrics import Metrics
 from gateway.routing.policy import RULES
 from gateway.settings import variables
-from market.marketplace.terms import HouseTerms
+from market.marketplace.terms import MarketplaceTerms
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -308,9 +308,9 @@ def test_every_metric_that_admins_are_told_to_watch_is_there() -> None:
 def test_the_sellers_example_is_what_the_books_would_say() -> None:
     text = (ROOT / "docs" / "sellers.md").read_text()
     sold_nano = charge(Price(50_000_000, 0, 200_000_000), 3_000_000, 0, 800_000)
-    sale = SellerBill("ann", sold_nano, HouseTerms().fee_bps)
+    sale = SellerBill("ann", sold_nano, MarketplaceTerms().fee_bps)
     earned_nano = sold_nano - sale.fee_nano
-    legs = matured("ann", "2026-11-22", earned_nano, HouseTerms().reserve_bps).legs
+    legs = matured("ann", "2026-11-22", earned_nano, MarketplaceTerms().reserve_bps).legs
     for amount_nano in (sold_nano, sale.fee_nano, earned_nano, *(leg.amount_nano for leg in legs)):
         assert f"{amount_nano / 10**9:.6f} USD" in text, amount_nano
 

@@ -44,13 +44,13 @@ def test_200_purchases_with_the_house_away_in_the_middle(market: Market) -> None
 def outlast_an_outage(market: Market, before: int, during: int, after: int) -> None:
     """All are served within what was allocated before; in the end everybody has booked the same sum."""
     buy(market, before)
-    market.house_process.kill()
+    market.marketplace_process.kill()
     buy(market, during)
-    market.house_process.start()
-    market.house_process.party()
+    market.marketplace_process.start()
+    market.marketplace_process.party()
     buy(market, after)
     booked = until("the same sum in all three books", market.agreed)
-    assert booked["house"] > 0
+    assert booked["marketplace"] > 0
 
 
 def buy(market: Market, purchases: int) -> None:
@@ -76,7 +76,7 @@ def test_a_seller_without_a_tunnel_is_bought_from_through_the_house(tmp_path: Pa
         assert market.trade("What is a river?")["ok"]
         buy(market, 4)
         booked = until("the same sum in all three books", market.agreed)
-        assert booked["house"] > 0
+        assert booked["marketplace"] > 0
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ INTERNALS = re.compile(
 
 
 @dataclass
-class House:
+class Marketplace:
     """A gateway whose operator has made every mistake, an owner, and Ann, who pays for what she uses."""
 
     gateway: Gateway
@@ -62,7 +62,7 @@ def failing_with(body: dict[str, Any], status: int = 422) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Marketplace]:
     folder = tmp_path_factory.mktemp("house")
     keys_file = folder / "cloud.keys"
     keys_file.write_text(f"GOOD_KEY={provider.KEY}\n")
@@ -77,7 +77,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             ann = str(gateway.admin("/admin/keys", key)["api_key"])
             # Of a member, who pays by credits, a limit is only a limit.
             gateway.cli("budget", "set", "person:ann", "0.01")
-            yield House(gateway, keys_file, gateway.http(gateway.new_key("o", "pool,cloud")), gateway.http(ann))
+            yield Marketplace(
+                gateway, keys_file, gateway.http(gateway.new_key("o", "pool,cloud")), gateway.http(ann)
+            )
 
 
 def scripts() -> dict[str, tuple[Any, ...]]:
@@ -112,7 +114,7 @@ def settings(desk: BrokenUpstream, cloud: str, keys_file: Path) -> dict[str, str
     }
 
 
-def refused(house: House) -> dict[str, httpx.Response]:
+def refused(house: Marketplace) -> dict[str, httpx.Response]:
     """Everything that goes wrong, by what was asked; the owner's credits are there for one test of them."""
     found = {
         script: house.ask(house.ann, script, user=script, stream=script in ("first", "torn", "late"))
@@ -132,7 +134,7 @@ def refused(house: House) -> dict[str, httpx.Response]:
     }
 
 
-def test_callers_read_nothing_of_the_operators_machine(house: House) -> None:
+def test_callers_read_nothing_of_the_operators_machine(house: Marketplace) -> None:
     answers = refused(house)
     house.gateway.cli("credit", "add", "1", "--user", "ann")
     answers["no key"] = house.ask(house.ann, "keyless")
@@ -154,7 +156,7 @@ def test_callers_read_nothing_of_the_operators_machine(house: House) -> None:
     assert "user:ann:paid has 0 nano" in record["error"]
 
 
-def test_the_console_shows_operators_alone_what_belongs_to_them(house: House) -> None:
+def test_the_console_shows_operators_alone_what_belongs_to_them(house: Marketplace) -> None:
     house.gateway.admin("/admin/people", {"user": "ben"})
     bens = str(house.gateway.admin("/admin/keys", {"name": "b", "user": "ben", "lanes": ["cloud"]})["api_key"])
     refused_id = house.ask(house.gateway.http(bens), "good").headers["x-request-id"]
@@ -171,7 +173,7 @@ def test_the_console_shows_operators_alone_what_belongs_to_them(house: House) ->
     assert ["user:ben:paid has" in text for text in shown["owner"]] == [True, True, False, True]
 
 
-def test_a_spending_limit_is_all_that_the_owner_needs(house: House) -> None:
+def test_a_spending_limit_is_all_that_the_owner_needs(house: Marketplace) -> None:
     assert house.ask(house.owner, "good").status_code == 402
     house.gateway.cli("budget", "set", "person:owner", "0.001", "--per", "day")
     answer = until(lambda: found if (found := house.ask(house.owner, "good")).status_code == 200 else None)
@@ -182,7 +184,7 @@ def test_a_spending_limit_is_all_that_the_owner_needs(house: House) -> None:
     assert refusal["code"] == "budget_exceeded", refusal
 
 
-def booked(house: House) -> tuple[int, list[BrokenRule]]:
+def booked(house: Marketplace) -> tuple[int, list[BrokenRule]]:
     """The expense of the owner's own use, and every broken rule of the ledger."""
     engine = open_engine(DataFolder(house.gateway.folder).dsn)
     try:

@@ -87,7 +87,7 @@ def scope_of(authority: Authority, wanted: str) -> str | None:
     if wanted == "all":
         refuse_who_may_not(caller)
         if authority.organization_id is not None:
-            raise RoleForbids("scope: only admins of the house see everybody's", param="scope")
+            raise RoleForbids("scope: only instance admins see everybody's", param="scope")
         return None
     organization_id = authority.directory.quotas.organization_of(wanted)
     if caller is None or not _is_own(authority, caller, wanted):

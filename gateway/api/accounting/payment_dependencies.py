@@ -49,7 +49,7 @@ def whose(authority: Authority, wanted: str | None) -> str | None:
         return wanted
     assert authority.caller, "the machine is an operator"
     if wanted not in (None, authority.caller.user_id):
-        raise RoleForbids("user: only admins of the house see what others paid", param="user")
+        raise RoleForbids("user: only instance admins see what others paid", param="user")
     return authority.caller.user_id
 
 

@@ -33,7 +33,7 @@ async def show_usage(
 ) -> Response:
     """Show the caller's usage, by default of the last 30 days; for admins that of their own scopes.
 
-    Scopes are those of limits. Admins of the house may ask for `all`. `next` is the `offset` of the next page.
+    Scopes are those of limits. Instance admins may ask for `all`. `next` is the `offset` of the next page.
     """
     names, with_costs = group_names(by), is_operator(authority)
     until_ns = as_ns(until) or time.time_ns() + 1

@@ -1,4 +1,4 @@
-"""Dependencies of a house's routes."""
+"""Dependencies of a marketplace's routes."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -6,7 +6,7 @@ from fastapi import Depends, Request
 
 from gateway.services import Services
 from market.errors import RecordInvalid
-from market.marketplace.marketplace import House
+from market.marketplace.marketplace import Marketplace
 from market.protocol.records.envelope import Record, open_record
 from runtime.errors import RequestInvalid
 
@@ -18,10 +18,10 @@ def _services(request: Request) -> Services:
     return services
 
 
-def _house(request: Request) -> House:
-    house = _services(request).house
-    assert house is not None, "the routes are there where a house is"
-    return house
+def _marketplace(request: Request) -> Marketplace:
+    marketplace = _services(request).marketplace
+    assert marketplace is not None, "the routes are there where a marketplace is"
+    return marketplace
 
 
 def read_record(raw: str, param: str) -> Record:
@@ -32,5 +32,5 @@ def read_record(raw: str, param: str) -> Record:
         raise RequestInvalid(f"{param}: {error}", param=param, code="record_invalid") from None
 
 
-Open = Annotated[House, Depends(_house)]
+Open = Annotated[Marketplace, Depends(_marketplace)]
 Shared = Annotated[Services, Depends(_services)]

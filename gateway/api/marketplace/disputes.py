@@ -1,4 +1,4 @@
-"""/market/v1/disputes: both sides submit the delivered text, or show the prompt, and the house counts it."""
+"""/market/v1/disputes: both sides submit the delivered text, or show the prompt, and the marketplace counts it."""
 
 import base64
 
@@ -24,7 +24,7 @@ router = APIRouter(prefix="/market/v1/disputes")
 
 
 @router.post("")
-async def bring(house: Open, person: Person, wanted: NewDispute) -> Facts:
+async def bring(marketplace: Open, person: Person, wanted: NewDispute) -> Facts:
     """Submit a text, the prompt or receipts.
 
     The first submission opens the dispute, for a fee that is kept if it loses.
@@ -35,25 +35,25 @@ async def bring(house: Open, person: Person, wanted: NewDispute) -> Facts:
     texts = {n: ChoiceText(text.content, text.reasoning, text.calls) for n, text in wanted.texts.items()}
     prompt = _shown(wanted.prompt) if wanted.prompt else None
     brought = Brought(digest, wanted.lane, listing, texts, prompt, receipts)
-    await house.ask(house.disputes.check, person.user_id, brought)
+    await marketplace.ask(marketplace.disputes.check, person.user_id, brought)
     if listing:
-        offer, needed = _offer(listing), await house.ask(house.disputes.tokenizers)
-        await house.counters.fetch(offer.tokenizer_sha256, offer.endpoint, needed)
-    row = await house.ask(house.disputes.bring, person.user_id, brought)
+        offer, needed = _offer(listing), await marketplace.ask(marketplace.disputes.tokenizers)
+        await marketplace.counters.fetch(offer.tokenizer_sha256, offer.endpoint, needed)
+    row = await marketplace.ask(marketplace.disputes.bring, person.user_id, brought)
     if row.status == "decided":
-        await house.ask(house.settlements.submit, digest, ())
+        await marketplace.ask(marketplace.settlements.submit, digest, ())
     return _facts(row)
 
 
 @router.get("/{allocation}")
-async def show_lanes(house: Open, person: Person, allocation: Id) -> Facts:
+async def show_lanes(marketplace: Open, person: Person, allocation: Id) -> Facts:
     """Show the state of each lane of an allocation to its buyer and seller; `allocation` is its record's digest.
 
     Unsettled lanes come with the records behind them and the buyer's statements about its keys, so that the result
-    can be verified without trusting the house.
+    can be verified without trusting the marketplace.
     """
-    lanes = await house.ask(house.disputes.of, person.user_id, allocation)
-    statements = await house.ask(house.disputes.statements_of, allocation)
+    lanes = await marketplace.ask(marketplace.disputes.of, person.user_id, allocation)
+    statements = await marketplace.ask(marketplace.disputes.statements_of, allocation)
     return {
         "lanes": [_lane(standing) | {"dispute": _facts(row) if row else None} for standing, row in lanes],
         "statements": [record.raw.decode() for record in statements],

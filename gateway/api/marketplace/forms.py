@@ -1,4 +1,4 @@
-"""The request bodies of the house."""
+"""The request bodies of the marketplace."""
 
 import base64
 import binascii
@@ -69,7 +69,7 @@ def _in_base64(text: str) -> str:
 class ShownPrompt(Body):
     """A request's prompt: the sealed request in base64, as it was sent, with its key and first nonce.
 
-    These open only this request: the house reads the prompt, counts it, and keeps the count.
+    These open only this request: the marketplace reads the prompt, counts it, and keeps the count.
     """
 
     sealed: Annotated[str, Field(min_length=4, max_length=SEALED_CHARS_MAX), AfterValidator(_in_base64)]
@@ -81,7 +81,7 @@ class NewDispute(Body):
     """About a lane's newest request: texts by the number of their choice, the prompt, or receipts of it.
 
     `listing` is the one that the request was sold by; an answer to an open dispute may leave it out. `receipts`
-    are the buyer's own, if the house may lack the lane's latest, and the seller's earlier one.
+    are the buyer's own, if the marketplace may lack the lane's latest, and the seller's earlier one.
     """
 
     allocation: Raw
@@ -110,7 +110,7 @@ class Forfeited(Body):
 
 
 class NewSeller(Body):
-    """`identity` earns for the caller; its current `key` has signed house and account."""
+    """`identity` earns for the caller; its current `key` has signed marketplace and account."""
 
     identity: Id
     key: Id

@@ -1,6 +1,6 @@
-"""The relay for sellers without a tunnel: the house holds a buyer's request until the seller fetches it.
+"""The relay for sellers without a tunnel: the marketplace holds a buyer's request until the seller fetches it.
 
-Contents are sealed between buyer and seller. The house sees who talks to whom, how much and when, which it knows
+Contents are sealed between buyer and seller. The marketplace sees who talks to whom, how much and when, which it knows
 from its allocations anyway.
 """
 
@@ -53,7 +53,7 @@ class Relay:
 
     def __init__(
         self,
-        house: str,
+        marketplace: str,
         standing: StandingOf,
         is_seller: Callable[[str], bool],
         accounts_of: Callable[[str], tuple[str, ...]],
@@ -64,10 +64,10 @@ class Relay:
 
         `accounts_of` returns the accounts of an allocation, given by its digest.
         """
-        self.house = house
+        self.marketplace = marketplace
         self.standing = standing
         self.accounts_of = accounts_of
-        self.sessions = Sessions(house)
+        self.sessions = Sessions(marketplace)
         self.queue = RelayQueue(bounds, is_ending)
         self._knocks = Throttle(KNOCKS_PER_MINUTE, time.monotonic)
         self._jobs = Throttle(JOBS_PER_MINUTE, time.monotonic)
@@ -144,7 +144,7 @@ def _add_sellers_routes(router: APIRouter, relay: Relay) -> None:
         """Return a nonce for a seller without a tunnel to sign within a minute."""
         relay.check_network(request)
         await relay.check_seller(asked.identity)
-        return {"nonce": relay.sessions.nonce(asked.identity), "house": relay.house}
+        return {"nonce": relay.sessions.nonce(asked.identity), "marketplace": relay.marketplace}
 
     @router.post("/market/v1/jobs/session")
     async def open_session(proven: SessionProven, request: Request) -> dict[str, str | int]:
@@ -209,7 +209,7 @@ async def _carry(relay: Relay, seller: str, method: Method, path: str, request: 
         body = await read_body(request.scope, _counted(request.receive, came), longest_bytes)
         payer, accounts = network, tuple[str, ...]()
         if is_backed:
-            backing = await asyncio.to_thread(backing_of, body, seller, relay.house, relay.standing)
+            backing = await asyncio.to_thread(backing_of, body, seller, relay.marketplace, relay.standing)
             payer, accounts = backing.channel, await asyncio.to_thread(relay.accounts_of, backing.allocation)
     carried = relay.queue.put(seller, payer, method, path, body, is_backed=is_backed, accounts=accounts)
     del body  # the queue now owns the body

@@ -1,4 +1,4 @@
-"""/market/v1 at a house: its terms, allocations, settlements. Amounts are decimal strings in USD."""
+"""/market/v1 at a marketplace: its terms, allocations, settlements. Amounts are decimal strings in USD."""
 
 from fastapi import APIRouter, Request
 
@@ -13,7 +13,7 @@ from gateway.errors import PolicyForbids
 from gateway.identity.caller import Caller
 from gateway.services import Services
 from market.marketplace.allocations import AllocationRequest
-from market.marketplace.marketplace import SETTLEMENT_RECORDS, House
+from market.marketplace.marketplace import SETTLEMENT_RECORDS, Marketplace
 from market.marketplace.settlements import Settled
 from market.network.gossip_routes import router as gossip
 from market.network.throttle import network_of
@@ -23,18 +23,18 @@ keyed = APIRouter(prefix="/market/v1", route_class=KeyedRoute)
 plain = APIRouter(prefix="/market/v1")
 
 
-def house_routers(house: House) -> list[APIRouter]:
-    """Return every router of a house except the relay's, in matching order."""
-    return [sellers.keyed, sellers.plain, keyed, plain, disputes.router, gossip(house.keeper)]
+def marketplace_routers(marketplace: Marketplace) -> list[APIRouter]:
+    """Return every router of a marketplace except the relay's, in matching order."""
+    return [sellers.keyed, sellers.plain, keyed, plain, disputes.router, gossip(marketplace.keeper)]
 
 
-@plain.get("/house")
-async def show_house(house: Open, services: Shared) -> Facts:
+@plain.get("/marketplace")
+async def show_marketplace(marketplace: Open, services: Shared) -> Facts:
     """Show the marketplace's identity and terms, and the newest block of its ledger, which receipts may name."""
-    terms, checkpoint = house.office.terms, services.books.checkpoint
+    terms, checkpoint = marketplace.office.terms, services.books.checkpoint
     return {
-        "identity": house.office.speaker.id,
-        "statements": [record.raw.decode() for record in house.office.speaker.statements],
+        "identity": marketplace.office.speaker.id,
+        "statements": [record.raw.decode() for record in marketplace.office.speaker.statements],
         "fee_bps": terms.fee_bps,
         "ledger_checkpoint": str(checkpoint) if checkpoint else None,
         "allocation_hours_max": terms.allocation_hours_max,
@@ -50,18 +50,18 @@ async def show_house(house: Open, services: Shared) -> Facts:
 
 
 @keyed.post("/allocations")
-async def allocate(house: Open, services: Shared, person: Person, key: Key, wanted: NewAllocation) -> Facts:
+async def allocate(marketplace: Open, services: Shared, person: Person, key: Key, wanted: NewAllocation) -> Facts:
     """Reserve credits for a seller; the answer's record proves it to the seller.
 
     Raises RequestInvalid if `hours` is above the marketplace's limit.
     """
     await _check(services, person)
-    if wanted.hours > house.office.terms.allocation_hours_max:
-        most = house.office.terms.allocation_hours_max
+    if wanted.hours > marketplace.office.terms.allocation_hours_max:
+        most = marketplace.office.terms.allocation_hours_max
         raise RequestInvalid(f"hours is too large. Credits are allocated for at most {most} hours.", param="hours")
     allocation_id = f"a-{id_of('allocation', person.user_id, key)}"
     asked = AllocationRequest(allocation_id, person.payer, wanted.buyer, wanted.seller, wanted.limit, wanted.hours)
-    raw = await house.ask(house.allocations.issue, asked)
+    raw = await marketplace.ask(marketplace.allocations.issue, asked)
     return {"allocation": raw.decode()}
 
 
@@ -71,7 +71,7 @@ async def _check(services: Services, person: Caller) -> None:
         raise PolicyForbids("This key may not buy on the market. Use one with the lane market.")
     if person.privacy != "public" or person.models is not None or person.regions is not None:
         raise PolicyForbids(
-            "The house cannot check an allocation's requests. Use a key without privacy, model or region limits."
+            "The marketplace cannot check an allocation's requests. Use a key without privacy, model or region limits."
         )
     await services.books.inspection.looked()
     services.books.inspection.check()
@@ -84,17 +84,17 @@ async def _check(services: Services, person: Caller) -> None:
 
 
 @plain.post("/settlements")
-async def settle(house: Open, wanted: NewSettlement, request: Request) -> Facts:
+async def settle(marketplace: Open, wanted: NewSettlement, request: Request) -> Facts:
     """Accept what buyer and seller have signed, from any caller, any number of times.
 
     Raises RateLimited if the caller's network sends too many records.
     """
     network = network_of(request.client.host if request.client else "")
-    if not house.records.takes(network, SETTLEMENT_RECORDS + len(wanted.records) + len(wanted.statements)):
+    if not marketplace.records.takes(network, SETTLEMENT_RECORDS + len(wanted.records) + len(wanted.statements)):
         raise RateLimited("Too many records from this network. Send them again in a minute.", 60)
     digest = read_record(wanted.allocation, "allocation").digest
     records, statements = ([raw.encode() for raw in raws] for raws in (wanted.records, wanted.statements))
-    return _settled(await house.ask(house.settlements.submit, digest, records, statements))
+    return _settled(await marketplace.ask(marketplace.settlements.submit, digest, records, statements))
 
 
 def _settled(settled: Settled) -> Facts:

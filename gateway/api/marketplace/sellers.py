@@ -14,41 +14,41 @@ from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Named
 from gateway.api.marketplace.dependencies import Facts, Open
 from gateway.api.marketplace.forms import Barred, Forfeited, NewSeller
-from market.marketplace.marketplace import House
+from market.marketplace.marketplace import Marketplace
 
 keyed = APIRouter(prefix="/market/v1/sellers", route_class=KeyedRoute)
 plain = APIRouter(prefix="/market/v1/sellers")
 
 
 @keyed.post("")
-async def register(house: Open, person: Person, _: Key, wanted: NewSeller) -> Facts:
+async def register(marketplace: Open, person: Person, _: Key, wanted: NewSeller) -> Facts:
     """Let an identity sell for the caller's account, which receives its earnings from now on."""
     statements = [raw.encode() for raw in wanted.statements]
     asked = person.user_id, wanted.identity, wanted.key, wanted.proof, statements
-    await house.ask(house.sellers.register, *asked)
+    await marketplace.ask(marketplace.sellers.register, *asked)
     return {"account": person.user_id, "identity": wanted.identity}
 
 
 @plain.get("/me")
-async def show_seller(house: Open, person: Person) -> Facts:
+async def show_seller(marketplace: Open, person: Person) -> Facts:
     """Show the caller's account, by the id in a seller's proof; its selling identities, and their earnings.
 
     `lacking` is what a new seller still has to show; all of it is zero after the new-seller period.
     """
     account = person.user_id
-    earned = await house.ask(_earned, house, account)
-    probation = await house.ask(house.earnings.probation_of, account)
+    earned = await marketplace.ask(_earned, marketplace, account)
+    probation = await marketplace.ask(marketplace.earnings.probation_of, account)
     return {
         "account": account,
-        "identities": await house.ask(house.sellers.identities_of, account),
-        "barred": await house.ask(house.sellers.suspended_reason, account),
+        "identities": await marketplace.ask(marketplace.sellers.identities_of, account),
+        "barred": await marketplace.ask(marketplace.sellers.suspended_reason, account),
         "earned": {name: format_usd(nano) for name, nano in earned.items()},
         "probation": not probation.is_over,
         "lacking": {"jobs": probation.jobs, "buyers": probation.buyers, "days": probation.days},
     }
 
 
-def _earned(house: House, user_id: str) -> dict[str, int]:
+def _earned(marketplace: Marketplace, user_id: str) -> dict[str, int]:
     codes = {
         "maturing": chart.seller_maturing(user_id),
         "payable": chart.seller_payable(user_id),
@@ -56,25 +56,25 @@ def _earned(house: House, user_id: str) -> dict[str, int]:
         "owed": chart.seller_receivable(user_id),
     }
     session: Session
-    with house.office.read() as session:
+    with marketplace.office.read() as session:
         found = available(session, list(codes.values()))
     return {name: found[code] for name, code in codes.items()}
 
 
 @keyed.put("/{user}/barred")
-async def bar(house: Open, operator: Operator, _: Key, user: Named, wanted: Barred) -> Facts:
+async def bar(marketplace: Open, operator: Operator, _: Key, user: Named, wanted: Barred) -> Facts:
     """Suspend or reinstate a seller: while suspended it gets no allocations, and its earnings stay pending."""
     facts: Facts = {"seller": user, "barred": wanted.why}
     await _write_down(operator, "market.bar", user, facts)
-    await house.ask(house.sellers.bar, user, wanted.why)
+    await marketplace.ask(marketplace.sellers.bar, user, wanted.why)
     return facts
 
 
 @keyed.post("/{user}/forfeit")
-async def forfeit(house: Open, operator: Operator, _: Key, user: Named, wanted: Forfeited) -> Facts:
+async def forfeit(marketplace: Open, operator: Operator, _: Key, user: Named, wanted: Forfeited) -> Facts:
     """On proof of fraud, return pending earnings to the buyers, and suspend the seller."""
     await _write_down(operator, "market.forfeit", user, {"seller": user, "why": wanted.why})
-    sales = await house.ask(house.forfeiture.forfeit, user, wanted.why)
+    sales = await marketplace.ask(marketplace.forfeiture.forfeit, user, wanted.why)
     return {"seller": user, "why": wanted.why, "sales": sales}
 
 

@@ -43,8 +43,8 @@ def look_outside(settings: Settings) -> Iterator[Finding]:
         yield from machines(asked)
         yield from backends(peek(running, "/admin/pool") or [])
     yield from controller(folder.node / "controller.json")
-    if settings.market.house_url:
-        yield reach("house", settings.market.house_url, "check the address and the network connection")
+    if settings.market.marketplace_url:
+        yield reach("marketplace", settings.market.marketplace_url, "check the address and the network connection")
     yield from selling(settings, folder)
 
 

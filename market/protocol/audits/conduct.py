@@ -1,6 +1,6 @@
 """Judge how an account has behaved in disputes: what the next one costs, and whether it is believed. Pure.
 
-The house records this by account, because a buyer has another identity towards each seller.
+The marketplace records this by account, because a buyer has another identity towards each seller.
 """
 
 from dataclasses import dataclass

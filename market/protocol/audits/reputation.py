@@ -15,7 +15,7 @@ BUYER_OUTCOMES_MAX = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """One buyer's recent trade with one seller, by their owners as far as the house knows them.
+    """One buyer's recent trade with one seller, by their owners as far as the marketplace knows them.
 
     `paid_nano` was booked for it: nothing else shows that there was any trade.
     """

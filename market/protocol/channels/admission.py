@@ -25,7 +25,7 @@ _WORDS: dict[Reason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ChannelCredit:
-    """The credit of a channel, and its end by the house's clock; None for a credit without an end."""
+    """The credit of a channel, and its end by the marketplace's clock; None for a credit without an end."""
 
     limit_nano: int
     expires_ms: int | None = None

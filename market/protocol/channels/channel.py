@@ -75,7 +75,7 @@ def merge(one: Channel, other: Channel) -> Channel:
 def settle(channel: Channel, limit_nano: int | None = None) -> Due:
     """Return what the channel's lanes add up to, at most the allocation's limit.
 
-    The house books what exceeds its earlier bookings. The result does not depend on a clock.
+    The marketplace books what exceeds its earlier bookings. The result does not depend on a clock.
     """
     dues = [due(lane) for lane in channel.lanes.values()]
     confirmed_nano = sum(each.confirmed_nano for each in dues)

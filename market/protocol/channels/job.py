@@ -55,8 +55,8 @@ _Records = Annotated[list[RawRecord], Meta(max_length=RECEIPTS_MAX)]
 class MarketJob(Struct, frozen=True, forbid_unknown_fields=True):
     """One request. The voucher is its signature: it names the sealed body, the listing, the prices, the ceiling.
 
-    `backing` is the house's allocation, or the two records of a credit line. `statements` are those of the buyer's
-    pseudonym, needed only if it has any. `receipts` are the buyer's signed receipts of earlier requests on this
+    `backing` is the marketplace's allocation, or the two records of a credit line. `statements` are those of the
+    buyer's pseudonym, needed only if it has any. `receipts` are the buyer's signed receipts of earlier requests on this
     channel, with their vouchers.
     """
 

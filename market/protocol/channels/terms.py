@@ -1,4 +1,4 @@
-"""Define who trades with whom, and on what credit: an allocation of the house, or a credit line of friends."""
+"""Define who trades with whom, and on what credit: an allocation of the marketplace, or a credit line of friends."""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,13 +17,15 @@ ANSWER_S_MAX = 1800
 SERVE_MARGIN_MS = 60_000
 """How long before an allocation's end a seller stops starting new requests on it."""
 SETTLE_GRACE_MS = 24 * 3_600_000
-"""How long the house keeps the money held after that: clocks may differ by hours, and settlement may come late."""
+"""How long the marketplace keeps the money held after that: clocks may differ by hours, and settlement may come
+late.
+"""
 
 
 class Allocation(Struct, frozen=True):
-    """The house's statement that it has reserved `limit_nano` of this buyer's credits for this seller.
+    """The marketplace's statement that it has reserved `limit_nano` of this buyer's credits for this seller.
 
-    `hold` is the event in the house's books that did it. It names one seller, because two sellers that cannot
+    `hold` is the event in the marketplace's books that did it. It names one seller, because two sellers that cannot
     reach each other could otherwise both be paid from it.
     """
 
@@ -49,13 +51,13 @@ class ChannelTerms:
         return hashlib.sha256(canonical(parties)).hexdigest()
 
 
-def read_allocation(record: Record, house: str, standing: StandingOf) -> tuple[ChannelTerms, Allocation]:
-    """Return the channel that an allocation of this house opens, and the allocation.
+def read_allocation(record: Record, marketplace: str, standing: StandingOf) -> tuple[ChannelTerms, Allocation]:
+    """Return the channel that an allocation of this marketplace opens, and the allocation.
 
     Raises:
         RecordInvalid: a field of it is wrong.
         StatementInvalid: another identity issued it.
     """
     allocation = record.read("allocation", Allocation)
-    check_speaker(record, house, standing)
+    check_speaker(record, marketplace, standing)
     return ChannelTerms(allocation.buyer, allocation.seller, record.digest), allocation

@@ -1,7 +1,7 @@
 """Derive a separate buyer's key for every seller, so that sellers cannot tell that they serve the same buyer.
 
 All of them come from one secret, so nothing is stored. A seller always meets the same pseudonym, because credit
-and vouchers depend on it. Only the house that certifies a pseudonym knows its owner.
+and vouchers depend on it. Only the marketplace that certifies a pseudonym knows its owner.
 """
 
 import hmac

@@ -87,7 +87,7 @@ def open_request(sealed: bytes, key: SealingKey, context: Context, seen: Seen) -
 
 
 def open_with(sealed: bytes, keys: Keys) -> bytes:
-    """Return the body of a sealed request to a party that was shown its keys: the house, in a dispute.
+    """Return the body of a sealed request to a party that was shown its keys: the marketplace, in a dispute.
 
     Raises:
         SealBroken: they are not its keys, or it was changed.

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.accounting.books import Books
-from tests.accounting.payments.house import House
+from tests.accounting.payments.house import Marketplace
 from tests.databases import Kind
 
 
@@ -18,6 +18,6 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-def house(books: Books, engine: Engine) -> Iterator[House]:
-    with House(books, engine) as house:
+def house(books: Books, engine: Engine) -> Iterator[Marketplace]:
+    with Marketplace(books, engine) as house:
         yield house

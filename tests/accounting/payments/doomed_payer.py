@@ -12,7 +12,7 @@ from accounting.payments.inbox import Source
 from accounting.payments.payments import Payments
 from runtime.database import open_engine
 from tests.accounting.books import Books
-from tests.accounting.payments.house import USD, open_house
+from tests.accounting.payments.house import USD, open_marketplace
 
 
 def die_dealing(
@@ -33,7 +33,7 @@ def die_dealing(
     engine = open_engine(dsn)
     with Books(engine, failpoint=reach) as books:
         books.now_ns = now_ns
-        deal(open_house(books, engine, url, reach), mail)
+        deal(open_marketplace(books, engine, url, reach), mail)
     engine.dispose()
 
 

@@ -31,7 +31,7 @@ HOUR_NS = 3600 * 10**9
 GRACE_S = 3600.0
 
 
-def open_house(
+def open_marketplace(
     books: Books,
     engine: Engine,
     url: str,
@@ -54,7 +54,7 @@ def open_house(
     return open_payments(context, inbox, grace_s=GRACE_S)
 
 
-class House(AbstractContextManager["House"]):
+class Marketplace(AbstractContextManager["Marketplace"]):
     """Payments beside their fake Stripe, which stops with the block."""
 
     def __init__(self, books: Books, engine: Engine) -> None:
@@ -62,7 +62,7 @@ class House(AbstractContextManager["House"]):
         self.stripe = StripeServer(lambda: books.now_ns / 1e9)
         self.stripe.start()
         self.broken: BooksBroken | None = None
-        self.payments = open_house(books, engine, self.stripe.url, check=self._check_books)
+        self.payments = open_marketplace(books, engine, self.stripe.url, check=self._check_books)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from accounting.errors import LedgerError
 from accounting.payments.terms import PaymentTerms, from_cents
-from tests.accounting.payments.house import USD, House
+from tests.accounting.payments.house import USD, Marketplace
 from tests.fakes.stripe import connect, paying
 from tests.fakes.stripe.faults import Fault
 
@@ -19,7 +19,7 @@ EARNED_NANO = 20_000 * USD
 
 @dataclass
 class Storm:
-    house: House
+    house: Marketplace
     chance: random.Random
     taken: int = 0
     """Webhooks that were answered with 200, repeated ones included."""
@@ -117,7 +117,7 @@ class Storm:
                 continue
 
 
-def expected(house: House) -> dict[str, int]:
+def expected(house: Marketplace) -> dict[str, int]:
     """What the books must say, from nothing but what there is at Stripe."""
     sums: Counter[str] = Counter()
     for made in house.stripe.state.objects.values():
@@ -140,7 +140,7 @@ def expected(house: House) -> dict[str, int]:
     return dict(sums)
 
 
-def found(house: House) -> dict[str, int]:
+def found(house: Marketplace) -> dict[str, int]:
     """What the books say. A user's debt counts against the credits, written off or not; holds count as gone."""
     users = sum(
         house.books.balance(f"user:{user}:paid").available_nano - house.balance(f"asset:user_recv:{user}")

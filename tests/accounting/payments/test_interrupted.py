@@ -12,7 +12,7 @@ from accounting.payments.errors import PaymentInvalid, StripeRefused
 from accounting.payments.ledger import Ledger
 from accounting.payments.payouts import Payouts
 from accounting.rules.corrections import correction
-from tests.accounting.payments.house import HOUR_NS, USD, House
+from tests.accounting.payments.house import HOUR_NS, USD, Marketplace
 from tests.fakes.stripe import connect, paying
 
 
@@ -42,7 +42,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return interrupt
 
 
-def test_a_payout_that_is_cancelled_is_never_sent(house: House, interrupt: Callable[..., None]) -> None:
+def test_a_payout_that_is_cancelled_is_never_sent(house: Marketplace, interrupt: Callable[..., None]) -> None:
     """One gateway is about to ask for the transfer; another one finds the seller frozen, and frees the money."""
     house.funds(100)
     house.seller("sam", 50 * USD)
@@ -61,7 +61,9 @@ def test_a_payout_that_is_cancelled_is_never_sent(house: House, interrupt: Calla
     house.check()
 
 
-def test_a_payout_that_may_have_been_sent_is_not_cancelled(house: House, interrupt: Callable[..., None]) -> None:
+def test_a_payout_that_may_have_been_sent_is_not_cancelled(
+    house: Marketplace, interrupt: Callable[..., None]
+) -> None:
     house.funds(100)
     house.seller("sam", 50 * USD)
 
@@ -76,7 +78,7 @@ def test_a_payout_that_may_have_been_sent_is_not_cancelled(house: House, interru
 
 
 def test_a_payout_that_another_one_found_enough_for_is_not_refused(
-    house: House, interrupt: Callable[..., None]
+    house: Marketplace, interrupt: Callable[..., None]
 ) -> None:
     house.funds(100)
     house.seller("sam", 15 * USD)
@@ -91,7 +93,7 @@ def test_a_payout_that_another_one_found_enough_for_is_not_refused(
     house.check()
 
 
-def test_a_payout_that_was_refused_keeps_nothing_aside(house: House, interrupt: Callable[..., None]) -> None:
+def test_a_payout_that_was_refused_keeps_nothing_aside(house: Marketplace, interrupt: Callable[..., None]) -> None:
     """It is enough by now; but whoever asked a moment ago was told that it is not."""
     house.funds(100)
     house.seller("sam", 15 * USD)
@@ -109,7 +111,9 @@ def test_a_payout_that_was_refused_keeps_nothing_aside(house: House, interrupt: 
     house.check()
 
 
-def test_a_bank_that_is_faster_than_we_write_is_asked_again(house: House, interrupt: Callable[..., None]) -> None:
+def test_a_bank_that_is_faster_than_we_write_is_asked_again(
+    house: Marketplace, interrupt: Callable[..., None]
+) -> None:
     """It has sent the money back before the attempt is noted: the next one is not taken for that one."""
     house.funds(100)
     account_id = house.seller("sam", 50 * USD)
@@ -135,7 +139,7 @@ def test_a_bank_that_is_faster_than_we_write_is_asked_again(house: House, interr
 
 
 def test_a_payout_that_comes_back_while_it_is_noted_as_paid_is_tried_again(
-    house: House, interrupt: Callable[..., None]
+    house: Marketplace, interrupt: Callable[..., None]
 ) -> None:
     house.funds(100)
     account_id = house.seller("sam", 50 * USD)
@@ -160,7 +164,7 @@ def test_a_payout_that_comes_back_while_it_is_noted_as_paid_is_tried_again(
 
 
 def test_a_refund_that_another_one_found_enough_for_is_not_refused(
-    house: House, interrupt: Callable[..., None]
+    house: Marketplace, interrupt: Callable[..., None]
 ) -> None:
     house.buy("t1")
     running = house.books.hold("running", "ann", 20 * USD)
@@ -180,7 +184,7 @@ def test_a_refund_that_another_one_found_enough_for_is_not_refused(
     house.check()
 
 
-def test_a_refund_that_was_refused_keeps_nothing_aside(house: House, interrupt: Callable[..., None]) -> None:
+def test_a_refund_that_was_refused_keeps_nothing_aside(house: Marketplace, interrupt: Callable[..., None]) -> None:
     house.buy("t1")
     running = house.books.hold("running", "ann", 20 * USD)
 
@@ -196,7 +200,7 @@ def test_a_refund_that_was_refused_keeps_nothing_aside(house: House, interrupt: 
 
 
 def test_what_was_bought_unasked_a_moment_ago_is_seen_before_more_is(
-    house: House, interrupt: Callable[..., None]
+    house: Marketplace, interrupt: Callable[..., None]
 ) -> None:
     """A payment that was on its way ends between the look at what is left and the look at what is on its way."""
     house.buy("t1", saves=True)
@@ -217,7 +221,7 @@ def test_what_was_bought_unasked_a_moment_ago_is_seen_before_more_is(
     house.check()
 
 
-def test_what_is_wanted_no_more_is_never_charged(house: House, interrupt: Callable[..., None]) -> None:
+def test_what_is_wanted_no_more_is_never_charged(house: Marketplace, interrupt: Callable[..., None]) -> None:
     """One gateway is about to charge when another one finds that the user has taken the wish back."""
     house.buy("t1", saves=True)
     house.payments.payers.top_up_below("ann", 50 * USD, 50 * USD)
@@ -234,5 +238,5 @@ def test_what_is_wanted_no_more_is_never_charged(house: House, interrupt: Callab
     house.check()
 
 
-def _bank_payouts(house: House) -> list[dict[str, Any]]:
+def _bank_payouts(house: Marketplace) -> list[dict[str, Any]]:
     return [found for found in house.stripe.state.objects.values() if found["object"] == "payout"]

@@ -16,24 +16,24 @@ from accounting.payments.tables import stripe_call_table, stripe_event_table
 from accounting.rules import debts
 from accounting.rules.corrections import correction
 from runtime.database import write_sessions
-from tests.accounting.payments.house import HOUR_NS, USD, House
+from tests.accounting.payments.house import HOUR_NS, USD, Marketplace
 
 DAY_NS = 24 * HOUR_NS
 
 
-def chores_of(house: House, engine: Engine, holder: str, *, is_alone: bool = False) -> Chores:
+def chores_of(house: Marketplace, engine: Engine, holder: str, *, is_alone: bool = False) -> Chores:
     return Chores(house.books.read, write_sessions(engine), holder, is_alone, lambda: house.books.now_ns)
 
 
 @pytest.fixture
-def keeper(house: House, engine: Engine) -> Callable[[str, Schedule], Keeper]:
+def keeper(house: Marketplace, engine: Engine) -> Callable[[str, Schedule], Keeper]:
     def keeper(holder: str, schedule: Schedule) -> Keeper:
         return Keeper(house.payments, chores_of(house, engine, holder), FrozenUsers(house.books.read), schedule)
 
     return keeper
 
 
-def test_a_chore_is_one_s_until_its_time_is_over(house: House, engine: Engine) -> None:
+def test_a_chore_is_one_s_until_its_time_is_over(house: Marketplace, engine: Engine) -> None:
     one, other = chores_of(house, engine, "one"), chores_of(house, engine, "other")
     assert one.take("tick", 60)
     assert (other.take("tick", 60), one.take("tick", 60)) == (False, True)
@@ -46,7 +46,7 @@ def test_a_chore_is_one_s_until_its_time_is_over(house: House, engine: Engine) -
 
 
 def test_the_day_s_work_is_done_once_by_whoever_s_turn_it_is(
-    house: House, keeper: Callable[[str, Schedule], Keeper]
+    house: Marketplace, keeper: Callable[[str, Schedule], Keeper]
 ) -> None:
     house.funds(1_000)
     house.seller("sam", 300 * USD)
@@ -64,7 +64,7 @@ def test_the_day_s_work_is_done_once_by_whoever_s_turn_it_is(
 
 
 def test_a_reconciliation_that_another_gateway_died_of_is_done_by_the_next(
-    house: House, keeper: Callable[[str, Schedule], Keeper], engine: Engine
+    house: Marketplace, keeper: Callable[[str, Schedule], Keeper], engine: Engine
 ) -> None:
     one = keeper("one", Schedule())
     chores = chores_of(house, engine, "other")
@@ -76,7 +76,7 @@ def test_a_reconciliation_that_another_gateway_died_of_is_done_by_the_next(
     assert one.state.reconciliation.at_ns > 0
 
 
-def test_what_is_done_with_is_forgotten_after_its_time(house: House, engine: Engine) -> None:
+def test_what_is_done_with_is_forgotten_after_its_time(house: Marketplace, engine: Engine) -> None:
     house.buy("t1")
     write = write_sessions(engine)
     with write() as session, session.begin():
@@ -94,7 +94,7 @@ def test_what_is_done_with_is_forgotten_after_its_time(house: House, engine: Eng
     house.check()
 
 
-def test_a_top_up_settles_what_the_user_owes_once(house: House) -> None:
+def test_a_top_up_settles_what_the_user_owes_once(house: Marketplace) -> None:
     house.books.post(correction("debt", "asset:user_recv:ann", "asset:bank", 7 * USD))
     house.buy("t1")
     assert (house.balance("asset:user_recv:ann"), house.balance("user:ann:paid")) == (0, 18 * USD)
@@ -110,7 +110,7 @@ def test_a_top_up_settles_what_the_user_owes_once(house: House) -> None:
     house.check()
 
 
-def test_books_of_play_money_take_no_real_money(house: House, engine: Engine) -> None:
+def test_books_of_play_money_take_no_real_money(house: Marketplace, engine: Engine) -> None:
     write = write_sessions(engine)
     keep_mode(write, is_live=True)
     keep_mode(write, is_live=False)
@@ -126,7 +126,7 @@ def test_books_of_play_money_take_no_real_money(house: House, engine: Engine) ->
 
 
 def test_a_key_of_another_account_moves_nothing(
-    house: House, keeper: Callable[[str, Schedule], Keeper], engine: Engine
+    house: Marketplace, keeper: Callable[[str, Schedule], Keeper], engine: Engine
 ) -> None:
     keep_account(write_sessions(engine), "acct_of_before")
     topup = house.payments.topups.open("t1", "ann", 25 * USD)
@@ -139,7 +139,7 @@ def test_a_key_of_another_account_moves_nothing(
     )
 
 
-def test_who_is_frozen_is_known_after_a_look(house: House) -> None:
+def test_who_is_frozen_is_known_after_a_look(house: Marketplace) -> None:
     frozen = FrozenUsers(house.books.read)
     house.payments.payers.freeze("ann", "dispute dp_1")
     assert frozen.why("ann") is None

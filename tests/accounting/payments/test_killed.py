@@ -9,7 +9,7 @@ from accounting.payments.calls import CallFailpoint
 from accounting.payments.inbox import Source
 from tests.accounting.books import ANSWER_S
 from tests.accounting.payments.doomed_payer import deal, die_dealing
-from tests.accounting.payments.house import USD, House
+from tests.accounting.payments.house import USD, Marketplace
 from tests.fakes.stripe import connect, paying
 from tests.fakes.stripe.webhooks import sign
 
@@ -37,7 +37,7 @@ processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["tests.accounting.payments.doomed_payer"])
 
 
-def _mail(house: House) -> list[tuple[Source, bytes, str]]:
+def _mail(house: Marketplace) -> list[tuple[Source, bytes, str]]:
     """A payment that was made and not told of yet."""
     topup = house.payments.topups.open("t2", "ann", 50 * USD)
     house.pay(topup.session_id or "")
@@ -46,7 +46,9 @@ def _mail(house: House) -> list[tuple[Source, bytes, str]]:
     return [("account", one.body, sign(one.body, one.endpoint.secret, at_s=now_s)) for one in waiting]
 
 
-def _die(dsn: str, house: House, place: CallFailpoint | Failpoint, passes: int) -> list[tuple[Source, bytes, str]]:
+def _die(
+    dsn: str, house: Marketplace, place: CallFailpoint | Failpoint, passes: int
+) -> list[tuple[Source, bytes, str]]:
     mail = _mail(house)
     arguments = (dsn, house.stripe.url, house.books.now_ns, place, passes, mail)
     process = processes.Process(target=die_dealing, args=arguments)
@@ -63,7 +65,7 @@ def _die(dsn: str, house: House, place: CallFailpoint | Failpoint, passes: int) 
 @pytest.mark.parametrize(("place", "passes"), PLACES)
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_whoever_goes_on_finds_everything_once(
-    dsn: str, house: House, place: CallFailpoint | Failpoint, passes: int
+    dsn: str, house: Marketplace, place: CallFailpoint | Failpoint, passes: int
 ) -> None:
     house.funds(100)
     house.seller("sam", 50 * USD)

@@ -5,13 +5,13 @@ import pytest
 from accounting.errors import InsufficientCredit
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeRefused, StripeUnavailable
 from accounting.payments.terms import NANO_PER_CENT
-from tests.accounting.payments.house import HOUR_NS, USD, House
+from tests.accounting.payments.house import HOUR_NS, USD, Marketplace
 from tests.fakes.stripe import connect, paying
 from tests.fakes.stripe.faults import Fault
 
 
 @pytest.mark.parametrize("end", ["succeeded", "failed", "returned"])
-def test_refunds_put_aside_first_and_end_as_the_bank_says(house: House, end: str) -> None:
+def test_refunds_put_aside_first_and_end_as_the_bank_says(house: Marketplace, end: str) -> None:
     house.buy("t1")
     refund = house.payments.refunds.open("r1", "t1", 10 * USD)
     assert (refund.status, house.books.balance("user:ann:paid").available_nano) == ("sent", 15 * USD)
@@ -27,7 +27,7 @@ def test_refunds_put_aside_first_and_end_as_the_bank_says(house: House, end: str
     house.check()
 
 
-def test_refunds_never_exceed_their_top_up_nor_what_is_left(house: House) -> None:
+def test_refunds_never_exceed_their_top_up_nor_what_is_left(house: Marketplace) -> None:
     house.buy("t1")
     refunds = house.payments.refunds
     refunds.open("r1", "t1", 20 * USD)
@@ -48,7 +48,7 @@ def test_refunds_never_exceed_their_top_up_nor_what_is_left(house: House) -> Non
     house.check()
 
 
-def test_a_refund_made_on_stripes_own_pages_is_taken_from_the_user(house: House) -> None:
+def test_a_refund_made_on_stripes_own_pages_is_taken_from_the_user(house: Marketplace) -> None:
     topup = house.buy("t1")
     refund = paying.create_refund(house.stripe.state, {"payment_intent": topup.intent_id, "amount": "2638"})
     paying.end_refund(house.stripe.state, refund["id"], succeeds=True)
@@ -59,7 +59,7 @@ def test_a_refund_made_on_stripes_own_pages_is_taken_from_the_user(house: House)
 
 
 @pytest.mark.parametrize("won", [True, False])
-def test_disputes_freeze_and_their_end_is_the_mirror_or_a_bad_debt(house: House, won: bool) -> None:
+def test_disputes_freeze_and_their_end_is_the_mirror_or_a_bad_debt(house: Marketplace, won: bool) -> None:
     topup = house.buy("t1")
     house.books.hold("running", "ann", 20 * USD)
     dispute = paying.open_dispute(house.stripe.state, topup.intent_id or "")
@@ -81,7 +81,7 @@ def test_disputes_freeze_and_their_end_is_the_mirror_or_a_bad_debt(house: House,
 @pytest.mark.parametrize(
     "fault", ["timeout_before", "timeout_after", "error_before", "error_after", "rate_limited"]
 )
-def test_a_payout_that_nobody_knows_the_end_of_is_one_transfer(house: House, fault: Fault) -> None:
+def test_a_payout_that_nobody_knows_the_end_of_is_one_transfer(house: Marketplace, fault: Fault) -> None:
     house.funds(100)
     house.seller("sam", 50 * USD)
     house.stripe.faults.order(fault, "transfers", 3)
@@ -100,7 +100,7 @@ def test_a_payout_that_nobody_knows_the_end_of_is_one_transfer(house: House, fau
     house.check()
 
 
-def test_a_dispute_that_is_told_of_before_its_payment_takes_what_the_payment_gave(house: House) -> None:
+def test_a_dispute_that_is_told_of_before_its_payment_takes_what_the_payment_gave(house: Marketplace) -> None:
     topup = house.payments.topups.open("t1", "ann", 25 * USD)
     house.pay(topup.session_id or "")
     house.stripe.webhooks.waiting.clear()
@@ -111,7 +111,7 @@ def test_a_dispute_that_is_told_of_before_its_payment_takes_what_the_payment_gav
     house.check()
 
 
-def _arrive(house: House, *, succeeds: bool = True) -> None:
+def _arrive(house: Marketplace, *, succeeds: bool = True) -> None:
     payouts = [found for found in house.stripe.state.objects.values() if found["object"] == "payout"]
     for payout in payouts:
         if payout["status"] == "pending":
@@ -119,7 +119,7 @@ def _arrive(house: House, *, succeeds: bool = True) -> None:
     house.settle()
 
 
-def test_a_payout_that_the_bank_sends_back_is_tried_again_with_another_key(house: House) -> None:
+def test_a_payout_that_the_bank_sends_back_is_tried_again_with_another_key(house: Marketplace) -> None:
     house.funds(100)
     account_id = house.seller("sam", 50 * USD)
     house.payments.payouts.open("p1", "sam", 20 * USD)
@@ -135,7 +135,7 @@ def test_a_payout_that_the_bank_sends_back_is_tried_again_with_another_key(house
     house.check()
 
 
-def test_a_reversed_transfer_is_payable_again(house: House) -> None:
+def test_a_reversed_transfer_is_payable_again(house: Marketplace) -> None:
     house.funds(100)
     house.seller("sam", 50 * USD)
     transfer_id = house.payments.payouts.open("p1", "sam", 20 * USD).transfer_id or ""
@@ -149,7 +149,7 @@ def test_a_reversed_transfer_is_payable_again(house: House) -> None:
     house.check()
 
 
-def test_payouts_keep_to_their_limits(house: House) -> None:
+def test_payouts_keep_to_their_limits(house: Marketplace) -> None:
     house.funds(5_000)
     payouts = house.payments.payouts
     with pytest.raises(PaymentNotFound):
@@ -170,7 +170,7 @@ def test_payouts_keep_to_their_limits(house: House) -> None:
     assert house.made("transfer") == 2
 
 
-def test_nothing_goes_to_an_account_that_was_swapped_or_frozen(house: House) -> None:
+def test_nothing_goes_to_an_account_that_was_swapped_or_frozen(house: Marketplace) -> None:
     house.funds(100)
     house.seller("sam", 50 * USD)
     house.stripe.faults.order("timeout_before", "transfers", 9)
@@ -189,7 +189,7 @@ def test_nothing_goes_to_an_account_that_was_swapped_or_frozen(house: House) -> 
     assert house.made("transfer") == 1
 
 
-def test_what_stripe_refuses_for_good_is_payable_again(house: House) -> None:
+def test_what_stripe_refuses_for_good_is_payable_again(house: Marketplace) -> None:
     house.seller("sam", 50 * USD)
     with pytest.raises(StripeRefused):
         house.payments.payouts.open("p1", "sam", 20 * USD)

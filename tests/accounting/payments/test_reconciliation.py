@@ -4,11 +4,11 @@ import pytest
 
 from accounting.payments import rules
 from accounting.payments.terms import NANO_PER_CENT, Quote
-from tests.accounting.payments.house import HOUR_NS, USD, House
+from tests.accounting.payments.house import HOUR_NS, USD, Marketplace
 from tests.fakes.stripe import connect, paying
 
 
-def test_money_that_only_stripe_knows_waits_in_suspense(house: House) -> None:
+def test_money_that_only_stripe_knows_waits_in_suspense(house: Marketplace) -> None:
     topup = house.payments.topups.open("t1", "ann", 25 * USD)
     house.pay(topup.session_id or "")
     assert [pair.subject[:3] for pair in house.payments.reconciliation.run().waiting] == ["pi_"]
@@ -22,7 +22,7 @@ def test_money_that_only_stripe_knows_waits_in_suspense(house: House) -> None:
     house.check()
 
 
-def test_money_that_only_the_books_know_waits_in_suspense(house: House) -> None:
+def test_money_that_only_the_books_know_waits_in_suspense(house: Marketplace) -> None:
     house.books.post(rules.topup("pi_dreamt", "t0", "ann", Quote(5 * USD, 80 * NANO_PER_CENT)))
     report = house.reconcile()
     assert [(pair.subject, pair.stripe_nano) for pair in report.unmatched] == [("pi_dreamt", 0)]
@@ -30,7 +30,7 @@ def test_money_that_only_the_books_know_waits_in_suspense(house: House) -> None:
 
 
 @pytest.mark.parametrize("succeeds", [True, False])
-def test_a_refund_that_a_bank_takes_days_for_is_no_mistake(house: House, succeeds: bool) -> None:
+def test_a_refund_that_a_bank_takes_days_for_is_no_mistake(house: Marketplace, succeeds: bool) -> None:
     house.buy("t1")
     made = house.payments.refunds.open("r1", "t1", 5 * USD)
     report = house.reconcile()
@@ -42,7 +42,7 @@ def test_a_refund_that_a_bank_takes_days_for_is_no_mistake(house: House, succeed
 
 
 @pytest.mark.parametrize("succeeds", [True, False])
-def test_the_houses_own_payouts_go_by_way_of_transit(house: House, succeeds: bool) -> None:
+def test_the_houses_own_payouts_go_by_way_of_transit(house: Marketplace, succeeds: bool) -> None:
     house.buy("t1")
     payout = connect.create_payout(house.stripe.state, {"amount": "1000"}, None)
     house.settle()
@@ -54,7 +54,7 @@ def test_the_houses_own_payouts_go_by_way_of_transit(house: House, succeeds: boo
     house.check()
 
 
-def test_stripes_own_fees_are_expenses(house: House) -> None:
+def test_stripes_own_fees_are_expenses(house: Marketplace) -> None:
     house.buy("t1")
     before_nano = house.balance("expense:stripe_fee")
     house.stripe.state.move("stripe_fee", "", -200)
@@ -63,7 +63,7 @@ def test_stripes_own_fees_are_expenses(house: House) -> None:
 
 
 def test_fees_are_booked_by_the_next_run_where_one_died_in_its_midst(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.buy("t1")
     before_nano = house.balance("expense:stripe_fee")
@@ -80,7 +80,7 @@ def _die(*_: object) -> None:
     raise SystemExit
 
 
-def test_cents_of_another_currency_are_told_and_no_dollars(house: House) -> None:
+def test_cents_of_another_currency_are_told_and_no_dollars(house: Marketplace) -> None:
     house.buy("t1")
     house.stripe.state.move("adjustment", "adj_1", 900)["currency"] = "eur"
     balances = house.payments.reconciliation.run()
@@ -88,7 +88,7 @@ def test_cents_of_another_currency_are_told_and_no_dollars(house: House) -> None
     assert (house.reconcile().unmatched, house.balance("suspense")) == ((), 0)
 
 
-def test_what_nothing_happened_to_lately_is_not_compared(house: House) -> None:
+def test_what_nothing_happened_to_lately_is_not_compared(house: Marketplace) -> None:
     house.buy("t1")
     assert house.reconcile().compared == 1
     house.books.now_ns += 121 * 24 * HOUR_NS

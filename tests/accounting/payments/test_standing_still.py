@@ -15,13 +15,13 @@ from accounting.payments.resumption import below_threshold, go_on
 from accounting.payments.tables import stripe_event_table
 from accounting.payments.topups import Topups
 from runtime.database import open_engine, write_sessions
-from tests.accounting.payments.house import USD, House
+from tests.accounting.payments.house import USD, Marketplace
 from tests.fakes.stripe import paying
 
 ASKING = 6
 
 
-def test_a_message_that_was_given_up_is_worked_off_when_somebody_asks(house: House) -> None:
+def test_a_message_that_was_given_up_is_worked_off_when_somebody_asks(house: Marketplace) -> None:
     topup, worker = house.payments.topups.open("t1", "ann", 25 * USD), house.payments.worker
     house.pay(topup.session_id or "")
     house.stripe.webhooks.deliver(house.post)
@@ -39,7 +39,7 @@ def test_a_message_that_was_given_up_is_worked_off_when_somebody_asks(house: Hou
         worker.retry("evt_nowhere")
 
 
-def test_the_daily_look_finds_disputes_whose_messages_were_lost(house: House) -> None:
+def test_the_daily_look_finds_disputes_whose_messages_were_lost(house: Marketplace) -> None:
     topup = house.buy("t1")
     dispute = paying.open_dispute(house.stripe.state, topup.intent_id or "")
     house.stripe.webhooks.waiting.clear()
@@ -53,7 +53,7 @@ def test_the_daily_look_finds_disputes_whose_messages_were_lost(house: House) ->
 
 
 def test_what_breaks_keeps_neither_those_behind_it_nor_the_day_s_work(
-    house: House, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    house: Marketplace, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.payments.topups.open("bad", "ann", 25 * USD)
     house.books.now_ns += 1
@@ -89,7 +89,7 @@ def test_a_stripe_that_is_dead_is_asked_once() -> None:
     assert asked == touched == ["a", "b"]
 
 
-def test_only_who_is_below_the_threshold_is_asked_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_who_is_below_the_threshold_is_asked_for(house: Marketplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("accounting.payments.resumption._PAGE", 2)
     house.buy("t1", "rich", saves=True)
     with house.payments.topups.context.write() as session, session.begin():
@@ -98,7 +98,7 @@ def test_only_who_is_below_the_threshold_is_asked_for(house: House, monkeypatch:
     assert list(below_threshold(house.books.read)) == ["a", "b", "d"]
 
 
-def test_first_requests_that_come_at_once_all_go_on_with_one_row(house: House, dsn: str) -> None:
+def test_first_requests_that_come_at_once_all_go_on_with_one_row(house: Marketplace, dsn: str) -> None:
     engine = open_engine(dsn, pool_size=ASKING)
     write, together = write_sessions(engine), threading.Barrier(ASKING)
 

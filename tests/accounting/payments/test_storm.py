@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
-from tests.accounting.payments.house import House
+from tests.accounting.payments.house import Marketplace
 from tests.accounting.payments.storm import EARNED_NANO, SELLERS, Storm, expected, found
 from tests.fakes.stripe import paying
 
 
-def _storm(house: House, deliveries: int, seed: int) -> Counter[str]:
+def _storm(house: Marketplace, deliveries: int, seed: int) -> Counter[str]:
     house.funds(10_000)
     for seller_id in SELLERS:
         house.seller(seller_id, EARNED_NANO)
@@ -23,7 +23,7 @@ def _storm(house: House, deliveries: int, seed: int) -> Counter[str]:
     return Counter(made["object"] for made in house.stripe.state.objects.values())
 
 
-def _end_refunds(house: House) -> None:
+def _end_refunds(house: Marketplace) -> None:
     """Until its bank answers, a refund is booked at Stripe and only put aside in the books."""
     for refund in list(house.stripe.state.all("refund")):
         if refund["status"] == "pending":
@@ -35,13 +35,13 @@ THINGS = ("charge", "refund", "dispute", "transfer", "transfer_reversal", "payou
 
 
 @pytest.mark.timeout(600)
-def test_webhooks_in_a_storm(house: House) -> None:
+def test_webhooks_in_a_storm(house: Marketplace) -> None:
     happened = _storm(house, deliveries=200, seed=5)
     assert [thing for thing in THINGS if not happened[thing]] == [], "not tested"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_webhooks_in_a_storm_for_long(house: House) -> None:
+def test_webhooks_in_a_storm_for_long(house: Marketplace) -> None:
     happened = _storm(house, deliveries=1_000, seed=6)
     assert [thing for thing in THINGS if not happened[thing]] == [], "not tested"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeUnavailable
 from accounting.payments.terms import NANO_PER_CENT, PaymentTerms, quote
-from tests.accounting.payments.house import HOUR_NS, USD, House
+from tests.accounting.payments.house import HOUR_NS, USD, Marketplace
 
 
 @given(st.sampled_from(PaymentTerms().topup_amounts_nano), st.integers(0, 5_000), st.integers(0, 500))
@@ -19,13 +19,13 @@ def test_a_fee_is_whole_cents_and_covers_share_and_minimum(credit_nano: int, bps
 
 
 @pytest.mark.parametrize("credit_nano", [0, -5 * USD, 5 * USD + 1, 7 * USD, 10**15, 2**63])
-def test_amounts_that_are_not_on_offer_are_refused(house: House, credit_nano: int) -> None:
+def test_amounts_that_are_not_on_offer_are_refused(house: Marketplace, credit_nano: int) -> None:
     with pytest.raises(PaymentInvalid, match="in these amounts"):
         house.payments.topups.open("t1", "ann", credit_nano)
     assert house.made("checkout.session") == 0
 
 
-def test_a_paid_top_up_is_booked_with_its_fees(house: House) -> None:
+def test_a_paid_top_up_is_booked_with_its_fees(house: Marketplace) -> None:
     assert house.buy("t1").status == "paid"
     assert house.balance("user:ann:paid") == 25 * USD
     assert house.balance("income:topup_fee") == 138 * NANO_PER_CENT
@@ -33,7 +33,7 @@ def test_a_paid_top_up_is_booked_with_its_fees(house: House) -> None:
     house.check()
 
 
-def test_the_success_page_alone_books_nothing(house: House) -> None:
+def test_the_success_page_alone_books_nothing(house: Marketplace) -> None:
     topup = house.payments.topups.open("t1", "ann", 25 * USD)
     assert topup.session_id
     # Whoever calls the page of success, or makes us look, has not paid.
@@ -47,7 +47,7 @@ def test_the_success_page_alone_books_nothing(house: House) -> None:
     house.check()
 
 
-def test_a_payment_of_another_amount_is_not_booked_but_put_in_suspense(house: House) -> None:
+def test_a_payment_of_another_amount_is_not_booked_but_put_in_suspense(house: Marketplace) -> None:
     topup = house.payments.topups.open("t1", "ann", 25 * USD)
     house.stripe.state.objects[topup.session_id or ""]["amount_total"] = 100
     house.pay(topup.session_id or "")
@@ -58,7 +58,7 @@ def test_a_payment_of_another_amount_is_not_booked_but_put_in_suspense(house: Ho
     assert house.balance("suspense") == house.balance("asset:stripe") == (100 - 32) * NANO_PER_CENT
 
 
-def test_the_same_top_up_asked_for_again_is_the_same_page(house: House) -> None:
+def test_the_same_top_up_asked_for_again_is_the_same_page(house: Marketplace) -> None:
     house.stripe.faults.order("timeout_after", "checkout/sessions", 3)
     with pytest.raises(StripeUnavailable):
         house.payments.topups.open("t1", "ann", 25 * USD)
@@ -67,7 +67,7 @@ def test_the_same_top_up_asked_for_again_is_the_same_page(house: House) -> None:
     assert house.made("checkout.session") == 1
 
 
-def test_lost_webhooks_are_made_up_for(house: House) -> None:
+def test_lost_webhooks_are_made_up_for(house: Marketplace) -> None:
     topup = house.payments.topups.open("t1", "ann", 25 * USD)
     house.pay(topup.session_id or "")
     house.stripe.webhooks.waiting.clear()
@@ -76,7 +76,7 @@ def test_lost_webhooks_are_made_up_for(house: House) -> None:
     house.check()
 
 
-def test_automatic_top_ups_run_one_at_a_time_and_end_with_refusals(house: House) -> None:
+def test_automatic_top_ups_run_one_at_a_time_and_end_with_refusals(house: Marketplace) -> None:
     topups, payers = house.payments.topups, house.payments.payers
     with pytest.raises(PaymentNotFound, match="saved"):
         payers.top_up_below("ann", 1 * USD, 10 * USD)

@@ -11,20 +11,20 @@ from accounting.payments.auto import month_start_ns
 from accounting.payments.errors import PaymentInvalid
 from accounting.payments.terms import quote
 from accounting.rules.corrections import correction
-from tests.accounting.payments.house import HOUR_NS, USD, House, open_house
+from tests.accounting.payments.house import HOUR_NS, USD, Marketplace, open_marketplace
 from tests.fakes.stripe import connect, paying
 
 _DAY_NS = 24 * HOUR_NS
 
 
-def _disputed(house: House, topup_id: str, *, inquiry: bool = False) -> str:
+def _disputed(house: Marketplace, topup_id: str, *, inquiry: bool = False) -> str:
     topup = house.buy(topup_id)
     dispute_id: str = paying.open_dispute(house.stripe.state, topup.intent_id or "", inquiry=inquiry)["id"]
     house.settle()
     return dispute_id
 
 
-def test_each_reason_to_be_frozen_ends_for_itself(house: House) -> None:
+def test_each_reason_to_be_frozen_ends_for_itself(house: Marketplace) -> None:
     payers = house.payments.payers
     lost = _disputed(house, "t1")
     payers.freeze("ann", None)
@@ -42,7 +42,7 @@ def test_each_reason_to_be_frozen_ends_for_itself(house: House) -> None:
     house.check()
 
 
-def test_a_lost_dispute_outlasts_one_that_is_won(house: House) -> None:
+def test_a_lost_dispute_outlasts_one_that_is_won(house: Marketplace) -> None:
     topups = [house.buy(f"t{number}") for number in range(2)]
     disputes = [paying.open_dispute(house.stripe.state, topup.intent_id or "")["id"] for topup in topups]
     for dispute_id, won in zip(disputes, (False, True), strict=True):
@@ -53,7 +53,7 @@ def test_a_lost_dispute_outlasts_one_that_is_won(house: House) -> None:
 
 
 @pytest.mark.parametrize("escalates", [False, True])
-def test_an_inquiry_freezes_until_it_is_closed(house: House, escalates: bool) -> None:
+def test_an_inquiry_freezes_until_it_is_closed(house: Marketplace, escalates: bool) -> None:
     inquiry = _disputed(house, "t1", inquiry=True)
     assert (house.payments.payers.frozen_why("ann"), house.balance("user:ann:paid")) == (
         f"dispute {inquiry}",
@@ -72,7 +72,7 @@ def test_an_inquiry_freezes_until_it_is_closed(house: House, escalates: bool) ->
     house.check()
 
 
-def test_a_dispute_that_was_noted_freezes_whatever_dies_next(house: House) -> None:
+def test_a_dispute_that_was_noted_freezes_whatever_dies_next(house: Marketplace) -> None:
     topup = house.buy("t1")
     dispute = paying.open_dispute(house.stripe.state, topup.intent_id or "")
 
@@ -89,7 +89,7 @@ def test_a_dispute_that_was_noted_freezes_whatever_dies_next(house: House) -> No
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_refund_ends_automatic_top_ups(house: House, elsewhere: bool) -> None:
+def test_a_refund_ends_automatic_top_ups(house: Marketplace, elsewhere: bool) -> None:
     topup = house.buy("t1", saves=True)
     house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD)
     if elsewhere:
@@ -104,7 +104,7 @@ def test_a_refund_ends_automatic_top_ups(house: House, elsewhere: bool) -> None:
     house.check()
 
 
-def test_a_refund_on_stripes_pages_that_comes_back_is_mirrored(house: House) -> None:
+def test_a_refund_on_stripes_pages_that_comes_back_is_mirrored(house: Marketplace) -> None:
     topup = house.buy("t1")
     house.books.hold("running", "ann", 20 * USD)
     refund = paying.create_refund(house.stripe.state, {"payment_intent": topup.intent_id, "amount": "2500"})
@@ -118,7 +118,7 @@ def test_a_refund_on_stripes_pages_that_comes_back_is_mirrored(house: House) -> 
     house.check()
 
 
-def test_sellers_pay_what_they_owe_before_they_are_paid(house: House) -> None:
+def test_sellers_pay_what_they_owe_before_they_are_paid(house: Marketplace) -> None:
     house.funds(100)
     house.seller("sam", 50 * USD)
     house.books.post(correction("debt", "asset:seller_recv:sam", "asset:bank", 35 * USD))
@@ -135,7 +135,7 @@ def test_sellers_pay_what_they_owe_before_they_are_paid(house: House) -> None:
     assert house.made("transfer") == 1
 
 
-def test_who_is_frozen_is_paid_nothing_on_either_side(house: House) -> None:
+def test_who_is_frozen_is_paid_nothing_on_either_side(house: Marketplace) -> None:
     house.funds(100)
     house.seller("sam", 50 * USD)
     payouts, payers, sellers = house.payments.payouts, house.payments.payers, house.payments.sellers
@@ -164,7 +164,7 @@ def test_who_is_frozen_is_paid_nothing_on_either_side(house: House) -> None:
     house.check()
 
 
-def test_broken_books_pay_nobody_and_charge_nobody_unasked(house: House) -> None:
+def test_broken_books_pay_nobody_and_charge_nobody_unasked(house: Marketplace) -> None:
     house.funds(100)
     house.seller("sam", 50 * USD)
     house.buy("t1", saves=True)
@@ -187,7 +187,7 @@ def test_broken_books_pay_nobody_and_charge_nobody_unasked(house: House) -> None
     house.check()
 
 
-def test_no_more_is_bought_unasked_than_a_day_allows(house: House) -> None:
+def test_no_more_is_bought_unasked_than_a_day_allows(house: Marketplace) -> None:
     house.buy("t1", saves=True)
     house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD, day_max=2)
     bought = []
@@ -200,12 +200,12 @@ def test_no_more_is_bought_unasked_than_a_day_allows(house: House) -> None:
     assert house.payments.topups.open_auto("ann", "a5") is not None
 
 
-def _spend_all(house: House, name: str) -> None:
+def _spend_all(house: Marketplace, name: str) -> None:
     if paid_nano := house.books.balance("user:ann:paid").available_nano:
         house.books.post(correction(name, "user:ann:paid", "asset:bank", paid_nano))
 
 
-def test_no_more_is_paid_unasked_than_a_month_allows(house: House) -> None:
+def test_no_more_is_paid_unasked_than_a_month_allows(house: Marketplace) -> None:
     """Fees count, as does what is on its way; what was declined does not, nor what somebody bought by hand."""
     payers, topups = house.payments.payers, house.payments.topups
     house.buy("t1", saves=True)
@@ -238,11 +238,11 @@ def test_no_more_is_paid_unasked_than_a_month_allows(house: House) -> None:
     assert topups.open_auto("ann", "a7") is not None
 
 
-def test_gateways_that_buy_at_once_keep_within_the_month_together(house: House, engine: Engine) -> None:
+def test_gateways_that_buy_at_once_keep_within_the_month_together(house: Marketplace, engine: Engine) -> None:
     house.buy("t1", saves=True)
     price_nano = quote(house.payments.topups.context.terms, 25 * USD).total_nano
     house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 2 * price_nano)
-    others = [open_house(house.books, engine, house.stripe.url) for _ in range(3)]
+    others = [open_marketplace(house.books, engine, house.stripe.url) for _ in range(3)]
     for number in range(4):
         _spend_all(house, f"s{number}")
         with ThreadPoolExecutor(len(others)) as threads:
@@ -271,7 +271,7 @@ def test_months_are_those_of_utc(moment: str, begin: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["requires_payment_method", "canceled", "succeeded"])
-def test_a_payment_that_was_long_on_its_way_ends_its_top_up(house: House, end: str) -> None:
+def test_a_payment_that_was_long_on_its_way_ends_its_top_up(house: Marketplace, end: str) -> None:
     house.buy("t1", saves=True)
     payers, topups = house.payments.payers, house.payments.topups
     payers.top_up_below("ann", 50 * USD, 50 * USD)

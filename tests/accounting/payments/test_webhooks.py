@@ -9,19 +9,19 @@ from accounting.payments.errors import WebhookRefused
 from accounting.payments.inbox import BODY_MAX, Source
 from accounting.payments.tables import stripe_event_table
 from accounting.tables import event_table
-from tests.accounting.payments.house import USD, House
+from tests.accounting.payments.house import USD, Marketplace
 from tests.fakes.stripe.server import ACCOUNT_SECRET, CONNECT_SECRET
 from tests.fakes.stripe.webhooks import sign
 
 
-def _paid(house: House, **changes: object) -> bytes:
+def _paid(house: Marketplace, **changes: object) -> bytes:
     topup = house.payments.topups.open("t1", "ann", 25 * USD)
     house.pay(topup.session_id or "")
     message = json.loads(house.stripe.webhooks.waiting[-1].body)
     return json.dumps(message | changes).encode()
 
 
-def _refused(house: House, body: bytes, header: str, source: Source = "account") -> None:
+def _refused(house: Marketplace, body: bytes, header: str, source: Source = "account") -> None:
     with pytest.raises(WebhookRefused):
         house.payments.inbox.receive(source, body, header)
     house.payments.worker.run()
@@ -31,12 +31,12 @@ def _refused(house: House, body: bytes, header: str, source: Source = "account")
 
 
 @pytest.mark.parametrize("shift_s", [-301, 301, 86_400, -(10**9)])
-def test_old_and_future_messages_are_refused(house: House, shift_s: int) -> None:
+def test_old_and_future_messages_are_refused(house: Marketplace, shift_s: int) -> None:
     body = _paid(house)
     _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=house.books.now_ns / 1e9 + shift_s))
 
 
-def test_forged_messages_are_refused(house: House) -> None:
+def test_forged_messages_are_refused(house: Marketplace) -> None:
     body = _paid(house)
     now_s = house.books.now_ns / 1e9
     good = sign(body, ACCOUNT_SECRET, at_s=now_s)
@@ -73,18 +73,20 @@ def test_forged_messages_are_refused(house: House) -> None:
         {"type": None},
     ],
 )
-def test_messages_of_another_mode_account_or_shape_are_refused(house: House, changes: dict[str, object]) -> None:
+def test_messages_of_another_mode_account_or_shape_are_refused(
+    house: Marketplace, changes: dict[str, object]
+) -> None:
     body = _paid(house, **changes)
     _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=house.books.now_ns / 1e9))
 
 
-def test_what_is_signed_but_no_event_is_refused(house: House) -> None:
+def test_what_is_signed_but_no_event_is_refused(house: Marketplace) -> None:
     now_s = house.books.now_ns / 1e9
     for body in (b"", b"[]", b"null", b"\xff", b"{" * 10_000, b" " * (BODY_MAX + 1)):
         _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=now_s))
 
 
-def test_replayed_messages_are_taken_once(house: House) -> None:
+def test_replayed_messages_are_taken_once(house: Marketplace) -> None:
     body = _paid(house)
     taken = [
         house.payments.inbox.receive("account", body, sign(body, secret, at_s=house.books.now_ns / 1e9))

@@ -130,7 +130,7 @@ async def test_everybody_sees_and_does_what_is_theirs(home: Served, owner: Visit
         limit = await eve.post(
             f"{KEYS}/limits/new?scope=organization:lab", scope="organization:lab", kind="spend month", amount="9"
         )
-        assert "set by admins of the house" in limit.text
+        assert "set by instance admins" in limit.text
 
 
 async def test_members_revoke_keys_of_their_own(home: Served, owner: Visit) -> None:

@@ -30,14 +30,14 @@ MODEL = CloudModel(model="openai/m", prompt_usd_per_mtok="1.00", completion_usd_
 
 
 @dataclass
-class House(Served):
+class Marketplace(Served):
     """`tokens` are the keys that ann and the owner have asked with."""
 
     tokens: dict[str, str] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module")
-async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[House]:
+async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[Marketplace]:
     """A gateway with a cloud model and no machine, where ann and the owner have each asked once."""
     folder = prepared(tmp_path_factory.mktemp("overview"))
     settings = Settings(
@@ -46,7 +46,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
         costs=CostsSettings(compared_with={"theirs": "big"}),
     )
     async with open_services(settings, folder) as services:
-        served = House(services, create_app(services, Target("127.0.0.1", 1)))
+        served = Marketplace(services, create_app(services, Target("127.0.0.1", 1)))
         services.directory.people.add("ann")
         for who, model in (("ann", "hers"), ("owner", "theirs")):
             made = services.keys.issue(f"{who}'s key", ("pool",), user_id=who, terms=KeyTerms(may_administer=True))
@@ -60,14 +60,14 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
         yield served
 
 
-async def shown(house: House, who: str, path: str = "/console") -> str:
+async def shown(house: Marketplace, who: str, path: str = "/console") -> str:
     async with visiting(house, who, token=house.tokens[who]) as visit:
         answer = await visit.get(path)
     assert answer.status_code == 200, answer.text
     return answer.text
 
 
-async def test_operators_see_the_house_and_others_what_is_their_own(house: House) -> None:
+async def test_operators_see_the_house_and_others_what_is_their_own(house: Marketplace) -> None:
     everything, own = await shown(house, "owner"), await shown(house, "ann")
     for text, others in ((everything, True), (own, False)):
         assert "req_ann" in text
@@ -92,13 +92,13 @@ async def test_a_backend_that_never_answered_is_told(tmp_path: Path) -> None:
     attic = PoolBackend(name="attic", base_url="http://127.0.0.1:9/v1")
     settings = Settings(data_dir=folder.path, pool=PoolSettings(backends=[attic]))
     async with open_services(settings, folder) as services:
-        house = House(services, create_app(services, Target("127.0.0.1", 1)))
+        house = Marketplace(services, create_app(services, Target("127.0.0.1", 1)))
         made = services.keys.issue("owner's key", ("pool",), terms=KeyTerms(may_administer=True))
         house.tokens["owner"] = made.token
         assert "pool:attic has not answered since the gateway started" in await shown(house, "owner")
 
 
-async def test_buying_is_stopped_and_begun_again_by_an_operator_alone(house: House) -> None:
+async def test_buying_is_stopped_and_begun_again_by_an_operator_alone(house: Marketplace) -> None:
     services = house.services
     async with visiting(house, "ann") as ann:
         assert (await ann.post("/console/overview/pause", name="cloud")).status_code == 403
@@ -130,7 +130,7 @@ async def test_buying_is_stopped_and_begun_again_by_an_operator_alone(house: Hou
     ]
 
 
-async def test_thirty_days_are_anybodys_whom_one_may_see(house: House) -> None:
+async def test_thirty_days_are_anybodys_whom_one_may_see(house: Marketplace) -> None:
     def models(text: str) -> str:
         return text.partition('id="overview-models"')[2].partition("</table>")[0]
 
@@ -142,7 +142,7 @@ async def test_thirty_days_are_anybodys_whom_one_may_see(house: House) -> None:
             assert (await visit.get(f"/console?whose={whose}")).status_code in (403, 404)
 
 
-async def test_a_key_that_may_not_administer_opens_no_view_of_others(house: House) -> None:
+async def test_a_key_that_may_not_administer_opens_no_view_of_others(house: Marketplace) -> None:
     """Neither the page nor its stream; the machines are on their own pages for everybody who administers them."""
     people, keys = house.services.directory.people, house.services.keys
     people.add_organization("lab")
@@ -173,7 +173,7 @@ async def test_a_key_that_may_not_administer_opens_no_view_of_others(house: Hous
         assert (f"req_weak_{who}" in page) is True
 
 
-async def test_charts_go_back_as_far_as_is_asked_and_not_beyond_the_start(house: House) -> None:
+async def test_charts_go_back_as_far_as_is_asked_and_not_beyond_the_start(house: Marketplace) -> None:
     history = house.services.history
     history.since_s = time.time() - 100
     drawn = charts(house.services, "quarter")

@@ -54,7 +54,7 @@ def decision() -> Decision:
 
 
 @dataclass
-class House(Served):
+class Marketplace(Served):
     """`tokens` and `ids` are of keys: two of ann's, one of bob's in the lab, one of eve's who is its admin."""
 
     tokens: dict[str, str] = field(default_factory=dict)
@@ -62,10 +62,10 @@ class House(Served):
 
 
 @pytest.fixture(scope="module")
-async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[House]:
+async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[Marketplace]:
     folder = prepared(tmp_path_factory.mktemp("requests"))
     async with open_services(Settings(data_dir=folder.path), folder) as services:
-        house = House(services, create_app(services, Target("127.0.0.1", 1)))
+        house = Marketplace(services, create_app(services, Target("127.0.0.1", 1)))
         people = services.directory.people
         people.add("ann")
         people.add_organization("lab", "The lab")
@@ -101,7 +101,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
         yield house
 
 
-async def rows(house: House, who: str, **query: str) -> list[str]:
+async def rows(house: Marketplace, who: str, **query: str) -> list[str]:
     """The ids that somebody with that key is shown."""
     async with visiting(house, who.removesuffix("-2"), token=house.tokens[who]) as visit:
         answer = await visit.get(REQUESTS, **query)
@@ -110,7 +110,7 @@ async def rows(house: House, who: str, **query: str) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_the_address_says_which_rows(house: House) -> None:
+async def test_the_address_says_which_rows(house: Marketplace) -> None:
     everything = ["req_bob", "req_ann2", "req_ann", "req_old"]
     assert sorted(await rows(house, "owner")) == sorted(everything)
     recent_utc = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() - 3600))
@@ -141,7 +141,7 @@ async def test_the_address_says_which_rows(house: House) -> None:
         ("until", "2020-01-01T00:00"),
     ],
 )
-async def test_a_wrong_filter_is_named_and_the_others_are_kept(house: House, name: str, value: str) -> None:
+async def test_a_wrong_filter_is_named_and_the_others_are_kept(house: Marketplace, name: str, value: str) -> None:
     async with visiting(house, "owner") as owner:
         given = {"model": "kept", "status": "4xx", "since": "2021-01-01T00:00"} | {name: value}
         shown = await owner.get(REQUESTS, **given)
@@ -157,7 +157,7 @@ async def test_a_wrong_filter_is_named_and_the_others_are_kept(house: House, nam
 
 
 async def test_the_live_page_can_be_drawn_while_there_is_nothing(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had failed there, and rested for half a minute while the first request came."""
     pages: list[LivePage] = []
@@ -174,7 +174,7 @@ async def test_the_live_page_can_be_drawn_while_there_is_nothing(
 
 
 @pytest.mark.anyio
-async def test_everybody_sees_their_own_and_a_session_of_a_key_that_keys(house: House) -> None:
+async def test_everybody_sees_their_own_and_a_session_of_a_key_that_keys(house: Marketplace) -> None:
     assert await rows(house, "ann") == ["req_ann"]
     assert await rows(house, "ann-2") == ["req_ann2"]
     assert sorted(await rows(house, "eve")) == ["req_bob", "req_old"]
@@ -192,7 +192,7 @@ async def test_everybody_sees_their_own_and_a_session_of_a_key_that_keys(house: 
 
 
 @pytest.mark.anyio
-async def test_rows_as_csv_compute_nothing_and_end(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_as_csv_compute_nothing_and_end(house: Marketplace, monkeypatch: pytest.MonkeyPatch) -> None:
     async with visiting(house, "owner") as owner:
         answer = await owner.get(f"{REQUESTS}/csv")
         assert answer.headers["content-disposition"] == 'attachment; filename="requests.csv"'
@@ -207,7 +207,7 @@ async def test_rows_as_csv_compute_nothing_and_end(house: House, monkeypatch: py
 
 @pytest.mark.anyio
 async def test_one_request_has_its_reasons_its_money_and_a_way_to_try_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = house.services.request_log
     log.add_all([entry("req_why", key_id=house.ids["ann"], lane="pool", backend="desk", decision=decision())])
@@ -232,7 +232,7 @@ async def test_one_request_has_its_reasons_its_money_and_a_way_to_try_again(
 
 
 @pytest.mark.anyio
-async def test_stored_text_is_shown_to_whose_it_is_alone(house: House) -> None:
+async def test_stored_text_is_shown_to_whose_it_is_alone(house: Marketplace) -> None:
     log, store = house.services.request_log, house.services.responses
     log.add_all([entry("req_said", key_id=house.ids["ann"], lane="pool", kind="chat")])
     until(lambda: log.find("req_said"))

@@ -30,15 +30,15 @@ from gateway.console.pages.selling.remote import read_reply
 from gateway.identity.audit import Filter
 from gateway.lanes.preemptible.agent import AgentWord
 from gateway.settings import PaymentsSettings, Settings
-from market.marketplace.marketplace import House
+from market.marketplace.marketplace import Marketplace
 from market.marketplace.periodic import PeriodicTasks
 from market.marketplace.tables import DisputeRow, Maturity
-from market.marketplace.terms import DAY_NS, HouseTerms
+from market.marketplace.terms import DAY_NS, MarketplaceTerms
 from market.network.outbound import OutboundReply
 from market.protocol.channels.terms import ChannelTerms
 from market.protocol.counting.answer import transcript_of
 from market.seller.states import UNREACHED
-from market.settings.marketplace import HouseSettings
+from market.settings.marketplace import MarketplaceSettings
 from market.settings.seller import SellingSettings
 from runtime.data_folder import DataFolder
 from runtime.errors import Overloaded
@@ -73,11 +73,11 @@ def stripe() -> Iterator[StripeServer]:
 
 
 @asynccontextmanager
-async def open_house(folder: Path, stripe: StripeServer, **terms: Any) -> AsyncIterator[Hall]:
+async def open_marketplace(folder: Path, stripe: StripeServer, **terms: Any) -> AsyncIterator[Hall]:
     """A house with a bank: Ann has 10 USD, Sam, whose role is seller, sells as `seller`."""
     settings = Settings(
         data_dir=folder,
-        house=HouseSettings(enabled=True, **{"tick_s": 300} | terms),
+        marketplace=MarketplaceSettings(enabled=True, **{"tick_s": 300} | terms),
         payments=PaymentsSettings(
             secret_key=SecretStr(API_KEY),
             webhook_secrets=(SecretStr(ACCOUNT_SECRET),),
@@ -177,7 +177,7 @@ async def test_listings_and_sales_are_the_agents_own(served: Served) -> None:
 
 
 def test_a_days_sales_mature_together_when_the_house_says_so() -> None:
-    terms, day = HouseTerms(), 20_000
+    terms, day = MarketplaceTerms(), 20_000
     sales = [
         Earned(1, "settle:a:1", "a", day * DAY_NS + 5, 700),
         Earned(2, "settle:a:2", "a", day * DAY_NS + 9, 300),
@@ -191,7 +191,7 @@ def test_a_days_sales_mature_together_when_the_house_says_so() -> None:
 
 
 async def test_a_seller_sees_when_earnings_mature_and_nobody_elses(tmp_path: Path, stripe: StripeServer) -> None:
-    async with open_house(tmp_path, stripe) as hall:
+    async with open_marketplace(tmp_path, stripe) as hall:
         dealing = await traded(hall)
         net_nano = dealing.due_nano - dealing.due_nano * 500 // 10_000
         async with visiting(hall.served, "sam") as sam, visiting(hall.served, "tom") as tom:
@@ -207,16 +207,16 @@ async def test_a_seller_sees_when_earnings_mature_and_nobody_elses(tmp_path: Pat
             assert "The agent" not in now.text, "the machine is its operators'"
             sheet = (await sam.get(f"{SELLING}/earnings/statement.csv")).text.splitlines()
             assert (len(sheet), sheet[1].split(",")[6]) == (2, "maturing")
-            for path in ("/list", "/list/check", "/started", "/house"):
+            for path in ("/list", "/list/check", "/started", "/marketplace"):
                 assert (await sam.get(SELLING + path)).status_code == 403, path
-            for path in ("/pause", "/list/write", "/house/sellers/sam/unbar"):
+            for path in ("/pause", "/list/write", "/marketplace/sellers/sam/unbar"):
                 assert (await sam.post(SELLING + path)).status_code == 403, path
         async with visiting(hall.served, "ann") as ann:
             refused = await ann.get(SELLING)
             assert (refused.status_code, "Only sellers" in refused.text) == (403, True)
 
 
-def held_back_before(house: House) -> None:
+def held_back_before(house: Marketplace) -> None:
     """As if a sale had been freed, and one more had matured that nothing has booked yet."""
     with house.office.write() as session, session.begin():
         terms: dict[str, Any] = {"seller_user_id": "sam", "reserve_bps": 1000, "first_seq": 1, "last_seq": 1}
@@ -227,7 +227,7 @@ def held_back_before(house: House) -> None:
 async def test_nothing_on_its_way_is_left_out_and_of_who_is_barred_all_of_it_waits(
     tmp_path: Path, stripe: StripeServer
 ) -> None:
-    async with open_house(tmp_path, stripe) as hall, visiting(hall.served, "sam") as sam:
+    async with open_marketplace(tmp_path, stripe) as hall, visiting(hall.served, "sam") as sam:
         await hall.house.ask(held_back_before, hall.house)
         page = (await sam.get(f"{SELLING}/earnings")).text
         assert "<td>w</td>" not in page
@@ -240,7 +240,7 @@ async def test_nothing_on_its_way_is_left_out_and_of_who_is_barred_all_of_it_wai
 
 
 async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Path, stripe: StripeServer) -> None:
-    async with open_house(tmp_path, stripe, maturity_days_new=0, reserve_bps=1000) as hall:
+    async with open_marketplace(tmp_path, stripe, maturity_days_new=0, reserve_bps=1000) as hall:
         shop = Shop(hall.served, stripe)
         async with hall.of("ann") as ann:
             await shop.buy(ann, "25.00")
@@ -288,7 +288,7 @@ async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Pa
 
 async def test_a_house_elsewhere_is_asked_with_the_machines_own_key(tmp_path: Path, served: Served) -> None:
     """Where it is away, that is said, and nothing else of the page is lost."""
-    away = '[selling]\nhouse_url = "http://127.0.0.1:9"\nhouse_key = "mr-x"\nallows_loopback = true\n'
+    away = '[selling]\nmarketplace_url = "http://127.0.0.1:9"\nmarketplace_key = "mr-x"\nallows_loopback = true\n'
     with settings_file(served, away):
         async with visiting(served) as owner:
             for path in ("", "/earnings", "/standing"):
@@ -318,15 +318,15 @@ def test_a_house_elsewhere_that_talks_nonsense_is_told_apart(earned: dict[str, A
 
 
 async def test_a_key_that_is_none_is_said_to_be_none(served: Served) -> None:
-    with settings_file(served, '[selling]\nhouse_url = "https://127.0.0.1:9"\nhouse_key = "mr-ü"\n'):
+    with settings_file(served, '[selling]\nmarketplace_url = "https://127.0.0.1:9"\nmarketplace_key = "mr-ü"\n'):
         async with visiting(served) as owner:
             page = await owner.get(f"{SELLING}/standing")
-            assert (page.status_code, "selling.house_key is invalid" in page.text) == (200, True)
+            assert (page.status_code, "selling.marketplace_key is invalid" in page.text) == (200, True)
             assert "mr-ü" not in page.text
 
 
 async def test_a_payout_that_nobody_knows_of_is_asked_for_under_the_same_name(served: Served) -> None:
-    away = '[selling]\nhouse_url = "http://127.0.0.1:9"\nhouse_key = "mr-x"\nallows_loopback = true\n'
+    away = '[selling]\nmarketplace_url = "http://127.0.0.1:9"\nmarketplace_key = "mr-x"\nallows_loopback = true\n'
     once = uuid.uuid4().hex
     with settings_file(served, away):
         async with visiting(served) as owner:
@@ -357,15 +357,16 @@ async def listening(hall: Hall) -> AsyncIterator[str]:
 async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
     tmp_path: Path, served: Served, stripe: StripeServer
 ) -> None:
-    async with open_house(tmp_path, stripe, maturity_days_new=0, fee_bps=1000) as hall, listening(hall) as url:
+    async with (
+        open_marketplace(tmp_path, stripe, maturity_days_new=0, fee_bps=1000) as hall,
+        listening(hall) as url,
+    ):
         shop = Shop(hall.served, stripe)
         async with hall.of("ann") as ann:
             await shop.buy(ann, "25.00")
         await traded(hall)
         await asyncio.to_thread(PeriodicTasks(hall.house, 1.0).look)
-        text = (
-            f'[selling]\nhouse_url = "{url}"\nhouse_key = "{hall.served.key_of("sam")}"\nallows_loopback = true\n'
-        )
+        text = f'[selling]\nmarketplace_url = "{url}"\nmarketplace_key = "{hall.served.key_of("sam")}"\nallows_loopback = true\n'
         with settings_file(served, text):
             async with visiting(served) as owner:
                 page = await owner.get(f"{SELLING}/earnings")
@@ -401,7 +402,7 @@ async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
 # ---------------------------------------------------------------- disputes and the house
 
 
-def overdue(house: House, dispute_id: str) -> None:
+def overdue(house: Marketplace, dispute_id: str) -> None:
     """As after a day in which the tokenizer could not be had."""
     with house.office.write() as session, session.begin():
         row = session.get_one(DisputeRow, dispute_id)
@@ -409,7 +410,7 @@ def overdue(house: House, dispute_id: str) -> None:
 
 
 async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, stripe: StripeServer) -> None:
-    async with open_house(tmp_path, stripe) as hall:
+    async with open_marketplace(tmp_path, stripe) as hall:
         pinned = make_tokenizer(tmp_path)
         sha256, words = pinned.sha256.lower(), "the mill grinds what the race brings " * 100
         hall.house.counters.folder.mkdir(parents=True, exist_ok=True)
@@ -436,15 +437,15 @@ async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, str
             assert opened.status_code == 303, opened.text
             assert "answer until" in (await sam.get(f"{SELLING}/standing")).text
             async with visiting(hall.served) as owner:
-                open_ = await owner.get(f"{SELLING}/house")
+                open_ = await owner.get(f"{SELLING}/marketplace")
                 assert "decided by rule" in open_.text
                 row = hall.house.disputes.of("sam", allocation.digest)[0][1]
                 assert row
-                early = await owner.post(f"{SELLING}/house/disputes/{row.id}/decide")
+                early = await owner.post(f"{SELLING}/marketplace/disputes/{row.id}/decide")
                 assert early.status_code == 404, "no operator cuts short the other side's time"
                 await hall.house.ask(overdue, hall.house, row.id)
-                assert "postponed" in (await owner.get(f"{SELLING}/house")).text
-                done = await owner.post(f"{SELLING}/house/disputes/{row.id}/decide")
+                assert "postponed" in (await owner.get(f"{SELLING}/marketplace")).text
+                done = await owner.post(f"{SELLING}/marketplace/disputes/{row.id}/decide")
                 assert done.status_code == 303, done.text
             row = hall.house.disputes.of("sam", allocation.digest)[0][1]
             assert row
@@ -455,31 +456,31 @@ async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, str
 
 
 async def test_operators_bar_sellers_and_give_back_what_fraud_earned(tmp_path: Path, stripe: StripeServer) -> None:
-    async with open_house(tmp_path, stripe) as hall, visiting(hall.served) as owner:
+    async with open_marketplace(tmp_path, stripe) as hall, visiting(hall.served) as owner:
         await traded(hall)
-        page = await owner.get(f"{SELLING}/house")
+        page = await owner.get(f"{SELLING}/marketplace")
         for part in ("sam", "ann", "$2.00", "needs 19 more requests"):
             assert part in page.text, part
-        nameless = await owner.post(f"{SELLING}/house/sellers/sam/bar", why="")
+        nameless = await owner.post(f"{SELLING}/marketplace/sellers/sam/bar", why="")
         assert (nameless.status_code, "Enter a value" in nameless.text) == (400, True)
-        assert (await owner.post(f"{SELLING}/house/sellers/ann/bar", why="odd")).status_code == 400
-        assert (await owner.post(f"{SELLING}/house/sellers/sam/bar", why="odd answers")).status_code == 303
+        assert (await owner.post(f"{SELLING}/marketplace/sellers/ann/bar", why="odd")).status_code == 400
+        assert (await owner.post(f"{SELLING}/marketplace/sellers/sam/bar", why="odd answers")).status_code == 303
         assert await hall.house.ask(hall.house.sellers.suspended_reason, "sam") == "odd answers"
         async with visiting(hall.served, "sam") as sam:
             told = await sam.get(f"{SELLING}/earnings")
             assert "You are suspended: odd answers" in told.text
             assert "on hold: you are suspended" in told.text
-        await owner.post(f"{SELLING}/house/sellers/sam/unbar")
+        await owner.post(f"{SELLING}/marketplace/sellers/sam/unbar")
         assert await hall.house.ask(hall.house.sellers.suspended_reason, "sam") is None
-        other = await owner.post(f"{SELLING}/house/sellers/sam/forfeit", why="another model", name="sum")
+        other = await owner.post(f"{SELLING}/marketplace/sellers/sam/forfeit", why="another model", name="sum")
         assert (other.status_code, "not match the seller" in other.text) == (400, True)
         standing = await hall.standing()
         assert standing["seller:sam:maturing"] > 0
-        done = await owner.post(f"{SELLING}/house/sellers/sam/forfeit", why="another model", name="sam")
+        done = await owner.post(f"{SELLING}/marketplace/sellers/sam/forfeit", why="another model", name="sam")
         assert done.status_code == 303, done.text
         standing = await hall.standing()
         assert (standing["seller:sam:maturing"], standing["user:ann:paid"]) == (0, 10 * USD)
-        assert "forfeited" in (await owner.get(f"{SELLING}/house")).text
+        assert "forfeited" in (await owner.get(f"{SELLING}/marketplace")).text
         assert audited(hall, "market.forfeit") == ["person:sam"]
         await hall.check()
 
@@ -488,25 +489,25 @@ async def test_the_houses_sums_are_of_all_sellers(
     tmp_path: Path, stripe: StripeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sellers_here, "SHOWN_MAX", 1)
-    async with open_house(tmp_path, stripe) as hall, visiting(hall.served) as owner:
+    async with open_marketplace(tmp_path, stripe) as hall, visiting(hall.served) as owner:
         dealing = await traded(hall)
         assert (await hall.register("tom", "other")).status_code == 200
-        page = (await owner.get(f"{SELLING}/house")).text
+        page = (await owner.get(f"{SELLING}/marketplace")).text
         assert "Suspend tom?" in page
         assert "Suspend sam?" not in page
         assert "the newest 1 of 2 sellers" in page
         assert usd(dealing.due_nano - dealing.due_nano * 500 // 10_000) in page, "what sam has earned counts"
-        assert "Suspend sam?" in (await owner.get(f"{SELLING}/house", seller="sam")).text
+        assert "Suspend sam?" in (await owner.get(f"{SELLING}/marketplace", seller="sam")).text
 
 
 async def test_a_key_that_may_not_administer_looks_and_changes_nothing(
     tmp_path: Path, stripe: StripeServer
 ) -> None:
-    async with open_house(tmp_path, stripe) as hall:
+    async with open_marketplace(tmp_path, stripe) as hall:
         weak = hall.served.services.keys.issue("app", ("cluster",), user_id="owner").token
         async with visiting(hall.served, "owner", token=weak) as visit:
-            assert "no admin access" in (await visit.get(f"{SELLING}/house")).text
-            for path in ("pause", "list/write", "house/sellers/sam/bar"):
+            assert "no admin access" in (await visit.get(f"{SELLING}/marketplace")).text
+            for path in ("pause", "list/write", "marketplace/sellers/sam/bar"):
                 assert (await visit.post(f"{SELLING}/{path}", why="x")).status_code == 403
         assert hall.served.services.pauses.now == ()
 
@@ -522,7 +523,7 @@ def news_of(text: str) -> list[str]:
 async def test_a_seller_is_told_of_the_first_sale_and_nobody_else(
     tmp_path: Path, stripe: StripeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_house(tmp_path, stripe) as hall:
+    async with open_marketplace(tmp_path, stripe) as hall:
         async with visiting(hall.served, "sam") as sam, visiting(hall.served, "tom") as tom:
             async with watching(hall.served, sam, path=f"{SELLING}/live") as his:
                 await his.until("selling-trades")
@@ -530,7 +531,7 @@ async def test_a_seller_is_told_of_the_first_sale_and_nobody_else(
                 await his.until("Your first sale on this marketplace")
             async with watching(hall.served, sam, path="/console/overview/live") as again:
                 await again.until("Your first sale")
-                assert set(news_of(again.text)) == {"house sam"}, "the same, for browsers to know"
+                assert set(news_of(again.text)) == {"marketplace sam"}, "the same, for browsers to know"
             async with watching(hall.served, tom, path=f"{SELLING}/live") as toms:
                 await toms.until("selling-trades")
                 assert not news_of(toms.text)

@@ -29,10 +29,10 @@ from tests.market.parties import id_of, key_of
 pytestmark = pytest.mark.browser
 
 SELLING = "/console/selling"
-HOUSE = {
-    "HOUSE__ENABLED": "true",
-    "HOUSE__TICK_S": "1",
-    "HOUSE__ALLOWS_LOOPBACK": "true",
+MARKETPLACE = {
+    "MARKETPLACE__ENABLED": "true",
+    "MARKETPLACE__TICK_S": "1",
+    "MARKETPLACE__ALLOWS_LOOPBACK": "true",
 }
 # What nobody who sells to others would set: buyers, house and agent are all on this machine.
 _FILE = "# kept\n[selling]\nallows_loopback = true\n"
@@ -43,7 +43,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A house whose own machines have answered a few streamed requests."""
     folder = tmp_path_factory.mktemp("selling")
     (folder / "millrace.toml").write_text(_FILE)
-    with running_gateway(folder, settings=HOUSE) as running:
+    with running_gateway(folder, settings=MARKETPLACE) as running:
         for _ in range(3):
             chunks = running.openai().chat.completions.create(
                 model=DEMO_MODEL.name,
@@ -98,7 +98,7 @@ def trade(gateway: Gateway) -> Trade:
         return {"authorization": f"Bearer {key}"}
 
     ann, sam = person("ann", "member", ["market"]), person("sam", "seller", ["cluster"])
-    house = httpx.get(f"{gateway.root}/market/v1/house", timeout=60, trust_env=False).json()["identity"]
+    house = httpx.get(f"{gateway.root}/market/v1/marketplace", timeout=60, trust_env=False).json()["identity"]
     signer = key_of("seller")
     proof = signer.sign(proof_message(house, "sam")).hex()
     named = {"identity": id_of("seller"), "key": signer.public_key.hex()}
@@ -210,7 +210,7 @@ def test_every_page_in_every_look(page: Page, gateway: Gateway, trade: Trade) ->
     for path, shown in (
         ("earnings", "Payments are not set up"),
         ("standing", "No audit proves that a model is the one"),
-        ("house", "decides by rule"),
+        ("marketplace", "decides by rule"),
     ):
         page.goto(f"{gateway.root}{SELLING}/{path}")
         expect(page.get_by_text(shown).first).to_be_visible()

@@ -34,14 +34,14 @@ GIVEN = {
     "prompt": "0.05",
     "completion": "0.20",
     "tunnel": "none",
-    "house_url": "https://house.example",
+    "marketplace_url": "https://market.example",
     "country_code": "DE",
 }
 
 
 async def test_the_wizard_writes_what_the_agent_reads_and_leaves_the_rest_alone(served: Served) -> None:
     folder: Path = served.services.settings.data_dir
-    mine = '# my own words\n[costs]\nwatts = 90 # measured\n\n[selling]\nregion = "north"\nhouse_key = "mr-old"\n'
+    mine = '# my own words\n[costs]\nwatts = 90 # measured\n\n[selling]\nregion = "north"\nmarketplace_key = "mr-old"\n'
     mine += "[[selling.models]]\nmodel = 'other'\nprompt_usd_per_mtok = '1.00'\ncompletion_usd_per_mtok = '2.00'\n"
     mine += "\n[log]\nlevel = 'info'\n"
     server = servers.ollama()
@@ -57,7 +57,7 @@ async def test_the_wizard_writes_what_the_agent_reads_and_leaves_the_rest_alone(
             assert "$0.1900" not in checked.text
             assert "$0.19" in checked.text, "the seller's share of 0.20 with the usual fee"
             assert file.read_text() == mine, "looking writes nothing"
-            done = await owner.post(f"{SELLING}/list/write", **GIVEN, house_key="mr-new")
+            done = await owner.post(f"{SELLING}/list/write", **GIVEN, marketplace_key="mr-new")
             assert (done.status_code, done.headers["location"]) == (303, f"{SELLING}/started"), done.text
             started = await owner.get(f"{SELLING}/started")
             assert f"millrace sell --data-dir {folder}" in started.text
@@ -77,8 +77,8 @@ async def test_the_wizard_writes_what_the_agent_reads_and_leaves_the_rest_alone(
         )
         assert (settings.queue_empty_minutes, settings.on_battery, settings.tunnel) == (10, False, "none")
         assert settings.hours[0].days == (5, 6)
-        assert settings.house_key is not None
-        assert settings.house_key.get_secret_value() == "mr-new"
+        assert settings.marketplace_key is not None
+        assert settings.marketplace_key.get_secret_value() == "mr-new"
         entries = served.services.directory.audit.entries(Filter(action="selling.list"))
         assert [entry.target for entry in entries] == ["model:qwen3:8b"]
         async with visiting(served) as owner:
@@ -112,7 +112,7 @@ async def test_a_wrong_answer_is_said_at_its_step_and_nothing_typed_is_lost(serv
             ({"prompt": "0,05"}, "prompt", "Price"),
             ({"completion": "-1"}, "completion", "Price"),
             ({"country_code": "Germany"}, "country_code", "Connection and marketplace"),
-            ({"house_url": "house.example/path"}, "house_url", "Connection and marketplace"),
+            ({"marketplace_url": "house.example/path"}, "marketplace_url", "Connection and marketplace"),
             ({"tunnel": "named"}, "tunnel", "Connection and marketplace"),
         ):
             for answer in (
@@ -140,7 +140,9 @@ def test_a_section_that_cannot_be_told_from_the_rest_is_not_written() -> None:
     text = with_section("[log]\nlevel='info'", section)
     assert tomllib.loads(text) == {"log": {"level": "info"}, "selling": section}
     assert with_section(text, section) == text, "written again it is the same"
-    assert "mr-" not in as_toml({"house_key": "mr-1", "house-key": "mr-2"}, is_masked=True), "nor one misspelt"
+    assert "mr-" not in as_toml({"marketplace_key": "mr-1", "marketplace-key": "mr-2"}, is_masked=True), (
+        "nor one misspelt"
+    )
     for awkward in ("selling = { tunnel = 'quick' }\n", 'selling.tunnel = "quick"\n'):
         with pytest.raises(Conflict, match="Copy the section shown here into the file yourself"):
             with_section(awkward, section)
@@ -191,13 +193,13 @@ async def test_a_file_that_is_odd_or_cannot_be_replaced_is_no_mistake_of_ours(se
 
 
 async def test_the_key_of_one_house_is_never_sent_to_another(served: Served) -> None:
-    text = '[selling]\nhouse_url = "https://old.example"\nhouse_key = "mr-old"\n'
+    text = '[selling]\nmarketplace_url = "https://old.example"\nmarketplace_key = "mr-old"\n'
     async with visiting(served) as owner:
         for url, key in (("https://old.example", "mr-old"), ("https://new.example", None)):
             with settings_file(served, text) as file:
-                done = await owner.post(f"{SELLING}/list/write", **GIVEN | {"house_url": url})
+                done = await owner.post(f"{SELLING}/list/write", **GIVEN | {"marketplace_url": url})
                 assert done.status_code == 303, done.text
-                assert tomllib.loads(file.read_text())["selling"].get("house_key") == key
+                assert tomllib.loads(file.read_text())["selling"].get("marketplace_key") == key
 
 
 def test_a_price_is_suggested_below_the_cloud_and_above_the_power() -> None:

@@ -18,7 +18,7 @@ from gateway.dialects.routes import ROUTES
 from gateway.services import Services
 from gateway.settings import Settings
 from gateway.web import make_web
-from market.settings.marketplace import HouseSettings
+from market.settings.marketplace import MarketplaceSettings
 from tests.databases import prepared
 from tests.gateway.api.conftest import Served
 
@@ -34,7 +34,7 @@ _HOT = {route.path for route in ROUTES}
 
 @asynccontextmanager
 async def house_in(tmp_path: Path) -> AsyncIterator[Served]:
-    settings = Settings(data_dir=tmp_path, house=HouseSettings(enabled=True))
+    settings = Settings(data_dir=tmp_path, marketplace=MarketplaceSettings(enabled=True))
     async with open_services(settings, prepared(tmp_path)) as services:
         yield Served(services, make_web(services, Target("127.0.0.1", 1)))
 

@@ -31,7 +31,7 @@ class Outside:
     def settings(self) -> dict[str, str]:
         return {
             "POOL__BACKENDS": json.dumps([{"name": "desk", "base_url": self.base_url, "kind": "ollama"}]),
-            "HOUSE__ENABLED": "true",
+            "MARKETPLACE__ENABLED": "true",
             "PAYMENTS__SECRET_KEY": API_KEY,
             "PAYMENTS__WEBHOOK_SECRETS": json.dumps([ACCOUNT_SECRET]),
             "PAYMENTS__BASE_URL": self.stripe.url,

@@ -92,12 +92,12 @@ def test_credits_are_bought_once_and_earnings_looked_at(gateway: Gateway) -> Non
 def test_earnings_at_somebody_elses_house_are_asked_for_there(
     gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MILLRACE_SELLING__HOUSE_URL", gateway.root)
-    monkeypatch.setenv("MILLRACE_SELLING__HOUSE_KEY", gateway.api_key)
+    monkeypatch.setenv("MILLRACE_SELLING__MARKETPLACE_URL", gateway.root)
+    monkeypatch.setenv("MILLRACE_SELLING__MARKETPLACE_KEY", gateway.api_key)
     assert data(millrace(tmp_path, "earnings", "--json"))["account"] == "owner"
-    monkeypatch.setenv("MILLRACE_SELLING__HOUSE_KEY", "mr-wrong")
+    monkeypatch.setenv("MILLRACE_SELLING__MARKETPLACE_KEY", "mr-wrong")
     assert millrace(tmp_path, "earnings").exit_code == output.REFUSED
-    monkeypatch.setenv("MILLRACE_SELLING__HOUSE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("MILLRACE_SELLING__MARKETPLACE_URL", "http://127.0.0.1:9")
     assert millrace(tmp_path, "payout").exit_code == output.UNREACHABLE
 
 

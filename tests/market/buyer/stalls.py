@@ -186,8 +186,8 @@ async def stalls(folder: Path, *manners: dict[str, Any], **orders: Any) -> Async
         house.records = [seller.listed() for seller in sellers]
         given: dict[str, Any] = {
             "buy_for": ("public",),
-            "house_url": house.url,
-            "house_key": KEY,
+            "marketplace_url": house.url,
+            "marketplace_key": KEY,
             "allows_loopback": True,
             "bounds": BuyerLimits(first_byte_s=10, silence_s=3),
         }

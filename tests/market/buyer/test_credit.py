@@ -117,7 +117,7 @@ async def test_a_number_is_used_once_whatever_happens(tmp_path: Path) -> None:
 
 async def check_next_life(folder: Path, market: Stalls, channel: str) -> None:
     (seller,) = market.sellers
-    given: dict[str, Any] = {"house_url": market.house.url, "house_key": KEY, "allows_loopback": True}
+    given: dict[str, Any] = {"marketplace_url": market.house.url, "marketplace_key": KEY, "allows_loopback": True}
     orders = Orders("", str(folder / "market"), ("public",), **given, bounds=BuyerLimits(first_byte_s=2))
     async with opened(orders) as app:
         learn(app, market.house.records)
@@ -143,7 +143,7 @@ async def test_another_house_under_the_same_address_is_not_believed(tmp_path: Pa
         (seller,) = market.sellers
         await market.ask(seller)
         market.house.name = "other house"
-        house = market.app.buyer._credit._house
+        house = market.app.buyer._credit._marketplace
         assert house
         with pytest.raises(Exception, match="another identity than before"):
             await house.meet()

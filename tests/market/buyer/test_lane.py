@@ -126,8 +126,8 @@ async def fair(
         know(tmp_path / "gateway" / "market", [first.listed(), *cheaper])
         settings = MarketSettings(
             buy_for=("public",),
-            house_url=house.url,
-            house_key=KEY,
+            marketplace_url=house.url,
+            marketplace_key=KEY,
             allows_loopback=True,
             silence_s=1,
             audit_pause_s=audit_pause_s,

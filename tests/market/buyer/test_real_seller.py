@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 async def test_they_agree_to_the_nano(tmp_path: Path) -> None:
     async with open_shop(tmp_path / "seller") as shop, clearing() as house:
         record = await shop.listed()
-        given: dict[str, Any] = {"house_url": house.url, "house_key": KEY, "allows_loopback": True}
+        given: dict[str, Any] = {"marketplace_url": house.url, "marketplace_key": KEY, "allows_loopback": True}
         orders = Orders(
             "",
             str(tmp_path / "buyer"),

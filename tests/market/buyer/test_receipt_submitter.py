@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 def submitting(market: Stalls) -> ReceiptSubmitter:
     """In the place of the process's own, which does it when it likes."""
     next(task for task in asyncio.all_tasks() if task.get_name() == "submitting").cancel()
-    house = market.app.buyer._credit._house
+    house = market.app.buyer._credit._marketplace
     assert house
     return ReceiptSubmitter(house, market.app.buyer._means.store)
 
@@ -77,7 +77,11 @@ async def test_a_house_that_was_away_is_told_later_and_by_our_next_life(tmp_path
         now_s += AWAY_S_MAX
         await telling.submit()
         await market.ask(seller)
-        given: dict[str, Any] = {"house_url": market.house.url, "house_key": KEY, "allows_loopback": True}
+        given: dict[str, Any] = {
+            "marketplace_url": market.house.url,
+            "marketplace_key": KEY,
+            "allows_loopback": True,
+        }
         async with opened(Orders("", str(tmp_path / "market"), ("public",), **given, bounds=BuyerLimits())):
             pass
         told = [known_to(market.house, [each]).values() for each in market.house.settled]

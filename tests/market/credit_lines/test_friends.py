@@ -109,7 +109,7 @@ async def test_friends_trade_without_a_house(tmp_path: Path) -> None:
 
 
 async def test_a_seller_holds_to_the_line_whatever_is_promised(tmp_path: Path) -> None:
-    async with open_shop(tmp_path, house_url=None) as shop:
+    async with open_shop(tmp_path, marketplace_url=None) as shop:
         buyer, own = await shop.buyer(), shop.agent.own
         order_nano = cost_nano(buyer.listing.pricing, COUNTING.prompt_tokens(asking()), 0, 600)
         first, second = sorted((id_of("buyer"), own.id))

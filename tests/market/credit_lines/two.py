@@ -114,7 +114,7 @@ async def two(folder: Path) -> AsyncIterator[tuple[Side, Side]]:
             CliRunner().invoke(millrace, ["identity", "create", "--data-dir", str(folder / "ann")]).exit_code == 0
         )
         for name in ("ann", "bob"):
-            shop = await stack.enter_async_context(open_shop(folder / name, house_url=None))
+            shop = await stack.enter_async_context(open_shop(folder / name, marketplace_url=None))
             await shop.listed()
             sides.append(Side(folder / name, shop))
         yield sides[0], sides[1]

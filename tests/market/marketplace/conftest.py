@@ -15,10 +15,10 @@ from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.identity.key_rows import KeyTerms
 from gateway.settings import DatabaseSettings, Settings
-from market.marketplace.marketplace import House
+from market.marketplace.marketplace import Marketplace
 from market.marketplace.sellers import proof_message
 from market.protocol.records.envelope import Record, open_record
-from market.settings.marketplace import HouseSettings
+from market.settings.marketplace import MarketplaceSettings
 from tests.databases import Kind, prepared
 from tests.gateway.api.conftest import Served
 from tests.market.parties import id_of, key_of
@@ -33,8 +33,8 @@ class Hall:
     served: Served
 
     @property
-    def house(self) -> House:
-        house = self.served.services.house
+    def house(self) -> Marketplace:
+        house = self.served.services.marketplace
         assert house
         return house
 
@@ -108,7 +108,7 @@ async def open_hall(folder: Path, dsn: str | None = None, **terms: Any) -> Async
     settings = Settings(
         data_dir=folder,
         database=DatabaseSettings(dsn=dsn),
-        house=HouseSettings(enabled=True, **{"tick_s": 300} | terms),
+        marketplace=MarketplaceSettings(enabled=True, **{"tick_s": 300} | terms),
     )
     async with open_services(settings, prepared(folder)) as services:
         hall = Hall(Served(services, create_app(services, Target("127.0.0.1", 1))))

@@ -18,7 +18,7 @@ from runtime.errors import ServiceError
 from tests.market.parties import id_of
 
 PATIENCE_S = 60.0
-HOUSE = id_of("house")
+MARKETPLACE = id_of("house")
 BOUNDS = RelayBounds(poll_s=5.0, first_part_s=2.0, gap_s=2.0, slow_reader_s=2.0)
 
 
@@ -35,7 +35,7 @@ class RelayingHouse:
 @asynccontextmanager
 async def relaying(seller: str, bounds: RelayBounds = BOUNDS) -> AsyncIterator[RelayingHouse]:
     relay = Relay(
-        HOUSE,
+        MARKETPLACE,
         Identities().standing,
         lambda identity: identity == seller,
         lambda _: ("buyer:ann", "seller:sam"),

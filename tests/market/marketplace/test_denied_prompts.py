@@ -15,7 +15,7 @@ from market.protocol.channels.terms import read_allocation
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import Record, open_record
 from market.seller.denied_prompts import DeniedPrompts
-from market.seller.house import LanesTold, SellerHouseClient
+from market.seller.marketplace_client import LanesTold, SellerMarketplaceClient
 from market.seller.proofs import Proofs
 from tests.market.marketplace.conftest import USD, Hall, open_hall, post
 from tests.market.marketplace.relays import served
@@ -77,7 +77,10 @@ async def opened(folder: Path) -> AsyncIterator[Market]:
         await hall.credit("ann", 10 * USD)
         await hall.credit("sam", USD)
         key = hall.served.key_of("sam")
-        async with staged() as stage, shop_beside(stage, folder / "seller", house_url=url, house_key=key) as shop:
+        async with (
+            staged() as stage,
+            shop_beside(stage, folder / "seller", marketplace_url=url, marketplace_key=key) as shop,
+        ):
             await until(lambda: shop.agent.own.id in hall.house.sellers.identities_of("sam"))
             buyer = await shop.buyer()
             async with hall.buying("ann") as ann:
@@ -103,16 +106,16 @@ async def market(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mark
 async def test_who_denies_its_prompt_pays_it_by_the_canonical_count(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hall, disputing, lanes = market.hall, market.disputing, SellerHouseClient.lanes
+    hall, disputing, lanes = market.hall, market.disputing, SellerMarketplaceClient.lanes
     purchase, before = await market.served(0), await hall.standing()
 
-    async def lying(house: SellerHouseClient, allocation: str) -> LanesTold:
+    async def lying(house: SellerMarketplaceClient, allocation: str) -> LanesTold:
         told = await lanes(house, allocation)
         return replace(told, lanes=[replace(each, standing="disputed") for each in told.lanes])
 
     # A house that would like to read a prompt needs the buyer's own signature under a denial.
     with monkeypatch.context() as patched:
-        patched.setattr(SellerHouseClient, "lanes", lying)
+        patched.setattr(SellerMarketplaceClient, "lanes", lying)
         await disputing.look()
     assert ((await market.lane(0))["standing"], (await market.lane(0))["dispute"]) == ("claimed", None)
 

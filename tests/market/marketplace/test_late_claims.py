@@ -13,7 +13,7 @@ from accounting.metering.delivered import Delivered
 from accounting.metering.tokenizers import load_counter
 from market.buyer.channels import pack_records
 from market.buyer.dispute_responder import DisputeResponder
-from market.buyer.house import BuyerHouseClient
+from market.buyer.marketplace_client import BuyerMarketplaceClient
 from market.buyer.store import BegunJob, BuyingStore, EndedJob
 from market.network.outbound import Outbound
 from market.network.record_keeper import RecordKeeper
@@ -77,7 +77,7 @@ async def test_a_made_up_text_about_an_earlier_request_gains_nothing(hall: Hall,
 
     async with served(hall.served.app) as url, Outbound(allows_loopback=True, named=[url]) as outbound:
         keeper = RecordKeeper(tmp_path / "known.db", lambda: 0)
-        house = BuyerHouseClient(url, hall.served.key_of("ann"), "", outbound, store, keeper)
+        house = BuyerMarketplaceClient(url, hall.served.key_of("ann"), "", outbound, store, keeper)
         disputing = DisputeResponder(house, store, lambda: time.time_ns() // 10**6)
         for records in ([promise, own], [next_promise, next_own], [promise, lie]):
             assert (await hall.settle(allocation, records)).status_code == 200

@@ -23,7 +23,7 @@ from market.protocol.channels.terms import Allocation, ChannelTerms
 from market.protocol.records.amounts import Amount
 from market.seller.pull import Pull, PullPace
 from runtime.errors import Overloaded, QueueFull, ServiceError
-from tests.market.marketplace.relays import BOUNDS, HOUSE, PATIENCE_S, relaying, served
+from tests.market.marketplace.relays import BOUNDS, MARKETPLACE, PATIENCE_S, relaying, served
 from tests.market.parties import id_of, key_of, said
 from tests.market.trade import DIGEST, PRICES
 
@@ -51,22 +51,22 @@ class Place:
     """A house, a seller behind it, and a stranger's HTTP."""
 
     relay: Relay
-    house_url: str
+    marketplace_url: str
     outbound: Outbound
     agents_url: str
     asked: list[str] = field(default_factory=list)
 
     def url(self, path: str, seller: str = SELLER) -> str:
-        return f"{self.house_url}/market/v1/relay/{seller}{path}"
+        return f"{self.marketplace_url}/market/v1/relay/{seller}{path}"
 
     def pull(self, name: str = "seller") -> Pull:
         return Pull(
-            self.house_url,
+            self.marketplace_url,
             id_of("seller"),
             key_of(name),
             self.outbound,
             self.agents_url,
-            lambda: HOUSE,
+            lambda: MARKETPLACE,
             pace=QUICK,
         )
 
@@ -216,7 +216,7 @@ async def test_what_the_house_does_not_stand_behind_is_not_carried() -> None:
 
 async def test_work_is_given_to_nobody_but_the_seller() -> None:
     async with place(echo) as at:
-        jobs = f"{at.house_url}/market/v1/jobs"
+        jobs = f"{at.marketplace_url}/market/v1/jobs"
         for headers in ({}, {"authorization": "Bearer wrong"}):
             assert (await at.outbound.ask(f"{jobs}/poll", b"", headers=headers)).status == 401
         thief = asyncio.create_task(at.pull("thief").run())
@@ -228,7 +228,9 @@ async def test_work_is_given_to_nobody_but_the_seller() -> None:
         nonce = msgspec.json.decode(
             (await _say(at, f"{jobs}/nonce", {"identity": SELLER})).body, type=dict[str, str]
         )["nonce"]
-        signature = key_of("seller").sign(b"millrace relay\n" + bytes.fromhex(HOUSE) + bytes.fromhex(nonce)).hex()
+        signature = (
+            key_of("seller").sign(b"millrace relay\n" + bytes.fromhex(MARKETPLACE) + bytes.fromhex(nonce)).hex()
+        )
         proof = {
             "identity": SELLER,
             "key": key_of("seller").public_key.hex(),
@@ -341,7 +343,9 @@ async def test_a_poor_line_neither_unlists_nor_costs_sessions() -> None:
     line = _Line()
     async with place(echo) as at, line:
         line.lost = QUICK.failures_max - 1
-        pull = Pull(at.house_url, SELLER, key_of("seller"), line, at.agents_url, lambda: HOUSE, pace=QUICK)
+        pull = Pull(
+            at.marketplace_url, SELLER, key_of("seller"), line, at.agents_url, lambda: MARKETPLACE, pace=QUICK
+        )
         seen: list[bool] = []
 
         async def look() -> None:
@@ -363,7 +367,7 @@ async def test_a_house_that_answers_at_once_is_not_asked_all_the_time() -> None:
         line.idle = True
         pace = replace(QUICK, poll_s_min=3600.0)
         async with pulling(
-            Pull(at.house_url, SELLER, key_of("seller"), line, at.agents_url, lambda: HOUSE, pace=pace)
+            Pull(at.marketplace_url, SELLER, key_of("seller"), line, at.agents_url, lambda: MARKETPLACE, pace=pace)
         ):
             for _ in range(20):
                 await asyncio.sleep(0.01)
@@ -388,7 +392,7 @@ async def test_an_answer_goes_on_with_another_session() -> None:
             assert await anext(answer.events) == b"one"
             for _ in range(SESSIONS_PER_SELLER_MAX):
                 nonce = at.relay.sessions.nonce(SELLER)
-                said = b"millrace relay\n" + bytes.fromhex(HOUSE) + bytes.fromhex(nonce)
+                said = b"millrace relay\n" + bytes.fromhex(MARKETPLACE) + bytes.fromhex(nonce)
                 key = key_of("seller")
                 at.relay.sessions.open(SELLER, key.public_key.hex(), nonce, key.sign(said).hex())
             released.set()
@@ -402,12 +406,18 @@ async def test_only_the_house_that_is_known_gets_a_signature() -> None:
         line = _Line()
         async with place(echo) as at, line:
             pull = Pull(
-                at.house_url, SELLER, key_of("seller"), line, at.agents_url, lambda: known.get("house"), pace=QUICK
+                at.marketplace_url,
+                SELLER,
+                key_of("seller"),
+                line,
+                at.agents_url,
+                lambda: known.get("house"),
+                pace=QUICK,
             )
             trying = asyncio.create_task(pull.run())
             async with asyncio.timeout(PATIENCE_S):
                 async for reach in pull.reaches.changes():
-                    if "house" in reach.why and "asked" not in reach.why:
+                    if "marketplace" in reach.why and "asked" not in reach.why:
                         break
             trying.cancel()
             await asyncio.wait({trying})

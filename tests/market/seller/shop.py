@@ -80,7 +80,7 @@ async def shop_beside(
 ) -> AsyncIterator[Shop]:
     given = {
         "models": (SOLD,),
-        "house_url": stage.url,
+        "marketplace_url": stage.url,
         "allows_loopback": True,
         "tunnel": "loopback",
         "submit_s": 3600,
@@ -96,8 +96,8 @@ async def shop_beside(
             agent.address.put(endpoint)
             working = asyncio.create_task(agent.run())
             try:
-                if agent.submitting.house and stage.house_is_up:
-                    house = agent.submitting.house
+                if agent.submitting.marketplace and stage.house_is_up:
+                    house = agent.submitting.marketplace
                     await until(lambda: house.identity)
                 yield Shop(agent, stage, endpoint)
             finally:

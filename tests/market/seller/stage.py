@@ -49,7 +49,7 @@ class Stage:
     has_guests: bool = True
     is_away: bool = False
     house_is_up: bool = True
-    house_id: str = "house"
+    marketplace_id: str = "house"
     house_says: str | None = None
     """In place of whatever it should say of itself and of accounts."""
     settling: list[int] = field(default_factory=list)
@@ -72,8 +72,8 @@ class Stage:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def house_identity(self) -> str:
-        return id_of(self.house_id)
+    def marketplace_identity(self) -> str:
+        return id_of(self.marketplace_id)
 
     async def idle(self, request: web.Request) -> web.Response:
         self.state = request.query["state"]
@@ -145,7 +145,7 @@ class Stage:
         if self.house_says is not None:
             return web.Response(text=self.house_says)
         return web.json_response(
-            {"identity": self.house_identity, "statements": [], "ledger_checkpoint": f"7:{'b' * 64}"}
+            {"identity": self.marketplace_identity, "statements": [], "ledger_checkpoint": f"7:{'b' * 64}"}
         )
 
     async def me(self, request: web.Request) -> web.Response:
@@ -175,7 +175,7 @@ async def staged() -> AsyncIterator[Stage]:
     app.router.add_post("/admin/market/sales", stage.sale)
     app.router.add_post("/v1/chat/completions", stage.chat)
     app.router.add_post("/v1/completions", stage.chat)
-    app.router.add_get("/market/v1/house", stage.house)
+    app.router.add_get("/market/v1/marketplace", stage.house)
     app.router.add_get("/market/v1/sellers/me", stage.me)
     app.router.add_post("/market/v1/sellers", stage.register)
     app.router.add_post("/market/v1/settlements", stage.settle)

@@ -143,7 +143,7 @@ async def test_draining_lets_answers_end_or_cuts_them_at_a_block(tmp_path: Path)
         assert purchase.cut
         assert purchase.cut.code == "preempted"
         assert purchase.has_ended
-        # House and books have heard of it before the process ends.
+        # Marketplace and books have heard of it before the process ends.
         assert [json.loads(each["records"][0])["kind"] for each in shop.stage.settlements]
         assert len(shop.stage.sales) == 1
         assert COUNTING.delivered(purchase.answer.choices()).completion_tokens == purchase.tokens

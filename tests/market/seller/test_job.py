@@ -29,7 +29,7 @@ async def test_completions_are_sold_too(tmp_path: Path) -> None:
 
 
 async def test_friends_need_no_house(tmp_path: Path) -> None:
-    async with open_shop(tmp_path, house_url=None) as shop:
+    async with open_shop(tmp_path, marketplace_url=None) as shop:
         buyer, own = await shop.buyer(), shop.agent.own
         first, second = sorted((id_of("buyer"), own.id))
         line = CreditLine(first, second, Amount(10**9), Amount(10**9), buyer.made_ms)

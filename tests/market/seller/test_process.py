@@ -32,7 +32,7 @@ async def selling(stage: Stage, folder: Path) -> AsyncIterator[asyncio.subproces
     data.prepare()
     data.write_running(f"{stage.url}/v1", ADMIN)
     settings = {
-        "HOUSE_URL": stage.url,
+        "MARKETPLACE_URL": stage.url,
         "TUNNEL": "loopback",
         "ALLOWS_LOOPBACK": "true",
         "QUEUE_EMPTY_MINUTES": "0",

@@ -19,7 +19,7 @@ from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import Saying, open_record, sign
 from runtime.database import open_engine
 from tests.accounting.books import Books
-from tests.market.marketplace.rules.conftest import USD, House, HouseVoice
+from tests.market.marketplace.rules.conftest import USD, HouseVoice, Marketplace
 from tests.market.parties import STANDING, key_of
 from tests.market.seller.buyer import Buyer, Purchase
 from tests.market.seller.shop import Shop, open_shop
@@ -28,16 +28,16 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def house(dsn: str) -> Iterator[House]:
+def house(dsn: str) -> Iterator[Marketplace]:
     engine = open_engine(dsn)
     with Books(engine) as books:
         books.now_ns = time.time_ns()
         books.credit("ann", 100 * USD)
-        yield House(books, engine)
+        yield Marketplace(books, engine)
     engine.dispose()
 
 
-def rest_on(buyer: Buyer, house: House, shop: Shop) -> None:
+def rest_on(buyer: Buyer, house: Marketplace, shop: Shop) -> None:
     """Put credits aside at this house for the seller, who is registered there."""
     signer = shop.agent.own.signer
     proof = signer.sign(proof_message(HouseVoice.id, "sam")).hex()
@@ -47,7 +47,7 @@ def rest_on(buyer: Buyer, house: House, shop: Shop) -> None:
     buyer.rest_on([allocation], read_allocation(allocation, HouseVoice.id, STANDING)[0])
 
 
-def settle_at(house: House, shop: Shop) -> int:
+def settle_at(house: Marketplace, shop: Shop) -> int:
     """Give a house all that the seller has told, in the house's own form; returns what is confirmed."""
     for body in shop.stage.settlements:
         form = NewSettlement.model_validate(body)
@@ -81,7 +81,7 @@ async def status(buyer: Buyer, purchase: Purchase) -> int:
     return purchase.status
 
 
-async def test_no_buyer_can_keep_a_channel_from_being_settled(tmp_path: Path, house: House) -> None:
+async def test_no_buyer_can_keep_a_channel_from_being_settled(tmp_path: Path, house: Marketplace) -> None:
     """Other records among the statements, keys that later jobs leave out, more statements than the house takes."""
     async with open_shop(tmp_path) as shop:
         buyer = await shop.buyer()

@@ -14,7 +14,7 @@ from market.protocol.identity.statements import revoke
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import open_record
 from market.seller.channel_submitter import ChannelSubmitter
-from market.seller.house import HouseRefused
+from market.seller.marketplace_client import MarketplaceRefused
 from market.seller.store import Backing, SellingStore
 from market.seller.tables import SINCE_1
 from tests.databases import refusing
@@ -33,7 +33,7 @@ def settled_nano(stage: Stage, buyer: "object") -> int:
 
 
 async def test_house_that_was_down_hears_of_everything(tmp_path: Path) -> None:
-    async with open_shop(tmp_path, submit_s=1, house_key="sk-house") as shop:
+    async with open_shop(tmp_path, submit_s=1, marketplace_key="sk-house") as shop:
         await until(lambda: shop.stage.registered)
         assert shop.stage.registered[0]["identity"] == shop.agent.own.id
         shop.stage.house_is_up = False
@@ -127,13 +127,13 @@ async def test_house_that_became_another_is_not_believed(tmp_path: Path) -> None
     async with staged() as stage:
         async with shop_beside(stage, tmp_path):
             pass
-        stage.house_id = "house two"
+        stage.marketplace_id = "house two"
         async with shop_beside(stage, tmp_path) as shop:
             buyer = await shop.buyer()
             assert (await buyer.buy(buyer.order())).status == 200
-            house = shop.agent.submitting.house
+            house = shop.agent.submitting.marketplace
             assert house
-            assert house.identity != stage.house_identity
+            assert house.identity != stage.marketplace_identity
 
 
 async def test_receipts_of_a_revoked_key_are_refused(tmp_path: Path) -> None:
@@ -169,12 +169,12 @@ async def test_file_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", ["{}", "[]", '{"identity": 7}', "[" * 2000])
 async def test_house_that_talks_nonsense_is_refused_and_nothing_else(tmp_path: Path, said: str) -> None:
-    async with open_shop(tmp_path, house_key="sk-house") as shop:
-        house = shop.agent.submitting.house
+    async with open_shop(tmp_path, marketplace_key="sk-house") as shop:
+        house = shop.agent.submitting.marketplace
         assert house
         shop.stage.house_says = said
         for asked in (house.meet, house.register):
-            with pytest.raises(HouseRefused):
+            with pytest.raises(MarketplaceRefused):
                 await asked()
 
 

@@ -14,7 +14,7 @@ from market.seller.way_in import way_in_of
 from market.settings.seller import SellingSettings
 from runtime.settings import SettingsInvalid
 from tests.fakes.cloudflared import Installed
-from tests.market.marketplace.relays import HOUSE, PATIENCE_S, relaying
+from tests.market.marketplace.relays import MARKETPLACE, PATIENCE_S, relaying
 from tests.market.seller.shop import Shop, open_shop
 from tests.market.seller.stage import END, STALL, words
 
@@ -44,7 +44,7 @@ async def kept_open(shop: Shop, way: WayIn) -> AsyncIterator[None]:
 
 def way_in(shop: Shop, settings: SellingSettings) -> WayIn:
     own = shop.agent.own
-    return way_in_of(settings, shop.endpoint, own.id, own.signer, shop.agent.outbound, lambda: HOUSE)
+    return way_in_of(settings, shop.endpoint, own.id, own.signer, shop.agent.outbound, lambda: MARKETPLACE)
 
 
 async def buys(shop: Shop, endpoint: str) -> None:
@@ -72,7 +72,7 @@ async def test_through_a_tunnel(tmp_path: Path) -> None:
 
 async def test_fetched_from_the_house(tmp_path: Path) -> None:
     async with open_shop(tmp_path) as shop, relaying(shop.agent.own.id, PATIENT) as house:
-        settings = SellingSettings(tunnel="none", house_url=house.url)
+        settings = SellingSettings(tunnel="none", marketplace_url=house.url)
         agent = shop.agent
         way = way_in(shop, settings)
         assert isinstance(way, Pull)
@@ -84,7 +84,7 @@ async def test_fetched_from_the_house(tmp_path: Path) -> None:
 async def test_a_buyer_that_hangs_up_at_the_house_is_gone_for_the_seller(tmp_path: Path) -> None:
     async with open_shop(tmp_path) as shop, relaying(shop.agent.own.id, PATIENT) as house:
         agent = shop.agent
-        way = Pull(house.url, agent.own.id, agent.own.signer, agent.outbound, shop.endpoint, lambda: HOUSE)
+        way = Pull(house.url, agent.own.id, agent.own.signer, agent.outbound, shop.endpoint, lambda: MARKETPLACE)
         shop.stage.script = [*words(20), STALL]
         async with kept_open(shop, way):
             buyer = await shop.buyer()
@@ -98,5 +98,5 @@ async def test_a_buyer_that_hangs_up_at_the_house_is_gone_for_the_seller(tmp_pat
 
 
 def test_without_tunnel_and_house_nobody_could_come() -> None:
-    with pytest.raises(SettingsInvalid, match="house_url"):
+    with pytest.raises(SettingsInvalid, match="marketplace_url"):
         way_in_of(SellingSettings(tunnel="none"), "http://127.0.0.1:9", "0" * 64, None, None, str)  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ async def show(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response
     part = await _part(visitor, whose) if whose else scope.name
     rows = await usage.rows(part)
     prices = {}
-    if scope.is_house:
+    if scope.is_instance:
         equals = CloudEquals(visitor.services.lanes, visitor.services.settings.costs.compared_with)
         prices = await asyncio.to_thread(equals.prices, {row.model for row in rows})
     now_ns = time.time_ns()
@@ -67,7 +67,7 @@ async def show(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response
         visitor,
         **values,
         drawn=daily(cells, now_ns, DAYS),
-        against=against_cloud(rows, prices, now_ns, DAYS) if scope.is_house else [],
+        against=against_cloud(rows, prices, now_ns, DAYS) if scope.is_instance else [],
         people=await people(visitor, scope) if visitor.may_administer else [],
         scope=scope,
         whose=whose,

@@ -217,7 +217,7 @@ async def _page(
         older=listed["next"],
         refunds=refunds,
         user=user,
-        is_house=visitor.is_operator and visitor.may_administer,
+        is_instance_admin=visitor.is_operator and visitor.may_administer,
         frozen_why=await asyncio.to_thread(till.payments.payers.frozen_why, visitor.caller.user_id),
         tab="topups",
     )

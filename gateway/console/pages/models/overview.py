@@ -33,7 +33,7 @@ async def live(request: Request, visitor: Viewer) -> Response:
         parts = ("rows", "cluster", "servers") if visitor.is_operator else ("rows",)
         return [Region(f"models-{part}", f"models/{part}.html", values) for part in parts]
 
-    scope = "house" if visitor.is_operator else visitor.caller.key_id or visitor.caller.user_id
+    scope = "instance" if visitor.is_operator else visitor.caller.key_id or visitor.caller.user_id
     return await live_response(request, visitor, LivePage(f"models:{scope}", render, 2.0))
 
 

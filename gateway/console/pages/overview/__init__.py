@@ -34,7 +34,7 @@ from runtime.errors import RequestInvalid
 _PATH = "/console"
 # The visitor's own figures change with their own requests.
 _WORDS: dict[Pausable, str] = {"cloud": "The cloud lane", "market": "The market lane", "selling": "Selling"}
-_EVERY_S = {"house": 2.0, "own": 5.0}
+_EVERY_S = {"instance": 2.0, "own": 5.0}
 # Data younger than this share of the interval is reused for the next viewer.
 _SHARED = 0.9
 _CREDIT_S = 4.5
@@ -62,7 +62,7 @@ async def live(request: Request, visitor: Viewer, span: Span = "quarter", whose:
     """Stream the overview. It includes credits, so each user has a stream; shared parts are rendered once."""
     services, usage, shared = visitor.services, _usage(visitor), _shared(visitor)
     scope = scope_of(visitor)
-    every_s = _EVERY_S["house" if scope.has_machines else "own"]
+    every_s = _EVERY_S["instance" if scope.has_machines else "own"]
 
     async def render() -> list[Region | Points]:
         part = await part_within(visitor, whose)

@@ -14,14 +14,14 @@ class Scope:
     `has_machines` adds the state and load of the machines, which contain no requests and no money.
     """
 
-    kind: Literal["house", "organization", "person"]
+    kind: Literal["instance", "organization", "person"]
     name: str | None
     wanted: RequestFilter
     has_machines: bool = False
 
     @property
-    def is_house(self) -> bool:
-        return self.kind == "house"
+    def is_instance(self) -> bool:
+        return self.kind == "instance"
 
 
 def scope_of(visitor: Visitor) -> Scope:
@@ -32,7 +32,7 @@ def scope_of(visitor: Visitor) -> Scope:
     """
     caller = visitor.caller
     if visitor.is_operator and visitor.may_administer:
-        return Scope("house", None, RequestFilter(), has_machines=True)
+        return Scope("instance", None, RequestFilter(), has_machines=True)
     if visitor.may_administer:
         organization_id = caller.organization_id
         wanted = RequestFilter(organization_id=organization_id)

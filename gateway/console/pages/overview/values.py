@@ -83,7 +83,7 @@ async def common(services: Services, usage: UsageFigures, scope: Scope, part: st
     spent = of_scope if part == scope.name else await _month(services, usage, scope, part)
     return {
         "scope": scope,
-        "house_alerts": await _alerts(services, scope, cluster) if cluster else [],
+        "instance_alerts": await _alerts(services, scope, cluster) if cluster else [],
         "cluster": cluster,
         "recent": services.history.recent() if scope.has_machines else None,
         "pace": services.history.recent(_PACE_S).pace if scope.has_machines else None,
@@ -103,7 +103,7 @@ async def common(services: Services, usage: UsageFigures, scope: Scope, part: st
 def personal(values: dict[str, Any], credit: Credit) -> dict[str, Any]:
     """Return the values that are the visitor's own, or contain such values."""
     own = alerts.of_credit(credit.available_nano, credit.week_nano, credit.frozen_why)
-    ranked, more = alerts.most_urgent([*values["house_alerts"], *own], ALERTS_SHOWN)
+    ranked, more = alerts.most_urgent([*values["instance_alerts"], *own], ALERTS_SHOWN)
     return {"alerts": ranked, "more_alerts": more, "credit": credit}
 
 
@@ -123,7 +123,7 @@ def _cluster(services: Services) -> Sketch:
 async def _month(services: Services, usage: UsageFigures, scope: Scope, name: str | None) -> Month:
     rows = await usage.rows(name)
     equals = CloudEquals(services.lanes, services.settings.costs.compared_with)
-    prices = equals.prices({row.model for row in rows}) if scope.is_house else {}
+    prices = equals.prices({row.model for row in rows}) if scope.is_instance else {}
     return month(rows, prices, time.time_ns(), DAYS)
 
 
@@ -148,9 +148,9 @@ async def _alerts(services: Services, scope: Scope, cluster: Sketch) -> list[Ale
     status, reason = services.controller.status
     offers = (offer for lane in services.lanes.values() for name in lane.models() for offer in lane.offers(name))
     return [
-        *(await _of_books(services) if scope.is_house else ()),
+        *(await _of_books(services) if scope.is_instance else ()),
         *alerts.of_cluster(status, reason, cluster.picture, services.controller.absences.by_name),
-        *(alerts.of_troubles(services.troubles()) if scope.is_house else ()),
+        *(alerts.of_troubles(services.troubles()) if scope.is_instance else ()),
         *alerts.of_lanes(offers),
         *alerts.of_silent(_silent(services)),
         *alerts.of_selling(services.guests.agent, time.monotonic()),
@@ -196,7 +196,7 @@ async def _keys(services: Services, usage: UsageFigures, name: str | None) -> li
 
 def _requests(services: Services, scope: Scope) -> list[RequestEntry]:
     found = services.request_log.page(scope.wanted, REQUESTS_SHOWN, stretches=_STRETCHES, has_decisions=False)
-    return [as_shown(row, to_operator=scope.is_house) for row in found.rows]
+    return [as_shown(row, to_operator=scope.is_instance) for row in found.rows]
 
 
 async def people(visitor: Visitor, scope: Scope) -> list[tuple[str, str]]:
@@ -204,9 +204,11 @@ async def people(visitor: Visitor, scope: Scope) -> list[tuple[str, str]]:
     if scope.kind == "person":
         return []
     directory = visitor.directory.people
-    found = await asyncio.to_thread(directory.people, None if scope.is_house else visitor.caller.organization_id)
+    found = await asyncio.to_thread(
+        directory.people, None if scope.is_instance else visitor.caller.organization_id
+    )
     named = [(f"person:{person.user_id}", person.name) for person in found[:PEOPLE_SHOWN]]
-    if not scope.is_house:
+    if not scope.is_instance:
         return named
     organizations = await asyncio.to_thread(directory.organizations)
     return [*((f"organization:{each.organization_id}", each.name) for each in organizations), *named]

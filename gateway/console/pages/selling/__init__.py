@@ -15,7 +15,7 @@ Modules:
                       payouts
     first_sales       Notices of each listing's first sale, shown on any live page of its seller; browsers show
                       each once
-    house             The marketplace for its operators: sellers, allocations and settlements, disputes, reserves
+    marketplace             The marketplace for its operators: sellers, allocations and settlements, disputes, reserves
                       and holds
     maturity          When a seller's earnings become available: each day's sales, the reserve, and amounts on hold
     overview          Selling now: the agent's state and its reason, the listings, the sales; pause and resume
@@ -34,10 +34,10 @@ Modules:
 
 from fastapi import APIRouter
 
-from gateway.console.pages.selling import earnings, house, overview, seller_status, wizard
+from gateway.console.pages.selling import earnings, marketplace, overview, seller_status, wizard
 
 router = APIRouter()
-for part in (overview, wizard, earnings, seller_status, house):
+for part in (overview, wizard, earnings, seller_status, marketplace):
     router.include_router(part.router)
 
 __all__ = ["router"]

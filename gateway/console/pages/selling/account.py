@@ -54,7 +54,7 @@ class Probation(Struct, frozen=True):
 
 
 class Conditions(Struct, frozen=True):
-    """A marketplace's terms from `/market/v1/house`. `fee_bps` is hundredths of a percent of the sales."""
+    """A marketplace's terms from `/market/v1/marketplace`. `fee_bps` is hundredths of a percent of the sales."""
 
     identity: str
     fee_bps: Bps
@@ -127,7 +127,7 @@ class Account(Protocol):
     """
 
     @property
-    def house(self) -> str:
+    def marketplace(self) -> str:
         """The marketplace's display name."""
 
     @property

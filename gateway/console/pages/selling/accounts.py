@@ -29,7 +29,7 @@ from runtime.times import at
 
 if TYPE_CHECKING:
     from gateway.billing.payments.payments_service import Till
-    from market.marketplace.marketplace import House
+    from market.marketplace.marketplace import Marketplace
 
 _DAY_NS = 86_400 * 10**9
 # With the minimum payout, the daily limit has no room for more.
@@ -43,11 +43,11 @@ def account_of(visitor: Visitor, settings: SellingSettings) -> Account | None:
     The configured marketplace belongs to the machine: only operators see it; sellers see their account here.
     """
     services = visitor.services
-    if visitor.is_operator and settings.house_url is not None:
-        key = settings.house_key.get_secret_value() if settings.house_key else None
-        return RemoteAccount(settings.house_url.rstrip("/"), key, settings.allows_loopback)
-    if services.house is not None:
-        return OwnAccount(services.house, services.till, visitor)
+    if visitor.is_operator and settings.marketplace_url is not None:
+        key = settings.marketplace_key.get_secret_value() if settings.marketplace_key else None
+        return RemoteAccount(settings.marketplace_url.rstrip("/"), key, settings.allows_loopback)
+    if services.marketplace is not None:
+        return OwnAccount(services.marketplace, services.till, visitor)
     return None
 
 
@@ -55,12 +55,12 @@ def account_of(visitor: Visitor, settings: SellingSettings) -> Account | None:
 class OwnAccount:
     """The visitor's account at this gateway."""
 
-    desk: "House"
+    desk: "Marketplace"
     till: "Till | None"
     visitor: Visitor
 
     @property
-    def house(self) -> str:
+    def marketplace(self) -> str:
         return "this marketplace"
 
     @property

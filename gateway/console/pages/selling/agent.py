@@ -93,7 +93,7 @@ def _own_requests(idle: Idle, settings: SellingSettings) -> str:
 def _tunnel_remedy(settings: SellingSettings) -> str:
     if settings.tunnel == "none":
         return (
-            "Jobs are fetched from the marketplace. Check selling.house_url and that the marketplace answers. "
+            "Jobs are fetched from the marketplace. Check selling.marketplace_url and that the marketplace answers. "
             "See the agent's log."
         )
     if settings.tunnel == "named":

@@ -7,14 +7,14 @@ from gateway.api.marketplace.disputes import bring
 from gateway.api.marketplace.forms import DisputedText, NewDispute
 from gateway.identity.caller import Caller
 from market.marketplace.dispute_state import LaneStanding, claim_of, disputed_lane, signed_counts
-from market.marketplace.marketplace import House
+from market.marketplace.marketplace import Marketplace
 from market.marketplace.settlements import found as allocation_found
 from market.protocol.audits.conduct import fee_nano
 from runtime.errors import RequestInvalid
 
 
 async def bring_text(
-    house: House, person: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
+    marketplace: Marketplace, person: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
 ) -> dict[str, Any]:
     """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record.
 
@@ -25,21 +25,21 @@ async def bring_text(
         wanted = NewDispute(allocation=raw, lane=lane, listing=listing.strip() or None, texts={0: text})
     except ValueError as error:
         raise RequestInvalid(f"listing: {error}", param="listing") from None
-    return await bring(house, person, wanted)
+    return await bring(marketplace, person, wanted)
 
 
-def facts_of_lane(house: House, user_id: str, allocation: str, lane: int) -> dict[str, Any]:
+def facts_of_lane(marketplace: Marketplace, user_id: str, allocation: str, lane: int) -> dict[str, Any]:
     """Return the sub-channel's state, both sides' counts, and an active listing. Raises NotRegistered."""
-    known = {standing.lane: (standing, row) for standing, row in house.disputes.of(user_id, allocation)}
+    known = {standing.lane: (standing, row) for standing, row in marketplace.disputes.of(user_id, allocation)}
     standing: LaneStanding | None
     standing, row = known.get(lane, (None, None))
     if standing is None or standing.standing != "disputed":
         return {"standing": standing, "row": row, "claim": None, "signed": None, "fee_nano": 0, "listing": ""}
-    with house.office.read() as session:
-        about = disputed_lane(house.office, allocation_found(session, allocation), lane)
+    with marketplace.office.read() as session:
+        about = disputed_lane(marketplace.office, allocation_found(session, allocation), lane)
     claim, signed = claim_of(about), signed_counts(about)
     wanted, now_ms = claim.promise.voucher.listing, time.time_ns() // 10**6
-    records = (record.raw.decode() for record, _ in house.keeper.listings(now_ms) if record.digest == wanted)
+    records = (record.raw.decode() for record, _ in marketplace.keeper.listings(now_ms) if record.digest == wanted)
     return {
         "standing": standing,
         "row": row,

@@ -102,8 +102,8 @@ async def statement_csv(visitor: Seller, before: Before = None) -> Response:
 
     Raises NotFound if this gateway is not a marketplace.
     """
-    house = visitor.services.house
-    if house is None:
+    marketplace = visitor.services.marketplace
+    if marketplace is None:
         raise NotFound(
             "This gateway is not a marketplace. Download the statement from the marketplace where you sell."
         )
@@ -112,7 +112,7 @@ async def statement_csv(visitor: Seller, before: Before = None) -> Response:
     user_id = visitor.caller.user_id
 
     def look() -> list[tuple[object, ...]]:
-        with house.office.read() as session:
+        with marketplace.office.read() as session:
             return [
                 (
                     line.transfer_seq,
@@ -128,7 +128,7 @@ async def statement_csv(visitor: Seller, before: Before = None) -> Response:
                 for name, line in newest_lines(session, user_id, before, _LINES_MAX)
             ]
 
-    rows = await house.ask(look)
+    rows = await marketplace.ask(look)
     after = int(str(rows[-1][0])) if len(rows) == _LINES_MAX else None
     return sheet("earnings", _COLUMNS, rows, after)
 
@@ -163,12 +163,12 @@ async def _sheet(visitor: Visitor, account: Account) -> Sheet:
 
 async def _money(visitor: Visitor) -> "Money | None":
     """Return pending earnings and the newest entries if this gateway is the marketplace."""
-    house, user_id = visitor.services.house, visitor.caller.user_id
-    if house is None:
+    marketplace, user_id = visitor.services.marketplace, visitor.caller.user_id
+    if marketplace is None:
         return None
     from gateway.console.pages.selling.maturity import money_of
 
-    return await house.ask(money_of, house, user_id)
+    return await marketplace.ask(money_of, marketplace, user_id)
 
 
 async def _page(

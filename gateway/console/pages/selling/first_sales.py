@@ -10,7 +10,7 @@ from gateway.console.access import Visitor
 from gateway.console.feeds import LivePage, Points, Region
 
 if TYPE_CHECKING:
-    from market.marketplace.marketplace import House
+    from market.marketplace.marketplace import Marketplace
 
 NEWS_NS = 86_400 * 10**9
 """Older sales are not announced, so a browser without stored state shows no old news."""
@@ -59,7 +59,7 @@ class FirstSales:
             await self._look_at_listings()
             known = list(self._of_listings.values())
         else:
-            await self._look_at_seller(visitor.services.house, visitor.caller.user_id)
+            await self._look_at_seller(visitor.services.marketplace, visitor.caller.user_id)
             mine = self._of_sellers.get(visitor.caller.user_id)
             known = [mine] if mine else []
         since_ns = time.time_ns() - NEWS_NS
@@ -75,15 +75,15 @@ class FirstSales:
         for first in firsts:
             self._of_listings.setdefault(first.key, first)
 
-    async def _look_at_seller(self, house: "House | None", user_id: str) -> None:
-        if house is None or user_id in self._of_sellers or not self._is_time(user_id):
+    async def _look_at_seller(self, marketplace: "Marketplace | None", user_id: str) -> None:
+        if marketplace is None or user_id in self._of_sellers or not self._is_time(user_id):
             return
         from gateway.console.pages.selling.desks import first_drawn
 
-        found = await house.ask(lambda: first_drawn(house, user_id))
+        found = await marketplace.ask(lambda: first_drawn(marketplace, user_id))
         if found is not None:
             what = "Your first sale on this marketplace"
-            self._keep(user_id, FirstSale(f"house {user_id}", what, found.drawn_nano, found.drawn_ns))
+            self._keep(user_id, FirstSale(f"marketplace {user_id}", what, found.drawn_nano, found.drawn_ns))
 
     def _keep(self, user_id: str, first: FirstSale) -> None:
         while len(self._of_sellers) >= _SELLERS_KEPT:

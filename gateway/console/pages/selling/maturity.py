@@ -14,9 +14,9 @@ from accounting.ledger.balances import Reader, StatementLine, statement
 from accounting.rules.earnings import RESERVE_DAYS
 from accounting.rules.market import BPS
 from accounting.spending.earned import Earned, earned_after, given_back
-from market.marketplace.marketplace import House
+from market.marketplace.marketplace import Marketplace
 from market.marketplace.tables import Maturity, Seller, Withheld, maturity_table, withheld_table
-from market.marketplace.terms import DAY_NS, HouseTerms
+from market.marketplace.terms import DAY_NS, MarketplaceTerms
 
 LINES_SHOWN = 50
 _PAGE = 1_000
@@ -45,23 +45,23 @@ class Money:
     lines: tuple[tuple[str, StatementLine], ...]
 
 
-def money_of(house: House, user_id: str) -> Money:
+def money_of(marketplace: Marketplace, user_id: str) -> Money:
     """Read the marketplace's tables and ledger: a query or two per thousand pending sales."""
-    is_new = not house.earnings.probation_of(user_id).is_over
-    with house.office.read() as session:
+    is_new = not marketplace.earnings.probation_of(user_id).is_over
+    with marketplace.office.read() as session:
         seller = session.get(Seller, user_id)
         if seller is None:
             return Money((), ())
         ripening = _ripening(session, user_id, seller.matured_seq)
         back = given_back(session, [sale.charge_id for sale in ripening]) if ripening else {}
         is_barred = bool(seller.suspended_reason)
-        found = by_day(ripening, back, house.office.terms, is_new=is_new, is_barred=is_barred)
+        found = by_day(ripening, back, marketplace.office.terms, is_new=is_new, is_barred=is_barred)
         found += _withheld_of(session, user_id) + _written_down(session, user_id, is_barred=is_barred)
         return Money(tuple(sorted(found, key=_soonest)), newest_lines(session, user_id))
 
 
 def by_day(
-    sales: Iterable[Earned], back: dict[str, int], terms: HouseTerms, *, is_new: bool, is_barred: bool
+    sales: Iterable[Earned], back: dict[str, int], terms: MarketplaceTerms, *, is_new: bool, is_barred: bool
 ) -> list[Portion]:
     """Return each day's pending sales; `back` is the refunded amount of each. Pure.
 

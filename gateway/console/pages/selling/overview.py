@@ -114,7 +114,7 @@ async def _standing(account: Account | None) -> tuple[Standing | None, str]:
 
 async def _values(visitor: Visitor) -> dict[str, Any]:
     """Return the machine's state for operators; for sellers their trade as the marketplace knows it."""
-    values: dict[str, Any] = {"is_operator": visitor.is_operator, "house_trades": await _trades(visitor)}
+    values: dict[str, Any] = {"is_operator": visitor.is_operator, "marketplace_trades": await _trades(visitor)}
     if not visitor.is_operator:
         return values
     # Market code is imported only when this page is viewed.
@@ -158,13 +158,13 @@ def _of_files(
 
 async def _trades(visitor: Visitor) -> list[Any] | None:
     """Return this visitor's allocations at this marketplace; None if it is not a marketplace."""
-    house = visitor.services.house
-    if house is None:
+    marketplace = visitor.services.marketplace
+    if marketplace is None:
         return None
     from gateway.console.pages.selling.desks import trades
 
     user_id = visitor.caller.user_id
-    return await house.ask(lambda: trades(house, user_id, is_open=True))
+    return await marketplace.ask(lambda: trades(marketplace, user_id, is_open=True))
 
 
 def checks(

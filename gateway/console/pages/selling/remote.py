@@ -62,7 +62,7 @@ class RemoteAccount:
     allows_loopback: bool
 
     @property
-    def house(self) -> str:
+    def marketplace(self) -> str:
         return self.url.partition("://")[2]
 
     @property
@@ -70,7 +70,7 @@ class RemoteAccount:
         return False
 
     async def conditions(self) -> Conditions:
-        return await self._ask("/market/v1/house", Conditions)
+        return await self._ask("/market/v1/marketplace", Conditions)
 
     async def standing(self) -> Standing:
         return standing_of(await self._ask("/market/v1/sellers/me", Mine))
@@ -86,7 +86,7 @@ class RemoteAccount:
         """Return the link to Stripe's onboarding. Raises Overloaded if the marketplace gives no https link."""
         url = (await self._ask("/accounting/v1/sellers/onboard", _Link, {}, once)).url
         if not url.startswith("https://"):
-            raise Overloaded(f"Invalid answer from {self.house}: the link does not lead to Stripe.")
+            raise Overloaded(f"Invalid answer from {self.marketplace}: the link does not lead to Stripe.")
         return url
 
     async def payouts(self) -> tuple[PayoutLine, ...]:
@@ -103,13 +103,15 @@ class RemoteAccount:
         from market.network.outbound import Outbound
 
         headers = {"accept": "application/json"}
-        if not path.startswith("/market/v1/house"):
+        if not path.startswith("/market/v1/marketplace"):
             if self.key is None:
                 raise RequestInvalid(
-                    "selling.house_key is missing. Set it to the key of your marketplace account."
+                    "selling.marketplace_key is missing. Set it to the key of your marketplace account."
                 )
             if not self.key.isascii() or not self.key.isprintable():
-                raise RequestInvalid("selling.house_key is invalid: it has characters that keys do not contain.")
+                raise RequestInvalid(
+                    "selling.marketplace_key is invalid: it has characters that keys do not contain."
+                )
             headers["authorization"] = f"Bearer {self.key}"
         if once:
             headers |= {"idempotency-key": once, "content-type": "application/json"}
@@ -119,11 +121,13 @@ class RemoteAccount:
                 reply = await outbound.ask(self.url + path, packed, headers=headers, timeout_s=_ASK_S)
         except (Unreachable, TimeoutError) as error:
             why = str(error) or "it timed out"
-            raise Overloaded(f"The marketplace {self.house} does not answer: {why}. Try again later.") from None
-        return read_reply(reply, shape, self.house)
+            raise Overloaded(
+                f"The marketplace {self.marketplace} does not answer: {why}. Try again later."
+            ) from None
+        return read_reply(reply, shape, self.marketplace)
 
 
-def read_reply(reply: "OutboundReply", shape: type[S], house: str) -> S:
+def read_reply(reply: "OutboundReply", shape: type[S], marketplace: str) -> S:
     """Return a marketplace's answer, or raise its error as a gateway error; the answer is untrusted.
 
     Raises Overloaded for an unreadable answer and for statuses 429 and 5xx. Raises FeatureUnsupported, NotFound
@@ -134,7 +138,7 @@ def read_reply(reply: "OutboundReply", shape: type[S], house: str) -> S:
             return msgspec.json.decode(reply.body, type=shape)
         refusal = msgspec.json.decode(reply.body, type=_Refused).error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Overloaded(f"Invalid answer from {house} (status {reply.status}).") from None
+        raise Overloaded(f"Invalid answer from {marketplace} (status {reply.status}).") from None
     message = f"The marketplace says: {refusal.message[:300]}"
     if refusal.code == "unsupported_feature":
         raise FeatureUnsupported(message)

@@ -21,7 +21,7 @@ from runtime.errors import NotFound, ServiceError
 
 if TYPE_CHECKING:
     from gateway.console.pages.selling.records import AgentFiles
-    from market.marketplace.marketplace import House
+    from market.marketplace.marketplace import Marketplace
     from market.protocol.audits.findings import AuditFinding
 
 STANDING = f"{PATH}/standing"
@@ -56,7 +56,7 @@ class Looked:
     """One auditor's finding about one listing of this seller."""
 
     auditor: str
-    is_house: bool
+    is_marketplace: bool
     finding: "AuditFinding"
     means: str
 
@@ -64,7 +64,7 @@ class Looked:
 @router.get("")
 async def show(visitor: Seller) -> Response:
     settings = await settings_now(visitor)
-    account, house = account_of(visitor, settings), visitor.services.house
+    account, marketplace = account_of(visitor, settings), visitor.services.marketplace
     problem, standing = "", None
     if account is not None:
         try:
@@ -72,8 +72,8 @@ async def show(visitor: Seller) -> Response:
         except ServiceError as error:
             problem = error.message
     values: dict[str, Any] = {"record": None, "disputes": None, "lanes": []}
-    if house is not None and (account is None or account.is_here):
-        values = await house.ask(_of_house, house, visitor.caller.user_id)
+    if marketplace is not None and (account is None or account.is_here):
+        values = await marketplace.ask(_of_marketplace, marketplace, visitor.caller.user_id)
     return page(
         "selling/standing.html",
         visitor,
@@ -99,18 +99,18 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
 
     Raises NotFound if the visitor has no such allocation.
     """
-    house = _house(visitor)
+    marketplace = _marketplace(visitor)
     from gateway.console.pages.selling.desks import allocation_raw
     from gateway.console.pages.selling.dispute_data import bring_text
 
-    raw = await house.ask(allocation_raw, house, allocation, visitor.caller.user_id)
+    raw = await marketplace.ask(allocation_raw, marketplace, allocation, visitor.caller.user_id)
     if raw is None:
         raise NotFound("Allocation not found.")
     form = await read_form(request, visitor, Brought)
 
     async def work(wanted: Brought) -> dict[str, Any]:
         said = (wanted.content, wanted.reasoning, wanted.listing)
-        return await bring_text(house, visitor.caller, raw, lane, *said)
+        return await bring_text(marketplace, visitor.caller, raw, lane, *said)
 
     done, form = await tried(form, work)
     if done is None:
@@ -120,20 +120,20 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
     return go(visitor, f"{STANDING}#disputes", f"The dispute {word}.")
 
 
-def _house(visitor: Visitor) -> "House":
-    house = visitor.services.house
-    if house is None:
+def _marketplace(visitor: Visitor) -> "Marketplace":
+    marketplace = visitor.services.marketplace
+    if marketplace is None:
         raise NotFound("This gateway is not a marketplace. Open disputes on the marketplace where you sold.")
-    return house
+    return marketplace
 
 
-def _of_house(house: "House", user_id: str) -> dict[str, Any]:
+def _of_marketplace(marketplace: "Marketplace", user_id: str) -> dict[str, Any]:
     from gateway.console.pages.selling.desks import open_lanes, quarrels, record_of
 
     return {
-        "record": record_of(house, user_id),
-        "disputes": quarrels(house, user_id),
-        "lanes": open_lanes(house, user_id),
+        "record": record_of(marketplace, user_id),
+        "disputes": quarrels(marketplace, user_id),
+        "lanes": open_lanes(marketplace, user_id),
     }
 
 
@@ -142,10 +142,10 @@ async def _looked(visitor: Visitor, identities: Sequence[str]) -> list[Looked]:
     from gateway.console.pages.selling.desks import findings_about
     from gateway.console.pages.selling.records import AgentFiles
 
-    house = visitor.services.house
-    if house is not None:
-        found = await house.ask(findings_about, house, identities)
-        speaker = house.office.speaker.id
+    marketplace = visitor.services.marketplace
+    if marketplace is not None:
+        found = await marketplace.ask(findings_about, marketplace, identities)
+        speaker = marketplace.office.speaker.id
     else:
         files = AgentFiles(DataFolder(visitor.services.settings.data_dir).market)
         found = await asyncio.to_thread(_agent_findings, files) if visitor.is_operator else []
@@ -168,10 +168,10 @@ def _agent_findings(files: "AgentFiles") -> "list[tuple[str, AuditFinding]]":
 async def _dispute_page(
     visitor: Visitor, allocation: str, lane: int, form: Form[Brought] | None = None, status: int = 200
 ) -> Response:
-    house = _house(visitor)
+    marketplace = _marketplace(visitor)
     from gateway.console.pages.selling.dispute_data import facts_of_lane
 
-    values = await house.ask(facts_of_lane, house, visitor.caller.user_id, allocation, lane)
+    values = await marketplace.ask(facts_of_lane, marketplace, visitor.caller.user_id, allocation, lane)
     return page(
         "selling/dispute.html",
         visitor,

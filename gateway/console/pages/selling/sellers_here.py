@@ -11,7 +11,7 @@ from accounting import chart
 from accounting.ledger.balances import available
 from accounting.tables import account_table
 from gateway.console.pages.selling.desks import SHOWN_MAX
-from market.marketplace.marketplace import House
+from market.marketplace.marketplace import Marketplace
 from market.marketplace.probation import Probation
 from market.marketplace.tables import (
     Maturity,
@@ -46,12 +46,12 @@ class SellerLine:
     owed_nano: int
 
 
-def sellers_of(house: House, only: str | None = None) -> list[SellerLine]:
+def sellers_of(marketplace: Marketplace, only: str | None = None) -> list[SellerLine]:
     """Return the newest sellers, `SHOWN_MAX` at most, or only the one requested."""
     query = select(Seller).order_by(seller_table.c.registered_ns.desc()).limit(SHOWN_MAX)
     if only is not None:
         query = query.where(seller_table.c.user_id == only)
-    with house.office.read() as session:
+    with marketplace.office.read() as session:
         rows = session.scalars(query).all()
         session.expunge_all()
         user_ids = [row.user_id for row in rows]
@@ -67,21 +67,21 @@ def sellers_of(house: House, only: str | None = None) -> list[SellerLine]:
             row.forfeited_ns,
             tuple(sorted(identity for user_id, identity in identities if user_id == row.user_id)),
             *trade.get(row.user_id, (0, 0)),
-            house.earnings.probation_of(row.user_id),
+            marketplace.earnings.probation_of(row.user_id),
             *(amounts[code] for code in _codes(row.user_id)),
         )
         for row in rows
     ]
 
 
-def sums(house: House) -> dict[str, int]:
+def sums(marketplace: Marketplace) -> dict[str, int]:
     """Return the totals of all sellers in nano-USD, and counts of pending items."""
-    with house.office.read() as session:
+    with marketplace.office.read() as session:
         withheld = session.execute(
             select(func.count(), func.coalesce(func.sum(withheld_table.c.amount_nano), 0))
         ).one()
         waiting = select(func.count()).where(maturity_table.c.status == "new")
-        late = select(func.count()).where(_allocation.next_check_ns <= house.office.clock_ns())
+        late = select(func.count()).where(_allocation.next_check_ns <= marketplace.office.clock_ns())
         disputed = select(func.count()).where(_dispute.status == "open")
         seller = seller_table.c
         people = session.execute(
@@ -103,18 +103,18 @@ def sums(house: House) -> dict[str, int]:
         }
 
 
-def withheld_of(house: House) -> list[Withheld]:
+def withheld_of(marketplace: Marketplace) -> list[Withheld]:
     """Return sales that were due while the buyer's payments were disputed."""
-    with house.office.read() as session:
+    with marketplace.office.read() as session:
         query = select(Withheld).order_by(withheld_table.c.transfer_seq.desc()).limit(SHOWN_MAX)
         rows = session.scalars(query).all()
         session.expunge_all()
     return list(rows)
 
 
-def reserves_of(house: House) -> list[Maturity]:
+def reserves_of(marketplace: Marketplace) -> list[Maturity]:
     """Return matured earnings of which a part is in reserve."""
-    with house.office.read() as session:
+    with marketplace.office.read() as session:
         query = select(Maturity).where(maturity_table.c.status == "booked", maturity_table.c.reserve_bps > 0)
         rows = session.scalars(query.order_by(maturity_table.c.created_ns).limit(SHOWN_MAX)).all()
         session.expunge_all()

@@ -22,7 +22,7 @@ from runtime.errors import Conflict
 from runtime.settings import SettingsInvalid
 
 SECTION = "selling"
-SECRETS = frozenset({"house_key"})
+SECRETS = frozenset({"marketplace_key"})
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?\n?")
 _OURS = re.compile(r"""(?:selling|"selling"|'selling')\s*(?:\..*)?""")
 _COMMENT = re.compile(r"\s*(?:#.*)?\n?")

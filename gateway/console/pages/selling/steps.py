@@ -64,12 +64,12 @@ class Way(BaseModel):
     public_url: Annotated[str, Field(max_length=253, pattern=_PLAIN)] = ""
     token_file: Annotated[str, Field(max_length=1000, pattern=_PLAIN)] = ""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    house_url: Annotated[str, AfterValidator(lambda text: checked_base_url(text) if text else text)] = ""
+    marketplace_url: Annotated[str, AfterValidator(lambda text: checked_base_url(text) if text else text)] = ""
     country_code: Annotated[str, Field(pattern="^[A-Z]{2}$")] = "ZZ"
 
     @model_validator(mode="after")
     def _has_a_way(self) -> Self:
-        if self.tunnel == "none" and not self.house_url:
+        if self.tunnel == "none" and not self.marketplace_url:
             raise ValueError("without a tunnel the agent fetches jobs from a marketplace; enter its address")
         return self
 
@@ -77,7 +77,7 @@ class Way(BaseModel):
 class Written(BaseModel):
     """The form of the last step; an empty key keeps the one in the file."""
 
-    house_key: Annotated[str, Field(max_length=300, pattern="^[!-~]*$")] = ""
+    marketplace_key: Annotated[str, Field(max_length=300, pattern="^[!-~]*$")] = ""
 
 
 STEPS: Mapping[StepName, type[BaseModel]] = {"what": What, "when": When, "price": Price, "way": Way}
@@ -115,7 +115,7 @@ def shown(section: Mapping[str, Any], model: str = "") -> dict[StepName, Form[An
             public_url=section.get("public_url"),
             token_file=section.get("tunnel_token_file"),
             port=section.get("port", 0),
-            house_url=section.get("house_url"),
+            marketplace_url=section.get("marketplace_url"),
             country_code=section.get("country_code", "ZZ"),
         ),
     }
@@ -133,14 +133,14 @@ def section_of(
         "tunnel": way.tunnel,
         "country_code": way.country_code,
     }
-    if way.house_url != str(before.get("house_url", "")).strip().rstrip("/"):
+    if way.marketplace_url != str(before.get("marketplace_url", "")).strip().rstrip("/"):
         # The key is a secret between the seller and the old marketplace; do not send it to another one.
-        section.pop("house_key", None)
+        section.pop("marketplace_key", None)
     for name, value in (
         ("public_url", way.public_url),
         ("tunnel_token_file", way.token_file),
         ("port", way.port),
-        ("house_url", way.house_url),
+        ("marketplace_url", way.marketplace_url),
     ):
         section.pop(name, None)
         if value:

@@ -97,8 +97,8 @@ async def write(request: Request, visitor: Operator) -> Response:
     try:
         before = await _section_before(visitor)
         section = await _section(visitor, before, answers)
-        if form.value.house_key:
-            section["house_key"] = form.value.house_key
+        if form.value.marketplace_key:
+            section["marketplace_key"] = form.value.marketplace_key
         settings, errors = checked(section)
         if settings is None:
             return await _check(visitor, given, Form(errors=errors, given=given), 400)
@@ -215,7 +215,7 @@ async def _of_step(visitor: Visitor, name: StepName, model: str, section: Mappin
     return {
         "has_cloudflared": shutil.which(program) is not None,
         "cloudflared": program,
-        "is_house": visitor.services.house is not None,
+        "is_marketplace": visitor.services.marketplace is not None,
         "allows_loopback": bool(section.get("allows_loopback")),
     }
 
@@ -283,8 +283,8 @@ async def _check(
         content=as_toml(section, is_masked=True),
         path=str(file_of(visitor).path),
         command=command_of(visitor),
-        has_key="house_key" in section,
-        needs_key=bool(answers.way.house_url),
+        has_key="marketplace_key" in section,
+        needs_key=bool(answers.way.marketplace_url),
         fee_percent=fee_bps / 100,
         is_fee_known=is_fee_known,
         shares=(share_nano(answers.price.prompt, fee_bps), share_nano(answers.price.completion, fee_bps)),

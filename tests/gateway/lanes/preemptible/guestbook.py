@@ -37,7 +37,7 @@ async def patiently(body: bytes, writer: Writer) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class Marketplace:
     """A gateway, its backend, and a key for guests."""
 
     running: Edge
@@ -67,10 +67,12 @@ async def admin(running: Edge, method: str, path: str, **more: Any) -> httpx.Res
 
 
 @asynccontextmanager
-async def house(folder: Path, backend: dict[str, Any] | None = None, **sections: Any) -> AsyncIterator[House]:
+async def house(
+    folder: Path, backend: dict[str, Any] | None = None, **sections: Any
+) -> AsyncIterator[Marketplace]:
     async with (
         serving(patiently) as first,
         road(folder, first.base_url, backend={"slots": SLOTS} | (backend or {}), **sections) as running,
     ):
         made = await admin(running, "POST", "/admin/guest-key")
-        yield House(running, first, made.json()["key"])
+        yield Marketplace(running, first, made.json()["key"])

@@ -17,14 +17,14 @@ from gateway.settings import CacheSettings
 from market.seller.own_gateway import OwnGateway, Running
 from runtime.errors import Conflict
 from tests.gateway.http.edges import Answered, until
-from tests.gateway.lanes.preemptible.guestbook import SLOTS, House, house
+from tests.gateway.lanes.preemptible.guestbook import SLOTS, Marketplace, house
 from tests.gateway.requests.roads import nothing_is_left, receive, send, text_of
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def home(tmp_path: Path) -> AsyncIterator[House]:
+async def home(tmp_path: Path) -> AsyncIterator[Marketplace]:
     async with house(tmp_path, cache=CacheSettings(answers="all")) as made:
         yield made
 
@@ -33,7 +33,7 @@ def code_of(answered: Answered) -> str:
     return str(answered.error["code"])
 
 
-async def test_the_owner_comes_and_all_guests_go(home: House) -> None:
+async def test_the_owner_comes_and_all_guests_go(home: Marketplace) -> None:
     guests = [await home.come() for _ in range(SLOTS)]
     silent = await home.come("wait")  # no slot is left
     assert (silent.result().status, code_of(silent.result())) == (503, "guests_not_now")
@@ -53,7 +53,7 @@ async def test_the_owner_comes_and_all_guests_go(home: House) -> None:
     assert text_of(await again) == "It turns."
 
 
-async def test_guests_stay_where_the_owner_needs_no_machine(home: House) -> None:
+async def test_guests_stay_where_the_owner_needs_no_machine(home: Marketplace) -> None:
     question: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "seed": 1}
     await receive(await send(home.running, stream=True, **question))
     guest = await home.come()
@@ -66,7 +66,7 @@ async def test_guests_stay_where_the_owner_needs_no_machine(home: House) -> None
     assert code_of(await guest) == "preempted"
 
 
-async def test_before_its_first_byte_a_guest_is_told_by_a_status(home: House) -> None:
+async def test_before_its_first_byte_a_guest_is_told_by_a_status(home: Marketplace) -> None:
     guest = await home.come("wait")
     await until(lambda: home.backend.open == 1, 60)
     assert (await home.own()).status == 200
@@ -75,7 +75,7 @@ async def test_before_its_first_byte_a_guest_is_told_by_a_status(home: House) ->
     assert "retry-after" in heard.headers
 
 
-async def test_no_guest_comes_in_while_own_requests_run_or_wait(home: House) -> None:
+async def test_no_guest_comes_in_while_own_requests_run_or_wait(home: Marketplace) -> None:
     asked = [
         await send(home.running, messages=[{"role": "user", "content": "wait"}], stream=True)
         for _ in range(SLOTS + 1)  # the last one waits for a slot
@@ -94,12 +94,12 @@ async def test_no_guest_comes_in_while_own_requests_run_or_wait(home: House) -> 
     guest.cancel()
 
 
-async def test_a_guest_takes_a_slot_for_each_answer(home: House) -> None:
+async def test_a_guest_takes_a_slot_for_each_answer(home: Marketplace) -> None:
     refused = await home.come(n=SLOTS + 1)
     assert code_of(refused.result()) == "guests_not_now"
 
 
-async def test_guests_leave_no_trace_but_their_usage(home: House) -> None:
+async def test_guests_leave_no_trace_but_their_usage(home: Marketplace) -> None:
     services = home.running.services
     services.directory.quotas.set(Quota("organization:home", "requests", 1, "minute"))
     bodies = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "seed": 1}
@@ -118,7 +118,7 @@ async def test_guests_leave_no_trace_but_their_usage(home: House) -> None:
     assert rows[1]["completion_tokens"] > 0
 
 
-async def test_everything_else_is_closed_to_guests(home: House) -> None:
+async def test_everything_else_is_closed_to_guests(home: Marketplace) -> None:
     root, headers = f"http://127.0.0.1:{home.running.port}", {"authorization": f"Bearer {home.key}"}
     chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
     asked: list[tuple[str, str, object]] = [
@@ -195,7 +195,7 @@ async def test_what_a_vllm_caches_of_guests_is_theirs_alone(tmp_path: Path) -> N
         assert "cache_salt" not in json.loads(home.backend.requests[-1])
 
 
-async def test_nobody_is_called_as_guests_are(home: House) -> None:
+async def test_nobody_is_called_as_guests_are(home: Marketplace) -> None:
     people, keys = home.running.services.directory.people, home.running.services.keys
     for refused in (
         partial(people.add, GUESTS),
@@ -216,7 +216,7 @@ async def test_nobody_is_called_as_guests_are(home: House) -> None:
 
 
 async def test_guests_own_load_is_nothing_to_the_cards_condition(
-    home: House, monkeypatch: pytest.MonkeyPatch
+    home: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guests = home.running.services.guests
     monkeypatch.setattr(idle, "gpu_percent", lambda: 90.0 if guests.stays else 7.0)
@@ -247,20 +247,20 @@ async def test_a_key_ends_with_the_next_one_and_with_the_gateway(tmp_path: Path)
         valid = [row for row in (await home.admin("GET", "/admin/keys")).json()["keys"] if row["is_guest"]]
         assert [row["revoked_ns"] is None for row in valid] == [True, False]
     async with house(tmp_path) as home:
-        forgotten = House(home.running, home.backend, later["key"])
+        forgotten = Marketplace(home.running, home.backend, later["key"])
         refused = (await forgotten.come("short")).result()
         assert (refused.status, code_of(refused)) == (401, "invalid_api_key")
         # Not even before the agent has asked for another: what was made by an earlier start means nothing.
         home.running.services.guests._key_id = None
         services = home.running.services
         made = services.keys.issue("of another start", ("pool",), user_id=GUESTS, is_guest=True)
-        stale = House(home.running, home.backend, made.token)
+        stale = Marketplace(home.running, home.backend, made.token)
         assert (await stale.come("short")).result().status == 401
         changed = await home.admin("PATCH", f"/admin/keys/{made.row.key_id}", json={"priority": 0})
         assert changed.json()["is_guest"]  # no change of its terms makes it the owner's
 
 
-async def test_whoever_waits_hears_of_a_change(home: House) -> None:
+async def test_whoever_waits_hears_of_a_change(home: Marketplace) -> None:
     found = (await home.admin("GET", "/admin/idle")).json()
     assert found["models"] == [
         {

@@ -20,7 +20,7 @@ from market.marketplace.earnings import Earnings
 from market.marketplace.forfeiture import Forfeiture
 from market.marketplace.sellers import SellerRegistry, proof_message
 from market.marketplace.settlements import Settled, Settlements
-from market.marketplace.terms import HouseTerms
+from market.marketplace.terms import MarketplaceTerms
 from market.protocol.channels.terms import ChannelTerms, read_allocation
 from market.protocol.records.envelope import Kind, Record, open_record
 from runtime.database import open_engine, write_sessions
@@ -45,12 +45,12 @@ class HouseVoice:
 
 
 @dataclass
-class House:
+class Marketplace:
     """Every desk of the house, and what tests ask of it often. Ann, Bob and Cem buy, Sam sells as `seller`."""
 
     books: Books
     engine: Engine
-    terms: HouseTerms = field(default_factory=HouseTerms)
+    terms: MarketplaceTerms = field(default_factory=MarketplaceTerms)
     disputed: set[str] = field(default_factory=set)
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -131,9 +131,9 @@ def engine(dsn: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def house(engine: Engine) -> Iterator[House]:
+def house(engine: Engine) -> Iterator[Marketplace]:
     with Books(engine) as books:
-        house = House(books, engine)
+        house = Marketplace(books, engine)
         for user_id in ("ann", "bob", "cem"):
             books.credit(user_id, 100 * USD)
         house.register()

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from accounting.errors import InsufficientCredit
 from accounting.metering.delivered import Delivered
 from accounting.metering.tokenizers import load_counter
-from market.errors import HouseRefuses, NotRegistered, StatementInvalid
+from market.errors import MarketplaceRefuses, NotRegistered, StatementInvalid
 from market.marketplace import disputes
 from market.marketplace.disputes import ANSWER_NS, Brought
 from market.marketplace.fees import Fees
@@ -28,7 +28,7 @@ from market.protocol.sealing.agreement import Context, SealingKey
 from market.protocol.sealing.request import SealedRequest, seal_request
 from tests.accounting.tokenizer import make_tokenizer
 from tests.databases import Kind
-from tests.market.marketplace.rules.conftest import USD, House
+from tests.market.marketplace.rules.conftest import USD, Marketplace
 from tests.market.marketplace.rules.dealing import Dealing
 from tests.market.parties import id_of, said
 from tests.market.test_listings import listed
@@ -47,7 +47,7 @@ def kind() -> Kind:
 class Quarrel:
     """One request on an allocation; `tokens` is what the text comes to, and each side may sign another count."""
 
-    def __init__(self, house: House, folder: Path) -> None:
+    def __init__(self, house: Marketplace, folder: Path) -> None:
         counter = load_counter(make_tokenizer(folder))
         house.counters[counter.sha256.lower()] = counter
         self.house = house
@@ -74,7 +74,7 @@ class Quarrel:
 
 
 @pytest.fixture
-def quarrel(house: House, tmp_path: Path) -> Quarrel:
+def quarrel(house: Marketplace, tmp_path: Path) -> Quarrel:
     return Quarrel(house, tmp_path)
 
 
@@ -94,7 +94,7 @@ def test_a_buyer_who_signed_too_little_pays_what_was_delivered(quarrel: Quarrel)
         assert (row.buyer_text, row.seller_text) == (None, None), "texts are kept until it is decided"
     assert quarrel.settled() == cost_nano(0, quarrel.tokens)
     assert (house.held("sam"), house.posted("user:sam:paid")) == (0, USD)
-    with pytest.raises(HouseRefuses, match="decided"):
+    with pytest.raises(MarketplaceRefuses, match="decided"):
         quarrel.brings("sam")
     assert house.is_sound()
 
@@ -127,12 +127,12 @@ def test_whoever_disputes_what_was_right_has_paid_for_it(quarrel: Quarrel) -> No
 def test_a_day_has_so_many_disputes_of_one_user(quarrel: Quarrel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disputes, "OPENED_PER_DAY_MAX", 0)
     quarrel.served(quarrel.tokens, 4 * quarrel.tokens)
-    with pytest.raises(HouseRefuses, match="opened today"):
+    with pytest.raises(MarketplaceRefuses, match="opened today"):
         quarrel.brings("ann")
 
 
 def test_what_nobody_disputes_is_not_decided(quarrel: Quarrel) -> None:
-    with pytest.raises(HouseRefuses) as refused:
+    with pytest.raises(MarketplaceRefuses) as refused:
         quarrel.brings("ann")
     assert refused.value.code == "not_disputed"
 
@@ -182,7 +182,7 @@ class LateClaim(Quarrel):
 
     made_up = WORDS * 8
 
-    def __init__(self, house: House, folder: Path) -> None:
+    def __init__(self, house: Marketplace, folder: Path) -> None:
         super().__init__(house, folder)
         house.books.credit("sam", USD)
         dealing = Dealing(self.terms, listing=self.listing.digest)
@@ -208,7 +208,7 @@ class LateClaim(Quarrel):
 
 
 @pytest.fixture
-def late(house: House, tmp_path: Path) -> LateClaim:
+def late(house: Marketplace, tmp_path: Path) -> LateClaim:
     return LateClaim(house, tmp_path)
 
 
@@ -265,7 +265,7 @@ def test_an_award_hides_nothing_that_is_signed_later(quarrel: Quarrel) -> None:
 class PromptQuarrel(Quarrel):
     """Of one answer whose text nobody doubts. Each side signs for so many times the prompt, or not at all."""
 
-    def __init__(self, house: House, folder: Path, *, sellers: int, buyers: int | None) -> None:
+    def __init__(self, house: Marketplace, folder: Path, *, sellers: int, buyers: int | None) -> None:
         super().__init__(house, folder)
         asked = json.dumps({"kind": "completion", "request": {"prompt": WORDS}}).encode()
         self.key, self.context = SealingKey(), Context(self.terms.channel, 0, 1, id_of("seller"))
@@ -293,7 +293,7 @@ class PromptQuarrel(Quarrel):
 
 @pytest.mark.parametrize(("liar", "sellers", "buyers"), [("buyer", 1, 0), ("seller", 5, 1)])
 def test_a_prompt_that_is_shown_is_paid_by_its_count(
-    house: House, tmp_path: Path, liar: str, sellers: int, buyers: int
+    house: Marketplace, tmp_path: Path, liar: str, sellers: int, buyers: int
 ) -> None:
     quarrel = PromptQuarrel(house, tmp_path, sellers=sellers, buyers=buyers)
     assert quarrel.shows(quarrel.request) == f"decided prompt {liar}"
@@ -303,7 +303,7 @@ def test_a_prompt_that_is_shown_is_paid_by_its_count(
     assert house.is_sound()
 
 
-def test_who_denies_the_prompt_by_going_on_has_a_day_for_another_word(house: House, tmp_path: Path) -> None:
+def test_who_denies_the_prompt_by_going_on_has_a_day_for_another_word(house: Marketplace, tmp_path: Path) -> None:
     """Nothing but the next request's voucher, whose base leaves the prompt out."""
     quarrel = PromptQuarrel(house, tmp_path, sellers=1, buyers=None)
     named = quarrel.terms.channel, 0, 2, DIGEST, quarrel.listing.digest
@@ -321,7 +321,7 @@ def test_who_denies_the_prompt_by_going_on_has_a_day_for_another_word(house: Hou
     assert house.is_sound()
 
 
-def test_bytes_of_another_request_prove_nothing(house: House, tmp_path: Path) -> None:
+def test_bytes_of_another_request_prove_nothing(house: Marketplace, tmp_path: Path) -> None:
     quarrel = PromptQuarrel(house, tmp_path, sellers=5, buyers=0)
     before_nano = quarrel.settled()
     other = seal_request(b'{"kind":"completion","request":{"prompt":"x"}}', quarrel.key.public, quarrel.context)

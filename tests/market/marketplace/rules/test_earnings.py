@@ -7,16 +7,16 @@ from accounting.rules.earnings import RESERVE_DAYS
 from accounting.rules.usage_refunds import refund
 from accounting.spending.charges import find_charge, find_refund_parties
 from accounting.spending.earned import earned_after
-from market.errors import HouseRefuses
+from market.errors import MarketplaceRefuses
 from market.marketplace import earnings
 from market.marketplace.earnings import Earnings
 from market.marketplace.probation import SellerHistory, probation
-from market.marketplace.terms import DAY_NS, HouseTerms
+from market.marketplace.terms import DAY_NS, MarketplaceTerms
 from market.protocol.channels.statements import Voucher
 from market.protocol.records.amounts import Amount
 from market.protocol.records.canonical import INTEGER_MAX
 from tests.databases import Kind
-from tests.market.marketplace.rules.conftest import USD, House
+from tests.market.marketplace.rules.conftest import USD, Marketplace
 from tests.market.marketplace.rules.dealing import Dealing
 from tests.market.parties import said
 from tests.market.trade import DIGEST, PRICES
@@ -30,7 +30,7 @@ def kind() -> Kind:
     return "sqlite"
 
 
-def sell(house: House, user_id: str = "ann", jobs: int = 1) -> int:
+def sell(house: Marketplace, user_id: str = "ann", jobs: int = 1) -> int:
     """So many requests served and settled; returns what the seller gets of it."""
     allocation, terms = house.allocate(user_id)
     dealing, before = Dealing(terms), house.earned()
@@ -40,12 +40,14 @@ def sell(house: House, user_id: str = "ann", jobs: int = 1) -> int:
     return house.earned() - before
 
 
-def pockets(house: House) -> tuple[int, int, int]:
+def pockets(house: Marketplace) -> tuple[int, int, int]:
     """Maturing, payable, reserve."""
     return house.posted(SELLER + "maturing"), house.posted(SELLER + "payable"), house.posted(SELLER + "reserve")
 
 
-def test_a_new_sellers_day_matures_after_a_week_less_the_reserve_which_follows_a_month_later(house: House) -> None:
+def test_a_new_sellers_day_matures_after_a_week_less_the_reserve_which_follows_a_month_later(
+    house: Marketplace,
+) -> None:
     first = sell(house)
     house.wait(DAY_NS)
     second = sell(house)
@@ -64,7 +66,7 @@ def test_a_new_sellers_day_matures_after_a_week_less_the_reserve_which_follows_a
     assert house.is_sound()
 
 
-def test_whoever_is_new_no_more_waits_two_days_and_nothing_is_kept(house: House) -> None:
+def test_whoever_is_new_no_more_waits_two_days_and_nothing_is_kept(house: Marketplace) -> None:
     for user_id in ("ann", "bob", "cem"):
         sell(house, user_id, jobs=7)
     assert not house.earnings.probation_of("sam").is_over
@@ -90,11 +92,11 @@ def test_whoever_is_new_no_more_waits_two_days_and_nothing_is_kept(house: House)
 def test_a_friend_who_buys_much_is_not_enough(
     jobs: dict[str, int], days: int, lacking: tuple[int, int, int]
 ) -> None:
-    found = probation(SellerHistory(jobs, 0 if jobs else None), HouseTerms(), days * DAY_NS)
+    found = probation(SellerHistory(jobs, 0 if jobs else None), MarketplaceTerms(), days * DAY_NS)
     assert (found.jobs, found.buyers, found.days) == lacking
 
 
-def test_one_signature_over_a_large_number_is_no_record_of_many_jobs(house: House) -> None:
+def test_one_signature_over_a_large_number_is_no_record_of_many_jobs(house: Marketplace) -> None:
     for lanes, user_id in ((range(64), "ann"), (range(64), "bob"), (range(1), "cem")):
         allocation, terms = house.allocate(user_id)
         named = DIGEST, DIGEST, PRICES, Amount(1), Amount(1)
@@ -107,7 +109,7 @@ def test_one_signature_over_a_large_number_is_no_record_of_many_jobs(house: Hous
 
 
 def test_a_seller_whose_earnings_cannot_be_looked_through_keeps_nobody_waiting(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sell(house)
     house.register("zoe", "zoe")
@@ -129,7 +131,7 @@ def test_a_seller_whose_earnings_cannot_be_looked_through_keeps_nobody_waiting(
 
 
 def test_what_waits_for_one_dispute_keeps_nothing_of_others_waiting(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(earnings, "_PAGE", 2)
     house.disputed |= {"ann", "bob"}
@@ -147,8 +149,8 @@ def test_what_waits_for_one_dispute_keeps_nothing_of_others_waiting(
     )
 
 
-def test_without_days_to_wait_earnings_mature_at_once(house: House) -> None:
-    house.terms = HouseTerms(maturity_days_new=0, reserve_bps=0)
+def test_without_days_to_wait_earnings_mature_at_once(house: Marketplace) -> None:
+    house.terms = MarketplaceTerms(maturity_days_new=0, reserve_bps=0)
     house.__post_init__()
     earned = sum(sell(house) for _ in range(2))
     house.wait(1)
@@ -160,7 +162,7 @@ def test_without_days_to_wait_earnings_mature_at_once(house: House) -> None:
     assert house.is_sound()
 
 
-def test_what_was_paid_with_disputed_money_waits_for_the_end_of_the_dispute(house: House) -> None:
+def test_what_was_paid_with_disputed_money_waits_for_the_end_of_the_dispute(house: Marketplace) -> None:
     """A stolen card buys credits and spends them at its owner's own seller."""
     honest, stolen = sell(house, "ann"), sell(house, "bob")
     house.disputed.add("bob")
@@ -175,7 +177,7 @@ def test_what_was_paid_with_disputed_money_waits_for_the_end_of_the_dispute(hous
     assert house.is_sound()
 
 
-def test_what_was_given_back_of_a_disputed_sale_is_not_all_of_it(house: House) -> None:
+def test_what_was_given_back_of_a_disputed_sale_is_not_all_of_it(house: Marketplace) -> None:
     sold = sell(house, "bob")
     with house.office.read() as session:
         charge_id = earned_after(session, "sam", 0, limit=1)[0].charge_id
@@ -195,7 +197,7 @@ def test_what_was_given_back_of_a_disputed_sale_is_not_all_of_it(house: House) -
     assert pockets(house) == (0, rest - rest // 10, rest // 10)
 
 
-def test_proof_of_fraud_gives_back_what_has_not_matured(house: House) -> None:
+def test_proof_of_fraud_gives_back_what_has_not_matured(house: Marketplace) -> None:
     sell(house, "ann")
     house.wait(8 * DAY_NS)
     house.look()
@@ -213,7 +215,7 @@ def test_proof_of_fraud_gives_back_what_has_not_matured(house: House) -> None:
     house.sellers.bar("sam", None)
     house.look()
     assert (house.settlements.due(10), house.settle(allocation, []).settled_nano) == ([], 0)
-    with pytest.raises(HouseRefuses, match="forfeited"):
+    with pytest.raises(MarketplaceRefuses, match="forfeited"):
         house.allocate("bob")
     house.sellers.bar("sam", "odd")
     assert house.posted("user:ann:paid") == 100 * USD - sum(theirs) - fee_nano

@@ -16,13 +16,13 @@ from accounting.rules.held import Payer
 from accounting.rules.parts import Share
 from market.marketplace.allocations import Allocations
 from market.marketplace.terms import DAY_NS
-from tests.market.marketplace.rules.conftest import USD, House
+from tests.market.marketplace.rules.conftest import USD, Marketplace
 from tests.market.marketplace.rules.dealing import Dealing
 
 T = TypeVar("T")
 
 
-def test_who_settles_the_same_at_once_books_it_once(house: House) -> None:
+def test_who_settles_the_same_at_once_books_it_once(house: Marketplace) -> None:
     allocation, terms = house.allocate()
     dealing = Dealing(terms)
     pieces = [dealing.serve(lane) for lane in range(12)]
@@ -37,7 +37,7 @@ def test_who_settles_the_same_at_once_books_it_once(house: House) -> None:
     assert house.is_sound()
 
 
-def test_credits_are_put_aside_once(house: House) -> None:
+def test_credits_are_put_aside_once(house: Marketplace) -> None:
     def allocate(n: int) -> bool:
         try:
             house.allocate(limit_nano=60 * USD, allocation_id=f"at-once-{n}")
@@ -52,7 +52,7 @@ def test_credits_are_put_aside_once(house: House) -> None:
 
 
 def test_an_allocation_that_two_processes_make_at_once_is_kept(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of them finds too little, for the other has just put it aside."""
     credits_of = Allocations._credits
@@ -76,7 +76,7 @@ def test_an_allocation_that_two_processes_make_at_once_is_kept(
 
 
 def test_an_allocation_that_two_processes_put_aside_otherwise_is_made_once(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pool gets credits in between: the other one has drawn from it, and this one from the user's own."""
     made: list[str] = []
@@ -93,7 +93,7 @@ def test_an_allocation_that_two_processes_put_aside_otherwise_is_made_once(
 
 
 def test_who_forfeits_while_a_sale_is_settled_has_not_earned_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allocation, terms = house.allocate()
     records = Dealing(terms).serve()
@@ -108,7 +108,7 @@ def test_who_forfeits_while_a_sale_is_settled_has_not_earned_it(
 
 @pytest.mark.parametrize("at", ["available", "book"])
 def test_what_two_gateways_let_mature_at_once_is_released_whole(
-    house: House, monkeypatch: pytest.MonkeyPatch, at: str
+    house: Marketplace, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     allocation, terms = house.allocate()
     house.settle(allocation, Dealing(terms).serve())

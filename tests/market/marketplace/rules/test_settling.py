@@ -10,7 +10,7 @@ from accounting.errors import LedgerBusy, PosterStopped
 from accounting.ledger.poster import Poster
 from accounting.payments.ledger import Ledger
 from accounting.rules import grants
-from market.errors import HouseRefuses
+from market.errors import MarketplaceRefuses
 from market.marketplace.allocations import LIMIT_NANO_MIN
 from market.marketplace.amounts_due import Decided, Seen, reckon
 from market.marketplace.context import MS_NS
@@ -22,7 +22,7 @@ from market.protocol.channels.evidence import read_evidence
 from market.protocol.channels.terms import ANSWER_S_MAX, SETTLE_GRACE_MS, ChannelTerms
 from market.protocol.records.envelope import Record
 from runtime.database import write_sessions
-from tests.market.marketplace.rules.conftest import HOUR_NS, USD, House
+from tests.market.marketplace.rules.conftest import HOUR_NS, USD, Marketplace
 from tests.market.marketplace.rules.dealing import Dealing
 from tests.market.parties import STANDING, id_of
 from tests.market.trade import DIGEST
@@ -47,7 +47,7 @@ requests = st.lists(
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(served=requests, limit_nano=st.sampled_from((2_000_000, USD)), data=st.data())
 def test_whatever_comes_how_often_and_in_which_order_the_same_is_booked(
-    house: House, served: list[tuple[int, int, int, int, bool]], limit_nano: int, data: st.DataObject
+    house: Marketplace, served: list[tuple[int, int, int, int, bool]], limit_nano: int, data: st.DataObject
 ) -> None:
     before = house.earned(), house.posted("income:market_fee"), house.posted("user:ann:paid")
     allocation, terms = house.allocate(limit_nano=limit_nano)
@@ -112,7 +112,7 @@ def test_neither_time_nor_decisions_nor_later_records_ever_lower_what_is_due(
     assert ripe.due_nano == whole_nano >= before_nano
 
 
-def test_what_the_buyer_does_not_answer_is_due_after_an_hour(house: House) -> None:
+def test_what_the_buyer_does_not_answer_is_due_after_an_hour(house: Marketplace) -> None:
     """The buyer took the stream and signed for nothing."""
     allocation, terms = house.allocate()
     dealing = Dealing(terms)
@@ -129,7 +129,7 @@ def test_what_the_buyer_does_not_answer_is_due_after_an_hour(house: House) -> No
     assert house.is_sound()
 
 
-def test_a_claim_at_an_answers_beginning_waits_for_the_longest_answers_end(house: House) -> None:
+def test_a_claim_at_an_answers_beginning_waits_for_the_longest_answers_end(house: Marketplace) -> None:
     """The seller signs for the ceiling at once, and says no word more until its buyer gives up."""
     allocation, terms = house.allocate()
     dealing = Dealing(terms)
@@ -144,7 +144,7 @@ def test_a_claim_at_an_answers_beginning_waits_for_the_longest_answers_end(house
     assert house.is_sound()
 
 
-def test_a_buyer_who_signs_less_in_time_leaves_the_rest_disputed(house: House) -> None:
+def test_a_buyer_who_signs_less_in_time_leaves_the_rest_disputed(house: Marketplace) -> None:
     allocation, terms = house.allocate()
     dealing = Dealing(terms)
     promise, claimed, confirmed = dealing.serve(tells=2000)
@@ -156,7 +156,7 @@ def test_a_buyer_who_signs_less_in_time_leaves_the_rest_disputed(house: House) -
     assert (told.settled_nano, told.reckoning.disputed_nano > 0) == (dealing.due_nano, True)
 
 
-def test_what_comes_after_the_end_is_paid_from_what_there_is_and_owed_beyond(house: House) -> None:
+def test_what_comes_after_the_end_is_paid_from_what_there_is_and_owed_beyond(house: Marketplace) -> None:
     allocation, terms = house.allocate(limit_nano=2_000_000)
     dealing = Dealing(terms)
     first = dealing.serve()
@@ -177,7 +177,7 @@ def test_what_comes_after_the_end_is_paid_from_what_there_is_and_owed_beyond(hou
     assert house.is_sound()
 
 
-def test_a_pool_pays_first_and_buys_nothing_from_its_own_people(house: House) -> None:
+def test_a_pool_pays_first_and_buys_nothing_from_its_own_people(house: Marketplace) -> None:
     for pool in ("lab", "club"):
         house.books.post(grants.pool_credit(f"c-{pool}", pool, USD, "test"))
     allocation, terms = house.allocate(limit_nano=2 * USD, pool="club")
@@ -191,7 +191,7 @@ def test_a_pool_pays_first_and_buys_nothing_from_its_own_people(house: House) ->
     assert house.is_sound()
 
 
-def test_what_a_house_died_over_is_booked_by_its_next_look(house: House) -> None:
+def test_what_a_house_died_over_is_booked_by_its_next_look(house: Marketplace) -> None:
     allocation, terms = house.allocate()
     dealing = Dealing(terms)
     dealing.serve()
@@ -215,7 +215,7 @@ def test_what_a_house_died_over_is_booked_by_its_next_look(house: House) -> None
 
 
 def test_an_allocation_whose_credits_could_not_be_put_aside_is_not_another_one_later(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as away:
 
@@ -225,13 +225,13 @@ def test_an_allocation_whose_credits_could_not_be_put_aside_is_not_another_one_l
         away.setattr(house.books.poster, "submit", busy)
         with pytest.raises(LedgerBusy):
             house.allocate(limit_nano=90 * USD, allocation_id="a-same")
-    with pytest.raises(HouseRefuses, match="used for another allocation"):
+    with pytest.raises(MarketplaceRefuses, match="used for another allocation"):
         house.allocate(limit_nano=USD, allocation_id="a-same")
     house.allocate(limit_nano=90 * USD, allocation_id="a-same")
     assert house.held() == 90 * USD
 
 
-def test_an_allocation_is_worth_its_record(house: House) -> None:
-    with pytest.raises(HouseRefuses, match=r"at least 0\.001 USD"):
+def test_an_allocation_is_worth_its_record(house: Marketplace) -> None:
+    with pytest.raises(MarketplaceRefuses, match=r"at least 0\.001 USD"):
         house.allocate(limit_nano=LIMIT_NANO_MIN - 1)
     house.allocate(limit_nano=LIMIT_NANO_MIN)

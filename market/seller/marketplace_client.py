@@ -1,4 +1,4 @@
-"""Client of the house for sellers: its identity, pinned at first contact, and what sellers send it."""
+"""Client of the marketplace for sellers: its identity, pinned at first contact, and what sellers send it."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,7 @@ from market.protocol.records.envelope import Hex32
 from market.seller.store import SellingStore, Unsubmitted
 
 _PROOF = b"millrace seller\n"
-_PINNED = "house"
+_PINNED = "marketplace"
 ASK_S = 20.0
 SHOW_S = 120.0
 """Longer, because a prompt may be megabytes."""
@@ -25,7 +25,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class _Facts(Struct, frozen=True):
-    """The facts that a seller needs about a house, as the house states them."""
+    """The facts that a seller needs about a marketplace, as the marketplace states them."""
 
     identity: Hex32
     statements: list[str] = []
@@ -40,7 +40,7 @@ class _Account(Struct, frozen=True):
 
 
 class LaneTold(Struct, frozen=True):
-    """The house's view of a lane; `receipt` is the digest of our newest receipt that it knows."""
+    """The marketplace's view of a lane; `receipt` is the digest of our newest receipt that it knows."""
 
     lane: int
     seq: int
@@ -56,16 +56,16 @@ class LanesTold(Struct, frozen=True):
     statements: list[str] = []
 
 
-class HouseRefused(Exception):
-    """The house answered with an error; `status` is its HTTP status."""
+class MarketplaceRefused(Exception):
+    """The marketplace answered with an error; `status` is its HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"the house answered {status}: {message[:300]}")
+        super().__init__(f"the marketplace answered {status}: {message[:300]}")
         self.status = status
 
 
-class SellerHouseClient:
-    """One house, by its address. Until first contact its identity is unknown, and nothing from it is believed."""
+class SellerMarketplaceClient:
+    """One marketplace, by its address. Until first contact its identity is unknown, and nothing from it is believed."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class SellerHouseClient:
         self._store = store
 
     async def remember(self) -> None:
-        """Load the pinned identity: the house's allocations count even while it is down."""
+        """Load the pinned identity: the marketplace's allocations count even while it is down."""
         pinned = await self._store.fact(self._fact)
         self.identity = pinned.decode() if pinned else None
 
@@ -94,14 +94,14 @@ class SellerHouseClient:
         """Ask for its identity and its ledger's newest block.
 
         Raises:
-            Unreachable, HouseRefused: the house gives no valid answer.
+            Unreachable, MarketplaceRefused: the marketplace gives no valid answer.
             IdentityInvalid: its identity differs from the pinned one.
         """
-        facts = _read(await self._outbound.ask(f"{self.url}/market/v1/house", timeout_s=ASK_S), _Facts)
+        facts = _read(await self._outbound.ask(f"{self.url}/market/v1/marketplace", timeout_s=ASK_S), _Facts)
         identity = facts.identity
         if self.identity not in (None, identity):
             raise IdentityInvalid(
-                f"the house at {self.url} changed its identity from {str(self.identity)[:16]} to {identity[:16]}"
+                f"the marketplace at {self.url} changed its identity from {str(self.identity)[:16]} to {identity[:16]}"
             )
         statements = [raw.encode() for raw in facts.statements]
         await asyncio.to_thread(self._keeper.add, statements, self.url)
@@ -112,7 +112,7 @@ class SellerHouseClient:
         self.ledger_checkpoint = head if len(head) == 64 else None
 
     async def submit(self, channel: Unsubmitted, statements: list[bytes]) -> None:
-        """Send everything known of a channel. Repeating it is safe. Raises Unreachable, HouseRefused."""
+        """Send everything known of a channel. Repeating it is safe. Raises Unreachable, MarketplaceRefused."""
         body = {
             "allocation": channel.backing.records[0].decode(),
             "records": [raw.decode() for raw in channel.evidence],
@@ -121,20 +121,20 @@ class SellerHouseClient:
         await self._post("/market/v1/settlements", body, {})
 
     async def lanes(self, allocation: str) -> LanesTold:
-        """Return the state of an allocation's lanes, by its record's digest. Raises Unreachable, HouseRefused."""
+        """Return the state of an allocation's lanes, by its record's digest. Raises Unreachable, MarketplaceRefused."""
         url = f"{self.url}/market/v1/disputes/{allocation}"
         reply = await self._outbound.ask(url, headers=self._ours, timeout_s=ASK_S, bytes_max=LANES_BYTES_MAX)
         return _read(reply, LanesTold)
 
     async def dispute(self, body: dict[str, Any]) -> None:
-        """Show the house what a lane's buyer denies. Raises Unreachable, HouseRefused."""
+        """Show the marketplace what a lane's buyer denies. Raises Unreachable, MarketplaceRefused."""
         await self._post("/market/v1/disputes", body, self._ours, timeout_s=SHOW_S)
 
     async def register(self) -> None:
-        """Let our key's account earn this identity's sales, at a house that was contacted before.
+        """Let our key's account earn this identity's sales, at a marketplace that was contacted before.
 
         Raises:
-            Unreachable, HouseRefused.
+            Unreachable, MarketplaceRefused.
         """
         if self._key is None or self.identity is None:
             return
@@ -144,7 +144,7 @@ class SellerHouseClient:
         identity, signer = self._own.id, self._own.signer
         if identity in me.identities:
             return
-        # The proof names this house: at another one, an account of this name may belong to someone else.
+        # The proof names this marketplace: at another one, an account of this name may belong to someone else.
         proof = signer.sign(_PROOF + f"{self.identity}\n{me.account}".encode()).hex()
         body = {
             "identity": identity,
@@ -177,13 +177,13 @@ class SellerHouseClient:
 
 def _checked(reply: OutboundReply) -> OutboundReply:
     if reply.status not in (200, 201):
-        raise HouseRefused(reply.status, reply.body[:300].decode("utf-8", "replace"))
+        raise MarketplaceRefused(reply.status, reply.body[:300].decode("utf-8", "replace"))
     return reply
 
 
 def _read(reply: OutboundReply, shape: type[S]) -> S:
-    """Read a house's answer, accepting only these fields."""
+    """Read a marketplace's answer, accepting only these fields."""
     try:
         return msgspec.json.decode(_checked(reply).body, type=shape)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HouseRefused(reply.status, f"its answer is invalid: {str(error)[:100]}") from None
+        raise MarketplaceRefused(reply.status, f"its answer is invalid: {str(error)[:100]}") from None

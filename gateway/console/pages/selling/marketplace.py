@@ -13,11 +13,11 @@ from gateway.console.renderer import go, page
 from runtime.errors import NotFound, ServiceError
 
 if TYPE_CHECKING:
-    from market.marketplace.marketplace import House
+    from market.marketplace.marketplace import Marketplace
 
-HOUSE = f"{PATH}/house"
+MARKETPLACE = f"{PATH}/marketplace"
 
-router = APIRouter(prefix=HOUSE)
+router = APIRouter(prefix=MARKETPLACE)
 
 
 class Why(BaseModel):
@@ -44,34 +44,34 @@ async def show(visitor: Operator, seller: Wanted = None) -> Response:
 @router.post("/sellers/{user}/bar")
 async def bar(request: Request, visitor: Operator, user: Named) -> Response:
     """Suspend a seller: no new allocations, and pending earnings stay pending until reinstatement."""
-    house, form = _house(visitor), await read_form(request, visitor, Why)
+    marketplace, form = _marketplace(visitor), await read_form(request, visitor, Why)
     from gateway.api.marketplace import sellers
     from gateway.api.marketplace.forms import Barred
 
     async def work(wanted: Why) -> dict[str, Any]:
-        return await sellers.bar(house, visitor.authority, "", user, Barred(why=wanted.why))
+        return await sellers.bar(marketplace, visitor.authority, "", user, Barred(why=wanted.why))
 
     done, form = await tried(form, work)
     if done is None:
         return await _page(visitor, form=form, about=f"bar-{user}", status=400)
-    return go(visitor, HOUSE, f"{user} is suspended.")
+    return go(visitor, MARKETPLACE, f"{user} is suspended.")
 
 
 @router.post("/sellers/{user}/unbar")
 async def unbar(request: Request, visitor: Operator, user: Named) -> Response:
-    house = _house(visitor)
+    marketplace = _marketplace(visitor)
     await read_form(request, visitor, Nothing)
     from gateway.api.marketplace import sellers
     from gateway.api.marketplace.forms import Barred
 
-    await sellers.bar(house, visitor.authority, "", user, Barred(why=None))
-    return go(visitor, HOUSE, f"{user} is reinstated.")
+    await sellers.bar(marketplace, visitor.authority, "", user, Barred(why=None))
+    return go(visitor, MARKETPLACE, f"{user} is reinstated.")
 
 
 @router.post("/sellers/{user}/forfeit")
 async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
     """Return the seller's pending earnings to the buyers, permanently."""
-    house, form = _house(visitor), await read_form(request, visitor, Forfeit)
+    marketplace, form = _marketplace(visitor), await read_form(request, visitor, Forfeit)
     from gateway.api.marketplace import sellers
     from gateway.api.marketplace.forms import Forfeited
 
@@ -79,12 +79,12 @@ async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
         form = form.refused("The name does not match the seller.", "name")
 
     async def work(wanted: Forfeit) -> dict[str, Any]:
-        return await sellers.forfeit(house, visitor.authority, "", user, Forfeited(why=wanted.why))
+        return await sellers.forfeit(marketplace, visitor.authority, "", user, Forfeited(why=wanted.why))
 
     done, form = await tried(form, work)
     if done is None:
         return await _page(visitor, form=form, about=f"forfeit-{user}", status=400)
-    return go(visitor, HOUSE, f"{done['sales']} sales of {user} were refunded to the buyers.")
+    return go(visitor, MARKETPLACE, f"{done['sales']} sales of {user} were refunded to the buyers.")
 
 
 @router.post("/disputes/{dispute}/decide")
@@ -93,28 +93,30 @@ async def decide(request: Request, visitor: Operator, dispute: Named) -> Respons
 
     Raises NotFound if the dispute is not overdue.
     """
-    house = _house(visitor)
+    marketplace = _marketplace(visitor)
     await read_form(request, visitor, Nothing)
     from gateway.console.pages.selling.desks import quarrels
 
-    overdue = {each.row.id: each.row for each in await house.ask(quarrels, house) if each.is_overdue}
+    overdue = {each.row.id: each.row for each in await marketplace.ask(quarrels, marketplace) if each.is_overdue}
     if dispute not in overdue:
         raise NotFound("No overdue dispute with this ID. It is decided, or an answer is still pending.")
     try:
-        row = await house.ask(house.disputes.decide, dispute)
+        row = await marketplace.ask(marketplace.disputes.decide, dispute)
         if row.status == "decided":
-            await house.ask(house.settlements.submit, row.allocation_digest, ())
+            await marketplace.ask(marketplace.settlements.submit, row.allocation_digest, ())
     except ServiceError as error:
         form: Form[Nothing] = refused(Form(), error, frozenset())
         return await _page(visitor, form=form, about="disputes", status=409)
-    return go(visitor, f"{HOUSE}#disputes", f"The dispute is {row.status}: {row.reason or 'no change'}.")
+    return go(visitor, f"{MARKETPLACE}#disputes", f"The dispute is {row.status}: {row.reason or 'no change'}.")
 
 
-def _house(visitor: Visitor) -> "House":
-    house = visitor.services.house
-    if house is None:
-        raise NotFound("This gateway is not a marketplace. Start it with `millrace up --house` to make it one.")
-    return house
+def _marketplace(visitor: Visitor) -> "Marketplace":
+    marketplace = visitor.services.marketplace
+    if marketplace is None:
+        raise NotFound(
+            "This gateway is not a marketplace. Start it with `millrace up --marketplace` to make it one."
+        )
+    return marketplace
 
 
 async def _page(
@@ -125,33 +127,33 @@ async def _page(
     about: str = "",
     status: int = 200,
 ) -> Response:
-    house = _house(visitor)
-    values = await house.ask(_look, house, seller)
+    marketplace = _marketplace(visitor)
+    values = await marketplace.ask(_look, marketplace, seller)
     return page(
-        "selling/house.html",
+        "selling/marketplace.html",
         visitor,
         status,
-        tab="house",
+        tab="marketplace",
         form=form or Form(),
         about=about,
         seller=seller,
-        terms=house.office.terms,
-        speaker=house.office.speaker.id,
+        terms=marketplace.office.terms,
+        speaker=marketplace.office.speaker.id,
         **values,
     )
 
 
-def _look(house: "House", seller: str | None) -> dict[str, Any]:
+def _look(marketplace: "Marketplace", seller: str | None) -> dict[str, Any]:
     from gateway.console.pages.selling.desks import quarrels, trades
     from gateway.console.pages.selling.maturity import day_written
     from gateway.console.pages.selling.sellers_here import reserves_of, sellers_of, sums, withheld_of
 
     return {
-        "sellers": sellers_of(house, seller),
+        "sellers": sellers_of(marketplace, seller),
         "day_written": day_written,
-        "trades": trades(house, seller, with_names=True),
-        "disputes": quarrels(house),
-        "sums": sums(house),
-        "withheld": withheld_of(house),
-        "reserves": reserves_of(house),
+        "trades": trades(marketplace, seller, with_names=True),
+        "disputes": quarrels(marketplace),
+        "sums": sums(marketplace),
+        "withheld": withheld_of(marketplace),
+        "reserves": reserves_of(marketplace),
     }

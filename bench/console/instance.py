@@ -51,7 +51,7 @@ class Guest:
         return self.role == "admin" and self.organization == "home"
 
 
-_HOUSE_PAGES = (
+_MARKETPLACE_PAGES = (
     "/console/overview/live",
     "/console/requests/live",
     "/console/cluster/live",
@@ -59,12 +59,12 @@ _HOUSE_PAGES = (
 )
 _OWN_PAGES = ("/console/overview/live", "/console/requests/live")
 GUESTS = (
-    *(Guest(name, "home", "admin", _HOUSE_PAGES) for name in ("ann", "ben", "cleo")),
+    *(Guest(name, "home", "admin", _MARKETPLACE_PAGES) for name in ("ann", "ben", "cleo")),
     Guest("dora", "lab", "admin", (*_OWN_PAGES, "/console/keys/live")),
     *(Guest(name, "lab", "member", _OWN_PAGES) for name in ("ed", "fay")),
     Guest("gus", "lab", "member", ("/console/models/live",)),
 )
-"""Twenty pages: four for each admin of the house, three for an organization's admin, five for its members."""
+"""Twenty pages: four for each instance admin, three for an organization's admin, five for its members."""
 
 
 class DidNotStart(Exception):
@@ -72,7 +72,7 @@ class DidNotStart(Exception):
 
 
 @dataclass(slots=True)
-class House:
+class Marketplace:
     """The running gateway, made by `opened`. `keys` are the people's, which are used in turn."""
 
     root: str
@@ -121,7 +121,7 @@ class House:
 
 
 @contextmanager
-def opened(folder: Path, *, server_core: int, load_core: int, is_ahead: bool = False) -> Generator[House]:
+def opened(folder: Path, *, server_core: int, load_core: int, is_ahead: bool = False) -> Generator[Marketplace]:
     """Start everything, and end it on exit. Raises DidNotStart.
 
     `is_ahead` runs all of it before other work of the machine (root).
@@ -140,7 +140,7 @@ def opened(folder: Path, *, server_core: int, load_core: int, is_ahead: bool = F
         with httpx.Client(base_url=root, timeout=30, trust_env=False) as client:
             keys, looks = _let_in(client, folder)
             _wait_for_machines(client, folder)
-        yield House(root, gateway, keys, looks, load_core, ahead)
+        yield Marketplace(root, gateway, keys, looks, load_core, ahead)
 
 
 def _piped(command: tuple[str, ...], core: int) -> Placed:

@@ -1,4 +1,4 @@
-"""Client of the clearing house: its identity, allocations for sellers, and settlement of what we signed."""
+"""Client of the marketplace: its identity, allocations for sellers, and settlement of what we signed."""
 
 import asyncio
 import secrets
@@ -22,9 +22,9 @@ _TIMEOUT_S = 10.0
 _OK, _UNKNOWN, _FAILS = 200, 404, 500
 _BUSY = (408, 429)
 _AT_IT = "idempotency_key_in_use"
-"""The house is still answering a request with this key, one that we stopped waiting for."""
+"""The marketplace is still answering a request with this key, one that we stopped waiting for."""
 _JSON = {"content-type": "application/json"}
-_FACT = "house "
+_FACT = "marketplace "
 _UNANSWERED_MAX = 1024
 _LANES_BYTES_MAX = 2**22
 """Room for 64 lanes with up to four records each, and the buyer's statements about its keys."""
@@ -32,7 +32,7 @@ _LANES_BYTES_MAX = 2**22
 S = TypeVar("S", bound=Struct)
 
 
-class _HouseFacts(Struct, frozen=True):
+class _MarketplaceFacts(Struct, frozen=True):
     identity: str
     statements: list[str] = []
 
@@ -45,7 +45,7 @@ class _Error(Struct, frozen=True):
     code: str | None = None
 
 
-class _HouseError(Struct, frozen=True):
+class _MarketplaceError(Struct, frozen=True):
     error: _Error
 
 
@@ -72,8 +72,10 @@ class Open(NamedTuple):
     seq: int
 
 
-class BuyerHouseClient:
-    """The house, asked seldom: its answers are stored. `pinned` is the identity that the admin expects, if any."""
+class BuyerMarketplaceClient:
+    """The marketplace, asked seldom: its answers are stored. `pinned` is the identity that the admin expects, if
+    any.
+    """
 
     def __init__(
         self, url: str, key: str, pinned: str, outbound: Outbound, store: BuyingStore, keeper: RecordKeeper
@@ -92,14 +94,16 @@ class BuyerHouseClient:
         return self._pinned
 
     async def meet(self) -> None:
-        """Fetch the house's identity and its keys.
+        """Fetch the marketplace's identity and its keys.
 
         Raises:
-            SellerRefuses: the house cannot be reached, or its identity has changed.
+            SellerRefuses: the marketplace cannot be reached, or its identity has changed.
         """
-        said = _read(await self._ask("/market/v1/house", None, {}), _HouseFacts)
+        said = _read(await self._ask("/market/v1/marketplace", None, {}), _MarketplaceFacts)
         if self._pinned and said.identity != self._pinned:
-            raise SellerRefuses(f"the house at {self.url} has another identity than before", "house_changed")
+            raise SellerRefuses(
+                f"the marketplace at {self.url} has another identity than before", "marketplace_changed"
+            )
         if not self._pinned:
             self._store.put_fact(_FACT + self.url, said.identity)
             self._pinned = said.identity
@@ -109,7 +113,7 @@ class BuyerHouseClient:
         """Reserve credits for a seller, for a day.
 
         Raises:
-            SellerRefuses: the house refuses or cannot be reached.
+            SellerRefuses: the marketplace refuses or cannot be reached.
         """
         if not self._pinned:
             await self.meet()
@@ -128,27 +132,27 @@ class BuyerHouseClient:
             record = open_record(said.allocation.encode())
             terms, allocation = read_allocation(record, self._pinned, self._keeper.standing)
         except MarketError as error:
-            raise SellerRefuses(f"the house's allocation is invalid: {error}", "no_credit") from None
+            raise SellerRefuses(f"the marketplace's allocation is invalid: {error}", "no_credit") from None
         if (terms.buyer, terms.seller) != (buyer, seller) or record.expires_ms is None:
-            raise SellerRefuses("the house's allocation names other parties or no end", "no_credit")
+            raise SellerRefuses("the marketplace's allocation names other parties or no end", "no_credit")
         return terms, allocation, record
 
     async def settle(self, allocation: bytes, records: Sequence[bytes]) -> None:
-        """Send the house what we signed on an allocation's channel. Repeating it is safe.
+        """Send the marketplace what we signed on an allocation's channel. Repeating it is safe.
 
         Raises:
-            Unreachable: the house is unavailable or busy.
-            SellerRefuses: the house rejects it.
+            Unreachable: the marketplace is unavailable or busy.
+            SellerRefuses: the marketplace rejects it.
         """
         told = {"allocation": allocation.decode(), "records": [record.decode() for record in records]}
         _checked(await self._tell("/market/v1/settlements", told, _JSON))
 
     async def disputed(self, allocation: str) -> list[Open]:
-        """Return open disputes about an allocation, given by its record's digest; none if it is another house's.
+        """Return open disputes about an allocation, given by its record's digest; none if it is another marketplace's.
 
         Raises:
-            Unreachable: the house is unavailable or busy.
-            SellerRefuses: the house refuses, or its answer is invalid.
+            Unreachable: the marketplace is unavailable or busy.
+            SellerRefuses: the marketplace refuses, or its answer is invalid.
         """
         url = f"{self.url}/market/v1/disputes/{allocation}"
         reply = await self._outbound.ask(url, headers=self._ours, timeout_s=_TIMEOUT_S, bytes_max=_LANES_BYTES_MAX)
@@ -175,15 +179,15 @@ class BuyerHouseClient:
         try:
             return await self._outbound.ask(self.url + path, body, headers=headers, timeout_s=_TIMEOUT_S)
         except Unreachable as error:
-            raise SellerRefuses(f"the house cannot be reached: {error.reason}", "no_credit") from None
+            raise SellerRefuses(f"the marketplace cannot be reached: {error.reason}", "no_credit") from None
 
 
 def _is_open(reply: OutboundReply) -> bool:
-    """Return whether a key's outcome is unknown: the house failed, is busy, or is still working on it."""
+    """Return whether a key's outcome is unknown: the marketplace failed, is busy, or is still working on it."""
     if reply.status in _BUSY or reply.status >= _FAILS:
         return True
     try:
-        return msgspec.json.decode(reply.body, type=_HouseError).error.code == _AT_IT
+        return msgspec.json.decode(reply.body, type=_MarketplaceError).error.code == _AT_IT
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
 
@@ -191,16 +195,16 @@ def _is_open(reply: OutboundReply) -> bool:
 def _checked(reply: OutboundReply) -> OutboundReply:
     """Raises Unreachable, SellerRefuses."""
     if reply.status in _BUSY or reply.status >= _FAILS:
-        raise Unreachable(f"the house answered {reply.status}")
+        raise Unreachable(f"the marketplace answered {reply.status}")
     if reply.status != _OK:
-        raise SellerRefuses(f"the house answered {reply.status}", "refused")
+        raise SellerRefuses(f"the marketplace answered {reply.status}", "refused")
     return reply
 
 
 def _read(reply: OutboundReply, shape: type[S]) -> S:
     if reply.status != _OK:
-        raise SellerRefuses(f"the house answered {reply.status}", "no_credit")
+        raise SellerRefuses(f"the marketplace answered {reply.status}", "no_credit")
     try:
         return msgspec.json.decode(reply.body, type=shape)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise SellerRefuses("the house's answer is invalid", "no_credit") from None
+        raise SellerRefuses("the marketplace's answer is invalid", "no_credit") from None

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 async def test_what_was_signed_is_paid_from_what_was_put_aside(hall: Hall) -> None:
     allocation = await hall.allocated("ann", "0.50")
     async with hall.served.client() as client:
-        house = (await client.get("/market/v1/house")).json()
+        house = (await client.get("/market/v1/marketplace")).json()
     terms, words = read_allocation(allocation, house["identity"], STANDING)
     assert (words.limit_nano, terms.buyer, terms.seller) == (USD // 2, id_of("buyer"), id_of("seller"))
     assert await hall.held("user:ann:paid") == USD // 2
