@@ -1,4 +1,4 @@
-# The words people use here. `make help` lists them; each target sets up what it needs by itself.
+# The words users use here. `make help` lists them; each target sets up what it needs by itself.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 

@@ -132,7 +132,7 @@ class Usage(SQLModel, table=True):
 
     __table_args__ = (
         Index("usage_started", "started_ns"),
-        # Limits begin with what a key, or all of a person's keys, used before the gateway started. People have no
+        # Limits begin with what a key, or all of a user's keys, used before the gateway started. Users have no
         # # index of their own: with many of them it would be half as large as the rows.
         Index("usage_key", "key_id", "started_ns"),
         # Console sessions have no key and make few requests.

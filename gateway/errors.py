@@ -38,7 +38,7 @@ class ModelUnknown(ServiceError):
 
 
 class RoleForbids(ServiceError):
-    """The key is valid, and its person may not do this."""
+    """The key is valid, and its user may not do this."""
 
 
 class KeyInUse(Conflict):
@@ -132,7 +132,7 @@ class LaneLimited(LaneBusy):
 # Errors of the ledger name accounts, amounts and files; only the log shows them.
 _NO_CREDIT = (
     "There are not enough credits for this. Lower max_tokens, or have an admin add credits. "
-    "An admin of this gateway needs no credits, only a spending limit: `millrace budget set person:ID USD`."
+    "An admin of this gateway needs no credits, only a spending limit: `millrace budget set user:ID USD`."
 )
 _FROZEN = "The payments of this account are under review, and paid requests are blocked. Ask an admin."
 _BROKEN = "Paid requests are stopped until an admin has checked the ledger. Own machines answer as before."

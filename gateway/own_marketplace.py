@@ -11,7 +11,7 @@ from accounting.payments.ledger import Ledger
 from accounting.proofs.signing_key import SigningKeyUnusable
 from gateway.billing.ledger_service import Books
 from gateway.identity.caller import HOME
-from gateway.identity.people import People
+from gateway.identity.users import Users
 from market.errors import IdentityInvalid
 from market.marketplace.always import Always
 from market.marketplace.context import MS_NS, Office
@@ -67,11 +67,11 @@ def open_marketplace(
 
 
 def _organizations(engine: Engine) -> Callable[[str], str]:
-    people = People(read_sessions(engine), write_sessions(engine))
+    users = Users(read_sessions(engine), write_sessions(engine))
 
     def organization_of(user_id: str) -> str:
         try:
-            return people.ever(user_id).organization_id
+            return users.ever(user_id).organization_id
         except NotFound:
             return HOME  # A user that only keys name.
 

@@ -16,6 +16,6 @@ Modules:
     request_ids  The id of one request: in its answer's header, in its log lines, in its row of the request log
     settings     What the sections of settings are made of
     sse          Server-sent events, read from whatever pieces they arrive in
-    times        Times as people and programs read them
+    times        Times as users and programs read them
     workers      Worker processes: started with one line of JSON, supervised, replaced without losing an answer
 """

@@ -1,4 +1,4 @@
-"""Times as people and programs read them."""
+"""Times as users and programs read them."""
 
 from datetime import UTC, datetime
 

@@ -140,8 +140,8 @@ def question(model: str) -> dict[str, Any]:
 
 def new_key(gateway: Gateway, user: str, limits: Sequence[dict[str, str]] = ()) -> str:
     """A key for pool and cloud, with limits (`measure`, `amount`, `span`) of its own; a new person is added."""
-    if user not in {person["user_id"] for person in order(gateway, "GET", "people")["people"]}:
-        order(gateway, "POST", "people", {"user": user})
+    if user not in {person["user_id"] for person in order(gateway, "GET", "users")["users"]}:
+        order(gateway, "POST", "users", {"user": user})
     key = order(gateway, "POST", "keys", {"name": user, "user": user, "lanes": ["pool", "cloud"]})
     for limit in limits:
         order(gateway, "PUT", "quotas", {"scope": f"key:{key['key_id']}", **limit})

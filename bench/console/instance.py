@@ -1,4 +1,4 @@
-"""Run the gateway behind the pages: a pool server that answers at once, two machines, several people."""
+"""Run the gateway behind the pages: a pool server that answers at once, two machines, several users."""
 
 import json
 import os
@@ -73,7 +73,7 @@ class DidNotStart(Exception):
 
 @dataclass(slots=True)
 class Marketplace:
-    """The running gateway, made by `opened`. `keys` are the people's, which are used in turn."""
+    """The running gateway, made by `opened`. `keys` are the users's, which are used in turn."""
 
     root: str
     gateway: Placed
@@ -194,7 +194,7 @@ def _let_in(client: httpx.Client, folder: Path) -> tuple[tuple[str, ...], list[L
 
     make("/admin/organizations", id="lab")
     for guest in GUESTS:
-        make("/admin/people", user=guest.name, organization=guest.organization, role=guest.role)
+        make("/admin/users", user=guest.name, organization=guest.organization, role=guest.role)
         wanted = {"name": guest.name, "user": guest.name, "lanes": ["pool"], "may_administer": guest.is_operator}
         keys.append(str(make("/admin/keys", **wanted)["api_key"]))
         client.cookies.clear()

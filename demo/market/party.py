@@ -50,8 +50,8 @@ class Party:
         return self._ask(method, path, {}, body)
 
     def new_person(self, user: str, role: str = "member", **terms: Any) -> str:
-        """Create a person with a key on these terms, and return the key."""
-        self.machine("POST", "/admin/people", user=user, role=role)
+        """Create a user with a key on these terms, and return the key."""
+        self.machine("POST", "/admin/users", user=user, role=role)
         return str(self.machine("POST", "/admin/keys", name=user, user=user, **terms)["api_key"])
 
     def nano_on(self, code: str) -> int:

@@ -36,11 +36,11 @@ Modules:
     openai_pages   Pages of a list as OpenAI's clients walk through them
     pauses         /admin/pauses: buying on a lane to other people's machines, or selling, stopped until it is
                    resumed
-    people         /admin/organizations and /admin/people: who is there and what each may do
+    users         /admin/organizations and /admin/users: who is there and what each may do
     plain          The routes that are asked every few seconds for as long as a gateway runs: they need no
                    framework
     pool           /admin/pool: who is in the pool and how they are; taken in, taken out, left alone, looked for
-    quotas         /admin/quotas: limits of keys, people, teams and organizations
+    quotas         /admin/quotas: limits of keys, users, teams and organizations
     reference      Every route as a page of documentation: `python -m gateway.api.reference > docs/api.md`
     responses      GET and DELETE /v1/responses/{id}, its input items, and the count of a prompt's tokens
     routes_admin   /admin/route: where a request would go just now and why, without sending it; how good

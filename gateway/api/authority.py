@@ -65,13 +65,13 @@ async def admitted(request: Request) -> Authority:
         )
     caller = await services.directory.gate.admit(token.strip(), address)
     over = None if caller.role == "admin" and caller.organization_id == HOME else caller.organization_id
-    return Authority(services, Actor(f"person:{caller.user_id}", address), caller, over)
+    return Authority(services, Actor(f"user:{caller.user_id}", address), caller, over)
 
 
 async def _operator(authority: Annotated[Authority, Depends(admitted)]) -> Authority:
     refuse_who_may_not(authority.caller)
     if authority.organization_id is not None:
-        raise RoleForbids("This is for instance admins; this key's person is none.")
+        raise RoleForbids("This is for instance admins; this key's user is none.")
     return authority
 
 
@@ -85,7 +85,7 @@ def refuse_who_may_not(caller: Caller | None) -> None:
     if caller is None:
         return
     if caller.role != "admin":
-        raise RoleForbids(f"This is for admins; this key's person is a {caller.role}. See /admin/me.")
+        raise RoleForbids(f"This is for admins; this key's user is a {caller.role}. See /admin/me.")
     if not caller.may_administer:
         raise RoleForbids("This key may not administer; `millrace key create NAME --admin` makes one that may.")
 

@@ -12,11 +12,11 @@ from accounting.errors import AccountUnknown
 from gateway.api.authority import Authority, Manager
 from gateway.api.delegation import OfSession, refuse_more_than_own
 from gateway.api.fields import Body, Named, PageCursor, PageLimit, Text, Texts, Wanted, as_cursor
-from gateway.api.people import person_of
+from gateway.api.users import person_of
 from gateway.errors import RoleForbids
 from gateway.identity.key_rows import KeyRow, KeyTerms
 from gateway.identity.keys import KEY_LASTS_MAX_S, IssuedKey
-from gateway.identity.people import Person, checked_name
+from gateway.identity.users import User, checked_name
 from gateway.pages import PAGE_MAX, cut
 from gateway.settings.base import LaneName, Privacy
 from runtime.errors import NotFound, RequestInvalid
@@ -167,7 +167,7 @@ def _refuse_more_than_own(authority: Authority, terms: KeyTerms, lanes: tuple[La
         refuse_more_than_own(allowed, terms, lanes)
 
 
-def _department_of(authority: Authority, wanted: str | None, person: Person) -> str:
+def _department_of(authority: Authority, wanted: str | None, person: User) -> str:
     """Return the department that a key's use is booked on. By default it is the organization's own.
 
     Raises RequestInvalid, RoleForbids.

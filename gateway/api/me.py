@@ -25,7 +25,7 @@ _DAY_NS = 86_400 * 10**9
 
 def _caller(authority: AnyCaller) -> tuple[Authority, Caller]:
     if authority.caller is None:
-        raise RequestInvalid("The machine is nobody; send a person's key as 'Authorization: Bearer YOUR_KEY'.")
+        raise RequestInvalid("The machine is nobody; send a user's key as 'Authorization: Bearer YOUR_KEY'.")
     return authority, authority.caller
 
 
@@ -37,7 +37,7 @@ def show_me(me: Me) -> dict[str, Any]:
     """Show the key's user, its restrictions, and every limit that applies to it."""
     authority, caller = me
     return {
-        "person": asdict(authority.directory.people.person(caller.user_id)),
+        "user": asdict(authority.directory.users.user(caller.user_id)),
         "key": authority.services.keys.row(caller.key_id).facts(),
         "quotas": [facts(quota) for quota in caller.quotas],
     }

@@ -1,4 +1,4 @@
-"""/admin/quotas: limits of keys, people, teams and organizations."""
+"""/admin/quotas: limits of keys, users, teams and organizations."""
 
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ from gateway.quota import Measure, Span
 
 router = APIRouter(prefix="/quotas")
 
-Scope = Annotated[str, Field(max_length=200, pattern=r"^(key|person|team|organization):[^\x00]+$")]
+Scope = Annotated[str, Field(max_length=200, pattern=r"^(key|user|team|organization):[^\x00]+$")]
 
 
 class NewQuota(Body):

@@ -18,7 +18,7 @@ class Batches:
     def __init__(
         self, read: Callable[[], Session], write: Callable[[], Session], folder: Path, bounds: BatchesSettings
     ) -> None:
-        self.store = BatchStore(read, write, bounds.per_person_max)
+        self.store = BatchStore(read, write, bounds.per_user_max)
         self.files = FileRegistry(read, write, folder, bounds)
         self.receipts = Receipts()
         self.changed = asyncio.Event()

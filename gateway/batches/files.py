@@ -82,7 +82,7 @@ class FileRegistry:
         self._read = read
         self._write = write
         self._bounds = bounds
-        self.file_store = FileStore(folder, bounds.disk_bytes_max, bounds.person_bytes_max)
+        self.file_store = FileStore(folder, bounds.disk_bytes_max, bounds.user_bytes_max)
 
     @property
     def folder_id(self) -> str:
@@ -100,7 +100,7 @@ class FileRegistry:
         """Begin an upload. Raises RateLimited if the owner has too many files, and StorageUnavailable."""
         with self._read() as session:
             count = session.scalar(select(func.count()).where(_rows.owner == owner)) or 0
-        if count >= self._bounds.files_per_person_max:
+        if count >= self._bounds.files_per_user_max:
             raise RateLimited(f"You have {count} files, the limit for one user. Delete some first.", None)
         return Upload(self.file_store, owner, self._bounds.file_bytes_max)
 

@@ -16,7 +16,7 @@ from gateway.identity.audit import Actor
 from runtime.errors import Conflict, NotFound, RateLimited
 
 # Ended batches that are kept for each user.
-ROWS_PER_PERSON_MAX = 10_000
+ROWS_PER_USER_MAX = 10_000
 _FULL_RETRY_S = 60
 _PRUNED_AT_ONCE = 500
 
@@ -26,22 +26,22 @@ _rows = batch_table.c
 class BatchStore:
     """Every method is one short transaction; call them off the event loop."""
 
-    def __init__(self, read: Callable[[], Session], write: Callable[[], Session], per_person_max: int) -> None:
+    def __init__(self, read: Callable[[], Session], write: Callable[[], Session], per_user_max: int) -> None:
         self._read = read
         self._write = write
-        self._per_person_max = per_person_max
+        self._per_user_max = per_user_max
 
     def add(self, batch: Batch) -> None:
         """Add a batch. Raises RateLimited if its owner has too many."""
         mine = select(func.count()).where(_rows.owner == batch.owner)
         with self._write() as session, session.begin():
             unfinished = session.scalar(mine.where(_rows.status.in_(UNFINISHED))) or 0
-            if unfinished >= self._per_person_max:
+            if unfinished >= self._per_user_max:
                 text = f"You have {unfinished} unfinished batches, the limit for one user. Wait for one to end."
                 raise RateLimited(text, _FULL_RETRY_S)
-            if (session.scalar(mine) or 0) >= ROWS_PER_PERSON_MAX:
+            if (session.scalar(mine) or 0) >= ROWS_PER_USER_MAX:
                 text = (
-                    f"You have {ROWS_PER_PERSON_MAX} batches, the limit for one user. Wait for old ones to expire."
+                    f"You have {ROWS_PER_USER_MAX} batches, the limit for one user. Wait for old ones to expire."
                 )
                 raise RateLimited(text, _FULL_RETRY_S)
             session.execute(batch_table.insert().values(asdict(batch)))

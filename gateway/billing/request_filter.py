@@ -43,7 +43,7 @@ class RequestFilter:
         return all(pick is None for pick in picks)
 
     @property
-    def is_of_people(self) -> bool:
+    def is_of_users(self) -> bool:
         """Whether it is of several keys, whose rows are apart in the index."""
         return self.key_id is None and not (self.user_id is None and self.organization_id is None)
 
@@ -63,7 +63,7 @@ def among_newest(wanted: RequestFilter) -> list[ColumnElement[bool]]:
 
 
 def conditions(wanted: RequestFilter, *, is_walked: bool = False) -> list[ColumnElement[bool]]:
-    """`is_walked` keeps databases from finding people's rows by their keys' index."""
+    """`is_walked` keeps databases from finding users's rows by their keys' index."""
     column = request_table.c
     found: list[ColumnElement[bool]] = []
     for name in ("lane", "key_id", "outcome"):
@@ -91,11 +91,11 @@ def older_than(before: Cursor) -> ColumnElement[bool]:
     return place < (before.at_ns, before.name)
 
 
-def _is_of(people: Select[tuple[str]], is_walked: bool) -> ColumnElement[bool]:
+def _is_of(users: Select[tuple[str]], is_walked: bool) -> ColumnElement[bool]:
     """Matches these users' requests. The log has their keys; for keyless sessions the ledger has the user."""
-    keys = select(api_key_table.c.key_id).where(api_key_table.c.user_id.in_(people))
+    keys = select(api_key_table.c.key_id).where(api_key_table.c.user_id.in_(users))
     usage = usage_table.c
-    in_sessions = select(usage.request_id).where(usage.key_id == literal_column("''"), usage.user_id.in_(people))
+    in_sessions = select(usage.request_id).where(usage.key_id == literal_column("''"), usage.user_id.in_(users))
     column = request_table.c
     key_id = column.key_id.concat("") if is_walked else column.key_id
     return or_(key_id.in_(keys), (key_id == "") & column.request_id.in_(in_sessions))

@@ -173,7 +173,7 @@ class RequestLog:
         with self._read() as session:
             allow_s(session, PAGE_TIMEOUT_S)
             found: Sequence[Row[Any]] = ()
-            if before is None and wanted.is_of_people:
+            if before is None and wanted.is_of_users:
                 found = session.execute(query.where(*among_newest(wanted))).all()
             if len(found) <= limit:
                 horizon_ns = None if wanted.is_indexed else self._horizon_ns(session, before)

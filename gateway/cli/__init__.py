@@ -37,7 +37,7 @@ Modules:
     money           `millrace balance`: a user's credits for paid lanes
     output          Output of commands: data on stdout, messages on stderr, one exit code for each kind of end
     payments        `millrace payments`: the state of payments through Stripe
-    people          `millrace people`, `org` and `audit`: users, their roles, and the audit log
+    users          `millrace users`, `org` and `audit`: users, their roles, and the audit log
     pool            `millrace pool ...`: inference servers, as the running gateway knows them
     prices          `millrace prices`: current prices, their history, and a check of past charges
     pull            Downloads a model from Hugging Face with progress bars: one per file, and one for all files

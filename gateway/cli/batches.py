@@ -28,7 +28,7 @@ def list_batches(
 
     settings = settings_from(data_dir)
     with open_store(settings) as (read, write):
-        found = BatchStore(read, write, settings.batches.per_person_max).newest(None, limit)
+        found = BatchStore(read, write, settings.batches.per_user_max).newest(None, limit)
     if as_json:
         output.data([batch.as_api() | {"owner": batch.owner} for batch in found])
         return
@@ -51,7 +51,7 @@ def cancel(
     settings = settings_from(data_dir)
     with open_store(settings) as (read, write):
         try:
-            stopped = BatchStore(read, write, settings.batches.per_person_max).cancel(None, batch, BY)
+            stopped = BatchStore(read, write, settings.batches.per_user_max).cancel(None, batch, BY)
         except ServiceError as error:
             output.fail(error.message)
     if as_json:

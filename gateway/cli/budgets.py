@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Spending limits.", no_args_is_help=True)
 
 BudgetSpan = Literal["day", "month"]
-Scope = Annotated[str, typer.Argument(help="Key, person:ID, team:ORG/NAME or organization:ID.")]
+Scope = Annotated[str, typer.Argument(help="Key, user:ID, team:ORG/NAME or organization:ID.")]
 Per = Annotated[BudgetSpan, typer.Option(help="Calendar day or month (UTC).")]
 Model = Annotated[str | None, typer.Option(help="Only for this model.")]
 
@@ -76,7 +76,7 @@ def remove(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a budget. Example: millrace budget remove person:ann --per day"""
+    """Remove a budget. Example: millrace budget remove user:ann --per day"""
     from gateway.cli.directory import BY, open_directory
     from gateway.identity.quotas import parse_quota
 

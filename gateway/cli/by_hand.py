@@ -58,7 +58,7 @@ def goodwill(
     with saying_what_is_wrong():
         posting = grants.goodwill(goodwill_id, user, parse_usd(amount), reason)
         refuse_unknown(settings, user)
-        _book(settings, posting, ("credit.goodwill", f"person:{user}", reason), as_json=as_json, debtor=user)
+        _book(settings, posting, ("credit.goodwill", f"user:{user}", reason), as_json=as_json, debtor=user)
 
 
 def forgive(

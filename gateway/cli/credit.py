@@ -54,7 +54,7 @@ def add(
         user_id = user or OWNER
         refuse_unknown(settings, user_id)
         posted = with_books(settings, lambda books: books.credit(name, user_id, amount_nano, note), make=True)
-    _tell(settings, Given(f"person:{user_id}", amount_nano, name, note), posted, as_json=as_json)
+    _tell(settings, Given(f"user:{user_id}", amount_nano, name, note), posted, as_json=as_json)
 
 
 @app.command("grant")
@@ -80,7 +80,7 @@ def grant(
             expires_ns = _end_ns(read, name, days)
         lot = Lot(name, user, amount_nano, expires_ns, reason=note)
         posted = with_books(settings, lambda books: books.grant(lot), make=True)
-    _tell(settings, Given(f"person:{user}", amount_nano, name, note, days), posted, as_json=as_json)
+    _tell(settings, Given(f"user:{user}", amount_nano, name, note, days), posted, as_json=as_json)
 
 
 @app.command("list")
@@ -94,12 +94,12 @@ def list_credits(
     from accounting.rules.held import Payer
     from accounting.spending.funding_sources import credits_of
     from gateway.cli.store import open_store
-    from gateway.identity.people import People
+    from gateway.identity.users import Users
     from runtime.errors import NotFound
 
     with open_store(settings_from(data_dir)) as (read, write):
         try:
-            person = People(read, write).person(user)
+            person = Users(read, write).user(user)
         except NotFound as error:
             output.fail(f"--user: {error.message}", output.WRONG_USAGE)
         with read() as session:
@@ -130,7 +130,7 @@ def _tell(settings: Settings, given: Given, posted: "Posted", *, as_json: bool) 
         directory.audit.add_once(BY, "credit.grant" if ends else "credit.add", given.target, facts, named_by="id")
     kind, _, name = given.target.partition(":")
     if as_json:
-        whose = {"user" if kind == "person" else "pool": name}
+        whose = {"user" if kind == "user" else "pool": name}
         output.data(
             {"event": posted.event_seq, "amount_usd": amount_usd} | whose | {"was_there": posted.replayed} | ends
         )
@@ -154,12 +154,12 @@ def _end_ns(read: "Sessions", lot_id: str, days: int) -> int:
 
 def _organization(settings: Settings, id_or_name: str) -> str:
     from gateway.cli.store import open_store
-    from gateway.identity.people import People
+    from gateway.identity.users import Users
     from runtime.errors import NotFound
 
     with open_store(settings, make=True) as (read, write):
         try:
-            return People(read, write).organization(id_or_name).organization_id
+            return Users(read, write).organization(id_or_name).organization_id
         except NotFound as error:
             output.fail(f"--pool: {error.message}", output.WRONG_USAGE)
 
@@ -167,13 +167,13 @@ def _organization(settings: Settings, id_or_name: str) -> str:
 def refuse_unknown(settings: Settings, user: str) -> None:
     """End the command for an unknown user: the first user added under this name could spend the credits."""
     from gateway.cli.store import open_store
-    from gateway.identity.people import People
+    from gateway.identity.users import Users
     from runtime.errors import NotFound
 
     with open_store(settings, make=True) as (read, write):
         try:
-            People(read, write).person(user)
+            Users(read, write).user(user)
         except NotFound as error:
             output.fail(
-                f"--user: {error.message}. Add the user with `millrace people add {user}`", output.WRONG_USAGE
+                f"--user: {error.message}. Add the user with `millrace users add {user}`", output.WRONG_USAGE
             )

@@ -138,7 +138,7 @@ def rotate(
 
 @app.command()
 def limit(
-    target: Annotated[str, typer.Argument(help="Key, person:ID, team:ORG/NAME or organization:ID.")],
+    target: Annotated[str, typer.Argument(help="Key, user:ID, team:ORG/NAME or organization:ID.")],
     measure: Annotated[
         Measure | None, typer.Argument(help="Metric to limit; without it, limits are shown.")
     ] = None,

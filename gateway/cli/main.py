@@ -24,7 +24,6 @@ from gateway.cli import (
     models,
     money,
     payments,
-    people,
     pool,
     prices,
     requests,
@@ -33,6 +32,7 @@ from gateway.cli import (
     serving,
     topups,
     usage,
+    users,
 )
 from gateway.cli.doctor import command as doctor
 
@@ -70,9 +70,9 @@ app.command("chat")(chat.chat)
 app.add_typer(machines.app, name="machines")
 app.add_typer(machines.token, name="token")
 app.add_typer(keys.app, name="key")
-app.add_typer(people.app, name="people")
-app.add_typer(people.organizations, name="org")
-app.command("audit")(people.audit)
+app.add_typer(users.app, name="users")
+app.add_typer(users.organizations, name="org")
+app.command("audit")(users.audit)
 app.add_typer(pool.app, name="pool")
 app.add_typer(route.app, name="route")
 app.command("requests")(requests.requests)

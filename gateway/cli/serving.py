@@ -128,7 +128,7 @@ def _announce(running: "Running", as_json: bool) -> None:
 def _first_password(running: "Running") -> str:
     link = _first_link(running)
     if link is None:
-        return "set earlier; reset with `millrace people password NAME`"
+        return "set earlier; reset with `millrace users password NAME`"
     return f"set one within an hour for admin access to the console: {link}"
 
 

@@ -16,7 +16,7 @@ def usage(
     ] = "day,model",
     days: Annotated[int, typer.Option(help="Number of days back.", min=1, max=3660)] = 30,
     scope: Annotated[
-        str | None, typer.Option(help="Only for a key, person:ID, team:ORG/NAME or organization:ID.")
+        str | None, typer.Option(help="Only for a key, user:ID, team:ORG/NAME or organization:ID.")
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Output CSV.")] = False,
     data_dir: DataDir = None,

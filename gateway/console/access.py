@@ -74,7 +74,7 @@ class Visitor:
     @property
     def actor(self) -> Actor:
         """The name that the audit log has for the visitor."""
-        return Actor(f"person:{self.caller.user_id}", self.address)
+        return Actor(f"user:{self.caller.user_id}", self.address)
 
     @property
     def address(self) -> str:

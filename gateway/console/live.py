@@ -19,7 +19,7 @@ from runtime.errors import RateLimited
 __all__ = ["Feeds", "LivePage", "Points", "Region", "live_response"]
 
 STREAMS_MAX = 200
-STREAMS_PER_PERSON = 8
+STREAMS_PER_USER = 8
 LASTS_S = 600.0
 """Lifetime of a stream. Browsers then open a new one, so that unread data does not pile up."""
 SHARE_OF_CORE = 0.03
@@ -38,7 +38,7 @@ class Feeds:
     def __init__(self, is_closing: Callable[[], bool]) -> None:
         self._is_closing = is_closing
         self._feeds: dict[str, Feed] = {}
-        self._people: Counter[str] = Counter()
+        self._users: Counter[str] = Counter()
         self._pacing = Pacing(SHARE_OF_CORE)
         self._has_threads = False
 
@@ -47,12 +47,12 @@ class Feeds:
 
     def refuse_too_many(self, user_id: str) -> None:
         """Raise RateLimited if the user, or all users together, have too many streams."""
-        if self._people[user_id] >= STREAMS_PER_PERSON:
+        if self._users[user_id] >= STREAMS_PER_USER:
             raise RateLimited(
-                f"You have {STREAMS_PER_PERSON} live pages open, which is the limit. Close one of them.",
+                f"You have {STREAMS_PER_USER} live pages open, which is the limit. Close one of them.",
                 _RETRY_S,
             )
-        if self._people.total() >= STREAMS_MAX:
+        if self._users.total() >= STREAMS_MAX:
             raise RateLimited(f"{STREAMS_MAX} live pages are open, which is the limit. Try again later.", _RETRY_S)
 
     def enter(self, live_page: LivePage, visitor: Visitor) -> Feed:
@@ -60,7 +60,7 @@ class Feeds:
             # Installed with the first live page; earlier threads end once they are idle.
             asyncio.get_running_loop().set_default_executor(MeteredThreads(thread_name_prefix="asyncio"))
             self._has_threads = True
-        self._people[visitor.caller.user_id] += 1
+        self._users[visitor.caller.user_id] += 1
         key = f"{_scope_of(visitor)}:{live_page.key}"
         feed = self._feeds.get(key)
         if feed is None:
@@ -75,9 +75,9 @@ class Feeds:
             feed.stop()
             if self._feeds.get(feed.key) is feed:
                 del self._feeds[feed.key]
-        self._people[user_id] -= 1
-        if not self._people[user_id]:
-            del self._people[user_id]
+        self._users[user_id] -= 1
+        if not self._users[user_id]:
+            del self._users[user_id]
 
 
 def _scope_of(visitor: Visitor) -> str:
@@ -87,7 +87,7 @@ def _scope_of(visitor: Visitor) -> str:
         return "instance"
     if visitor.is_manager:
         return f"organization {caller.organization_id}"
-    return f"person {caller.user_id} {caller.key_id}"
+    return f"user {caller.user_id} {caller.key_id}"
 
 
 async def live_response(request: Request, visitor: Visitor, live_page: LivePage) -> "LiveResponse":

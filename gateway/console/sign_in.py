@@ -157,7 +157,7 @@ def _attempt(request: Request, state: str) -> tuple[Attempt, str]:
 async def open_session(request: Request, user_id: str, key_id: str | None, way_back: str) -> Response:
     """Open a session and redirect to `way_back`."""
     directory: Directory = directory_of(request)
-    by = Actor(f"person:{user_id}", address_of(request))
+    by = Actor(f"user:{user_id}", address_of(request))
     browser = request.headers.get("user-agent", "")
     text = await asyncio.to_thread(directory.sessions.open, user_id, by, key_id, browser)
     response = RedirectResponse(way_back, status_code=303)

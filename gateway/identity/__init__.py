@@ -4,14 +4,14 @@ Modules:
     audit             The audit log: who did what to whom, when and from where; written in the transaction that
                       does it
     caller            The caller: the identity and permissions behind a valid key
-    directory         Everything about who may come in, in one place: keys, passwords, people, limits, sessions,
+    directory         Everything about who may come in, in one place: keys, passwords, users, limits, sessions,
                       the audit log
     gate              The gate: it resolves a token to a caller and makes clients that keep sending wrong tokens
                       wait
     key_cache         The callers of keys in memory: the least recently used go first, and changed ones at once
     key_changes       Changes to keys, users and limits in the audit log since the last read
     key_queries       Queries for keys: with their users, and only while both are valid
-    key_rows          Keys as data: what one allows, as people may see it, and how it lies in the database
+    key_rows          Keys as data: what one allows, as users may see it, and how it lies in the database
     key_watch         Keeps the callers in memory true: looks again and again for what others have changed
     keys              API keys: random, shown once, kept as a keyed hash; a bearer token becomes a caller
     oidc              OpenID Connect as a relying party: authorization code with PKCE, and an ID token that is
@@ -20,7 +20,7 @@ Modules:
                       guessing wait
     password_hash     Password hashes: scrypt with a salt and parameters for each
     passwords         Passwords and the one-time links for choosing one
-    people            Organizations and their users: membership, roles, and the rule that one instance admin always
+    users            Organizations and their users: membership, roles, and the rule that one instance admin always
                       stays
     provider_answers  Answers of an identity provider, bounded in time and size, and the errors if there is none
     quotas            Stored limits: admins set and delete them, and each key is read with those that apply to it

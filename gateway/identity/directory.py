@@ -1,4 +1,4 @@
-"""Everything about who may come in, in one place: keys, passwords, people, limits, sessions, the audit log."""
+"""Everything about who may come in, in one place: keys, passwords, users, limits, sessions, the audit log."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from gateway.identity.keys import Keys
 from gateway.identity.oidc import Provider
 from gateway.identity.password_gate import PasswordGate
 from gateway.identity.passwords import Passwords
-from gateway.identity.people import People
 from gateway.identity.quotas import Quotas
 from gateway.identity.sessions import Sessions
+from gateway.identity.users import Users
 from gateway.settings.base import LaneName
 from gateway.settings.identity import IdentitySettings
 
@@ -28,7 +28,7 @@ class Directory:
     settings: IdentitySettings
     keys: Keys
     gate: Gate
-    people: People
+    users: Users
     quotas: Quotas
     sessions: Sessions
     passwords: Passwords
@@ -47,14 +47,14 @@ class Directory:
         read: Callable[[], Session],
         write: Callable[[], Session],
     ) -> "Directory":
-        """`lanes` is what people may use who sign in without a key."""
+        """`lanes` is what users may use who sign in without a key."""
         gate, passwords = Gate(keys, WrongKeys(settings.wrong_keys_per_minute)), Passwords(read, write)
         of_name = WrongKeys(settings.wrong_passwords_per_minute, sentence=_TOO_MANY_FOR_NAME)
         return cls(
             settings,
             keys,
             gate,
-            People(read, write),
+            Users(read, write),
             Quotas(read, write),
             Sessions(keys, lanes, read, write, settings.session_hours * _HOUR_S),
             passwords,

@@ -11,8 +11,8 @@ from accounting.tables import usage_table
 from gateway.identity import quotas
 from gateway.identity.caller import Caller
 from gateway.identity.key_rows import KeyRow, as_caller, as_row
-from gateway.identity.people import mentions
 from gateway.identity.tables import api_key_table, user_table
+from gateway.identity.users import mentions
 from gateway.settings.base import LaneName, Privacy
 from runtime.errors import Conflict, NotFound
 
@@ -57,7 +57,7 @@ class KeyFilter:
 ALL = KeyFilter()
 
 
-def with_people() -> Select[Any]:
+def with_users() -> Select[Any]:
     owner = user_table.c
     joined = api_key_table.join(user_table, owner.user_id == api_key_table.c.user_id)
     return select(api_key_table, owner.organization_id, owner.role).select_from(joined)
@@ -67,7 +67,7 @@ def caller_of(
     session: Session, which: ColumnElement[bool], now_ns: int
 ) -> tuple[Row[Any], Caller] | tuple[None, None]:
     """Return the key and its caller; two times None unless the key is valid and its user exists."""
-    row = session.execute(with_people().where(which, is_valid(now_ns))).one_or_none()
+    row = session.execute(with_users().where(which, is_valid(now_ns))).one_or_none()
     if row is None:
         return None, None
     scopes = quotas.scopes_of(row.user_id, row.organization_id, row.department, key_id=row.key_id)
@@ -82,7 +82,7 @@ def is_valid(now_ns: int) -> ColumnElement[bool]:
 
 def one(session: Session, key_id_or_prefix: str, *, valid_ns: int | None = None) -> KeyRow:
     """Return the key with this id or prefix, if given only one valid at `valid_ns`. Raises NotFound, Conflict."""
-    query = with_people().where(named(key_id_or_prefix))
+    query = with_users().where(named(key_id_or_prefix))
     if valid_ns is not None:
         query = query.where(is_valid(valid_ns))
     found = session.execute(query.limit(2)).all()
@@ -103,14 +103,14 @@ def named(key_id_or_prefix: str) -> ColumnElement[bool]:
     return (api_key_table.c.key_id == key_id_or_prefix) | (api_key_table.c.prefix == key_id_or_prefix)
 
 
-def usage_of(people: str | Select[tuple[str]]) -> ColumnElement[bool]:
+def usage_of(users: str | Select[tuple[str]]) -> ColumnElement[bool]:
     """Return a condition for the usage rows of one user, or of all users of a query. It finds rows by their keys.
     Requests of a session have no key; a partial index finds their rows."""
     usage, keys = usage_table.c, api_key_table.c
-    if isinstance(people, str):
-        is_theirs, have_key = usage.user_id == people, keys.user_id == people
+    if isinstance(users, str):
+        is_theirs, have_key = usage.user_id == users, keys.user_id == users
     else:
-        is_theirs, have_key = usage.user_id.in_(people), keys.user_id.in_(people)
+        is_theirs, have_key = usage.user_id.in_(users), keys.user_id.in_(users)
     # A literal, as in the partial index: the planner cannot know that a bound parameter is empty.
     has_no_key = usage.key_id == literal_column("''")
     return and_(is_theirs, or_(has_no_key, usage.key_id.in_(select(keys.key_id).where(have_key))))

@@ -1,4 +1,4 @@
-"""Keys as data: what one allows, as people may see it, and how it lies in the database."""
+"""Keys as data: what one allows, as users may see it, and how it lies in the database."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +43,7 @@ ANY = KeyTerms()
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """A key as people may see it."""
+    """A key as users may see it."""
 
     key_id: str
     name: str
@@ -86,7 +86,7 @@ class KeyRow:
 
 
 def as_row(row: Row[Any]) -> KeyRow:
-    """A row of api_key with its person's organization."""
+    """A row of api_key with its user's organization."""
     return KeyRow(
         key_id=row.key_id,
         name=row.name,
@@ -111,7 +111,7 @@ def as_row(row: Row[Any]) -> KeyRow:
 
 
 def as_caller(row: Row[Any], quotas: tuple[Quota, ...]) -> Caller:
-    """A row of api_key with its person's organization and role."""
+    """A row of api_key with its user's organization and role."""
     models, regions = _from_json(row.models), _from_json(row.regions)
     return Caller(
         key_id=row.key_id,

@@ -13,7 +13,7 @@ LOOK_EVERY_S = 1.0
 
 
 class KeyWatch:
-    """Other gateways and commands change keys, people and limits in the same database."""
+    """Other gateways and commands change keys, users and limits in the same database."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys

@@ -15,12 +15,12 @@ from typing import Literal
 from sqlalchemy import ColumnElement, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from gateway.identity import audit, people
+from gateway.identity import audit, users
 from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import OWNER, Caller
 from gateway.identity.key_cache import CACHE_MAX, CACHE_S, KeyCache
 from gateway.identity.key_changes import KeyChanges
-from gateway.identity.key_queries import ALL, KeyFilter, caller_of, is_valid, named, one, with_people
+from gateway.identity.key_queries import ALL, KeyFilter, caller_of, is_valid, named, one, with_users
 from gateway.identity.key_rows import ANY, KeyRow, KeyTerms, as_row
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import api_key_table, user_table
@@ -50,7 +50,7 @@ class Keys:
 
     The cache goes by the token itself, which is in memory with every request anyway; a hash would take longer than
     all else that the lookup does. A caller stays in it for as long as `catch_up` is called and finds no change of
-    its key, person or limits; otherwise for CACHE_S. `clock` gives seconds that never go back.
+    its key, user or limits; otherwise for CACHE_S. `clock` gives seconds that never go back.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Keys:
             Conflict: the user was removed, or the account is reserved for guests.
         """
         if not is_guest:
-            people.refuse_guests(user_id)
+            users.refuse_guests(user_id)
         replaced: list[str] = []
         token = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         key_id = uuid.uuid4().hex
@@ -174,11 +174,11 @@ class Keys:
             "is_preemptible": int(is_guest),
         }
         with (
-            refusing_what_others_did("another admin added this person"),
+            refusing_what_others_did("another admin added this user"),
             self._write() as session,
             session.begin(),
         ):
-            people.ensure(session, user_id, by)
+            users.ensure(session, user_id, by)
             if is_guest:
                 replaced = _revoke(
                     session, (api_key_table.c.name == name) & (api_key_table.c.is_preemptible == 1), by
@@ -252,12 +252,12 @@ class Keys:
         before: Cursor | None = None,
         limit: int = ROWS_MAX,
     ) -> list[KeyRow]:
-        """Keys of an organization, of a person, or all, newest first; at most ROWS_MAX.
+        """Keys of an organization, of a user, or all, newest first; at most ROWS_MAX.
 
         `before` is the cursor of the last one known, for the next page.
         """
         column = api_key_table.c
-        query = with_people().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
+        query = with_users().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
         query = query.order_by(column.created_ns.desc(), column.key_id.desc()).limit(min(limit, ROWS_MAX))
         if before is not None:
             query = query.where(tuple_(column.created_ns, column.key_id) < (before.at_ns, before.name))
@@ -268,7 +268,7 @@ class Keys:
         self, organization_id: str | None = None, user_id: str | None = None, wanted: KeyFilter = ALL
     ) -> int:
         """Return how many keys `rows` has on all its pages."""
-        query = with_people().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
+        query = with_users().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
         with self._read() as session:
             return session.scalar(select(func.count()).select_from(query.subquery())) or 0
 
@@ -307,7 +307,7 @@ def _bounds(organization_id: str | None, user_id: str | None) -> list[ColumnElem
 
 def _revoke(session: Session, which: ColumnElement[bool], by: Actor) -> list[str]:
     valid = which & api_key_table.c.revoked_ns.is_(None)
-    found = [as_row(row) for row in session.execute(with_people().where(valid))]
+    found = [as_row(row) for row in session.execute(with_users().where(valid))]
     session.execute(update(api_key_table).where(valid).values(revoked_ns=time.time_ns()))
     for before in found:
         _record(session, by, "key.revoke", before, None)

@@ -9,7 +9,7 @@ from gateway.identity.audit import Actor
 from gateway.identity.gate import WrongKeys
 from gateway.identity.password_hash import checked_password, hashed, is_outdated, matches
 from gateway.identity.passwords import PasswordLink, Passwords
-from gateway.identity.people import Person
+from gateway.identity.users import User
 from runtime.errors import KeyInvalid, NotFound, Overloaded
 
 # Each hash takes 32 MiB and a core, which requests need more.
@@ -33,7 +33,7 @@ class PasswordGate:
         self._room = asyncio.Semaphore(AT_A_TIME)
         self._waiting = 0
 
-    async def admit(self, user_id: str, password: str, address: str) -> Person:
+    async def admit(self, user_id: str, password: str, address: str) -> User:
         """Return the user with this name and password.
 
         Raises:
@@ -56,7 +56,7 @@ class PasswordGate:
             self._wrong.failed(address)
             raise
 
-    async def choose(self, link: str, password: str, address: str) -> Person:
+    async def choose(self, link: str, password: str, address: str) -> User:
         """Use up a one-time link. Raises RequestInvalid, Overloaded, Conflict, and as `link` does."""
         await self.link(link, address)
         new_hash = await self._hash(checked_password(password))
@@ -76,7 +76,7 @@ class PasswordGate:
         new_hash = await self._hash(new)
         return await asyncio.to_thread(self._passwords.change, user_id, stored, new_hash, by, kept_session)
 
-    async def _checked(self, user_id: str, password: str, address: str) -> tuple[Person, str]:
+    async def _checked(self, user_id: str, password: str, address: str) -> tuple[User, str]:
         self._wrong.allow(address)
         self._wrong_of_name.allow(user_id)
         person, stored = await asyncio.to_thread(self._passwords.stored, user_id)
@@ -98,7 +98,7 @@ class PasswordGate:
     async def _turn(self) -> AsyncIterator[None]:
         """Wait for a hashing slot. Raises Overloaded if more wait than can be served within seconds."""
         if self._waiting >= WAITING_MAX:
-            raise Overloaded("Many people are signing in just now. Try again in a few seconds.")
+            raise Overloaded("Many users are signing in just now. Try again in a few seconds.")
         self._waiting += 1
         try:
             await self._room.acquire()

@@ -14,9 +14,9 @@ from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import HOME, OWNER
 from gateway.identity.password_hash import NOBODYS
-from gateway.identity.people import Person, present
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import password_link_table, password_table, session_table, user_table
+from gateway.identity.users import User, present
 from runtime.errors import NotFound
 
 LINK_LASTS_S = 3600
@@ -26,7 +26,7 @@ _SECRET_BYTES = 32
 _TEXT_MAX = 128
 _LINK_ENDED = (
     "This link was used already, or is older than an hour, or somebody has a password by now; "
-    "`millrace people password NAME` on the gateway's machine makes a new one."
+    "`millrace users password NAME` on the gateway's machine makes a new one."
 )
 
 
@@ -39,7 +39,7 @@ def address_of(link: str, root: str) -> str:
 class PasswordLink:
     """A valid link and the user whose password it sets. `is_first` links end with any user's first password."""
 
-    person: Person
+    person: User
     is_first: bool
     expires_ns: int
 
@@ -67,7 +67,7 @@ class Passwords:
         with self._read() as session:
             return frozenset(session.scalars(select(password_table.c.user_id)))
 
-    def stored(self, user_id: str) -> tuple[Person | None, str]:
+    def stored(self, user_id: str) -> tuple[User | None, str]:
         """Return the user and their hash. Without one of both: None, and a hash that no password matches."""
         query = select(password_table.c.hash).join(user_table, user_table.c.user_id == password_table.c.user_id)
         query = query.where(user_table.c.user_id == user_id, user_table.c.removed_ns.is_(None))
@@ -101,14 +101,14 @@ class Passwords:
         with self._read() as session:
             return _link(session, text)
 
-    def choose(self, link: str, new_hash: str, by_address: str) -> Person:
+    def choose(self, link: str, new_hash: str, by_address: str) -> User:
         """Use up a link: set the new password and end the user's sessions. Raises NotFound, Conflict."""
         with refusing_what_others_did("another visitor used the link"), self._write() as session, session.begin():
             found = _link(session, link)
             used = delete(password_link_table).where(password_link_table.c.digest == _digest(link))
             if session.execute(used).rowcount != 1:  # type: ignore[attr-defined]
                 raise NotFound(_LINK_ENDED)
-            by = Actor(f"person:{found.person.user_id}", by_address)
+            by = Actor(f"user:{found.person.user_id}", by_address)
             _store(session, found.person, new_hash)
             _end_sessions(session, found.person.user_id)
             _record(session, by, "password.choose", found.person, {"is_first": found.is_first})
@@ -137,7 +137,7 @@ class Passwords:
             session.execute(update(password_table).where(same).values(hash=new_hash))
 
 
-def _insert_link(session: Session, person: Person, by: Actor, *, is_first: bool) -> str:
+def _insert_link(session: Session, person: User, by: Actor, *, is_first: bool) -> str:
     text, now_ns = secrets.token_urlsafe(_SECRET_BYTES), time.time_ns()
     row = {
         "digest": _digest(text),
@@ -166,7 +166,7 @@ def _anybody_has_one(session: Session) -> bool:
     return bool(session.scalar(select(exists(select(password_table.c.user_id)))))
 
 
-def _store(session: Session, person: Person, new_hash: str) -> None:
+def _store(session: Session, person: User, new_hash: str) -> None:
     session.execute(delete(password_table).where(password_table.c.user_id == person.user_id))
     row = {"user_id": person.user_id, "hash": new_hash, "changed_ns": time.time_ns()}
     session.execute(password_table.insert().values(row))
@@ -181,8 +181,8 @@ def _end_sessions(session: Session, user_id: str, which: ColumnElement[bool] | N
     return int(ended.rowcount)  # type: ignore[attr-defined]
 
 
-def _record(session: Session, by: Actor, action: str, person: Person, after: dict[str, Any]) -> None:
-    target = f"person:{person.user_id}"
+def _record(session: Session, by: Actor, action: str, person: User, after: dict[str, Any]) -> None:
+    target = f"user:{person.user_id}"
     audit.record(session, by, action, target, organization_id=person.organization_id, after=after)
 
 

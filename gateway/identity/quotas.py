@@ -10,9 +10,9 @@ from accounting.errors import AmountInvalid
 from accounting.money import format_usd, parse_usd
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
-from gateway.identity.people import checked_id
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import api_key_table, organization_table, quota_table, user_table
+from gateway.identity.users import checked_id
 from gateway.quota import Measure, Quota, Span
 from runtime.errors import NotFound, RequestInvalid
 
@@ -23,7 +23,7 @@ SPANS: dict[Measure, tuple[Span | None, ...]] = {
     "concurrency": (None,),
     "spend": ("day", "month"),
 }
-SCOPES = "key:ID, person:ID, team:ORGANIZATION/NAME or organization:ID"
+SCOPES = "key:ID, user:ID, team:ORGANIZATION/NAME or organization:ID"
 COUNT_MAX = 10**15
 QUOTAS_MAX = 10_000
 
@@ -64,7 +64,7 @@ def facts(quota: Quota) -> dict[str, Any]:
 
 def scopes_of(user_id: str, organization_id: str, department: str, *, key_id: str = "") -> tuple[str, ...]:
     """Return the scopes whose limits apply to a user's requests. A console session has no key."""
-    scopes = (f"person:{user_id}", f"team:{organization_id}/{department}", f"organization:{organization_id}")
+    scopes = (f"user:{user_id}", f"team:{organization_id}/{department}", f"organization:{organization_id}")
     return (f"key:{key_id}", *scopes) if key_id else scopes
 
 
@@ -77,7 +77,7 @@ def of_scopes(session: Session, scopes: Iterable[str]) -> list[Quota]:
 
 
 class Quotas:
-    """The limits of keys, people, teams and organizations."""
+    """The limits of keys, users, teams and organizations."""
 
     def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
         self._read = read
@@ -180,7 +180,7 @@ def _organization_of(session: Session, scope: str) -> str:
     queries = {
         "organization": select(organization).where(organization == name),
         "team": select(organization).where(organization == name),
-        "person": select(person.organization_id).where(person.user_id == name),
+        "user": select(person.organization_id).where(person.user_id == name),
         "key": select(person.organization_id)
         .join(api_key_table, api_key_table.c.user_id == person.user_id)
         .where(api_key_table.c.key_id == name),
@@ -200,12 +200,12 @@ def _wanted(organization_id: str | None, measure: Measure | None) -> list[Column
 
 def _is_of(organization_id: str) -> ColumnElement[bool]:
     scope, person, key = quota_table.c.scope, user_table.c, api_key_table.c
-    people = select(literal("person:") + person.user_id).where(person.organization_id == organization_id)
+    users = select(literal("user:") + person.user_id).where(person.organization_id == organization_id)
     keys = select(literal("key:") + key.key_id).join(user_table, person.user_id == key.user_id)
     return or_(
         scope == f"organization:{organization_id}",
         _is_team_of(organization_id),
-        scope.in_(people),
+        scope.in_(users),
         scope.in_(keys.where(person.organization_id == organization_id)),
     )
 

@@ -92,7 +92,7 @@ class Sessions:
                 session,
                 by,
                 "session.open",
-                f"person:{user_id}",
+                f"user:{user_id}",
                 organization_id=person.organization_id,
                 after={"key_id": key_id},
             )
@@ -131,7 +131,7 @@ class Sessions:
         with self._read() as session:
             user_id = session.scalar(select(session_table.c.user_id).where(session_table.c.digest == digest))
         if user_id is not None:
-            self.close_one(user_id, digest, Actor(f"person:{user_id}", address))
+            self.close_one(user_id, digest, Actor(f"user:{user_id}", address))
 
     def close_one(self, user_id: str, session_id: str, by: Actor) -> int:
         """End one session of a user by its id; returns how many sessions ended."""
@@ -151,7 +151,7 @@ class Sessions:
                 session,
                 by,
                 "session.close",
-                f"person:{user_id}",
+                f"user:{user_id}",
                 organization_id=person.organization_id,
                 after={"sessions": count},
             )

@@ -10,13 +10,13 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from gateway.identity import audit, people
+from gateway.identity import audit, users
 from gateway.identity.audit import Actor
 from gateway.identity.caller import GUESTS
 from gateway.identity.oidc import Claims
-from gateway.identity.people import Person
 from gateway.identity.provider_answers import LoginRefused
 from gateway.identity.tables import user_table
+from gateway.identity.users import User
 from gateway.settings.base import Role
 from gateway.settings.identity import IdentitySettings
 from runtime.errors import Conflict
@@ -26,7 +26,7 @@ _NOT_IN_ID = re.compile("[^A-Za-z0-9._@-]")
 _STRONGEST_FIRST: tuple[Role, ...] = ("admin", "seller", "member")
 
 
-def sign_in(write: Callable[[], Session], settings: IdentitySettings, claims: Claims, address: str) -> Person:
+def sign_in(write: Callable[[], Session], settings: IdentitySettings, claims: Claims, address: str) -> User:
     """Return the user of these claims, with the role that the provider states now.
 
     Raises:
@@ -62,18 +62,18 @@ def _refuse_foreign_domain(settings: IdentitySettings, claims: Claims) -> None:
         )
 
 
-def _find(session: Session, claims: Claims, address: str) -> Person | None:
+def _find(session: Session, claims: Claims, address: str) -> User | None:
     column = user_table.c
     same = (column.issuer == claims.issuer) & (column.subject == claims.subject)
     found = session.execute(select(column.user_id, column.removed_ns).where(same)).one_or_none()
     if found is not None:
         if found.removed_ns is not None:
             raise LoginRefused("You were removed from this gateway; its admin can let you in again.")
-        return people.present(session, found.user_id)
+        return users.present(session, found.user_id)
     return _find_by_email(session, claims, address)
 
 
-def _find_by_email(session: Session, claims: Claims, address: str) -> Person | None:
+def _find_by_email(session: Session, claims: Claims, address: str) -> User | None:
     """Link these claims to the user who was added with this address and has not signed in yet.
 
     Code that sets an address checks who may: admins of the home organization, and admins of the organization
@@ -82,32 +82,32 @@ def _find_by_email(session: Session, claims: Claims, address: str) -> Person | N
     if claims.email is None:
         return None
     column = user_table.c
-    found = session.scalar(select(column.user_id).where(people.awaits_sign_in(claims.email)))
+    found = session.scalar(select(column.user_id).where(users.awaits_sign_in(claims.email)))
     if found is None:
         return None
     link = {"issuer": claims.issuer, "subject": claims.subject}
     session.execute(update(user_table).where(column.user_id == found).values(link))
-    person = people.present(session, found)
-    _record(session, "person.link", person, address, link)
+    person = users.present(session, found)
+    _record(session, "user.link", person, address, link)
     return person
 
 
-def _create(session: Session, settings: IdentitySettings, claims: Claims, address: str) -> Person:
+def _create(session: Session, settings: IdentitySettings, claims: Claims, address: str) -> User:
     if not settings.oidc_auto_create:
         known_as = claims.email or claims.subject
         raise LoginRefused(
             f"Nobody here is known as {known_as}; ask an admin to add you with this e-mail address."
         )
-    organization = people.organization_named(session, settings.oidc_organization)
-    made = Person(
+    organization = users.organization_named(session, settings.oidc_organization)
+    made = User(
         _free_id(session, claims),
         organization.organization_id,
-        _shown(claims.name) or claims.email or claims.subject[: people.NAME_MAX],
+        _shown(claims.name) or claims.email or claims.subject[: users.NAME_MAX],
         claims.email,
         "member",
         time.time_ns(),
     )
-    people.insert(session, made, Actor("identity provider", address))
+    users.insert(session, made, Actor("identity provider", address))
     link = {"issuer": claims.issuer, "subject": claims.subject}
     session.execute(update(user_table).where(user_table.c.user_id == made.user_id).values(link))
     return made
@@ -118,30 +118,28 @@ def _free_id(session: Session, claims: Claims) -> str:
     told_apart = hashlib.sha256(f"{claims.issuer}\n{claims.subject}".encode()).hexdigest()[:12]
     wanted = _NOT_IN_ID.sub("-", claims.email or "")[:60]
     same = select(user_table.c.user_id).where(user_table.c.user_id == wanted)
-    is_somebodys = session.execute(same).first() is not None or people.has_account(session, wanted)
+    is_somebodys = session.execute(same).first() is not None or users.has_account(session, wanted)
     is_taken = is_somebodys or wanted == GUESTS
     return wanted if wanted and not is_taken else f"{wanted or 'person'}-{told_apart}"
 
 
-def _with_role(
-    session: Session, settings: IdentitySettings, claims: Claims, person: Person, address: str
-) -> Person:
+def _with_role(session: Session, settings: IdentitySettings, claims: Claims, person: User, address: str) -> User:
     role = role_of(settings, claims)
     if role is None or role == person.role:
         return person
     try:
-        return people.change_role(session, person.user_id, role, Actor("identity provider", address))
+        return users.change_role(session, person.user_id, role, Actor("identity provider", address))
     except Conflict:
         # The last instance admin keeps the role, whatever the provider states.
         return person
 
 
-def _record(session: Session, action: str, person: Person, address: str, after: dict[str, Any]) -> None:
+def _record(session: Session, action: str, person: User, address: str, after: dict[str, Any]) -> None:
     by = Actor("identity provider", address)
-    target = f"person:{person.user_id}"
+    target = f"user:{person.user_id}"
     audit.record(session, by, action, target, organization_id=person.organization_id, after=after)
 
 
 def _shown(name: str | None) -> str | None:
     shown = "".join(c for c in name or "" if c.isprintable()).strip()
-    return shown[: people.NAME_MAX] or None
+    return shown[: users.NAME_MAX] or None

@@ -22,7 +22,7 @@ Modules:
     past_use        Reads a limit's use from the ledger, as the initial value of counters that are not in memory
     plans           The counters of one request: it takes from all of them at once, or from none
     refusals        Error texts for limits that are reached
-    tables          Running sums of what keys, people, teams and organizations use: limits begin with them after a
+    tables          Running sums of what keys, users, teams and organizations use: limits begin with them after a
                     start
     ticket          One request's reservation in its caller's limits, from entry to end
     windows         Starts and ends of spans on the UTC calendar, in whole seconds since 1970

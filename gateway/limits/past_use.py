@@ -73,8 +73,8 @@ def used_by(scope: str) -> ColumnElement[bool]:
     kind, _, name = scope.partition(":")
     if kind == "key":
         return usage.key_id == name
-    if kind == "person":
+    if kind == "user":
         return usage_of(name)
     organization, _, team = name.partition("/") if kind == "team" else (name, "", "")
-    people = select(user_table.c.user_id).where(user_table.c.organization_id == organization)
-    return and_(usage_of(people), usage.department == team) if team else usage_of(people)
+    users = select(user_table.c.user_id).where(user_table.c.organization_id == organization)
+    return and_(usage_of(users), usage.department == team) if team else usage_of(users)

@@ -1,4 +1,4 @@
-"""Running sums of what keys, people, teams and organizations use: limits begin with them after a start."""
+"""Running sums of what keys, users, teams and organizations use: limits begin with them after a start."""
 
 from sqlalchemy import BigInteger, Integer, Text
 from sqlmodel import Field, SQLModel

@@ -60,7 +60,7 @@ async def _carry_out(services: Services, caller: Caller, request_id: str, upkeep
     is_admin = caller.role == "admin" and caller.organization_id == HOME
     if upkeep.wanted == "unload":
         if is_admin and having:
-            await _put_away(services, pool, having, upkeep, Actor(f"person:{caller.user_id}", address))
+            await _put_away(services, pool, having, upkeep, Actor(f"user:{caller.user_id}", address))
     elif (best := decision.candidates[0].offer).lane == "pool":
         await _tell(services, pool, best, upkeep if is_admin else replace(upkeep, keep_alive=None))
 

@@ -214,9 +214,9 @@ def _go_elsewhere(services: Services, context: RequestContext) -> bool:
 
 
 def _wish(services: Services, context: RequestContext, request_s: float) -> Wish:
-    """Sessions of the console have no key: each person there waits for themselves."""
+    """Sessions of the console have no key: each user there waits for themselves."""
     caller = context.caller
-    key = caller.key_id or f"person:{caller.user_id}"
+    key = caller.key_id or f"user:{caller.user_id}"
     return Wish(key, caller.priority, _patience_s(services, context), request_s)
 
 

@@ -1,4 +1,4 @@
-"""A decision's numbers in words and as data. Pure; made only for answers' headers, the log, and people who ask."""
+"""A decision's numbers in words and as data. Pure; made only for answers' headers, the log, and users who ask."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -21,10 +21,10 @@ class BatchesSettings(Section):
     )
     retries_max: int = Field(4, ge=0, description="Number of retries of a request of a batch after a 429 or 5xx.")
     lines_max: int = Field(50_000, ge=1, description="Maximum number of requests in a batch.")
-    per_person_max: int = Field(50, ge=1, description="Maximum number of unfinished batches of one user.")
+    per_user_max: int = Field(50, ge=1, description="Maximum number of unfinished batches of one user.")
     file_bytes_max: int = Field(200 * 2**20, ge=1024, description="Maximum size of an uploaded file, in bytes.")
-    files_per_person_max: int = Field(1000, ge=1, description="Maximum number of files of one user.")
-    person_bytes_max: int = Field(2 * 2**30, ge=1024, description="Maximum size of one user's files, in bytes.")
+    files_per_user_max: int = Field(1000, ge=1, description="Maximum number of files of one user.")
+    user_bytes_max: int = Field(2 * 2**30, ge=1024, description="Maximum size of one user's files, in bytes.")
     disk_bytes_max: int = Field(
         10 * 2**30, ge=1024, description="Maximum size of all files, in bytes; then no file is added."
     )

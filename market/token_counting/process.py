@@ -16,7 +16,7 @@ from runtime.interpreter import command_of, environment
 REPLY_BYTES_MAX = 2**18
 _MODULE = "market.token_counting"
 _END_S = 5.0
-# These signals come from outside: from the kernel when memory runs out, or from people.
+# These signals come from outside: from the kernel when memory runs out, or from users.
 _FROM_OUTSIDE = frozenset((-signal.SIGKILL, -signal.SIGTERM))
 
 

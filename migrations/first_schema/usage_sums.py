@@ -22,7 +22,7 @@ _ADDED = _GROUPED.format(facts=_FACTS.format(row=""), rows="added")
 def _summed(grouped: str) -> str:
     scopes = (
         "SELECT 'key:' || key_id AS scope, used.* FROM used WHERE key_id <> ''",
-        "SELECT 'person:' || user_id, used.* FROM used",
+        "SELECT 'user:' || user_id, used.* FROM used",
         "SELECT 'team:' || organization_id || '/' || department, used.* FROM used JOIN home ON home.id = user_id",
         "SELECT 'organization:' || organization_id, used.* FROM used JOIN home ON home.id = user_id",
     )
@@ -39,7 +39,7 @@ CREATE TRIGGER usage_summed AFTER INSERT ON usage BEGIN
   INSERT INTO usage_sum (scope, day, model, served_model, requests, tokens, spend_nano)
   SELECT scope, facts.* FROM (
       SELECT 'key:' || NEW.key_id AS scope WHERE NEW.key_id <> ''
-      UNION ALL SELECT 'person:' || NEW.user_id
+      UNION ALL SELECT 'user:' || NEW.user_id
       UNION ALL SELECT 'team:' || organization_id || '/' || NEW.department FROM users WHERE user_id = NEW.user_id
       UNION ALL SELECT 'organization:' || organization_id FROM users WHERE user_id = NEW.user_id
     ), (SELECT {_FACTS.format(row="NEW.")}) AS facts

@@ -115,7 +115,7 @@ def test_what_a_hand_has_changed_is_seen(written: Books, engine: Engine, rules: 
     assert set(rules.split()) <= {finding.rule for finding in written.findings()}
 
 
-def test_what_people_put_right_is_no_breach(written: Books) -> None:
+def test_what_users_put_right_is_no_breach(written: Books) -> None:
     written.post(correction("given-twice", LOT, "expense:promo", 100))
     assert written.findings() == []
 

@@ -85,7 +85,7 @@ def _check_after_death(engine: Engine, name: str, told: dict[str, int]) -> int:
 
 
 def _check_balances(books: Books) -> None:
-    """What was given to people and pool is with them, or was charged for a request that has its usage row."""
+    """What was given to users and pool is with them, or was charged for a request that has its usage row."""
     with books.read() as session:
         charged = session.scalar(select(func.sum(usage_table.c.charge_nano))) or 0
         accounts = {each.code: each for each in balances(session)}

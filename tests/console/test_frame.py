@@ -9,7 +9,7 @@ import pytest
 from cluster.trust.addresses import Target
 from gateway.app import create_app
 from gateway.console.browser import own_path
-from gateway.identity.people import People
+from gateway.identity.users import Users
 from tests.console.browsing import visiting
 from tests.console.example_page import Ticking, example_page
 from tests.gateway.api.conftest import Served
@@ -28,10 +28,10 @@ def ticking() -> Iterator[Ticking]:
 @pytest.fixture(scope="module")
 def framed(served: Served, ticking: Ticking) -> Served:
     """The app with the example page; ann is a member, eve an admin of another organization."""
-    people: People = served.services.directory.people
-    people.add("ann")
-    people.add_organization("elsewhere", "Elsewhere")
-    people.add("eve", organization="elsewhere", role="admin")
+    users: Users = served.services.directory.users
+    users.add("ann")
+    users.add_organization("elsewhere", "Elsewhere")
+    users.add("eve", organization="elsewhere", role="admin")
     return Served(served.services, create_app(served.services, Target("127.0.0.1", 1)))
 
 

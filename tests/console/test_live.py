@@ -148,8 +148,8 @@ async def test_whoever_comes_back_gets_what_they_have_not_seen(watched: Served, 
 
 
 async def test_what_one_person_sees_is_not_drawn_for_another(watched: Served, ticking: Ticking) -> None:
-    watched.services.directory.people.add("ann")
-    watched.services.directory.people.add("bob")
+    watched.services.directory.users.add("ann")
+    watched.services.directory.users.add("bob")
     async with (
         visiting(watched, "ann") as ann,
         visiting(watched, "bob") as bob,
@@ -163,7 +163,7 @@ async def test_what_one_person_sees_is_not_drawn_for_another(watched: Served, ti
 
 
 async def test_nobody_has_more_streams_than_there_may_be(watched: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "STREAMS_PER_PERSON", 2)
+    monkeypatch.setattr(live, "STREAMS_PER_USER", 2)
     async with visiting(watched) as owner:
         async with watching(watched, owner) as one, watching(watched, owner) as two:
             await one.until("load")

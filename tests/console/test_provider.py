@@ -16,7 +16,7 @@ def test_there_and_back_again(browser: Browser, tmp_path: Path) -> None:
         settings = {"ISSUER": provider.issuer, "CLIENT_ID": CLIENT_ID, "CLIENT_SECRET": CLIENT_SECRET}
         variables = {f"IDENTITY__OIDC_{name}": value for name, value in settings.items()}
         with running_gateway(tmp_path, model=None, settings=variables) as gateway:
-            gateway.cli("people", "add", "ann", "--email", "ann@example.org")
+            gateway.cli("users", "add", "ann", "--email", "ann@example.org")
             page = browser.new_context().new_page()
             page.goto(f"{gateway.root}/console")
             page.get_by_role("link", name="Sign in through your organization").click()

@@ -2,7 +2,7 @@
 
     python -m tests.fakes.stripe_server --gateway http://127.0.0.1:8000
 
-The first line is JSON with the gateway's settings (`environment`). People and banks act by lines on stdin, as
+The first line is JSON with the gateway's settings (`environment`). Users and banks act by lines on stdin, as
 `pay cs_1` or `payout po_1 failed`; with --obliging everybody pays, joins and is paid at once.
 """
 
@@ -31,7 +31,7 @@ ACTS: Mapping[str, Callable[[State, str, str], object]] = {
     "onboard": lambda state, name, _: connect.onboard(state, name),
     "payout": lambda state, name, end: connect.end_payout(state, name, succeeds=end != "failed"),
 }
-"""What people and banks do: a word, the object's id, and how it ends where that is theirs to say."""
+"""What users and banks do: a word, the object's id, and how it ends where that is theirs to say."""
 
 
 def act(stripe: StripeServer, line: str) -> str:

@@ -28,7 +28,7 @@ def test_of_many_who_ask_at_once_one_answers(engine: Engine) -> None:
 
     def begin(gateway: AskedBefore) -> Answer | Claim | None:
         try:
-            return gateway.begin("person:ann", "k", b"body")
+            return gateway.begin("user:ann", "k", b"body")
         except KeyInUse as error:
             assert error.retry_after_s >= 1
             return None
@@ -40,8 +40,8 @@ def test_of_many_who_ask_at_once_one_answers(engine: Engine) -> None:
     gateways[0].end(claims[0], Answer(402, b"too dear"))
     assert begin(gateways[1]) == Answer(402, b"too dear")
     with pytest.raises(Conflict, match="another request"):
-        gateways[1].begin("person:ann", "k", b"other body")
-    assert isinstance(gateways[1].begin("person:bob", "k", b"other body"), Claim)
+        gateways[1].begin("user:ann", "k", b"other body")
+    assert isinstance(gateways[1].begin("user:bob", "k", b"other body"), Claim)
 
 
 def test_what_a_gateway_that_is_alone_had_begun_in_another_life_is_nobody_s(engine: Engine) -> None:
@@ -56,16 +56,16 @@ def test_what_a_gateway_that_is_alone_had_begun_in_another_life_is_nobody_s(engi
 def test_who_comes_too_late_changes_no_answer_and_old_ones_are_forgotten(engine: Engine) -> None:
     now_ns = [10**18]
     asked = AskedBefore(write_sessions(engine), lambda: now_ns[0])
-    slow = asked.begin("person:ann", "k", b"")
+    slow = asked.begin("user:ann", "k", b"")
     now_ns[0] += 61 * NS
-    quick = asked.begin("person:ann", "k", b"")
+    quick = asked.begin("user:ann", "k", b"")
     assert isinstance(slow, Claim)
     assert isinstance(quick, Claim)
     asked.end(quick, Answer(200, b"quick"))
     asked.end(slow, Answer(200, b"slow"))
     asked.forget(slow)
-    assert asked.begin("person:ann", "k", b"") == Answer(200, b"quick")
+    assert asked.begin("user:ann", "k", b"") == Answer(200, b"quick")
     now_ns[0] += (ANSWERS_KEPT_S + 1) * NS
-    AskedBefore(write_sessions(engine), lambda: now_ns[0]).begin("person:ann", "new", b"")
+    AskedBefore(write_sessions(engine), lambda: now_ns[0]).begin("user:ann", "new", b"")
     with write_sessions(engine)() as session:
         assert session.scalar(select(func.count()).select_from(idempotent_request_table)) == 1

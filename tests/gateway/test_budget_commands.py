@@ -28,7 +28,7 @@ def data(folder: Path, *words: str) -> list[dict[str, str]]:
 def test_budgets_are_set_shown_with_what_is_spent_and_removed(tmp_path: Path) -> None:
     assert millrace(tmp_path, "credit", "add", "1.00").exit_code == 0
     assert millrace(tmp_path, "org", "add", "lab").exit_code == 0
-    assert millrace(tmp_path, "people", "add", "ann", "--organization", "lab").exit_code == 0
+    assert millrace(tmp_path, "users", "add", "ann", "--organization", "lab").exit_code == 0
     made = millrace(tmp_path, "key", "create", "camera", "--user", "ann", "--department", "vision", "--json")
     key_id = json.loads(made.stdout)["key_id"]
     record = usage("r1", user_id="ann", key_id=key_id, department="vision", charge_nano=10**9, lane="cloud")
@@ -53,7 +53,7 @@ def test_budgets_are_set_shown_with_what_is_spent_and_removed(tmp_path: Path) ->
     "words",
     [
         ("budget", "set", "team:lab", "5.00"),
-        ("budget", "set", "person:owner", "5e3"),
+        ("budget", "set", "user:owner", "5e3"),
         ("budget", "list", "galaxy:x"),
         ("usage", "--by", "colour"),
     ],

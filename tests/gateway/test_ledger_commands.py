@@ -135,7 +135,7 @@ def test_an_operator_accepts_what_an_event_broke_and_corrects_what_it_moved(fold
 
 def test_goodwill_settles_a_debt_that_can_be_forgiven_and_a_bill_is_paid_once(folder: Path) -> None:
     debt = ("--from", "asset:user_recv:ann", "--to", "asset:bank", "--amount", "3.00", "--reason", "test")
-    assert millrace(folder, "people", "add", "ann").exit_code == 0
+    assert millrace(folder, "users", "add", "ann").exit_code == 0
     assert millrace(folder, "ledger", "correct", "lent", *debt).exit_code == 0
     good = ("credit", "goodwill", "1.00", "--user", "ann", "--id", "outage", "--reason", "an evening lost")
     assert millrace(folder, *good).exit_code == millrace(folder, *good).exit_code == 0

@@ -1,4 +1,4 @@
-"""More keys, people and limits than one answer has: every list pages to its end, and says that there is more."""
+"""More keys, users and limits than one answer has: every list pages to its end, and says that there is more."""
 
 import html
 import json
@@ -24,13 +24,13 @@ LIMIT_NANO = 7_250_000_000
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Beside its owner and first key it has MANY people with one key and one budget each, older than any other."""
+    """Beside its owner and first key it has MANY users with one key and one budget each, older than any other."""
     with running_gateway(tmp_path_factory.mktemp("many"), model=None, nodes=0) as running:
         engine = open_engine(f"sqlite:///{running.folder / 'millrace.db'}")
         began_ns = time.time_ns() - 10**15
         with write_sessions(engine)() as session, session.begin():
-            people, keys, quotas = zip(*(_person(number, began_ns) for number in range(MANY)), strict=True)
-            session.execute(user_table.insert(), people)
+            users, keys, quotas = zip(*(_person(number, began_ns) for number in range(MANY)), strict=True)
+            session.execute(user_table.insert(), users)
             session.execute(api_key_table.insert(), keys)
             session.execute(quota_table.insert(), quotas)
         engine.dispose()
@@ -68,14 +68,14 @@ def _pages(gateway: Gateway, path: str, name: str, cursor: str) -> list[dict[str
 def test_the_api_pages_through_every_key_person_and_limit(gateway: Gateway) -> None:
     for path, name, cursor, mark, is_theirs in (
         ("/admin/keys", "keys", "before", "name", "key-"),
-        ("/admin/people", "people", "after", "user_id", "user-"),
+        ("/admin/users", "users", "after", "user_id", "user-"),
         ("/admin/quotas", "quotas", "offset", "scope", "key:"),
     ):
         found = [row[mark] for row in _pages(gateway, path, name, cursor) if row[mark].startswith(is_theirs)]
         assert len(found) == len(set(found)) == MANY, path
     keys = gateway.admin("/admin/keys?limit=3")["keys"]
     assert [key["created_ns"] for key in keys] == sorted((key["created_ns"] for key in keys), reverse=True)
-    for path in ("/admin/keys?before=x", "/admin/people?after=1.a%00b", "/admin/quotas?offset=-1"):
+    for path in ("/admin/keys?before=x", "/admin/users?after=1.a%00b", "/admin/quotas?offset=-1"):
         with pytest.raises(httpx.HTTPStatusError, match="400"):
             gateway.admin(path)
 
@@ -83,7 +83,7 @@ def test_the_api_pages_through_every_key_person_and_limit(gateway: Gateway) -> N
 def test_commands_say_where_the_next_page_begins(gateway: Gateway) -> None:
     for words, option, mark in (
         (("key", "list"), "--before", "key_id"),
-        (("people", "list"), "--after", "user_id"),
+        (("users", "list"), "--after", "user_id"),
         (("budget", "list"), "--offset", "scope"),
     ):
         found: list[str] = []
@@ -117,7 +117,7 @@ def test_the_console_pages_through_every_key_and_person(gateway: Gateway) -> Non
         assert client.post("/console/login", data={"key": admin_key(gateway)}).status_code == 303
         for path, pattern, size, next_label in (
             ("/console/keys", r">key-(\d{5})<", 50, "Older"),
-            ("/console/keys/people", r">user-(\d{5})<", 100, "Next"),
+            ("/console/keys/users", r">user-(\d{5})<", 100, "Next"),
         ):
             seen: list[str] = []
             address = path
@@ -135,7 +135,7 @@ def test_the_console_pages_through_every_key_and_person(gateway: Gateway) -> Non
             assert re.findall(r">(key-\d{5})<", text) == [name]
             assert "of $7.25" in text
             assert "Older" not in text
-        assert ">user-10049<" in _text(client, "/console/keys/people?text=USER-10049")
+        assert ">user-10049<" in _text(client, "/console/keys/users?text=USER-10049")
         assert client.get("/console/keys?before=x").status_code == 400
 
 

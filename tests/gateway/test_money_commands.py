@@ -36,14 +36,14 @@ def test_a_message_that_nobody_has_cannot_be_tried_again(tmp_path: Path) -> None
 
 def test_credits_are_somebody_s(tmp_path: Path) -> None:
     refused = millrace(tmp_path, "credit", "add", "1.00", "--user", "ann")
-    assert (refused.exit_code, "millrace people add ann" in refused.stderr) == (2, True)
-    assert millrace(tmp_path, "people", "add", "ann").exit_code == 0
+    assert (refused.exit_code, "millrace users add ann" in refused.stderr) == (2, True)
+    assert millrace(tmp_path, "users", "add", "ann").exit_code == 0
     assert millrace(tmp_path, "credit", "add", "1.00", "--user", "ann").exit_code == 0
 
 
 def test_what_is_granted_and_what_is_the_pool_s_pays_before_own_credits(tmp_path: Path) -> None:
     assert millrace(tmp_path, "credit", "add", "1.00").exit_code == 0
-    assert millrace(tmp_path, "people", "add", "ann").exit_code == 0
+    assert millrace(tmp_path, "users", "add", "ann").exit_code == 0
     for was_there in (False, True):
         words = ("grant", "2.00", "--user", "ann", "--days", "90", "--id", "welcome", "--json")
         granted = millrace(tmp_path, "credit", *words)

@@ -12,7 +12,7 @@ from gateway.billing.request_filter import RequestFilter
 from gateway.billing.request_log import RequestEntry, RequestLog
 from gateway.identity.caller import HOME, OWNER
 from gateway.identity.keys import Keys
-from gateway.identity.people import People
+from gateway.identity.users import Users
 from gateway.pages import Cursor
 from runtime.database import open_engine, read_sessions, write_sessions
 from runtime.errors import RequestInvalid
@@ -77,14 +77,14 @@ def test_a_model_is_found_by_either_of_its_names(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("walked_max", [1, 2, 2000])
-def test_people_see_what_they_asked_and_nobody_elses(
+def test_users_see_what_they_asked_and_nobody_elses(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, walked_max: int
 ) -> None:
     monkeypatch.setattr(request_filter, "WALKED_MAX", walked_max)
     read, write = read_sessions(engine), write_sessions(engine)
-    people = People(read, write)
-    people.add_organization("lab")
-    people.add("ann", organization="lab")
+    users = Users(read, write)
+    users.add_organization("lab")
+    users.add("ann", organization="lab")
     keys = Keys(b"secret" * 6, read, write)
     of_ann, of_owner = (keys.issue(name, (), user_id=name).row.key_id for name in ("ann", OWNER))
     with Books(engine) as books:

@@ -49,7 +49,7 @@ class Running:
         credit = {"user": "ann", "amount": "1", "reason": "test"}
         return {
             "key": self._post("/admin/keys", {"name": "new", "user": "ann", "lanes": ["pool"]}),
-            "person": self._post("/admin/people", {"user": "eve"}),
+            "person": self._post("/admin/users", {"user": "eve"}),
             "credit": self._post("/accounting/v1/credits", credit, {"Idempotency-Key": "a"}),
             "backend": self._post("/admin/pool/backends", backend),
             "paid": ann.post("/v1/chat/completions", json=question(PAID)),

@@ -49,7 +49,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             "POOL__ALIASES": json.dumps({"of-the-settings": [SERVED]}),
         }
         with running_gateway(folder / "data", nodes=1, settings=settings) as gateway:
-            gateway.cli("budget", "set", "person:owner", "1")
+            gateway.cli("budget", "set", "user:owner", "1")
             yield Served(gateway, gateway.http(gateway.new_key("all", "cluster,pool,cloud")))
 
 

@@ -1,4 +1,4 @@
-"""People, keys and limits through the command line and over HTTP, seen by a gateway that runs meanwhile."""
+"""Users, keys and limits through the command line and over HTTP, seen by a gateway that runs meanwhile."""
 
 import json
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ def test_a_lab_is_set_up_by_command_and_over_http(gateway: Gateway) -> None:
 
     start = told("audit")[0]["seq"]
     told("org", "add", "lab", "--name", "Vision lab")
-    told("people", "add", "ann", "--organization", "lab", "--role", "admin")
-    told("people", "add", "bob", "--organization", "lab")
+    told("users", "add", "ann", "--organization", "lab", "--role", "admin")
+    told("users", "add", "bob", "--organization", "lab")
     key = told("key", "create", "ann", "--user", "ann", "--admin", "--models", "a,b", "--expires", "1d")
     told("key", "limit", key["prefix"], "requests", "60", "--per", "minute")
     assert told("key", "limit", "organization:lab", "spend", "5.00", "--per", "month")[0]["amount"] == "5.00"
@@ -37,16 +37,16 @@ def test_a_lab_is_set_up_by_command_and_over_http(gateway: Gateway) -> None:
     made = ann.post("/admin/keys", json=wanted)
     assert made.status_code == 200, made.text
     bob = gateway.http(made.json()["api_key"])
-    assert bob.get("/admin/people").status_code == 403
+    assert bob.get("/admin/users").status_code == 403
     assert bob.post("/admin/keys", json={"name": "more", "user": "bob"}).status_code == 403
-    assert bob.get("/admin/me").json()["person"]["role"] == "member"
+    assert bob.get("/admin/me").json()["user"]["role"] == "member"
 
-    told("people", "role", "bob", "seller")
-    _seen_soon(lambda: bob.get("/admin/me").json()["person"]["role"] == "seller")
+    told("users", "role", "bob", "seller")
+    _seen_soon(lambda: bob.get("/admin/me").json()["user"]["role"] == "seller")
     rotated = told("key", "rotate", key["key_id"], "--grace", "0")
     _seen_soon(lambda: ann.get("/admin/me").status_code == 401)
     assert gateway.http(rotated["api_key"]).get("/admin/me").status_code == 200
-    told("people", "remove", "bob")
+    told("users", "remove", "bob")
     _seen_soon(lambda: bob.get("/admin/me").status_code == 401)
     told("key", "limit", "organization:lab", "spend", "none", "--per", "month")
     told("key", "revoke", key["key_id"])
@@ -54,15 +54,15 @@ def test_a_lab_is_set_up_by_command_and_over_http(gateway: Gateway) -> None:
     entries = [entry for entry in reversed(told("audit", "--limit", "100")) if entry["seq"] > start]
     assert [(entry["action"], entry["actor"]) for entry in entries] == [
         ("organization.add", "machine"),
-        ("person.add", "machine"),
-        ("person.add", "machine"),
+        ("user.add", "machine"),
+        ("user.add", "machine"),
         ("key.create", "machine"),
         ("quota.set", "machine"),
         ("quota.set", "machine"),
-        ("key.create", "person:ann"),
-        ("person.role", "machine"),
+        ("key.create", "user:ann"),
+        ("user.role", "machine"),
         ("key.rotate", "machine"),
-        ("person.remove", "machine"),
+        ("user.remove", "machine"),
         ("quota.remove", "machine"),
         ("key.revoke", "machine"),
     ]

@@ -25,7 +25,7 @@ def test_what_a_killed_gateway_had_put_aside_is_free_soon(tmp_path: Path) -> Non
         settings = {"CLOUD__MODELS": json.dumps({"slow": slow}), "CLOUD__KEYS_FILE": str(keys)}
         folder = tmp_path / "data"
         with running_gateway(folder, model=None, nodes=0, settings=settings) as gateway:
-            gateway.admin("/admin/people", {"user": "ann"})
+            gateway.admin("/admin/users", {"user": "ann"})
             wanted = {"name": "ann", "user": "ann", "lanes": ["cloud"]}
             key = str(gateway.admin("/admin/keys", wanted)["api_key"])
             gateway.cli("credit", "add", "1", "--user", "ann")

@@ -40,7 +40,7 @@ def gateway(provider: CountingProvider, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("limits")
     settings = crowds.settings(provider, folder)
     with running_gateway(folder / "data", model=None, settings=settings) as gateway:
-        gateway.cli("people", "add", "rich")
+        gateway.cli("users", "add", "rich")
         gateway.cli("credit", "add", "1", "--user", "rich")
         until(lambda: ask(gateway, gateway.api_key, FREE).status == 200 or None)
         yield gateway
@@ -69,11 +69,9 @@ def test_requests_a_minute(gateway: Gateway) -> None:
 
 def test_a_removed_limit_ends_at_once(gateway: Gateway) -> None:
     key = new_key(gateway, "removed")
-    order(
-        gateway, "PUT", "quotas", {"scope": "person:removed", "measure": "requests", "amount": "1", "span": "day"}
-    )
+    order(gateway, "PUT", "quotas", {"scope": "user:removed", "measure": "requests", "amount": "1", "span": "day"})
     assert [ask(gateway, key, FREE).status for _ in range(2)] == [200, 429]
-    order(gateway, "DELETE", "quotas?scope=person:removed&measure=requests&span=day")
+    order(gateway, "DELETE", "quotas?scope=user:removed&measure=requests&span=day")
     assert [ask(gateway, key, FREE).status for _ in range(2)] == [200, 200]
 
 

@@ -83,7 +83,7 @@ class Market:
 @contextmanager
 def open_market(folder: Path) -> Iterator[Market]:
     with open_stripe_and_settings(folder) as (stripe, settings), start(folder, settings) as gateway:
-        gateway.cli("people", "add", "ann")
+        gateway.cli("users", "add", "ann")
         made = gateway.cli("key", "create", "test", "--user", "ann", "--lanes", "cloud", "--json")
         yield Market(gateway, stripe, json.loads(made)["api_key"])
 
@@ -185,7 +185,7 @@ def test_money_goes_in_is_spent_comes_back_and_every_sum_agrees(market: Market) 
 
 def test_whoever_is_frozen_is_told_so_before_anything_is_spent(market: Market) -> None:
     given = market.post(market.machine, "/credits", user="ann", amount="5.00", reason="for the test")
-    assert given["to"] == "person:ann"
+    assert given["to"] == "user:ann"
     question: Any = [{"role": "user", "content": "What turns all night?"}]
     for why, refused in (("a dispute", True), (None, False)):
         key = {"Idempotency-Key": uuid.uuid4().hex}
@@ -204,7 +204,7 @@ def test_a_refund_that_a_kill_9_cut_off_is_made_once(tmp_path: Path) -> None:
     with open_stripe_and_settings(tmp_path) as (stripe, settings):
         wish = {"topup": "", "amount": "5.00"}
         with start(tmp_path, settings) as gateway:
-            gateway.cli("people", "add", "ann")
+            gateway.cli("users", "add", "ann")
             made = gateway.cli("key", "create", "test", "--user", "ann", "--lanes", "cloud", "--json")
             api_key = json.loads(made)["api_key"]
             market = Market(gateway, stripe, api_key)

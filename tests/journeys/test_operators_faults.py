@@ -72,11 +72,11 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Marketplace]:
         with running_gateway(
             folder / "data", model=None, nodes=0, settings=settings(desk, cloud.origin, keys_file)
         ) as (gateway):
-            gateway.admin("/admin/people", {"user": "ann"})
+            gateway.admin("/admin/users", {"user": "ann"})
             key = {"name": "ann", "user": "ann", "lanes": ["pool", "cloud"]}
             ann = str(gateway.admin("/admin/keys", key)["api_key"])
             # Of a member, who pays by credits, a limit is only a limit.
-            gateway.cli("budget", "set", "person:ann", "0.01")
+            gateway.cli("budget", "set", "user:ann", "0.01")
             yield Marketplace(
                 gateway, keys_file, gateway.http(gateway.new_key("o", "pool,cloud")), gateway.http(ann)
             )
@@ -157,7 +157,7 @@ def test_callers_read_nothing_of_the_operators_machine(house: Marketplace) -> No
 
 
 def test_the_console_shows_operators_alone_what_belongs_to_them(house: Marketplace) -> None:
-    house.gateway.admin("/admin/people", {"user": "ben"})
+    house.gateway.admin("/admin/users", {"user": "ben"})
     bens = str(house.gateway.admin("/admin/keys", {"name": "b", "user": "ben", "lanes": ["cloud"]})["api_key"])
     refused_id = house.ask(house.gateway.http(bens), "good").headers["x-request-id"]
     until(lambda: house.gateway.record(refused_id))
@@ -175,7 +175,7 @@ def test_the_console_shows_operators_alone_what_belongs_to_them(house: Marketpla
 
 def test_a_spending_limit_is_all_that_the_owner_needs(house: Marketplace) -> None:
     assert house.ask(house.owner, "good").status_code == 402
-    house.gateway.cli("budget", "set", "person:owner", "0.001", "--per", "day")
+    house.gateway.cli("budget", "set", "user:owner", "0.001", "--per", "day")
     answer = until(lambda: found if (found := house.ask(house.owner, "good")).status_code == 200 else None)
     usage = answer.json()["usage"]
     charge_nano = 3000 * usage["prompt_tokens"] + 15_000 * usage["completion_tokens"]

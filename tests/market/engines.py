@@ -131,7 +131,7 @@ def ids_of(*said: str) -> list[int]:
 
 
 def questions(count: int, seed: int = 3) -> list[str]:
-    """As people ask them, of all kinds that the model knows."""
+    """As users ask them, of all kinds that the model knows."""
     random, (entries, _) = Random(seed), own_text()
     draw = entry_maker(entries)
     return [(draw if random.random() < 0.7 else tales.draw)(random).question for _ in range(count)]

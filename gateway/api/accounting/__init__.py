@@ -3,7 +3,7 @@
 Modules:
     balance               /accounting/v1/balance: what a user may spend, the part of it that is reserved, and what
                           they owe
-    budgets               /accounting/v1/budgets: what keys, people, teams and organizations may spend in a day or
+    budgets               /accounting/v1/budgets: what keys, users, teams and organizations may spend in a day or
                           a month
     credit                /accounting/v1/credits: granted by instance admins, and moved by users to their
                           organization's balance

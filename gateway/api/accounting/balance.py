@@ -39,7 +39,7 @@ def _of_pool(session: Session, pool_id: str) -> Facts:
 
 def _of_user(session: Session, authority: Authority, user_id: str) -> Facts:
     """`available` is all that pays for a request at a provider now: promo lots, the pool, own credits."""
-    person = authority.directory.people.ever(user_id)
+    person = authority.directory.users.ever(user_id)
     now_ns = time.time_ns()
     lots = lots_of(session, user_id)
     paid = balance(session, chart.user_paid(user_id))

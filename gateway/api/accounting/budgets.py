@@ -1,4 +1,4 @@
-"""/accounting/v1/budgets: what keys, people, teams and organizations may spend in a day or a month."""
+"""/accounting/v1/budgets: what keys, users, teams and organizations may spend in a day or a month."""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -20,7 +20,7 @@ from gateway.quota import Quota
 
 router = APIRouter(prefix="/accounting/v1/budgets", route_class=KeyedRoute)
 
-Scope = Annotated[str, Field(max_length=200, pattern=r"^(key|person|team|organization):[^\x00]+$")]
+Scope = Annotated[str, Field(max_length=200, pattern=r"^(key|user|team|organization):[^\x00]+$")]
 BudgetSpan = Literal["day", "month"]
 LIMIT_MAX = 100
 Offset = Annotated[int, Query(ge=0, le=10**6)]

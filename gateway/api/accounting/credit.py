@@ -11,7 +11,7 @@ from accounting.ledger.postings import Posted, Posting
 from accounting.money import UsdAmount, format_usd
 from accounting.rules import grants
 from accounting.spending.credit_grants import Lot
-from gateway.api.accounting.dependencies import Facts, Key, Person
+from gateway.api.accounting.dependencies import Facts, Key, User
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.authority import AnyCaller, Authority, Operator
 from gateway.api.fields import Body, Text, as_ns
@@ -26,7 +26,7 @@ Amount = Annotated[UsdAmount, Field(gt=0)]
 
 
 class NewCredit(Body):
-    """Against money that reached the marketplace's bank: for a person, or for an organization's pool."""
+    """Against money that reached the marketplace's bank: for a user, or for an organization's pool."""
 
     user: Text | None = None
     organization: Text | None = None
@@ -65,11 +65,11 @@ async def give(operator: Operator, key: Key, wanted: NewCredit) -> Facts:
     """Give credits to a user or an organization balance; the user's debts are paid from them first."""
     credit_id, books = id_of("credit", operator.actor.name, key), operator.services.books
     if wanted.user is not None:
-        person = await asyncio.to_thread(operator.directory.people.person, wanted.user)
+        person = await asyncio.to_thread(operator.directory.users.user, wanted.user)
         posted = await books.credit(credit_id, person.user_id, wanted.amount, wanted.reason)
-        whose = f"person:{person.user_id}"
+        whose = f"user:{person.user_id}"
     else:
-        found = await asyncio.to_thread(operator.directory.people.organization, wanted.organization or "")
+        found = await asyncio.to_thread(operator.directory.users.organization, wanted.organization or "")
         posted = await books.credit_pool(credit_id, found.organization_id, wanted.amount, wanted.reason)
         whose = f"organization:{found.organization_id}"
     facts = {"id": credit_id, "to": whose, "amount": format_usd(wanted.amount), "reason": wanted.reason}
@@ -83,7 +83,7 @@ async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
     Raises RequestInvalid if the credits would expire in the past or too far ahead.
     """
     lot_id = id_of("promo", operator.actor.name, key)
-    person = await asyncio.to_thread(operator.directory.people.person, wanted.user)
+    person = await asyncio.to_thread(operator.directory.users.user, wanted.user)
     expires_ns = as_ns(wanted.expires)
     assert expires_ns is not None, "the field is there"
     lot = Lot(lot_id, person.user_id, wanted.amount, expires_ns, wanted.scope, wanted.reason)
@@ -93,16 +93,16 @@ async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
         raise RequestInvalid(f"expires: {error}", param="expires") from error
     facts = {
         "id": lot_id,
-        "to": f"person:{lot.user_id}",
+        "to": f"user:{lot.user_id}",
         "amount": format_usd(lot.amount_nano),
         "scope": lot.scope,
     }
     facts |= {"expires": at(expires_ns), "reason": lot.reason}
-    return await _done(operator, "credit.grant", f"person:{lot.user_id}", posted, facts)
+    return await _done(operator, "credit.grant", f"user:{lot.user_id}", posted, facts)
 
 
 @router.post("/pool")
-async def fund_pool(authority: AnyCaller, person: Person, key: Key, wanted: IntoPool) -> Facts:
+async def fund_pool(authority: AnyCaller, person: User, key: Key, wanted: IntoPool) -> Facts:
     """Transfer own credits to the organization balance; only an operator can return them.
 
     Those bought by card a short while ago stay, since the bank may take them back.
@@ -111,23 +111,23 @@ async def fund_pool(authority: AnyCaller, person: Person, key: Key, wanted: Into
     posting = grants.pool_funded(move_id, person.user_id, organization_id, wanted.amount)
     posted = await _put_in(authority.services, person.user_id, wanted.amount, posting)
     facts = {"id": move_id, "to": f"organization:{organization_id}", "amount": format_usd(wanted.amount)}
-    return await _done(authority, "credit.pool", f"person:{person.user_id}", posted, facts)
+    return await _done(authority, "credit.pool", f"user:{person.user_id}", posted, facts)
 
 
 @router.post("/pool/return")
 async def return_from_pool(operator: Operator, key: Key, wanted: OutOfPool) -> Facts:
     """Return credits of an organization balance to a user; the user's debts are paid from them first.
 
-    Raises RequestInvalid if the person is not of that organization.
+    Raises RequestInvalid if the user is not of that organization.
     """
-    move_id, people = id_of("pool-return", operator.actor.name, key), operator.directory.people
-    person = await asyncio.to_thread(people.person, wanted.user)
+    move_id, users = id_of("pool-return", operator.actor.name, key), operator.directory.users
+    person = await asyncio.to_thread(users.user, wanted.user)
     if person.organization_id != wanted.organization:
         raise RequestInvalid(f"user: {wanted.user} is not of {wanted.organization}", param="user")
     posting = grants.pool_returned(move_id, person.organization_id, person.user_id, wanted.amount)
     posted = await _moved(operator.services.books, posting)
     await operator.services.books.settle_debt(posting.idem_key, person.user_id)
-    facts = {"id": move_id, "to": f"person:{person.user_id}", "amount": format_usd(wanted.amount)}
+    facts = {"id": move_id, "to": f"user:{person.user_id}", "amount": format_usd(wanted.amount)}
     return await _done(operator, "credit.return", f"organization:{person.organization_id}", posted, facts)
 
 

@@ -18,11 +18,11 @@ Form = Literal["json", "csv"]
 
 def _person(authority: AnyCaller) -> Caller:
     if authority.caller is None:
-        raise RequestInvalid("The machine is nobody; send a person's key as 'Authorization: Bearer YOUR_KEY'.")
+        raise RequestInvalid("The machine is nobody; send a user's key as 'Authorization: Bearer YOUR_KEY'.")
     return authority.caller
 
 
-Person = Annotated[Caller, Depends(_person)]
+User = Annotated[Caller, Depends(_person)]
 Key = Annotated[str, Depends(key_of)]
 
 
@@ -48,8 +48,8 @@ def user_of(authority: Authority, wanted: str | None) -> str:
     if caller is not None and caller.user_id == wanted:
         return wanted
     refuse_who_may_not(caller)
-    person = authority.directory.people.ever(wanted)
-    authority.over(person.organization_id, f"person {wanted}")
+    person = authority.directory.users.ever(wanted)
+    authority.over(person.organization_id, f"user {wanted}")
     return person.user_id
 
 
@@ -67,7 +67,7 @@ def managed(authority: Authority, wanted: str) -> str:
     """An organization that the caller administers, by its id. Raises RoleForbids, NotFound."""
     refuse_who_may_not(authority.caller)
     authority.over(wanted, f"organization {wanted}")
-    return authority.directory.people.organization(wanted).organization_id
+    return authority.directory.users.organization(wanted).organization_id
 
 
 def sheet(name: str, columns: Sequence[str], rows: Iterable[Sequence[object]], after: int | None) -> Response:
@@ -100,4 +100,4 @@ def _is_own(authority: Authority, caller: Caller, scope: str) -> bool:
     kind, _, name = scope.partition(":")
     if kind == "key":
         return name == caller.key_id or authority.services.keys.row(name).user_id == caller.user_id
-    return scope == f"person:{caller.user_id}"
+    return scope == f"user:{caller.user_id}"

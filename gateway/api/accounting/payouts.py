@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.tables import Payout
-from gateway.api.accounting.dependencies import Facts, Key, Person
+from gateway.api.accounting.dependencies import Facts, Key, User
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
 from gateway.api.authority import AnyCaller, Operator
@@ -27,7 +27,7 @@ class NewPayout(Body):
 
 
 @router.post("/sellers/onboard")
-async def onboard(till: Paying, person: Person, key: Key) -> Facts:
+async def onboard(till: Paying, person: User, key: Key) -> Facts:
     """Start the onboarding of a seller at Stripe: `url` is a page of Stripe's that expires within minutes."""
     link_id = id_of("link", person.user_id, key)
     url = await till.ask(till.payments.sellers.onboard, person.user_id, link_id)
@@ -35,7 +35,7 @@ async def onboard(till: Paying, person: Person, key: Key) -> Facts:
 
 
 @router.get("/sellers/me")
-async def show_account(till: Paying, person: Person) -> Facts:
+async def show_account(till: Paying, person: User) -> Facts:
     """Show whether the caller can be paid, and what is missing."""
     account = await till.ask(till.payments.sellers.find, person.user_id)
     return {"ready": account.is_ready, "reason": account.frozen_reason or account.reason, "mode": till.mode}
@@ -44,17 +44,15 @@ async def show_account(till: Paying, person: Person) -> Facts:
 @router.put("/sellers/frozen/{user}")
 async def freeze_seller(till: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
     """Stop payouts to a seller with a reason, for example disputed money, or resume them with null."""
-    person = await asyncio.to_thread(operator.directory.people.ever, user)
+    person = await asyncio.to_thread(operator.directory.users.ever, user)
     facts: Facts = {"seller": person.user_id, "frozen": wanted.why}
-    await asyncio.to_thread(
-        operator.directory.audit.add, operator.actor, "sellers.freeze", f"person:{user}", facts
-    )
+    await asyncio.to_thread(operator.directory.audit.add, operator.actor, "sellers.freeze", f"user:{user}", facts)
     await till.ask(till.payments.sellers.freeze, person.user_id, wanted.why)
     return facts
 
 
 @router.post("/payouts")
-async def open_payout(till: Paying, person: Person, key: Key, wanted: NewPayout) -> Facts:
+async def open_payout(till: Paying, person: User, key: Key, wanted: NewPayout) -> Facts:
     """Pay out available earnings."""
     payout_id = id_of("payout", person.user_id, key)
     payout = await till.ask(till.payments.payouts.open, payout_id, person.user_id, wanted.amount)

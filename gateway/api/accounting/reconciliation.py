@@ -47,11 +47,9 @@ async def retry(till: Paying, operator: Operator, _: Key, message: Named) -> Fac
 @router.put("/frozen/{user}")
 async def freeze(till: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
     """Freeze a user with a reason, or unfreeze with null: a frozen user cannot spend or buy."""
-    person = await asyncio.to_thread(operator.directory.people.ever, user)
+    person = await asyncio.to_thread(operator.directory.users.ever, user)
     facts: Facts = {"user": person.user_id, "frozen": wanted.why}
-    await asyncio.to_thread(
-        operator.directory.audit.add, operator.actor, "payments.freeze", f"person:{user}", facts
-    )
+    await asyncio.to_thread(operator.directory.audit.add, operator.actor, "payments.freeze", f"user:{user}", facts)
     await till.ask(till.payments.payers.freeze, person.user_id, wanted.why)
     await till.ask(till.frozen.look)
     # A dispute that is open freezes whatever is wished here.

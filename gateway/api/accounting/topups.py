@@ -8,7 +8,7 @@ from pydantic import Field
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.tables import Payer, Topup
 from accounting.payments.terms import AUTO_DAY_MAX, AUTO_MONTH_NANO, quote
-from gateway.api.accounting.dependencies import Facts, Key, Person
+from gateway.api.accounting.dependencies import Facts, Key, User
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
 from gateway.api.authority import AnyCaller
@@ -51,7 +51,7 @@ async def quote_topup(till: Paying, _: AnyCaller, amount: Annotated[UsdAmount, Q
 
 
 @router.get("/auto")
-async def show_auto(till: Paying, person: Person) -> Facts:
+async def show_auto(till: Paying, person: User) -> Facts:
     """Show the settings of automatic top-ups."""
     payer = await till.ask(till.payments.payers.find, person.user_id)
     spent_nano = await till.ask(till.payments.topups.spent_unasked, person.user_id)
@@ -64,7 +64,7 @@ async def show_auto(till: Paying, person: Person) -> Facts:
 
 
 @router.put("/auto")
-async def set_auto(till: Paying, person: Person, _: Key, wanted: AutoTopup) -> Facts:
+async def set_auto(till: Paying, person: User, _: Key, wanted: AutoTopup) -> Facts:
     """Turn on automatic top-ups below a threshold."""
     payers = till.payments.payers
     terms = (wanted.below, wanted.amount, wanted.per_day, wanted.per_month)
@@ -73,14 +73,14 @@ async def set_auto(till: Paying, person: Person, _: Key, wanted: AutoTopup) -> F
 
 
 @router.delete("/auto")
-async def end_auto(till: Paying, person: Person) -> Facts:
+async def end_auto(till: Paying, person: User) -> Facts:
     """Turn automatic top-ups off."""
     await till.ask(till.payments.payers.top_up_no_more, person.user_id)
     return _auto_facts(till.mode, await till.ask(till.payments.payers.find, person.user_id))
 
 
 @router.post("")
-async def open_topup(till: Paying, person: Person, key: Key, wanted: NewTopup) -> Facts:
+async def open_topup(till: Paying, person: User, key: Key, wanted: NewTopup) -> Facts:
     """Start a top-up: `url` is where to pay; the credits are booked when Stripe confirms the payment."""
     topup_id = id_of("topup", person.user_id, key)
 

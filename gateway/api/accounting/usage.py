@@ -59,5 +59,5 @@ async def show_usage(
 def _scope(authority: Authority, wanted: str | None) -> str | None:
     """None for everybody's."""
     if wanted is None and authority.caller is not None:
-        return f"person:{authority.caller.user_id}"
+        return f"user:{authority.caller.user_id}"
     return None if wanted is None else scope_of(authority, wanted)

@@ -5,7 +5,7 @@ import base64
 from fastapi import APIRouter
 
 from accounting.money import format_usd
-from gateway.api.accounting.dependencies import Person
+from gateway.api.accounting.dependencies import User
 from gateway.api.marketplace.dependencies import Facts, Open, read_record
 from gateway.api.marketplace.forms import Id, NewDispute, ShownPrompt
 from market.errors import RecordInvalid
@@ -24,7 +24,7 @@ router = APIRouter(prefix="/market/v1/disputes")
 
 
 @router.post("")
-async def bring(marketplace: Open, person: Person, wanted: NewDispute) -> Facts:
+async def bring(marketplace: Open, person: User, wanted: NewDispute) -> Facts:
     """Submit a text, the prompt or receipts.
 
     The first submission opens the dispute, for a fee that is kept if it loses.
@@ -46,7 +46,7 @@ async def bring(marketplace: Open, person: Person, wanted: NewDispute) -> Facts:
 
 
 @router.get("/{allocation}")
-async def show_lanes(marketplace: Open, person: Person, allocation: Id) -> Facts:
+async def show_lanes(marketplace: Open, person: User, allocation: Id) -> Facts:
     """Show the state of each lane of an allocation to its buyer and seller; `allocation` is its record's digest.
 
     Unsettled lanes come with the records behind them and the buyer's statements about its keys, so that the result

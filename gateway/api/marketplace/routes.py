@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 
 from accounting.money import format_usd
 from accounting.payments.errors import PayerFrozen
-from gateway.api.accounting.dependencies import Key, Person
+from gateway.api.accounting.dependencies import Key, User
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.marketplace import disputes, sellers
 from gateway.api.marketplace.dependencies import Facts, Open, Shared, read_record
@@ -50,7 +50,7 @@ async def show_marketplace(marketplace: Open, services: Shared) -> Facts:
 
 
 @keyed.post("/allocations")
-async def allocate(marketplace: Open, services: Shared, person: Person, key: Key, wanted: NewAllocation) -> Facts:
+async def allocate(marketplace: Open, services: Shared, person: User, key: Key, wanted: NewAllocation) -> Facts:
     """Reserve credits for a seller; the answer's record proves it to the seller.
 
     Raises RequestInvalid if `hours` is above the marketplace's limit.

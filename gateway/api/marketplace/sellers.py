@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.ledger.balances import available
 from accounting.money import format_usd
-from gateway.api.accounting.dependencies import Key, Person
+from gateway.api.accounting.dependencies import Key, User
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Named
@@ -21,7 +21,7 @@ plain = APIRouter(prefix="/market/v1/sellers")
 
 
 @keyed.post("")
-async def register(marketplace: Open, person: Person, _: Key, wanted: NewSeller) -> Facts:
+async def register(marketplace: Open, person: User, _: Key, wanted: NewSeller) -> Facts:
     """Let an identity sell for the caller's account, which receives its earnings from now on."""
     statements = [raw.encode() for raw in wanted.statements]
     asked = person.user_id, wanted.identity, wanted.key, wanted.proof, statements
@@ -30,7 +30,7 @@ async def register(marketplace: Open, person: Person, _: Key, wanted: NewSeller)
 
 
 @plain.get("/me")
-async def show_seller(marketplace: Open, person: Person) -> Facts:
+async def show_seller(marketplace: Open, person: User) -> Facts:
     """Show the caller's account, by the id in a seller's proof; its selling identities, and their earnings.
 
     `lacking` is what a new seller still has to show; all of it is zero after the new-seller period.
@@ -80,4 +80,4 @@ async def forfeit(marketplace: Open, operator: Operator, _: Key, user: Named, wa
 
 async def _write_down(operator: Authority, action: str, user: str, facts: Facts) -> None:
     add = operator.directory.audit.add
-    await asyncio.to_thread(add, operator.actor, action, f"person:{user}", facts)
+    await asyncio.to_thread(add, operator.actor, action, f"user:{user}", facts)

@@ -107,7 +107,7 @@ def of_selling(agent: AgentWord | None, now_s: float) -> list[Alert]:
 def of_pauses(pauses: Iterable[Pause]) -> list[Alert]:
     found = []
     for pause in pauses:
-        who = pause.actor.removeprefix("person:")
+        who = pause.actor.removeprefix("user:")
         if pause.name == "selling":
             what, quarantine = (
                 "Selling is paused",

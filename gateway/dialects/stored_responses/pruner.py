@@ -45,11 +45,11 @@ def _too_old(session: Session, keep: ResponsesSettings) -> list[str]:
 
 def _too_many(session: Session, keep: ResponsesSettings) -> list[str]:
     """What anybody has beyond their number."""
-    beyond = select(_rows.owner).group_by(_rows.owner).having(func.count() > keep.per_person_max)
+    beyond = select(_rows.owner).group_by(_rows.owner).having(func.count() > keep.per_user_max)
     found: list[str] = []
     for owner in session.scalars(beyond.limit(PORTION)).all():
         newest = select(_rows.created_ns).where(_rows.owner == owner).order_by(_rows.created_ns.desc())
-        last_ns = session.scalar(newest.offset(keep.per_person_max).limit(1))
+        last_ns = session.scalar(newest.offset(keep.per_user_max).limit(1))
         found += session.scalars(_oldest.where(_rows.owner == owner, _rows.created_ns <= last_ns).limit(PORTION))
     return found[:PORTION]
 

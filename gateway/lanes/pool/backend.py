@@ -106,7 +106,7 @@ class Backend:
         self._offering = found
 
     def as_data(self) -> dict[str, Any]:
-        """For people and programs; without its key."""
+        """For users and programs; without its key."""
         report, standing = self.report, self.standing
         return {
             "name": self.settings.name,

@@ -97,7 +97,7 @@ def test_an_agent_that_cannot_sell_is_told_of(agent: AgentWord | None, word: str
 
 
 def test_the_worst_come_first_and_the_rest_is_counted() -> None:
-    given = [*alerts.of_pauses([Pause("cloud", 1, "person:ann")]), Alert("warn", "w", "r"), Alert("bad", "b", "r")]
+    given = [*alerts.of_pauses([Pause("cloud", 1, "user:ann")]), Alert("warn", "w", "r"), Alert("bad", "b", "r")]
     shown, more = alerts.most_urgent(given, 2)
     assert ([alert.tone for alert in shown], more) == (["bad", "warn"], 1)
     assert "ann" in given[0].what

@@ -49,7 +49,7 @@ async def test_the_books_are_asked_once_however_many_ask(tmp_path: Path) -> None
         assert [day_start_s(row.day) for row in everybody] == [
             (START_NS // DAY_NS - ago) * 86_400 for ago in (1, 0)
         ]
-        assert sum(row.used.requests for row in await figures.rows("person:ann")) == 2
-        (mine,) = await figures.keys("person:ann")
+        assert sum(row.used.requests for row in await figures.rows("user:ann")) == 2
+        (mine,) = await figures.keys("user:ann")
         assert mine.group == (key.row.key_id,)
     engine.dispose()

@@ -35,17 +35,17 @@ from tests.gateway.api.shops import Shop, open_shop
 pytestmark = pytest.mark.anyio
 
 BALANCE = "/console/balance"
-TABS = ("", "/topups", "/statement", "/budgets", "/cost", "/people", "/books", "/payments", "/credits")
+TABS = ("", "/topups", "/statement", "/budgets", "/cost", "/users", "/books", "/payments", "/credits")
 
 
 @pytest.fixture(scope="module")
 async def house(served: Served) -> Served:
     """ann is a member of the house, who was given credits; eve an admin of the lab, and bob its member."""
-    people, books = served.services.directory.people, served.services.books
-    people.add("ann")
-    people.add_organization("lab", "The lab")
-    people.add("eve", organization="lab", role="admin")
-    people.add("bob", organization="lab")
+    users, books = served.services.directory.users, served.services.books
+    users.add("ann")
+    users.add_organization("lab", "The lab")
+    users.add("eve", organization="lab", role="admin")
+    users.add("bob", organization="lab")
     await books.credit("first", "ann", 20 * USD, "welcome")
     await books.credit("bobs", "bob", 3 * USD, "welcome")
     await books.credit_pool("labs", "lab", 50 * USD, "a grant")
@@ -98,24 +98,24 @@ async def test_members_see_their_own_money_and_no_page_of_the_house(house: Serve
         shown = await ann.get(BALANCE)
         assert shown.status_code == 200
         assert "$20.00" in shown.text
-        for tab in ("/people", "/books", "/payments", "/credits"):
+        for tab in ("/users", "/books", "/payments", "/credits"):
             assert (await ann.get(f"{BALANCE}{tab}")).status_code == 403, tab
             assert f'href="{BALANCE}{tab}"' not in shown.text
         for path in (BALANCE, f"{BALANCE}/statement", f"{BALANCE}/statement/csv"):
             assert (await ann.get(path, user="bob")).status_code == 403, path
             assert (await ann.get(path, organization="home")).status_code == 403, path
-        assert (await ann.get(f"{BALANCE}/cost", whose="person:bob")).status_code == 403
+        assert (await ann.get(f"{BALANCE}/cost", whose="user:bob")).status_code == 403
         assert (
-            await ann.post(f"{BALANCE}/credits/give", to="person:ann", amount="5", reason="x")
+            await ann.post(f"{BALANCE}/credits/give", to="user:ann", amount="5", reason="x")
         ).status_code == 403
 
 
-async def test_admins_of_an_organization_see_its_people_and_pool_alone(house: Served) -> None:
+async def test_admins_of_an_organization_see_its_users_and_pool_alone(house: Served) -> None:
     async with visiting(house, "eve") as eve:
-        people = await eve.get(f"{BALANCE}/people")
-        assert "bob" in people.text
-        assert "$50.00" in people.text
-        assert "ann" not in re.sub(r"<nav.*?</nav>", "", people.text, flags=re.DOTALL)
+        users = await eve.get(f"{BALANCE}/users")
+        assert "bob" in users.text
+        assert "$50.00" in users.text
+        assert "ann" not in re.sub(r"<nav.*?</nav>", "", users.text, flags=re.DOTALL)
         assert "$3.00" in (await eve.get(BALANCE, user="bob")).text
         assert (await eve.get(BALANCE, user="ann")).status_code == 404
         pool = await eve.get(f"{BALANCE}/statement", organization="lab")
@@ -129,15 +129,15 @@ async def test_a_key_that_may_not_administer_opens_its_own_persons_money_alone(h
     weak = house.services.keys.issue("app", ("cluster",), user_id="owner").token
     async with visiting(house, "owner", token=weak) as owner:
         assert "no admin access" in (await owner.get(BALANCE)).text
-        for path in (f"{BALANCE}/people", f"{BALANCE}/books", f"{BALANCE}?user=ann"):
+        for path in (f"{BALANCE}/users", f"{BALANCE}/books", f"{BALANCE}?user=ann"):
             assert (await owner.get(path)).status_code == 403, path
 
 
 async def test_a_key_that_may_not_administer_shows_no_cost_or_budget_of_others(house: Served) -> None:
-    house.services.directory.people.add("mia")
+    house.services.directory.users.add("mia")
     await house.services.books.credit("mias", "mia", 20 * USD, "welcome")
     await ask_of(house, "mia", "req_mia", 7 * USD, "mias-key")
-    house.services.directory.quotas.set(Quota("person:mia", "spend", 77 * USD, "month"))
+    house.services.directory.quotas.set(Quota("user:mia", "spend", 77 * USD, "month"))
     weak = house.services.keys.issue("app", ("cluster",), user_id="owner").token
     async with visiting(house) as strong, visiting(house, "owner", token=weak) as owner:
         assert "mias-key" in (await strong.get(f"{BALANCE}/cost", by="key")).text
@@ -149,11 +149,11 @@ async def test_a_key_that_may_not_administer_shows_no_cost_or_budget_of_others(h
             assert "person mia" not in shown.text, path
 
 
-async def test_every_tab_is_there_for_the_house_and_found_people_have_their_credits(house: Served) -> None:
+async def test_every_tab_is_there_for_the_house_and_found_users_have_their_credits(house: Served) -> None:
     async with visiting(house) as owner:
         for tab in TABS:
             assert (await owner.get(f"{BALANCE}{tab}")).status_code == 200, tab
-        found = (await owner.get(f"{BALANCE}/people", text="AN")).text
+        found = (await owner.get(f"{BALANCE}/users", text="AN")).text
         assert "$20.00" in found
         assert "user=bob" not in found
         assert "payments.secret_key" in (await owner.get(f"{BALANCE}/topups")).text
@@ -164,11 +164,11 @@ async def test_every_tab_is_there_for_the_house_and_found_people_have_their_cred
 
 
 async def test_credits_are_given_once_however_often_the_form_is_sent(house: Served) -> None:
-    house.services.directory.people.add("cay")
+    house.services.directory.users.add("cay")
     async with visiting(house) as owner:
         give = f"{BALANCE}/credits/give"
-        once = await form_of(owner, f"{BALANCE}/credits?to=person:cay", give)
-        fields = {"to": "person:cay", "amount": "5.00", "reason": "a bank transfer", "once": once}
+        once = await form_of(owner, f"{BALANCE}/credits?to=user:cay", give)
+        fields = {"to": "user:cay", "amount": "5.00", "reason": "a bank transfer", "once": once}
         answers = [await owner.post(give, **fields), await owner.post(give, **fields)]
         assert [answer.status_code for answer in answers] == [303, 303]
         assert (await house.services.books.balance("cay")).posted_nano == 5 * USD
@@ -180,27 +180,27 @@ async def test_credits_are_given_once_however_often_the_form_is_sent(house: Serv
         bad = await owner.post(give, **fields | {"amount": "5,00", "once": uuid.uuid4().hex})
         assert re.search(r'id="g-amount"[^>]*aria-invalid="true"', bad.text)
         assert 'value="a bank transfer"' in bad.text
-        gone = await owner.post(give, **fields | {"to": "person:nobody", "once": uuid.uuid4().hex})
+        gone = await owner.post(give, **fields | {"to": "user:nobody", "once": uuid.uuid4().hex})
         assert gone.status_code == 400
         assert (await house.services.books.balance("cay")).posted_nano == 5 * USD
 
 
-async def test_of_very_many_people_those_who_are_meant_are_offered(
+async def test_of_very_many_users_those_who_are_meant_are_offered(
     house: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manual_credits, "_OFFERED_MAX", 1)
     for name in ("zoe", "zora"):
-        house.services.directory.people.add(name)
+        house.services.directory.users.add(name)
     async with visiting(house) as owner:
-        offered = (await owner.get(f"{BALANCE}/credits", to="person:zoe")).text
-        assert re.search(r'value="person:zoe"\s+selected', offered)
-        assert "person:zora" not in offered
+        offered = (await owner.get(f"{BALANCE}/credits", to="user:zoe")).text
+        assert re.search(r'value="user:zoe"\s+selected', offered)
+        assert "user:zora" not in offered
 
 
 async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_back(house: Served) -> None:
-    house.services.directory.people.add("dee", organization="lab")
+    house.services.directory.users.add("dee", organization="lab")
     async with visiting(house) as owner, visiting(house, "dee") as dee:
-        page = (await owner.get(f"{BALANCE}/credits?to=person:dee")).text
+        page = (await owner.get(f"{BALANCE}/credits?to=user:dee")).text
         began = re.search(r'name="began" value="([^"]+)"', page)
         assert began
         grant = {"user": "dee", "amount": "2.00", "days": "90", "reason": "hello dee", "began": began[1]}
@@ -235,7 +235,7 @@ async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_ba
 
 
 async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit_log(house: Served) -> None:
-    house.services.directory.people.add("lou")
+    house.services.directory.users.add("lou")
     books = house.services.books
     async with visiting(house) as owner:
         page = (await owner.get(f"{BALANCE}/credits")).text
@@ -270,7 +270,7 @@ async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit
 
 
 async def test_a_statement_has_both_sides_what_was_left_and_the_request_behind(house: Served) -> None:
-    house.services.directory.people.add("fay")
+    house.services.directory.users.add("fay")
     key = house.services.keys.issue("fays", ("cluster",), user_id="fay")
     await house.services.books.credit("fays", "fay", 10 * USD, "welcome")
     for number in range(3):
@@ -304,7 +304,7 @@ async def test_a_statement_has_both_sides_what_was_left_and_the_request_behind(h
 async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_balance(house: Served) -> None:
     """Of several accounts together, each line has what was left on its own."""
     books, own, lot = house.services.books, chart.user_paid("gus"), chart.user_promo("gus", "lot")
-    house.services.directory.people.add("gus")
+    house.services.directory.users.add("gus")
     for number in range(7):
         await books.credit(f"gus{number}", "gus", (number + 1) * USD, "bit by bit")
         if number == 3:
@@ -377,27 +377,27 @@ def test_days_without_use_are_there_and_the_small_ones_are_together() -> None:
 
 
 async def test_budgets_that_hold_are_there_with_their_use_and_where_they_are_changed(house: Served) -> None:
-    people, quotas = house.services.directory.people, house.services.directory.quotas
-    people.add("hal")
-    quotas.set(Quota("person:hal", "spend", 4 * USD, "month"))
+    users, quotas = house.services.directory.users, house.services.directory.quotas
+    users.add("hal")
+    quotas.set(Quota("user:hal", "spend", 4 * USD, "month"))
     quotas.set(Quota("organization:lab", "spend", 9 * USD, "day"))
     await house.services.books.credit("hals", "hal", 10 * USD, "welcome")
     await ask_of(house, "hal", "req_hal", USD)
     async with visiting(house, "hal") as hal, visiting(house, "eve") as eve, visiting(house) as owner:
         own = (await hal.get(f"{BALANCE}/budgets")).text
         assert "person hal" in own
-        assert 'href="/console/keys/people/hal"' not in own  # an admins' page
+        assert 'href="/console/keys/users/hal"' not in own  # an admins' page
         assert "$4.00" in own
         assert "All budgets" not in own
         assert "Your organization&#39;s budgets" not in own
         labs = (await eve.get(f"{BALANCE}/budgets")).text
         assert "organization lab" in labs
         assert "person hal" not in labs
-        assert 'href="/console/keys/people/hal"' in (await owner.get(f"{BALANCE}/budgets")).text
+        assert 'href="/console/keys/users/hal"' in (await owner.get(f"{BALANCE}/budgets")).text
 
 
 async def test_cost_is_that_of_whoever_looks(house: Served) -> None:
-    house.services.directory.people.add("ivy")
+    house.services.directory.users.add("ivy")
     await house.services.books.credit("ivys", "ivy", 10 * USD, "welcome")
     await ask_of(house, "ivy", "req_ivy", 2 * USD)
     async with visiting(house, "bob") as bob, visiting(house) as owner:
@@ -405,10 +405,10 @@ async def test_cost_is_that_of_whoever_looks(house: Served) -> None:
             mine = await bob.get(f"{BALANCE}/cost", by=by)
             assert mine.status_code == 200
             assert "gpt" not in mine.text
-            whole = await owner.get(f"{BALANCE}/cost", by=by, whose="person:ivy")
+            whole = await owner.get(f"{BALANCE}/cost", by=by, whose="user:ivy")
             assert "$2.00" in whole.text, by
         assert "Savings vs. cloud" not in (await bob.get(f"{BALANCE}/cost")).text
-        sheet = await owner.get(f"{BALANCE}/cost/csv", whose="person:ivy")
+        sheet = await owner.get(f"{BALANCE}/cost/csv", whose="user:ivy")
         assert sheet.headers["content-type"].startswith("text/csv")
         assert "gpt" in sheet.text
 
@@ -455,7 +455,7 @@ async def test_what_is_broken_stands_first_with_where_and_what_it_means(serve: S
 
 
 async def test_a_top_up_says_its_fee_first_and_books_nothing_before_stripe_says_so(shop: Shop) -> None:
-    shop.served.services.directory.people.add("ann")
+    shop.served.services.directory.users.add("ann")
     async with visiting(shop.served, "ann") as ann:
         page = (await ann.get(f"{BALANCE}/topups")).text
         assert "$26.38 to pay" in page
@@ -484,14 +484,14 @@ async def test_a_top_up_says_its_fee_first_and_books_nothing_before_stripe_says_
         assert again.headers["hx-redirect"] == f"{BALANCE}/topups/{topup.id}"
     async with visiting(shop.served) as owner:
         assert (await owner.get(f"{BALANCE}/topups/{topup.id}")).status_code == 200
-        shop.served.services.directory.people.add("bob")
+        shop.served.services.directory.users.add("bob")
     async with visiting(shop.served, "bob") as bob:
         assert (await bob.get(f"{BALANCE}/topups/{topup.id}")).status_code == 404
         assert (await bob.get(f"{BALANCE}/topups", user="ann")).status_code == 403
 
 
 async def test_automatic_top_ups_need_a_saved_method_and_can_be_ended(shop: Shop) -> None:
-    shop.served.services.directory.people.add("ann")
+    shop.served.services.directory.users.add("ann")
     auto = f"{BALANCE}/auto"
     async with visiting(shop.served, "ann") as ann, shop.of("ann") as client:
         wish = {"amount": "10.00", "per_day": "2", "per_month": "40"}
@@ -537,7 +537,7 @@ async def test_the_oldest_page_of_blocks_has_none_of_the_page_before(house: Serv
 
 
 async def test_operators_refund_compare_retry_and_freeze(shop: Shop) -> None:
-    shop.served.services.directory.people.add("ann")
+    shop.served.services.directory.users.add("ann")
     payments = f"{BALANCE}/payments"
     async with shop.of("ann") as client, visiting(shop.served) as owner, visiting(shop.served, "ann") as ann:
         topup = await shop.buy(client)
@@ -570,7 +570,7 @@ async def test_operators_refund_compare_retry_and_freeze(shop: Shop) -> None:
 
 
 async def test_messages_that_failed_and_money_that_does_not_match_are_there_to_be_looked_into(shop: Shop) -> None:
-    shop.served.services.directory.people.add("ann")
+    shop.served.services.directory.users.add("ann")
     payments = f"{BALANCE}/payments"
     async with shop.of("ann") as client, visiting(shop.served) as owner:
         await shop.buy(client)

@@ -21,7 +21,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
         market.gateway.cli("credit", "add", "5.00", "--user", "ann", "--note", "welcome")
         market.gateway.cli("credit", "grant", "2.00", "--user", "ann", "--days", "30", "--note", "for trying out")
         market.gateway.cli("credit", "add", "40.00", "--pool", "home", "--note", "the year's budget")
-        market.gateway.cli("budget", "set", "person:ann", "50")
+        market.gateway.cli("budget", "set", "user:ann", "50")
         raw = market.gateway.openai(market.api_key).chat.completions.create(
             model="gpt", messages=[{"role": "user", "content": "Hello"}], max_tokens=5
         )
@@ -68,10 +68,10 @@ def test_pages_of_a_member_are_there_for_everybody(page: Page, market: Market, p
 
 
 def test_the_house_looks_after_credits_books_and_payments(page: Page, market: Market) -> None:
-    sign_in(page, market.gateway, f"{BALANCE}/people", key=admin_key(market.gateway))
+    sign_in(page, market.gateway, f"{BALANCE}/users", key=admin_key(market.gateway))
     expect(page.get_by_role("link", name="ann", exact=True)).to_be_visible()
     assert_accessible(page)
-    page.goto(f"{market.gateway.root}{BALANCE}/credits?to=person:ann")
+    page.goto(f"{market.gateway.root}{BALANCE}/credits?to=user:ann")
     give = page.locator("form[action$='/credits/give']")
     give.get_by_label("Amount (USD)").fill("1,50")
     give.get_by_label("Reason on statement").fill("a transfer")

@@ -55,7 +55,7 @@ async def newcomer(token: str, folder: Path, port: int) -> AsyncIterator[NodeId]
 @pytest.fixture(scope="module")
 async def port(served: Served) -> int:
     """Where machines find this controller, which ends with its services."""
-    served.services.directory.people.add("ann")
+    served.services.directory.users.add("ann")
     return await served.services.controller.start("127.0.0.1", 0)
 
 
@@ -135,7 +135,7 @@ async def test_a_machine_from_its_token_to_its_end(served: Served, port: int, tm
     assert [entry.action for entry in entries] == ["machine.remove", "machine.drain", "machine.undrain"]
 
 
-async def test_a_machine_is_called_what_people_call_it(served: Served, port: int, tmp_path: Path) -> None:
+async def test_a_machine_is_called_what_users_call_it(served: Served, port: int, tmp_path: Path) -> None:
     """At once, on every page, and when it comes again; written down; no name that means another one."""
     controller = served.services.controller
     tokens = [controller.new_token() for _ in range(2)]

@@ -21,11 +21,11 @@ KEYS = "/console/keys"
 @pytest.fixture(scope="module")
 async def home(served: Served) -> Served:
     """Ann is a member of the house, eve an admin of another organization where bob is, too."""
-    people = served.services.directory.people
-    people.add("ann", name="Ann <b>")
-    people.add_organization("lab", "The lab")
-    people.add("eve", organization="lab", role="admin")
-    people.add("bob", organization="lab")
+    users = served.services.directory.users
+    users.add("ann", name="Ann <b>")
+    users.add_organization("lab", "The lab")
+    users.add("eve", organization="lab", role="admin")
+    users.add("bob", organization="lab")
     return served
 
 
@@ -79,7 +79,7 @@ async def test_a_key_is_made_limited_changed_rotated_and_revoked(home: Served, o
     assert (await owner.post(f"{path}/revoke")).status_code == 303
     assert keys.find(new[0]) is None
     log = home.services.directory.audit.entries(Filter(target=f"key:{caller.key_id}"))
-    assert {entry.actor for entry in log} == {"person:owner"}
+    assert {entry.actor for entry in log} == {"user:owner"}
     assert [entry.action for entry in reversed(log)] == [
         "key.create",
         "quota.set",
@@ -101,13 +101,13 @@ async def test_everybody_sees_and_does_what_is_theirs(home: Served, owner: Visit
             (ann, f"{KEYS}/key/{anns.row.key_id}", 200),
             (ann, f"{KEYS}/key/{bobs.row.key_id}", 404),
             (ann, f"{KEYS}/new", 403),
-            (ann, f"{KEYS}/people", 403),
+            (ann, f"{KEYS}/users", 403),
             (eve, f"{KEYS}/key/{anns.row.key_id}", 404),
-            (eve, f"{KEYS}/people/ann", 404),
-            (eve, f"{KEYS}/people/bob", 200),
+            (eve, f"{KEYS}/users/ann", 404),
+            (eve, f"{KEYS}/users/bob", 200),
             (eve, f"{KEYS}/organizations/home", 404),
-            (eve, f"{KEYS}/limits/new?scope=person:ann", 404),
-            (owner, f"{KEYS}/people/nobody", 404),
+            (eve, f"{KEYS}/limits/new?scope=user:ann", 404),
+            (owner, f"{KEYS}/users/nobody", 404),
             (owner, f"{KEYS}/key/nothing", 404),
             (owner, f"{KEYS}/key/a%00b", 400),
             (owner, f"{KEYS}/limits/new?scope=nothing", 400),
@@ -118,8 +118,8 @@ async def test_everybody_sees_and_does_what_is_theirs(home: Served, owner: Visit
         for visit, path, status in (
             (ann, f"{KEYS}/key/{anns.row.key_id}/revoke", 403),
             (eve, f"{KEYS}/key/{anns.row.key_id}/revoke", 404),
-            (eve, f"{KEYS}/people/ann/remove", 404),
-            (eve, f"{KEYS}/people/bob/password", 403),
+            (eve, f"{KEYS}/users/ann/remove", 404),
+            (eve, f"{KEYS}/users/bob/password", 403),
             (eve, f"{KEYS}/organizations", 403),
         ):
             assert (await visit.post(path)).status_code == status, path
@@ -147,7 +147,7 @@ async def test_members_revoke_keys_of_their_own(home: Served, owner: Visit) -> N
         assert (await ann.get(KEYS)).headers["location"].startswith("/console/login")
     assert (keys.find(leaked.token), keys.find(other.token) is None) == (None, False)
     written = log.entries(Filter(target=f"key:{leaked.row.key_id}"))
-    assert (written[0].action, written[0].actor) == ("key.revoke", "person:ann")
+    assert (written[0].action, written[0].actor) == ("key.revoke", "user:ann")
     # Without a key it is the person: any of theirs, and nobody else's.
     async with home.client({"accept": "text/html"}) as client:
         client.cookies.set(COOKIE, home.services.directory.sessions.open("ann", MACHINE))
@@ -165,27 +165,27 @@ async def test_a_key_that_may_not_administer_shows_and_changes_nothing(home: Ser
         await client.post("/console/login", data={"key": token})
         visit = Visit(client, "owner")
         assert "no admin access" in (await visit.get(KEYS)).text
-        assert (await visit.post(f"{KEYS}/people", user="x")).status_code == 403
+        assert (await visit.post(f"{KEYS}/users", user="x")).status_code == 403
 
 
-async def test_people_come_get_a_link_another_role_and_go(home: Served, owner: Visit) -> None:
-    people = home.services.directory.people
-    bad = await owner.post(f"{KEYS}/people", user="not an id", email="x")
+async def test_users_come_get_a_link_another_role_and_go(home: Served, owner: Visit) -> None:
+    users = home.services.directory.users
+    bad = await owner.post(f"{KEYS}/users", user="not an id", email="x")
     assert re.search(r'id="f-user"[^>]*aria-invalid="true"', bad.text)
     assert 'value="not an id"' in bad.text
-    assert (await owner.post(f"{KEYS}/people", user="cat", organization="lab")).status_code == 303
-    assert people.person("cat").organization_id == "lab"
-    linked = await owner.post(f"{KEYS}/people/cat/password")
+    assert (await owner.post(f"{KEYS}/users", user="cat", organization="lab")).status_code == 303
+    assert users.user("cat").organization_id == "lab"
+    linked = await owner.post(f"{KEYS}/users/cat/password")
     link = re.search(r"http://gateway\.test/console/welcome\?token=([\w-]+)", linked.text)
     assert link
     assert home.services.directory.passwords.link(link[1]).person.user_id == "cat"
-    assert (await owner.post(f"{KEYS}/people/cat/role", role="seller")).status_code == 303
-    assert people.person("cat").role == "seller"
-    assert (await owner.post(f"{KEYS}/people/cat/remove")).status_code == 303
-    assert (await owner.get(f"{KEYS}/people/cat")).status_code == 404
-    last = await owner.post(f"{KEYS}/people/owner/role", role="member")
+    assert (await owner.post(f"{KEYS}/users/cat/role", role="seller")).status_code == 303
+    assert users.user("cat").role == "seller"
+    assert (await owner.post(f"{KEYS}/users/cat/remove")).status_code == 303
+    assert (await owner.get(f"{KEYS}/users/cat")).status_code == 404
+    last = await owner.post(f"{KEYS}/users/owner/role", role="member")
     assert "last admin of the house" in last.text
-    assert "Ann &lt;b&gt;" in (await owner.get(f"{KEYS}/people")).text
+    assert "Ann &lt;b&gt;" in (await owner.get(f"{KEYS}/users")).text
 
 
 async def test_limits_are_set_and_taken_away(home: Served, owner: Visit) -> None:
@@ -216,14 +216,14 @@ async def test_keys_are_found_by_what_the_address_says(home: Served, owner: Visi
 
 
 async def test_keys_of_who_was_removed_are_shown_as_what_they_are(home: Served, owner: Visit) -> None:
-    people, keys = home.services.directory.people, home.services.keys
-    people.add("dan")
+    users, keys = home.services.directory.users, home.services.keys
+    users.add("dan")
     key = keys.issue("dans", ("pool",), user_id="dan").row.key_id
-    people.remove("dan")
+    users.remove("dan")
     assert "dans" not in (await owner.get(KEYS)).text
     assert "user removed" in (await owner.get(KEYS, which="ended")).text
     assert "user removed" in (await owner.get(f"{KEYS}/key/{key}")).text
-    assert "dan" not in (await owner.get(f"{KEYS}/people", text="DAN")).text.partition("<tbody>")[2]
+    assert "dan" not in (await owner.get(f"{KEYS}/users", text="DAN")).text.partition("<tbody>")[2]
 
 
 @pytest.mark.browser
@@ -264,7 +264,7 @@ def test_a_key_is_shown_once_however_often_the_page_is_loaded(page: Page, gatewa
 
 @pytest.mark.browser
 def test_a_person_is_added_and_sent_a_link(desktop: Page, gateway: Gateway) -> None:
-    sign_in(desktop, gateway, f"{KEYS}/people", key=admin_key(gateway))
+    sign_in(desktop, gateway, f"{KEYS}/users", key=admin_key(gateway))
     desktop.get_by_role("button", name="Add user").click()
     desktop.get_by_label("User name").fill("no name")
     assert_accessible(desktop)
@@ -283,7 +283,7 @@ def test_a_person_is_added_and_sent_a_link(desktop: Page, gateway: Gateway) -> N
 def test_the_first_password_is_chosen_by_the_link_that_the_machine_printed(
     desktop: Page, gateway: Gateway
 ) -> None:
-    link = gateway.cli("people", "password", "owner").strip()
+    link = gateway.cli("users", "password", "owner").strip()
     desktop.goto(link)
     assert_accessible(desktop)
     desktop.get_by_label("New password").fill("a password of mine")

@@ -81,7 +81,7 @@ async def test_servers_are_looked_for_and_added_from_what_was_found(served: Serv
 
 
 async def test_members_see_what_their_keys_may_name_and_nothing_of_servers(served: Served) -> None:
-    served.services.directory.people.add("ann")
+    served.services.directory.users.add("ann")
     server = servers.ollama()
     async with servers.running(server), visiting(served) as owner, visiting(served, "ann") as ann:
         await added(owner, server.base_url)

@@ -47,7 +47,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
     )
     async with open_services(settings, folder) as services:
         served = Marketplace(services, create_app(services, Target("127.0.0.1", 1)))
-        services.directory.people.add("ann")
+        services.directory.users.add("ann")
         for who, model in (("ann", "hers"), ("owner", "theirs")):
             made = services.keys.issue(f"{who}'s key", ("pool",), user_id=who, terms=KeyTerms(may_administer=True))
             served.tokens[who], key = made.token, made.row.key_id
@@ -125,8 +125,8 @@ async def test_buying_is_stopped_and_begun_again_by_an_operator_alone(house: Mar
         assert "The tunnel is down" in page
     written = services.directory.audit.entries(Filter(target="pause:cloud"))
     assert [(each.action, each.actor) for each in written] == [
-        ("pause.end", "person:owner"),
-        ("pause.begin", "person:owner"),
+        ("pause.end", "user:owner"),
+        ("pause.begin", "user:owner"),
     ]
 
 
@@ -134,19 +134,19 @@ async def test_thirty_days_are_anybodys_whom_one_may_see(house: Marketplace) -> 
     def models(text: str) -> str:
         return text.partition('id="overview-models"')[2].partition("</table>")[0]
 
-    of_ann = models(await shown(house, "owner", "/console?whose=person:ann"))
+    of_ann = models(await shown(house, "owner", "/console?whose=user:ann"))
     assert "hers" in of_ann
     assert "theirs" not in of_ann
-    for who, whose in (("ann", "person:owner"), ("ann", "organization:home"), ("owner", "person:nobody")):
+    for who, whose in (("ann", "user:owner"), ("ann", "organization:home"), ("owner", "user:nobody")):
         async with visiting(house, who) as visit:
             assert (await visit.get(f"/console?whose={whose}")).status_code in (403, 404)
 
 
 async def test_a_key_that_may_not_administer_opens_no_view_of_others(house: Marketplace) -> None:
     """Neither the page nor its stream; the machines are on their own pages for everybody who administers them."""
-    people, keys = house.services.directory.people, house.services.keys
-    people.add_organization("lab")
-    people.add("eve", organization="lab", role="admin")
+    users, keys = house.services.directory.users, house.services.keys
+    users.add_organization("lab")
+    users.add("eve", organization="lab", role="admin")
     for who, has_machines in (("owner", True), ("eve", False)):
         weak = keys.issue("weak", ("pool",), user_id=who)
         entries = [entry(f"req_weak_{who}", key_id=weak.row.key_id, model="seldom", lane="pool")]
@@ -155,7 +155,7 @@ async def test_a_key_that_may_not_administer_opens_no_view_of_others(house: Mark
             page = (await visit.get("/console")).text
             async with watching(house, visit, path="/console/overview/live") as live:
                 await live.until("overview-stats")
-            assert (await visit.get("/console?whose=person:ann")).status_code in (403, 404)
+            assert (await visit.get("/console?whose=user:ann")).status_code in (403, 404)
             assert (await visit.get("/console?whose=organization:home")).status_code in (403, 404)
         for text in (page, live.text):
             for others in ("req_ann", "req_owner", "ann&#39;s key", "owner&#39;s key", "$3.00", ">hers<"):

@@ -125,14 +125,14 @@ async def house(
         policy=PolicySettings(lanes=("cluster", "pool", "cloud")),
     )
     async with open_services(settings, folder) as services:
-        services.directory.people.add("ann")
+        services.directory.users.add("ann")
         yield Served(services, create_app(services, Target("127.0.0.1", 1)))
 
 
 @pytest.fixture
 async def ann(house: Served) -> AsyncIterator[Visit]:
     """Signed in without a key, as with a password."""
-    text = house.services.directory.sessions.open("ann", Actor("person:ann", ""))
+    text = house.services.directory.sessions.open("ann", Actor("user:ann", ""))
     async with house.client({"accept": "text/html"}) as client:
         client.cookies.set(COOKIE, text)
         visit = Visit(client, "ann")
@@ -180,7 +180,7 @@ async def test_a_question_takes_the_journey_of_every_request_and_is_the_visitors
     assert entry
     assert (entry.outcome, entry.lane) == ("complete", "pool")
     assert (await ann.client.get(f"/console/requests/{request_id}")).status_code == 200
-    house.services.directory.people.add("bob")
+    house.services.directory.users.add("bob")
     async with visiting(house, "bob") as bob:
         bobs = await bob.client.get(f"/console/requests/{request_id}")
         assert bobs.status_code == 404
@@ -260,10 +260,10 @@ async def test_refusals_are_sentences_with_what_helps(house: Served, ann: Visit)
 
 
 async def test_what_costs_money_is_charged_to_the_visitor(house: Served) -> None:
-    people, books = house.services.directory.people, house.services.books
-    people.add("rich")
+    users, books = house.services.directory.users, house.services.books
+    users.add("rich")
     await books.credit("c-rich", "rich", NANO_PER_USD, "test")
-    text = house.services.directory.sessions.open("rich", Actor("person:rich", ""))
+    text = house.services.directory.sessions.open("rich", Actor("user:rich", ""))
     async with house.client({"accept": "text/html"}) as client:
         client.cookies.set(COOKIE, text)
         rich = Visit(client, "rich")
@@ -344,8 +344,8 @@ async def test_whoever_leaves_ends_the_upstreams_work(house: Served, backend: Ba
 async def test_nobody_s_questions_fill_the_line_of_another_person(house: Served, ann: Visit) -> None:
     turns = house.services.turns
     turns._waiting_of_key_max = 1
-    house.services.directory.people.add("cleo")
-    text = house.services.directory.sessions.open("cleo", Actor("person:cleo", ""))
+    house.services.directory.users.add("cleo")
+    text = house.services.directory.sessions.open("cleo", Actor("user:cleo", ""))
     async with house.client({"accept": "text/html"}) as client:
         client.cookies.set(COOKIE, text)
         cleo = Visit(client, "cleo")

@@ -20,10 +20,10 @@ POLICY = "/console/policy"
 
 @pytest.fixture(scope="module")
 async def home(served: Served) -> Served:
-    people = served.services.directory.people
-    people.add("ann")
-    people.add_organization("lab")
-    people.add("eve", organization="lab", role="admin")
+    users = served.services.directory.users
+    users.add("ann")
+    users.add_organization("lab")
+    users.add("eve", organization="lab", role="admin")
     return served
 
 
@@ -61,12 +61,12 @@ async def test_a_request_is_tried_as_the_router_would_decide(home: Served) -> No
 
 async def test_history_tells_what_is_other_and_only_to_whom_it_concerns(home: Served) -> None:
     directory = home.services.directory
-    directory.people.set_role("ann", "seller")
+    directory.users.set_role("ann", "seller")
     async with visiting(home) as owner, visiting(home, "eve") as eve:
-        log = (await owner.get(f"{POLICY}/history", action="person.role")).text
+        log = (await owner.get(f"{POLICY}/history", action="user.role")).text
         assert re.search(r"<del>member</del>.*seller", log)
         assert "person ann" not in (await eve.get(f"{POLICY}/history")).text
-        assert "No matching entries" in (await owner.get(f"{POLICY}/history", actor="person:nobody")).text
+        assert "No matching entries" in (await owner.get(f"{POLICY}/history", actor="user:nobody")).text
 
 
 def test_only_what_is_other_is_told() -> None:

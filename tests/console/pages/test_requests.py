@@ -66,11 +66,11 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
     folder = prepared(tmp_path_factory.mktemp("requests"))
     async with open_services(Settings(data_dir=folder.path), folder) as services:
         house = Marketplace(services, create_app(services, Target("127.0.0.1", 1)))
-        people = services.directory.people
-        people.add("ann")
-        people.add_organization("lab", "The lab")
-        people.add("eve", organization="lab", role="admin")
-        people.add("bob", organization="lab")
+        users = services.directory.users
+        users.add("ann")
+        users.add_organization("lab", "The lab")
+        users.add("eve", organization="lab", role="admin")
+        users.add("bob", organization="lab")
         terms = KeyTerms(may_administer=True)
         for name in ("ann", "ann-2", "bob", "eve", "owner"):
             made = services.keys.issue(name, ("pool",), user_id=name.removesuffix("-2"), terms=terms)

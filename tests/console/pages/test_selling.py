@@ -93,9 +93,9 @@ async def open_marketplace(folder: Path, stripe: StripeServer, **terms: Any) -> 
     data.prepare()
     async with open_services(settings, data) as services:
         hall = Hall(Served(services, create_app(services, Target("127.0.0.1", 1))))
-        services.directory.people.add("ann")
-        services.directory.people.add("sam", role="seller")
-        services.directory.people.add("tom", role="seller")
+        services.directory.users.add("ann")
+        services.directory.users.add("sam", role="seller")
+        services.directory.users.add("tom", role="seller")
         await hall.credit("ann", 10 * USD)
         assert (await hall.register("sam", "seller")).status_code == 200
         yield hall
@@ -137,7 +137,7 @@ def once_of(page: str) -> str:
         ("this cannot be listed: prices", 0, 900.0, "blocked", "prices"),
     ],
 )
-def test_the_agents_word_is_put_for_people(state: str, guests: int, idle_s: float, word: str, says: str) -> None:
+def test_the_agents_word_is_put_for_users(state: str, guests: int, idle_s: float, word: str, says: str) -> None:
     idle = Idle(1, idle_s, int(not idle_s), 0, guests, None, None, ())
     known: Any = {"is_paused": False, "idle": idle, "settings": SellingSettings()}
     view = agent_view(AgentWord(state, 100.0), 101.0, guests, **known)
@@ -366,7 +366,8 @@ async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
             await shop.buy(ann, "25.00")
         await traded(hall)
         await asyncio.to_thread(PeriodicTasks(hall.house, 1.0).look)
-        text = f'[selling]\nmarketplace_url = "{url}"\nmarketplace_key = "{hall.served.key_of("sam")}"\nallows_loopback = true\n'
+        key = hall.served.key_of("sam")
+        text = f'[selling]\nmarketplace_url = "{url}"\nmarketplace_key = "{key}"\nallows_loopback = true\n'
         with settings_file(served, text):
             async with visiting(served) as owner:
                 page = await owner.get(f"{SELLING}/earnings")
@@ -481,7 +482,7 @@ async def test_operators_bar_sellers_and_give_back_what_fraud_earned(tmp_path: P
         standing = await hall.standing()
         assert (standing["seller:sam:maturing"], standing["user:ann:paid"]) == (0, 10 * USD)
         assert "forfeited" in (await owner.get(f"{SELLING}/marketplace")).text
-        assert audited(hall, "market.forfeit") == ["person:sam"]
+        assert audited(hall, "market.forfeit") == ["user:sam"]
         await hall.check()
 
 

@@ -92,7 +92,7 @@ def trade(gateway: Gateway) -> Trade:
         return answer.json()
 
     def person(user: str, role: str, lanes: list[str]) -> dict[str, str]:
-        ask("/admin/people", machine, user=user, role=role)
+        ask("/admin/users", machine, user=user, role=role)
         key = ask("/admin/keys", machine, name=user, user=user, lanes=lanes)["api_key"]
         ask("/accounting/v1/credits", machine, user=user, amount="5.00", reason="a test")
         return {"authorization": f"Bearer {key}"}

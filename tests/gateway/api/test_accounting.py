@@ -24,13 +24,13 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def house(serve: Serve, dsn: str) -> AsyncIterator[Served]:
-    """With an organization `lab` of two people, one of whom administers it; on each kind of database."""
+    """With an organization `lab` of two users, one of whom administers it; on each kind of database."""
     async with serve(dsn) as served:
-        people = served.services.directory.people
-        people.add_organization("lab")
-        people.add("lea", organization="lab", role="admin")
-        people.add("ann", organization="lab")
-        people.add("bob")
+        users = served.services.directory.users
+        users.add_organization("lab")
+        users.add("lea", organization="lab", role="admin")
+        users.add("ann", organization="lab")
+        users.add("bob")
         yield served
 
 
@@ -144,7 +144,7 @@ async def test_usage_is_grouped_and_everybody_sees_what_is_theirs(house: Served)
             ("=m", 1, "2.00"),
             ("m", 1, "2.00"),
         ]
-        his = await get(machine, "/usage", by="user", scope="person:bob")
+        his = await get(machine, "/usage", by="user", scope="user:bob")
         costs = {"cost", "own_cost"}
         assert [{name: row[name] for name in row.keys() - costs} for row in his["data"]] == (
             await get(bob, "/usage", by="user")
@@ -169,7 +169,7 @@ async def test_usage_is_grouped_and_everybody_sees_what_is_theirs(house: Served)
             (ann, "organization:lab", 403),
             (ann, "all", 403),
             (lea, "all", 403),
-            (lea, "person:bob", 404),
+            (lea, "user:bob", 404),
             (lea, f"key:{house.services.keys.rows(user_id='bob')[0].key_id}", 404),
             (lea, "galaxy:x", 400),
             (machine, "team:lab", 400),
@@ -178,7 +178,7 @@ async def test_usage_is_grouped_and_everybody_sees_what_is_theirs(house: Served)
         assert await status(ann, "/usage", by="model,colour") == 400
 
 
-async def test_budgets_of_people_teams_and_organizations(house: Served) -> None:
+async def test_budgets_of_users_teams_and_organizations(house: Served) -> None:
     async with (
         house.machine as machine,
         house.bearer(house.key_of("ann")) as ann,
@@ -205,9 +205,9 @@ async def test_budgets_of_people_teams_and_organizations(house: Served) -> None:
         first = await get(machine, "/budgets", limit=1)
         assert (len(first["data"]), first["next"]) == (1, 1)
         for who, scope, expected in (
-            (ann, "person:ann", 403),
+            (ann, "user:ann", 403),
             (lea, "organization:lab", 403),
-            (lea, "person:bob", 404),
+            (lea, "user:bob", 404),
             (lea, "team:home/home", 404),
             (machine, "team:nowhere/x", 404),
             (machine, "team:lab/a b", 400),

@@ -17,7 +17,7 @@ KNOWN = (
     "home",
     "owner",
     "ann",
-    "person:ann",
+    "user:ann",
     "team:home/x",
     "all",
     "day",
@@ -43,7 +43,7 @@ WRITES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/payouts"): {"amount": "25.00"},
     ("POST", "/payouts/{}/retry"): {},
     ("POST", "/sellers/onboard"): {},
-    ("PUT", "/budgets"): {"scope": "person:ann", "span": "day", "amount": "5.00"},
+    ("PUT", "/budgets"): {"scope": "user:ann", "span": "day", "amount": "5.00"},
     ("PUT", "/payments/frozen/{}"): {"why": None},
     ("POST", "/webhooks/stripe"): {},
 }

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.anyio
 PATHS = (
     ("GET", "/admin/organizations"),
     ("POST", "/admin/organizations"),
-    ("GET", "/admin/people"),
-    ("DELETE", "/admin/people/owner"),
+    ("GET", "/admin/users"),
+    ("DELETE", "/admin/users/owner"),
     ("GET", "/admin/keys"),
     ("POST", "/admin/keys"),
     ("GET", "/admin/quotas"),
@@ -47,21 +47,21 @@ async def test_a_key_can_end_itself_and_no_other(serve: Serve) -> None:
             assert (await whoever.delete(own)).status_code == 401
         assert [keys.find(each.token) is not None for each in (leaked, other, others)] == [False, True, True]
         written = served.services.directory.audit.entries(Filter(target=f"key:{leaked.row.key_id}"))
-        assert (written[0].action, written[0].actor) == ("key.revoke", "person:ann")
+        assert (written[0].action, written[0].actor) == ("key.revoke", "user:ann")
 
 
 async def test_an_organization_is_set_up_and_each_step_is_in_the_log_once(serve: Serve) -> None:
     async with serve() as served, served.machine as machine:
         await made(machine, "POST", "/admin/organizations", id="lab", name="Vision lab")
-        await made(machine, "POST", "/admin/people", user="bob", organization="lab", role="admin")
+        await made(machine, "POST", "/admin/users", user="bob", organization="lab", role="admin")
         key = await made(machine, "POST", "/admin/keys", name="k", user="bob", models=["a"], may_administer=True)
         quota = {"scope": "organization:lab", "measure": "spend", "span": "month", "amount": "5.00"}
         assert await made(machine, "PUT", "/admin/quotas", **quota) == quota | {"model": None}
         async with served.bearer(key["api_key"]) as bob:
             me = await made(bob, "GET", "/admin/me")
-            assert (me["person"]["role"], me["quotas"]) == ("admin", [quota | {"model": None}])
-            await made(bob, "POST", "/admin/people", user="cyd")
-            assert {person["user_id"] for person in (await made(bob, "GET", "/admin/people"))["people"]} == {
+            assert (me["user"]["role"], me["quotas"]) == ("admin", [quota | {"model": None}])
+            await made(bob, "POST", "/admin/users", user="cyd")
+            assert {person["user_id"] for person in (await made(bob, "GET", "/admin/users"))["users"]} == {
                 "bob",
                 "cyd",
             }
@@ -72,13 +72,13 @@ async def test_an_organization_is_set_up_and_each_step_is_in_the_log_once(serve:
             assert await made(bob, "GET", "/admin/me/usage") == []
             changed = await made(bob, "PATCH", f"/admin/keys/{key['key_id']}", priority=10)
             assert (changed["priority"], changed["models"]) == (10, ["a"])
-            await made(bob, "DELETE", "/admin/people/cyd")
+            await made(bob, "DELETE", "/admin/users/cyd")
             log = await made(bob, "GET", "/admin/audit?limit=3")
-            assert [entry["action"] for entry in log["entries"]] == ["person.remove", "key.change", "key.rotate"]
+            assert [entry["action"] for entry in log["entries"]] == ["user.remove", "key.change", "key.rotate"]
             rest = await made(bob, "GET", f"/admin/audit?before={log['next']}")
-        steps = ["person.add", "quota.set", "key.create", "person.add", "organization.add"]
+        steps = ["user.add", "quota.set", "key.create", "user.add", "organization.add"]
         assert [entry["action"] for entry in rest["entries"]] == steps
-        assert {entry["actor"] for entry in log["entries"]} == {"person:bob"}
+        assert {entry["actor"] for entry in log["entries"]} == {"user:bob"}
         assert {entry["address"] for entry in log["entries"]} == {"10.0.0.1"}
         query = "/admin/audit?actor=machine&since=2020-01-01T00:00:00Z&until=9999-01-01T00:00:00Z"
         assert len((await made(machine, "GET", query))["entries"]) == 4
@@ -88,9 +88,9 @@ async def test_an_organization_is_set_up_and_each_step_is_in_the_log_once(serve:
 
 async def test_members_sellers_and_keys_that_may_not_are_refused(serve: Serve) -> None:
     async with serve() as served:
-        people = served.services.directory.people
+        users = served.services.directory.users
         for role in ("member", "seller"):
-            people.add(role, role=role)
+            users.add(role, role=role)
         plain = served.services.keys.create("plain", ("cluster",))
         before = len(served.services.directory.audit.entries(Filter()))
         for token in (served.key_of("member"), served.key_of("seller"), plain):
@@ -107,40 +107,40 @@ async def test_members_sellers_and_keys_that_may_not_are_refused(serve: Serve) -
 
 async def test_an_admin_of_one_organization_reaches_no_other(serve: Serve) -> None:
     async with serve() as served:
-        people = served.services.directory.people
-        people.add_organization("lab")
-        people.add("bob", organization="lab", role="admin")
-        people.add("cyd", organization="lab")
+        users = served.services.directory.users
+        users.add_organization("lab")
+        users.add("bob", organization="lab", role="admin")
+        users.add("cyd", organization="lab")
         token = served.key_of("bob", models=("a",))
         async with served.bearer(token) as bob:
             assert [one["organization_id"] for one in await made(bob, "GET", "/admin/organizations")] == ["lab"]
             for method, path, body, status in (
-                ("GET", "/admin/people?organization=home", None, 404),
-                ("POST", "/admin/people", {"user": "x", "organization": "home", "role": "admin"}, 404),
-                ("PATCH", "/admin/people/owner", {"role": "member"}, 404),
-                ("DELETE", "/admin/people/owner", None, 404),
+                ("GET", "/admin/users?organization=home", None, 404),
+                ("POST", "/admin/users", {"user": "x", "organization": "home", "role": "admin"}, 404),
+                ("PATCH", "/admin/users/owner", {"role": "member"}, 404),
+                ("DELETE", "/admin/users/owner", None, 404),
                 ("POST", "/admin/keys", {"name": "k", "user": "owner"}, 404),
-                ("PUT", "/admin/quotas", _quota("person:owner"), 404),
+                ("PUT", "/admin/quotas", _quota("user:owner"), 404),
                 ("PUT", "/admin/quotas", _quota("organization:lab"), 403),
                 ("GET", "/admin/audit?organization=home", None, 404),
                 ("POST", "/admin/organizations", {"id": "own"}, 403),
                 ("GET", "/admin/machines", None, 403),
                 ("POST", "/admin/keys", {"name": "k", "user": "cyd"}, 403),
                 ("POST", "/admin/keys", {"name": "k", "user": "cyd", "lanes": ["cloud"], "models": ["a"]}, 403),
-                ("PUT", "/admin/quotas", _quota("person:cyd"), 200),
+                ("PUT", "/admin/quotas", _quota("user:cyd"), 200),
                 ("POST", "/admin/keys", {"name": "k", "user": "cyd", "lanes": ["cluster"], "models": ["a"]}, 200),
             ):
                 answer = await bob.request(method, path, json=body)
                 assert answer.status_code == status, (method, path, body, answer.text)
-        assert people.person("owner").role == "admin"
+        assert users.user("owner").role == "admin"
 
 
 async def test_an_admin_of_one_organization_hands_on_no_more_than_they_have(serve: Serve) -> None:
     async with serve() as served:
-        people = served.services.directory.people
-        people.add_organization("lab")
-        people.add("bob", organization="lab", role="admin")
-        people.add("cyd", organization="lab")
+        users = served.services.directory.users
+        users.add_organization("lab")
+        users.add("bob", organization="lab", role="admin")
+        users.add("cyd", organization="lab")
         in_an_hour_ns = time.time_ns() + 3600 * 10**9
         own = {"privacy": "internal", "priority": 5, "expires_ns": in_an_hour_ns}
         wide = served.services.keys.issue("wide", ("pool", "cloud"), user_id="cyd", department="lab").row.key_id
@@ -168,26 +168,26 @@ async def test_an_admin_of_one_organization_hands_on_no_more_than_they_have(serv
 
 async def test_an_admin_of_one_organization_takes_over_neither_sign_ins_nor_credits(serve: Serve) -> None:
     async with serve() as served, served.machine as machine:
-        people = served.services.directory.people
-        people.add_organization("lab")
-        people.add("bob", organization="lab", role="admin")
-        await served.services.books.credit("c1", "old-customer", 10**9, "before there were people")
+        users = served.services.directory.users
+        users.add_organization("lab")
+        users.add("bob", organization="lab", role="admin")
+        await served.services.books.credit("c1", "old-customer", 10**9, "before there were users")
         async with served.bearer(served.key_of("bob")) as bob:
             for body, status, param in (
                 ({"user": "eve", "email": "ann@example.org"}, 403, "email"),
                 ({"user": "old-customer"}, 409, "user"),
             ):
-                answer = await bob.post("/admin/people", json=body)
+                answer = await bob.post("/admin/users", json=body)
                 assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
-            await made(bob, "POST", "/admin/people", user="cyd")
+            await made(bob, "POST", "/admin/users", user="cyd")
             await served.services.books.credit("c2", "cyd", 10**9, "")
-            await made(bob, "DELETE", "/admin/people/cyd")
-            await made(bob, "POST", "/admin/people", user="cyd")
-        await made(machine, "POST", "/admin/people", user="old-customer", organization="lab", email="a@x.org")
-        answer = await machine.post("/admin/people", json={"user": "eve", "email": "A@x.org"})
+            await made(bob, "DELETE", "/admin/users/cyd")
+            await made(bob, "POST", "/admin/users", user="cyd")
+        await made(machine, "POST", "/admin/users", user="old-customer", organization="lab", email="a@x.org")
+        answer = await machine.post("/admin/users", json={"user": "eve", "email": "A@x.org"})
         assert (answer.status_code, answer.json()["error"]["param"]) == (409, "email")
     async with serve(oidc_organization="lab") as served, served.bearer(served.key_of("bob")) as bob:
-        await made(bob, "POST", "/admin/people", user="eve", email="ann@example.org")
+        await made(bob, "POST", "/admin/users", user="eve", email="ann@example.org")
 
 
 def _quota(scope: str) -> dict[str, str]:
@@ -195,13 +195,13 @@ def _quota(scope: str) -> dict[str, str]:
 
 
 WRONG: tuple[tuple[str, str, Any, str], ...] = (
-    ("POST", "/admin/people", {"user": "a", "rank": 1}, "rank"),
-    ("POST", "/admin/people", {"user": "a b"}, "user"),
-    ("POST", "/admin/people", {"user": "a", "role": "king"}, "role"),
-    ("POST", "/admin/people", {"user": "a", "email": "x"}, "email"),
-    ("POST", "/admin/people", {"user": "a", "name": "\x07"}, "name"),
-    ("POST", "/admin/people", {"user": "a\x00"}, "user"),
-    ("POST", "/admin/people", {}, "user"),
+    ("POST", "/admin/users", {"user": "a", "rank": 1}, "rank"),
+    ("POST", "/admin/users", {"user": "a b"}, "user"),
+    ("POST", "/admin/users", {"user": "a", "role": "king"}, "role"),
+    ("POST", "/admin/users", {"user": "a", "email": "x"}, "email"),
+    ("POST", "/admin/users", {"user": "a", "name": "\x07"}, "name"),
+    ("POST", "/admin/users", {"user": "a\x00"}, "user"),
+    ("POST", "/admin/users", {}, "user"),
     ("POST", "/admin/organizations", {"id": "x" * 81}, "id"),
     ("POST", "/admin/keys", {"name": "k", "user": "owner", "lanes": []}, "lanes"),
     ("POST", "/admin/keys", {"name": "k", "user": "owner", "lanes": ["moon"]}, "lanes.0"),
@@ -209,14 +209,14 @@ WRONG: tuple[tuple[str, str, Any, str], ...] = (
     ("POST", "/admin/keys", {"name": "k", "user": "owner", "expires_in_s": 0}, "expires_in_s"),
     ("POST", "/admin/keys", {"name": "k", "user": "owner", "regions": ["e u"]}, "regions.0"),
     ("PUT", "/admin/quotas", _quota("owner"), "scope"),
-    ("PUT", "/admin/quotas", _quota("person:owner") | {"amount": "1.5"}, "amount"),
-    ("PUT", "/admin/quotas", _quota("person:owner") | {"amount": 5}, "amount"),
-    ("PUT", "/admin/quotas", _quota("person:owner") | {"span": "week"}, "span"),
+    ("PUT", "/admin/quotas", _quota("user:owner") | {"amount": "1.5"}, "amount"),
+    ("PUT", "/admin/quotas", _quota("user:owner") | {"amount": 5}, "amount"),
+    ("PUT", "/admin/quotas", _quota("user:owner") | {"span": "week"}, "span"),
     ("GET", "/admin/audit?limit=0", None, "limit"),
     ("GET", "/admin/audit?before=9223372036854775808", None, "before"),
     ("GET", "/admin/audit?since=yesterday", None, "since"),
     ("GET", "/admin/audit?actor=%00", None, "actor"),
-    ("DELETE", "/admin/people/%00", None, "user"),
+    ("DELETE", "/admin/users/%00", None, "user"),
 )
 """A request, and the field that is wrong in it."""
 
@@ -232,19 +232,19 @@ async def test_bad_input_is_refused_with_its_field(serve: Serve) -> None:
 async def test_who_and_what_is_not_there_is_404_and_what_must_stay_409(serve: Serve) -> None:
     async with serve() as served, served.machine as machine:
         for method, path, body, status in (
-            ("PATCH", "/admin/people/nobody", {"role": "admin"}, 404),
-            ("DELETE", "/admin/people/nobody/sessions", None, 404),
-            ("POST", "/admin/people", {"user": "a", "organization": "none"}, 404),
+            ("PATCH", "/admin/users/nobody", {"role": "admin"}, 404),
+            ("DELETE", "/admin/users/nobody/sessions", None, 404),
+            ("POST", "/admin/users", {"user": "a", "organization": "none"}, 404),
             ("DELETE", "/admin/keys/none", None, 404),
             ("POST", "/admin/keys/none/rotate", {}, 404),
             ("POST", "/admin/machines/none/remove", None, 404),
             ("POST", "/admin/machines/none/drain", None, 404),
             ("POST", "/admin/pool/backends/none/remove", None, 404),
             ("POST", "/admin/pool/backends/none/drain", None, 404),
-            ("DELETE", "/admin/quotas?scope=person:owner&measure=requests&span=day", None, 404),
-            ("DELETE", "/admin/people/owner", None, 409),
-            ("PATCH", "/admin/people/owner", {"role": "seller"}, 409),
-            ("POST", "/admin/people", {"user": "owner"}, 409),
+            ("DELETE", "/admin/quotas?scope=user:owner&measure=requests&span=day", None, 404),
+            ("DELETE", "/admin/users/owner", None, 409),
+            ("PATCH", "/admin/users/owner", {"role": "seller"}, 409),
+            ("POST", "/admin/users", {"user": "owner"}, 409),
             ("POST", "/admin/organizations", {"id": "home"}, 409),
         ):
             answer = await machine.request(method, path, json=body)

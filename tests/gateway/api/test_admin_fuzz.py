@@ -18,7 +18,7 @@ KNOWN = (
     "requests",
     "spend",
     "day",
-    "person:owner",
+    "user:owner",
     "1",
     "0.5",
     "cluster",
@@ -52,18 +52,18 @@ MORE = (
 )
 POSTS = (
     ("POST", "/admin/organizations"),
-    ("POST", "/admin/people"),
-    ("PATCH", "/admin/people/{}"),
+    ("POST", "/admin/users"),
+    ("PATCH", "/admin/users/{}"),
     ("POST", "/admin/keys"),
     ("PATCH", "/admin/keys/{}"),
     ("POST", "/admin/keys/{}/rotate"),
     ("PUT", "/admin/quotas"),
 )
 GETS = (
-    ("GET", "/admin/people?organization={}"),
+    ("GET", "/admin/users?organization={}"),
     ("GET", "/admin/keys?user={}"),
-    ("DELETE", "/admin/people/{}/sessions"),
-    ("DELETE", "/admin/quotas?scope=person:{}&measure=requests&span=day"),
+    ("DELETE", "/admin/users/{}/sessions"),
+    ("DELETE", "/admin/quotas?scope=user:{}&measure=requests&span=day"),
     ("GET", "/admin/audit?target={}"),
     ("GET", "/admin/audit?before={}"),
     ("GET", "/admin/audit?since={}"),

@@ -19,7 +19,7 @@ async def test_what_was_booked_by_somebody_who_died_then_is_audited_when_it_is_a
 ) -> None:
     async with serve() as served:
         books = served.services.books
-        served.services.directory.people.add("ann")
+        served.services.directory.users.add("ann")
         actor, expires_ns = "machine", (int(time.time()) + 86_400) * 10**9
         await books.credit(id_of("credit", actor, "k"), "ann", 5 * USD, "paid")
         await books.grant(Lot(id_of("promo", actor, "lot"), "ann", USD, expires_ns, "cloud", "welcome"))
@@ -28,6 +28,6 @@ async def test_what_was_booked_by_somebody_who_died_then_is_audited_when_it_is_a
             lot = {"user": "ann", "amount": "1.00", "expires": at(expires_ns), "reason": "welcome"}
             granted = await post(machine, "/credits/promo", "lot", **lot)
             assert (given.status_code, granted.status_code) == (200, 200), granted.text
-        entries = served.services.directory.audit.entries(Filter(target="person:ann"))
+        entries = served.services.directory.audit.entries(Filter(target="user:ann"))
         assert {"credit.add", "credit.grant"} <= {entry.action for entry in entries}
         assert await books.findings(deep=True) == []

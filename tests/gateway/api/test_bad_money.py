@@ -26,7 +26,7 @@ BODIES: dict[tuple[str, str, str], dict[str, Any]] = {
         "reason": "x",
     },
     ("machine", "POST", "/credits/pool/return"): {"organization": "home", "user": "ann", "amount": "5.00"},
-    ("machine", "PUT", "/budgets"): {"scope": "person:ann", "span": "day", "amount": "5.00"},
+    ("machine", "PUT", "/budgets"): {"scope": "user:ann", "span": "day", "amount": "5.00"},
 }
 """What is right of every route that takes an amount, but for what it is about."""
 

@@ -59,7 +59,7 @@ async def test_one_verification_at_a_time(serve: Serve) -> None:
 
 async def test_it_is_for_operators(serve: Serve) -> None:
     async with serve() as served:
-        served.services.directory.people.add("bob")
+        served.services.directory.users.add("bob")
         async with served.client() as nobody, served.bearer(served.key_of("bob")) as bob:
             for what in ("verify", "blocks", "health"):
                 assert (await nobody.get(f"{LEDGER}/{what}")).status_code == 401

@@ -62,7 +62,7 @@ async def test_the_first_admin_chooses_a_password_and_signs_in_with_it(serve: Se
         back = await later.post("/console/login/password", data=form)
         assert (back.status_code, back.headers["location"]) == (303, place)
         assert (await later.get(place)).status_code == 200
-        opened = served.services.directory.audit.entries(Filter(action="session.open", target="person:owner"))
+        opened = served.services.directory.audit.entries(Filter(action="session.open", target="user:owner"))
         assert len(opened) == 2
 
 
@@ -133,17 +133,17 @@ async def test_the_machine_prints_the_first_link_and_one_for_anybody(
         return done.stdout if done.exit_code == 0 else f"{done.exit_code} {done.stderr}"
 
     async with serve() as served, served.client(HTML) as browser:
-        assert "no gateway is running" in printed("people", "password", "owner")
+        assert "no gateway is running" in printed("users", "password", "owner")
         monkeypatch.setenv("MILLRACE_IDENTITY__PUBLIC_URL", "https://mill.example")
-        assert "nobody called ann" in printed("people", "password", "ann")
+        assert "nobody called ann" in printed("users", "password", "ann")
         running = Running(
             "http://10.0.0.1:8000/v1", "http://10.0.0.1:8000/console", Target("h", 1), served.services
         )
         told = "set one within an hour for admin access to the console:"
         link = _first_password(running).removeprefix(f"{told} http://10.0.0.1:8000")
         assert (await browser.get(link)).status_code == 200
-        served.services.directory.people.add("ann")
-        other = printed("people", "password", "ann").strip().removeprefix("https://mill.example")
+        served.services.directory.users.add("ann")
+        other = printed("users", "password", "ann").strip().removeprefix("https://mill.example")
         assert "as <b>ann</b>" in (await browser.get(other)).text
         await chosen(served, browser)
         assert _first_password(running).startswith("set earlier")

@@ -94,9 +94,9 @@ async def test_a_key_in_use_waits_and_one_whose_process_died_does_not(shop: Shop
         assert (await post(ann, "/topups", "k1", amount="25.00")).content == (await slow).content
     now_ns = [10**18]
     asked = AskedBefore(shop.served.services.directory.write, lambda: now_ns[0])
-    assert isinstance(asked.begin("person:ann", "dead", b"body"), Claim)
+    assert isinstance(asked.begin("user:ann", "dead", b"body"), Claim)
     now_ns[0] += 61 * 10**9
-    assert isinstance(asked.begin("person:ann", "dead", b"body"), Claim)
+    assert isinstance(asked.begin("user:ann", "dead", b"body"), Claim)
 
 
 async def test_a_crash_between_the_deed_and_its_answer_does_no_harm(shop: Shop) -> None:

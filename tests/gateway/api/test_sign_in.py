@@ -46,23 +46,23 @@ async def test_whoever_an_admin_has_added_signs_in_by_their_verified_address(
     serve: Serve, provider: OidcProvider
 ) -> None:
     async with serve(**settings(provider)) as served, served.client() as browser:
-        people = served.services.directory.people
-        people.add("ann", email="Ann@example.org")
+        users = served.services.directory.users
+        users.add("ann", email="Ann@example.org")
         answer = await go_and_come_back(browser)
         assert (answer.status_code, answer.headers["location"]) == (303, "/console")
         cookie = next(line for line in answer.headers.get_list("set-cookie") if "millrace_session" in line)
         assert {"HttpOnly", "SameSite=lax", "Path=/console"} <= set(cookie.split("; "))
         assert "User name" in (await browser.get("/console/keys/account")).text
-        assert (await browser.get("/console/keys/people")).status_code == 403
+        assert (await browser.get("/console/keys/users")).status_code == 403
         # Known by subject from now on, whatever the address is.
         provider.person = {"sub": "s1", "email": "ann@elsewhere.org"}
         again = await go_and_come_back(browser, way_back="/console/keys?which=all")
         assert (again.status_code, again.headers["location"]) == (303, "/console/keys?which=all")
         provider.person = {"sub": "s2", "email": "ann@example.org"}
         assert (await go_and_come_back(browser)).status_code == 403
-        actions = [entry.action for entry in served.services.directory.audit.entries(Filter(target="person:ann"))]
-        assert actions == ["session.open", "session.open", "person.link", "person.add"]
-        people.remove("ann")
+        actions = [entry.action for entry in served.services.directory.audit.entries(Filter(target="user:ann"))]
+        assert actions == ["session.open", "session.open", "user.link", "user.add"]
+        users.remove("ann")
         assert (await browser.get("/console/keys/account")).status_code == 303
 
 
@@ -77,14 +77,14 @@ async def test_sign_out_ends_the_session_and_only_our_form_can(serve: Serve) -> 
         assert (await browser.post("/console/login", data={"key": "mr-wrong"})).status_code == 401
         assert (await browser.post("/console/login", data={"key": key})).status_code == 303
         copied = dict(browser.cookies)
-        shown = await browser.get("/console/keys/people")
+        shown = await browser.get("/console/keys/users")
         assert shown.status_code == 200
         assert (await browser.post("/console/logout")).status_code == 403
         csrf = re.search('name="csrf" value="([0-9a-f]+)"', shown.text)
         assert csrf
         assert (await browser.post("/console/logout", data={"csrf": csrf[1]})).status_code == 303
         browser.cookies.update(copied)
-        assert (await browser.get("/console/keys/people")).status_code == 303
+        assert (await browser.get("/console/keys/users")).status_code == 303
         assert (await browser.post("/console/login", content=b"x" * 5000)).status_code == 413
 
 
@@ -107,7 +107,7 @@ async def test_a_token_that_is_not_for_this_sign_in_is_refused(
     serve: Serve, provider: OidcProvider, claims: dict[str, Any], why: str
 ) -> None:
     async with serve(**settings(provider)) as served, served.client() as browser:
-        served.services.directory.people.add("ann", email="ann@example.org")
+        served.services.directory.users.add("ann", email="ann@example.org")
         provider.claims = claims
         answer = await go_and_come_back(browser)
         assert answer.status_code == 403
@@ -120,7 +120,7 @@ async def test_a_token_that_anybody_could_make_is_refused(
     serve: Serve, provider: OidcProvider, algorithm: str
 ) -> None:
     async with serve(**settings(provider)) as served, served.client() as browser:
-        served.services.directory.people.add("ann", email="ann@example.org")
+        served.services.directory.users.add("ann", email="ann@example.org")
         provider.algorithm = algorithm
         assert (await go_and_come_back(browser)).status_code == 403
         provider.algorithm = "RS256"
@@ -129,7 +129,7 @@ async def test_a_token_that_anybody_could_make_is_refused(
 
 async def test_what_comes_back_must_be_what_was_sent(serve: Serve, provider: OidcProvider) -> None:
     async with serve(**settings(provider)) as served, served.client() as browser:
-        served.services.directory.people.add("ann", email="ann@example.org")
+        served.services.directory.users.add("ann", email="ann@example.org")
         for change in (
             {"state": "x"},
             {"state": "\u00e9"},
@@ -152,7 +152,7 @@ async def test_keys_rotate_and_strangers_keys_are_refused(
 ) -> None:
     monkeypatch.setattr(oidc, "REFETCH_S", 0.0)
     async with serve(**settings(provider)) as served, served.client() as browser:
-        served.services.directory.people.add("ann", email="ann@example.org")
+        served.services.directory.users.add("ann", email="ann@example.org")
         assert (await go_and_come_back(browser)).status_code == 303
         provider.rotate()
         assert (await go_and_come_back(browser)).status_code == 303
@@ -162,7 +162,7 @@ async def test_keys_rotate_and_strangers_keys_are_refused(
         assert (await go_and_come_back(browser)).status_code == 403
 
 
-async def test_new_people_and_roles_come_from_the_provider_where_that_is_set(
+async def test_new_users_and_roles_come_from_the_provider_where_that_is_set(
     serve: Serve, provider: OidcProvider
 ) -> None:
     rules = {
@@ -171,19 +171,19 @@ async def test_new_people_and_roles_come_from_the_provider_where_that_is_set(
         "oidc_roles": {"ops": "admin", "sales": "seller"},
     }
     async with serve(**settings(provider, **rules)) as served, served.client() as browser:
-        people = served.services.directory.people
+        users = served.services.directory.users
         provider.person = {"sub": "s1", "email": "eve+x@example.org", "groups": ["sales", "ops"], "name": "Eve"}
         assert (await go_and_come_back(browser)).status_code == 303
-        eve = next(person for person in people.people() if person.name == "Eve")
+        eve = next(person for person in users.users() if person.name == "Eve")
         assert (eve.user_id, eve.role) == ("eve-x@example.org", "admin")
         assert "Machines" in (await browser.get("/console")).text
         provider.person["groups"] = "sales"
         assert (await go_and_come_back(browser)).status_code == 303
-        assert people.person(eve.user_id).role == "seller"
+        assert users.user(eve.user_id).role == "seller"
         # Another one of the same readable id is somebody else.
         provider.person = {"sub": "s2", "email": "eve-x@example.org"}
         assert (await go_and_come_back(browser)).status_code == 303
-        assert len(people.people()) == 3
+        assert len(users.users()) == 3
         provider.person = {"sub": "s3", "email": "eve@example.com"}
         assert (await go_and_come_back(browser)).status_code == 403
 

@@ -66,8 +66,8 @@ async def test_what_others_may_be_using_is_not_put_away_for_everybody(tmp_path: 
         road(tmp_path, server.base_url, backend={"kind": "ollama", "models": ()}) as running,
     ):
         services = running.services
-        services.directory.people.add("ann")
-        services.directory.quotas.set(Quota("person:ann", "requests", 2, "minute"))
+        services.directory.users.add("ann")
+        services.directory.quotas.set(Quota("user:ann", "requests", 2, "minute"))
         key = services.keys.create("ann's", ("pool",), user_id="ann")
         answered = await ask(running, "/api/generate", key, model=MODEL, keep_alive=0)
         assert (answered.json()["done_reason"], told) == ("unload", [])
@@ -108,7 +108,7 @@ async def test_a_model_is_put_away_wherever_it_is_and_no_other_one(tmp_path: Pat
         assert (answered.status_code, "first" in answered.json()["error"]) == (502, True)
         assert told == [{"model": MODEL, "keep_alive": 0}]
         (entry,) = running.services.directory.audit.entries(Filter(action="model.unload"))
-        assert (entry.actor, entry.address, entry.target) == ("person:owner", "127.0.0.1", f"model:{MODEL}")
+        assert (entry.actor, entry.address, entry.target) == ("user:owner", "127.0.0.1", f"model:{MODEL}")
         assert entry.after == {"backends": ["first", "second"]}
 
 

@@ -173,32 +173,32 @@ def test_a_revoked_key_stops_its_batches(gateway: Gateway, mill: Mill) -> None:
     assert batch.errors.data[0].code == "key_not_valid"
 
 
-def test_people_go_before_batches(gateway: Gateway, mill: Mill) -> None:
+def test_users_go_before_batches(gateway: Gateway, mill: Mill) -> None:
     client = gateway.openai()
     mill.delay_s = 0.01
     batch = begin(client, lines(f"batch {at}" for at in range(200)))
     until(lambda: "batch 5" in mill.asked or None)
     mill.holds = True
-    people = [f"wait for {name}" for name in ("ann", "bob", "cas", "dan")]
-    with ThreadPoolExecutor(len(people)) as pool:
-        asking = [pool.submit(ask, gateway, text) for text in people]
+    users = [f"wait for {name}" for name in ("ann", "bob", "cas", "dan")]
+    with ThreadPoolExecutor(len(users)) as pool:
+        asking = [pool.submit(ask, gateway, text) for text in users]
         try:
-            until(lambda: set(people) <= set(mill.asked) or None)
-            since = max(mill.asked.index(text) for text in people)
-            # What was under way goes to its end. While four people are there nothing more of the batch begins.
+            until(lambda: set(users) <= set(mill.asked) or None)
+            since = max(mill.asked.index(text) for text in users)
+            # What was under way goes to its end. While four users are there nothing more of the batch begins.
             assert sum(text.startswith("batch") for text in mill.asked[since:]) <= ABREAST
-            until(lambda: mill.at_once == len(people) or None)
+            until(lambda: mill.at_once == len(users) or None)
             settled = len(mill.asked)
             time.sleep(0.8)
             assert len(mill.asked) == settled < 200
         finally:
             mill.holds = False
-        assert [answer.result() for answer in asking] == [200] * len(people)
+        assert [answer.result() for answer in asking] == [200] * len(users)
     batch = ended(client, batch.id)
     mill.delay_s = 0.0
     assert batch.request_counts
     assert batch.request_counts.completed == 200
-    assert mill.at_once_most <= ABREAST + len(people)
+    assert mill.at_once_most <= ABREAST + len(users)
 
 
 def ask(gateway: Gateway, text: str) -> int:

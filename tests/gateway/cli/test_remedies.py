@@ -1,4 +1,4 @@
-"""What errors and pages of the product tell people to do can be done as it is written."""
+"""What errors and pages of the product tell users to do can be done as it is written."""
 
 import ast
 import re

@@ -17,7 +17,7 @@ from gateway.cli.reference import commands, page
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
 ROOT = Path(__file__).parents[3]
-# It works once, for 15 minutes, and people copy it with the whole command.
+# It works once, for 15 minutes, and users copy it with the whole command.
 _SHOWN_SECRETS = {("millrace", "join", "token")}
 _SECRET = re.compile(r"(^|_)(secret|password|token|api_key)$")
 _ESCAPE = "\x1b["

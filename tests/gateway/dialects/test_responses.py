@@ -318,7 +318,7 @@ def test_only_so_many_are_kept(dsn: str) -> None:
         with read() as session:
             return list(session.scalars(select(response_table.c.id).order_by(response_table.c.id)))
 
-    assert left(ResponsesSettings(per_person_max=3)) == ["resp_0", "resp_6", "resp_7", "resp_8"]
+    assert left(ResponsesSettings(per_user_max=3)) == ["resp_0", "resp_6", "resp_7", "resp_8"]
     assert left(ResponsesSettings(bytes_max=2**21)) == ["resp_0", "resp_6", "resp_7", "resp_8"]
     assert left(ResponsesSettings(bytes_max=2**20)) == ["resp_7", "resp_8"]
     engine.dispose()

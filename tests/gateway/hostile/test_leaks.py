@@ -92,10 +92,10 @@ async def limited(tmp_path: Path) -> AsyncIterator[tuple[Edge, Backend]]:
         router = Router(lanes, first.services.health, first.services.settings.routing)
         services = replace(first.services, lanes=lanes, router=router)
         for quota in (
-            Quota("person:owner", "concurrency", PLACES),
-            Quota("person:owner", "requests", 10**6, "minute"),
-            Quota("person:owner", "tokens", 10**9, "day"),
-            Quota("person:owner", "spend", 10**12, "day"),
+            Quota("user:owner", "concurrency", PLACES),
+            Quota("user:owner", "requests", 10**6, "minute"),
+            Quota("user:owner", "tokens", 10**9, "day"),
+            Quota("user:owner", "spend", 10**12, "day"),
         ):
             services.directory.quotas.set(quota)
         async with served(services) as running:

@@ -201,7 +201,7 @@ def test_expectations_are_met_once(target: Range) -> None:
 def test_bodies_without_end_are_refused_before_anybody_knows_who_asks(target: Range) -> None:
     before = target.process.memory_info().rss
     for method, path in (
-        (b"POST", b"/admin/people"),
+        (b"POST", b"/admin/users"),
         (b"PUT", b"/admin/quotas"),
         (b"POST", b"/console/login"),
         (b"POST", b"/console/login/password"),

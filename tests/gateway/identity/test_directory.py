@@ -1,4 +1,4 @@
-"""Keys, people, limits and the audit log on both databases."""
+"""Keys, users, limits and the audit log on both databases."""
 
 import asyncio
 import threading
@@ -20,17 +20,17 @@ from gateway.identity.quotas import parse_quota
 from gateway.quota import Quota
 from runtime.errors import Conflict, KeyInvalid, NotFound, RequestInvalid
 
-ANN = Actor("person:ann", "10.0.0.9")
+ANN = Actor("user:ann", "10.0.0.9")
 
 
 def test_a_caller_has_all_that_key_person_and_organization_say(directory: Directory) -> None:
-    directory.people.add_organization("lab", "Vision lab", ANN)
-    directory.people.add("bob", organization="Vision lab", role="seller", by=ANN)
+    directory.users.add_organization("lab", "Vision lab", ANN)
+    directory.users.add("bob", organization="Vision lab", role="seller", by=ANN)
     terms = KeyTerms(("m/1", "m,2"), ("eu",), "internal", 10, None)
     issued = directory.keys.issue("k", ("pool",), user_id="bob", department="lab", terms=terms, by=ANN)
     limits = {
         Quota(f"key:{issued.row.key_id}", "requests", 60, "minute"),
-        Quota("person:bob", "tokens", 1000, "day", "m/1"),
+        Quota("user:bob", "tokens", 1000, "day", "m/1"),
         Quota("organization:lab", "spend", 5 * 10**9, "month"),
     }
     for quota in (*limits, Quota("organization:home", "concurrency", 1)):
@@ -41,12 +41,12 @@ def test_a_caller_has_all_that_key_person_and_organization_say(directory: Direct
     assert (caller.models, caller.regions) == (frozenset({"m/1", "m,2"}), frozenset({"eu"}))
     assert caller.privacy == "internal"
     assert set(caller.quotas) == limits
-    directory.quotas.set(Quota("person:bob", "tokens", 7, "day", "m/1"), ANN)
+    directory.quotas.set(Quota("user:bob", "tokens", 7, "day", "m/1"), ANN)
     directory.quotas.remove(Quota("organization:lab", "spend", 0, "month"), ANN)
     directory.keys.catch_up()
     changed = directory.keys.find(issued.token)
     assert changed
-    assert [quota.amount for quota in changed.quotas if quota.scope == "person:bob"] == [7]
+    assert [quota.amount for quota in changed.quotas if quota.scope == "user:bob"] == [7]
     assert len(changed.quotas) == 2
     assert {quota.scope for quota in directory.quotas.rows("lab")} == {q.scope for q in changed.quotas}
 
@@ -88,33 +88,33 @@ def test_a_key_ends_when_it_expires_even_while_it_is_cached(
 
 
 def test_whoever_is_removed_comes_in_with_no_key_and_is_the_same_person_when_back(directory: Directory) -> None:
-    directory.people.add("bob", by=ANN)
+    directory.users.add("bob", by=ANN)
     token = directory.keys.issue("k", ("pool",), user_id="bob").token
     opened = directory.sessions.open("bob", ANN)
     assert directory.sessions.find(opened)
-    directory.people.remove("bob", ANN)
+    directory.users.remove("bob", ANN)
     directory.keys.catch_up()
     assert directory.keys.find(token) is None
     assert directory.sessions.find(opened) is None
-    with pytest.raises(Conflict, match="people add bob"):
+    with pytest.raises(Conflict, match="users add bob"):
         directory.keys.issue("k", ("pool",), user_id="bob")
-    directory.people.add("bob", by=ANN)
+    directory.users.add("bob", by=ANN)
     directory.keys.catch_up()
     assert directory.keys.find(token)
 
 
 def test_the_last_admin_of_the_house_stays(directory: Directory) -> None:
     with pytest.raises(Conflict, match="last admin"):
-        directory.people.set_role("owner", "member")
+        directory.users.set_role("owner", "member")
     with pytest.raises(Conflict, match="own account"):
-        directory.people.remove("owner")
-    directory.people.add("eve", role="admin")
+        directory.users.remove("owner")
+    directory.users.add("eve", role="admin")
     start, refused = threading.Barrier(2), []
 
     def leave(user_id: str) -> None:
         start.wait(10)
         try:
-            directory.people.set_role(user_id, "member")
+            directory.users.set_role(user_id, "member")
         except Conflict:
             refused.append(user_id)
 
@@ -124,7 +124,7 @@ def test_the_last_admin_of_the_house_stays(directory: Directory) -> None:
     for thread in threads:
         thread.join(30)
     assert len(refused) == 1
-    assert [person.user_id for person in directory.people.people() if person.role == "admin"] == refused
+    assert [person.user_id for person in directory.users.users() if person.role == "admin"] == refused
 
 
 @pytest.mark.parametrize(
@@ -147,34 +147,34 @@ def test_what_is_no_limit_is_refused_by_its_field(measure: str, span: str, amoun
 
 
 def test_limits_of_nobody_and_taken_names_are_refused(directory: Directory) -> None:
-    for scope in ("key:none", "person:nobody", "organization:x"):
+    for scope in ("key:none", "user:nobody", "organization:x"):
         with pytest.raises(NotFound):
             directory.quotas.set(Quota(scope, "requests", 1, "day"))
     with pytest.raises(Conflict):
-        directory.people.add_organization("home")
+        directory.users.add_organization("home")
     with pytest.raises(Conflict):
-        directory.people.add_organization("other", "home")
+        directory.users.add_organization("other", "home")
     with pytest.raises(Conflict):
-        directory.people.add("owner")
+        directory.users.add("owner")
     with pytest.raises(RequestInvalid):
-        directory.people.add("two words")
+        directory.users.add("two words")
     assert directory.audit.entries(Filter()) == []
 
 
 def test_each_action_is_in_the_log_once_and_says_what_changed(directory: Directory) -> None:
-    directory.people.add("bob", by=ANN)
-    directory.people.set_role("bob", "seller", ANN)
-    directory.people.set_role("bob", "seller", ANN)
+    directory.users.add("bob", by=ANN)
+    directory.users.set_role("bob", "seller", ANN)
+    directory.users.set_role("bob", "seller", ANN)
     issued = directory.keys.issue("k", ("pool",), user_id="bob", by=ANN)
     directory.keys.change(issued.row.key_id, KeyTerms(priority=3), by=ANN)
     rotated = directory.keys.rotate(issued.row.key_id, 60, ANN)
     directory.keys.revoke(issued.row.key_id, ANN)
     directory.keys.revoke(issued.row.key_id, ANN)
     entries = directory.audit.entries(Filter())
-    actions = ["person.add", "person.role", "key.create", "key.change", "key.rotate", "key.revoke"]
+    actions = ["user.add", "user.role", "key.create", "key.change", "key.rotate", "key.revoke"]
     assert [entry.action for entry in reversed(entries)] == actions
-    assert {(entry.actor, entry.address) for entry in entries} == {("person:ann", "10.0.0.9")}
-    role = directory.audit.entries(Filter(action="person.role"))[0]
+    assert {(entry.actor, entry.address) for entry in entries} == {("user:ann", "10.0.0.9")}
+    role = directory.audit.entries(Filter(action="user.role"))[0]
     assert role.before
     assert role.after
     assert (role.before["role"], role.after["role"]) == ("member", "seller")
@@ -189,17 +189,17 @@ def test_each_action_is_in_the_log_once_and_says_what_changed(directory: Directo
 @pytest.mark.parametrize(
     "forged",
     [
-        "UPDATE audit_entry SET actor = 'person:eve'",
+        "UPDATE audit_entry SET actor = 'user:eve'",
         "DELETE FROM audit_entry",
         "INSERT OR REPLACE INTO audit_entry SELECT seq, 0, 'x', '', 'x', 'x', 'home', NULL, NULL FROM audit_entry",
         "TRUNCATE audit_entry",
     ],
 )
 def test_the_log_cannot_be_rewritten(directory: Directory, forged: str) -> None:
-    directory.people.add("bob", by=ANN)
+    directory.users.add("bob", by=ANN)
     with pytest.raises(DBAPIError), directory.write() as session, session.begin():
         session.execute(text(forged))
-    assert [entry.actor for entry in directory.audit.entries(Filter())] == ["person:ann"]
+    assert [entry.actor for entry in directory.audit.entries(Filter())] == ["user:ann"]
 
 
 def test_what_is_booked_elsewhere_is_written_down_once_by_however_many(directory: Directory) -> None:
@@ -207,7 +207,7 @@ def test_what_is_booked_elsewhere_is_written_down_once_by_however_many(directory
     by, names = Actor("machine"), ("100%_a", "100%_A", "b")
 
     def write_down(name: str) -> None:
-        directory.audit.add_once(by, "credit.add", "person:ann", {"id": name, "amount": "1"}, named_by="id")
+        directory.audit.add_once(by, "credit.add", "user:ann", {"id": name, "amount": "1"}, named_by="id")
 
     threads = [threading.Thread(target=write_down, args=(name,)) for name in names * 3]
     for thread in threads:
@@ -319,13 +319,13 @@ def test_two_who_do_the_same_at_once_are_both_answered(directory: Directory) -> 
     def act(number: int) -> None:
         start.wait(10)
         try:
-            directory.people.add("bob")
+            directory.users.add("bob")
             outcomes.append("made")
         except Conflict:
             outcomes.append("refused")
         directory.keys.issue(f"k{number}", ("pool",), user_id="bob")
         try:
-            directory.quotas.set(Quota("person:bob", "requests", number, "day"))
+            directory.quotas.set(Quota("user:bob", "requests", number, "day"))
         except Conflict:
             outcomes.append("limit refused")
 
@@ -334,7 +334,7 @@ def test_two_who_do_the_same_at_once_are_both_answered(directory: Directory) -> 
         thread.start()
     for thread in threads:
         thread.join(30)
-    made = directory.audit.entries(Filter(action="person.add"))
+    made = directory.audit.entries(Filter(action="user.add"))
     assert (outcomes.count("made"), outcomes.count("refused"), len(made)) == (1, 3, 1)
     assert len(directory.keys.rows(user_id="bob")) == 4
-    assert len(directory.quotas.of(("person:bob",))) == 1
+    assert len(directory.quotas.of(("user:bob",))) == 1

@@ -60,10 +60,10 @@ def _limit(scope: str) -> Callable[[Directory, str], None]:
     [
         _revoke,
         lambda other, key_id: other.keys.rotate(key_id, 0.0),
-        lambda other, key_id: other.people.set_role("ann", "admin"),
-        lambda other, key_id: other.people.remove("ann"),
+        lambda other, key_id: other.users.set_role("ann", "admin"),
+        lambda other, key_id: other.users.remove("ann"),
         _limit("key:{}"),
-        _limit("person:ann"),
+        _limit("user:ann"),
         _limit("team:home/lab"),
     ],
     ids=["revoked", "rotated", "role", "removed", "key's limit", "person's limit", "team's limit"],

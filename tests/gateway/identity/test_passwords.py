@@ -14,7 +14,7 @@ from gateway.identity.password_hash import NOBODYS, checked_password, hashed, is
 from gateway.identity.tables import password_link_table
 from runtime.errors import Conflict, KeyInvalid, NotFound, Overloaded, RequestInvalid
 
-ANN = Actor("person:owner", "10.0.0.1")
+ANN = Actor("user:owner", "10.0.0.1")
 
 
 def test_a_hash_knows_its_password_and_how_it_was_made() -> None:
@@ -35,9 +35,9 @@ def test_passwords_have_a_length(text: str) -> None:
 
 def test_the_first_link_is_for_an_admin_until_somebody_has_a_password(directory: Directory) -> None:
     passwords = directory.passwords
-    directory.people.add("boss", role="admin")
-    directory.people.add("ann")
-    directory.people.set_role("owner", "member")
+    directory.users.add("boss", role="admin")
+    directory.users.add("ann")
+    directory.users.set_role("owner", "member")
     first, second = passwords.new_first_link(), passwords.new_first_link()
     assert passwords.link(first).person.user_id == "boss"
     opened = directory.sessions.open("boss", ANN)
@@ -55,13 +55,13 @@ def test_the_first_link_is_for_an_admin_until_somebody_has_a_password(directory:
     with pytest.raises(NotFound):
         passwords.link(old)
     assert passwords.choose(new, "hash of ann", "").user_id == "ann"
-    actions = {entry.action: entry.actor for entry in directory.audit.entries(Filter(target="person:boss"))}
+    actions = {entry.action: entry.actor for entry in directory.audit.entries(Filter(target="user:boss"))}
     assert actions["password.link"] == "machine"
-    assert actions["password.choose"] == "person:boss"
+    assert actions["password.choose"] == "user:boss"
 
 
 def test_links_end_by_themselves_and_with_their_person(directory: Directory) -> None:
-    directory.people.add("ann")
+    directory.users.add("ann")
     link = directory.passwords.new_link("ann", MACHINE)
     with directory.write() as session, session.begin():
         session.execute(password_link_table.update().values(expires_ns=time.time_ns() - 1))
@@ -70,10 +70,10 @@ def test_links_end_by_themselves_and_with_their_person(directory: Directory) -> 
     link = directory.passwords.new_link("ann", MACHINE)
     directory.passwords.choose(link, "hash", "")
     left = directory.passwords.new_link("ann", MACHINE)
-    directory.people.remove("ann")
+    directory.users.remove("ann")
     assert directory.passwords.stored("ann") == (None, NOBODYS)
     # Who comes back has neither the old password nor the old link.
-    directory.people.add("ann")
+    directory.users.add("ann")
     assert directory.passwords.stored("ann") == (None, NOBODYS)
     with pytest.raises(NotFound):
         directory.passwords.link(left)
@@ -95,7 +95,7 @@ def test_a_changed_password_ends_the_other_sessions_and_is_changed_once(director
         passwords.change("owner", "one", "three", ANN, found.session_id)
     other = sessions.open("owner", ANN)
     [theirs] = [one for one in sessions.of_person("owner") if one.session_id != found.session_id]
-    directory.people.add("bob")
+    directory.users.add("bob")
     assert sessions.close_one("bob", theirs.session_id, ANN) == 0
     assert sessions.close_one("owner", theirs.session_id, ANN) == 1
     assert sessions.find(other) is None

@@ -7,9 +7,9 @@ import pytest
 from gateway.identity.audit import Filter
 from gateway.identity.directory import Directory
 from gateway.identity.oidc import Claims
-from gateway.identity.people import Person
 from gateway.identity.provider_answers import LoginRefused
 from gateway.identity.sign_in import role_of, sign_in
+from gateway.identity.users import User
 from gateway.settings import IdentitySettings
 from runtime.errors import Conflict
 
@@ -21,7 +21,7 @@ def claims(subject: str = "s1", email: str | None = "ann@example.org", **values:
 
 
 def test_who_is_new_is_somebody_from_now_on(directory: Directory) -> None:
-    def signed_in(claims: Claims) -> Person:
+    def signed_in(claims: Claims) -> User:
         return sign_in(directory.write, RULES, claims, "10.0.0.1")
 
     ann = signed_in(claims(groups=["ops"]))
@@ -31,27 +31,27 @@ def test_who_is_new_is_somebody_from_now_on(directory: Directory) -> None:
     # An address that another subject has already is no way to become them.
     assert signed_in(claims("s2")).user_id not in (ann.user_id, "owner")
     assert signed_in(claims("s3", None)).user_id.startswith("person-")
-    actions = [entry.action for entry in reversed(directory.audit.entries(Filter(target=f"person:{ann.user_id}")))]
-    assert actions == ["person.add", "person.role", "person.role", "person.role"]
-    directory.people.remove(ann.user_id)
+    actions = [entry.action for entry in reversed(directory.audit.entries(Filter(target=f"user:{ann.user_id}")))]
+    assert actions == ["user.add", "user.role", "user.role", "user.role"]
+    directory.users.remove(ann.user_id)
     with pytest.raises(LoginRefused, match="removed"):
         signed_in(claims())
 
 
 def test_two_who_wait_to_sign_in_have_not_the_same_address(directory: Directory) -> None:
-    directory.people.add("ann", email="ann@example.org")
+    directory.users.add("ann", email="ann@example.org")
     with pytest.raises(Conflict):
-        directory.people.add("eve", email="Ann@example.org")
+        directory.users.add("eve", email="Ann@example.org")
     assert sign_in(directory.write, IdentitySettings(), claims(), "").user_id == "ann"
     # Who is known by subject from now on is not known by address any more.
-    directory.people.add("anna", email="ann@example.org")
-    directory.people.remove("anna")
-    directory.people.add("another-ann", email="ann@example.org")
+    directory.users.add("anna", email="ann@example.org")
+    directory.users.remove("anna")
+    directory.users.add("another-ann", email="ann@example.org")
 
 
 def test_the_last_admin_stays_one_whatever_the_provider_says(directory: Directory) -> None:
-    directory.people.add("boss", email="b@x.org", role="admin")
-    directory.people.set_role("owner", "member")
+    directory.users.add("boss", email="b@x.org", role="admin")
+    directory.users.set_role("owner", "member")
     assert sign_in(directory.write, RULES, claims(email="b@x.org"), "").role == "admin"
 
 

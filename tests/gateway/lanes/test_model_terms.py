@@ -128,7 +128,7 @@ async def test_an_alias_goes_over_that_of_the_settings_and_back(tmp_path: Path) 
 async def test_members_set_neither(tmp_path: Path) -> None:
     async with open_services(settings_of(tmp_path), prepared(tmp_path)) as services:
         served = Served(services, create_app(services, Target("127.0.0.1", 1)))
-        services.directory.people.add("ann")
+        services.directory.users.add("ann")
         async with served.bearer(served.key_of("ann")) as ann:
             for method, path in (("GET", "/admin/aliases"), ("PUT", "/admin/prices"), ("DELETE", "/admin/prices")):
                 assert (await ann.request(method, path)).status_code == 403

@@ -40,7 +40,7 @@ ROWS: list[dict[str, Any]] = [
         ("key:k4", "tokens", "big", 0),
         ("key:k3", "requests", None, 1),
         ("key:k3", "tokens", None, 0),
-        ("person:owner", "requests", None, 6),
+        ("user:owner", "requests", None, 6),
         ("organization:home", "requests", None, 6),
         ("organization:other", "requests", None, 0),
         ("key:nobody", "tokens", None, 0),

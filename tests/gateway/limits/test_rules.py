@@ -44,11 +44,11 @@ class LimitsMachine(RuleBasedStateMachine):
 
     QUOTAS = (
         quota("requests", 5),
-        quota("requests", 12, "day", scope="person:ann"),
+        quota("requests", 12, "day", scope="user:ann"),
         quota("tokens", 40),
         quota("tokens", 90, "day", scope="organization:home"),
         quota("concurrency", 3),
-        quota("spend", 50, "month", scope="person:ann"),
+        quota("spend", 50, "month", scope="user:ann"),
     )
 
     @initialize(at_s=st.floats(1e9, 2e9))

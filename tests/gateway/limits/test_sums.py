@@ -24,7 +24,7 @@ def _used(number: int, at_s: float, **fields: Any) -> UsageRecord:
     return usage(f"r{number:06}", **row | fields)
 
 
-@pytest.mark.parametrize("scope", ["key:k1", "person:owner", "team:home/home", "organization:home"])
+@pytest.mark.parametrize("scope", ["key:k1", "user:owner", "team:home/home", "organization:home"])
 def test_a_look_is_the_same_work_however_much_was_used(databases: Databases, scope: str) -> None:
     key, steps = CounterKey(scope, "requests", "month", None), {}
     with databases.database("sqlite") as dsn:

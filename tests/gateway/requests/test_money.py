@@ -71,7 +71,7 @@ async def test_whoever_s_payments_are_disputed_has_own_machines_only(tmp_path: P
         assert (await ask(running, "paid")).status == 200
 
 
-async def test_the_organization_s_pool_pays_before_its_people_do(tmp_path: Path) -> None:
+async def test_the_organization_s_pool_pays_before_its_users_do(tmp_path: Path) -> None:
     async with (
         backend(answering) as own,
         backend(answering) as paid,

@@ -126,8 +126,8 @@ async def test_everything_that_happens_is_counted(tmp_path: Path) -> None:
         assert broken.error["code"] == "upstream_broke_off"
         same = [await tell(running, "answer", temperature=0, seed=1) for _ in range(2)]
         assert [answered.headers.get("x-millrace-cache") for answered in same] == [None, "hit"]
-        services.directory.people.add("ann")
-        services.directory.quotas.set(Quota("person:ann", "requests", 1, "minute"))
+        services.directory.users.add("ann")
+        services.directory.quotas.set(Quota("user:ann", "requests", 1, "minute"))
         key = services.keys.create("ann's", ("pool",), user_id="ann")
         assert [(await tell(running, "answer", key)).status for _ in range(2)] == [200, 429]
         await nothing_is_left(running)

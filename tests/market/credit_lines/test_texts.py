@@ -64,7 +64,7 @@ def with_records(text: str, *raws: bytes) -> str:
     return written(msgspec.structs.replace(telling, records=tuple(raw.decode() for raw in raws)))
 
 
-def of_other_people(pair: Pair) -> str:
+def of_other_users(pair: Pair) -> str:
     first, second = sorted((pair.owns[0].id, id_of("eve")))
     line = CreditLine(first, second, Amount(1), Amount(1), NOW_MS)
     return with_records(pair.invitation, said("eve", "credit_line", line, lasts_ms=DAY_MS).raw)
@@ -105,7 +105,7 @@ def with_more_behind(text: str) -> str:
 
 
 TEXTS: list[Callable[[Pair], str]] = [
-    of_other_people,
+    of_other_users,
     in_anns_name,
     of_bobs_alone,
     of_the_payers_word,

@@ -112,9 +112,9 @@ async def open_hall(folder: Path, dsn: str | None = None, **terms: Any) -> Async
     )
     async with open_services(settings, prepared(folder)) as services:
         hall = Hall(Served(services, create_app(services, Target("127.0.0.1", 1))))
-        people = services.directory.people
+        users = services.directory.users
         for user_id in ("ann", "bob", "sam"):
-            people.add(user_id)
+            users.add(user_id)
         yield hall
 
 

@@ -17,7 +17,7 @@ Modules:
                      once
     payments         State of payments for operators: queued or failed webhooks, Stripe against the ledger, frozen
                      users
-    people           Credits of all users whom the visitor administers, searchable by name; and their
+    users           Credits of all users whom the visitor administers, searchable by name; and their
                      organizations' balances
     statement        The statement: every transfer of an account, both sides, with the balance after it; in pages,
                      and as CSV
@@ -35,11 +35,11 @@ from gateway.console.pages.balance import (
     cost,
     manual_credits,
     payments,
-    people,
     statement,
     topping_up,
+    users,
 )
 
 router = accounts.router
-for part in (topping_up, statement, budgets, cost, people, manual_credits, by_hand, books, payments):
+for part in (topping_up, statement, budgets, cost, users, manual_credits, by_hand, books, payments):
     router.include_router(part.router)

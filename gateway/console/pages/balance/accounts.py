@@ -171,6 +171,6 @@ async def _pending_nano(visitor: Visitor, user_id: str) -> int:
 
 def _name_of(visitor: Visitor, organization_id: str) -> str:
     try:
-        return visitor.directory.people.organization(organization_id).name
+        return visitor.directory.users.organization(organization_id).name
     except NotFound:
         return organization_id

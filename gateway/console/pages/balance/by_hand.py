@@ -53,17 +53,17 @@ async def make_good(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, GoodwillForm)
 
     async def work(wanted: GoodwillForm) -> str:
-        person = await asyncio.to_thread(visitor.directory.people.person, wanted.user)
+        person = await asyncio.to_thread(visitor.directory.users.user, wanted.user)
         name = id_of("goodwill", visitor.actor.name, wanted.once)
         posting = goodwill(name, person.user_id, wanted.amount, wanted.reason)
-        await _book(visitor, posting, "credit.goodwill", f"person:{person.user_id}", wanted.reason)
+        await _book(visitor, posting, "credit.goodwill", f"user:{person.user_id}", wanted.reason)
         await visitor.services.books.settle_debt(posting.idem_key, person.user_id)
         return person.user_id
 
     user_id, form = await answered(form, work)
     if user_id is None:
         return await credits_page(visitor, good=form, status=400)
-    return go(visitor, f"{PATH}/people", f"{user_id} received ${form.text('amount')}.")
+    return go(visitor, f"{PATH}/users", f"{user_id} received ${form.text('amount')}.")
 
 
 @router.post("/correct")

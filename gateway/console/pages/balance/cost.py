@@ -18,7 +18,7 @@ from gateway.console.figures.usage import DAYS, Row, UsageFigures
 from gateway.console.pages.balance.daily import Cell, against_cloud, daily
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.pages.overview.scope import Scope, scope_of
-from gateway.console.pages.overview.values import people
+from gateway.console.pages.overview.values import users
 from gateway.console.renderer import page
 from gateway.identity.key_queries import names_of
 
@@ -68,7 +68,7 @@ async def show(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response
         **values,
         drawn=daily(cells, now_ns, DAYS),
         against=against_cloud(rows, prices, now_ns, DAYS) if scope.is_instance else [],
-        people=await people(visitor, scope) if visitor.may_administer else [],
+        users=await users(visitor, scope) if visitor.may_administer else [],
         scope=scope,
         whose=whose,
         by=by,
@@ -96,7 +96,7 @@ def _scope(visitor: Visitor) -> Scope:
     """Return the visitor's scope. An admin with a key without admin access sees only their own cost."""
     if visitor.is_manager and not visitor.may_administer:
         user_id = visitor.caller.user_id
-        return Scope("person", f"person:{user_id}", RequestFilter(user_id=user_id))
+        return Scope("user", f"user:{user_id}", RequestFilter(user_id=user_id))
     return scope_of(visitor)
 
 

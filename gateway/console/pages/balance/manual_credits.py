@@ -18,7 +18,7 @@ from gateway.console.pages.balance.form_submission import Once, answered, fresh,
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
-from gateway.identity.people import Organization, Person
+from gateway.identity.users import Organization, User
 from runtime.errors import RequestInvalid
 
 router = APIRouter(prefix="/credits")
@@ -30,7 +30,7 @@ DAYS_MAX = 3650
 
 
 class GiveForm(BaseModel):
-    """`to` is `person:ID` or `organization:ID`, as limits name them."""
+    """`to` is `user:ID` or `organization:ID`, as limits name them."""
 
     to: Annotated[str, Field(max_length=200, pattern=r"^(person|organization):[^\x00]+$")]
     amount: Amount
@@ -75,7 +75,7 @@ async def give(request: Request, visitor: Operator) -> Response:
     async def work(wanted: GiveForm) -> Facts:
         kind, _, name = wanted.to.partition(":")
         new = credit.NewCredit.model_construct(
-            user=name if kind == "person" else None,
+            user=name if kind == "user" else None,
             organization=name if kind == "organization" else None,
             amount=wanted.amount,
             reason=wanted.reason,
@@ -118,7 +118,7 @@ async def give_back(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, ReturnForm)
 
     async def work(wanted: ReturnForm) -> Facts:
-        person = await asyncio.to_thread(visitor.directory.people.person, wanted.user)
+        person = await asyncio.to_thread(visitor.directory.users.user, wanted.user)
         new = credit.OutOfPool.model_construct(
             organization=person.organization_id, user=person.user_id, amount=wanted.amount
         )
@@ -133,7 +133,7 @@ async def give_back(request: Request, visitor: Operator) -> Response:
 def place_of(target: str) -> str:
     """Return the page that shows the target's credits."""
     kind, _, name = target.partition(":")
-    return f"{PATH}?user={quote(name)}" if kind == "person" else f"{PATH}/statement?organization={quote(name)}"
+    return f"{PATH}?user={quote(name)}" if kind == "user" else f"{PATH}/statement?organization={quote(name)}"
 
 
 async def credits_page(
@@ -149,8 +149,8 @@ async def credits_page(
 ) -> Response:
     """Return the page with all of these forms; rejected ones keep their input."""
     kind, _, name = (give.text("to") if give else to).partition(":")
-    people, organizations = await asyncio.to_thread(_known, visitor, name if kind == "person" else "")
-    user = name if kind == "person" else None
+    users, organizations = await asyncio.to_thread(_known, visitor, name if kind == "user" else "")
+    user = name if kind == "user" else None
     return page(
         "balance/credits.html",
         visitor,
@@ -160,16 +160,16 @@ async def credits_page(
         back=back or fresh(user=user),
         good=good or fresh(user=user),
         fix=fix or fresh(debit=f"user:{user}:paid" if user else None),
-        people=people,
+        users=users,
         organizations=organizations,
-        has_more=len(people) >= _OFFERED_MAX,
-        tab="people",
+        has_more=len(users) >= _OFFERED_MAX,
+        tab="users",
     )
 
 
-def _known(visitor: Visitor, chosen: str) -> tuple[list[Person], list[Organization]]:
+def _known(visitor: Visitor, chosen: str) -> tuple[list[User], list[Organization]]:
     """Return the targets offered in lists: of very many users a part, and the user already chosen."""
-    people = visitor.directory.people
-    known = people.people()
+    users = visitor.directory.users
+    known = users.users()
     offered = known[:_OFFERED_MAX] + [person for person in known[_OFFERED_MAX:] if person.user_id == chosen]
-    return offered, people.organizations()
+    return offered, users.organizations()

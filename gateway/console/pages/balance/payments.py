@@ -15,7 +15,7 @@ from gateway.console.pages.balance.form_submission import Button, Once, answered
 from gateway.console.pages.balance.topping_up import till_of
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go, page
-from gateway.identity.people import Person
+from gateway.identity.users import User
 
 _PAYMENTS = f"{PATH}/payments"
 
@@ -118,7 +118,7 @@ async def _page(visitor: Visitor, form: Form[Any], status: int = 200) -> Respons
 
     facts = await reconciliation.show_payments(till, visitor.authority)
     suspense = await visitor.services.books.look(lambda session: balance(session, SUSPENSE))
-    people: list[Person] = await asyncio.to_thread(visitor.directory.people.people)
+    users: list[User] = await asyncio.to_thread(visitor.directory.users.users)
     return page(
         "balance/payments.html",
         visitor,
@@ -128,7 +128,7 @@ async def _page(visitor: Visitor, form: Form[Any], status: int = 200) -> Respons
         suspense_nano=suspense.posted_nano,
         wrong=str(till.keeper.wrong or ""),
         is_live=till.is_live,
-        people=people,
+        users=users,
         form=form,
         button=fresh(),
         tab="payments",

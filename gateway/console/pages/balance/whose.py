@@ -34,9 +34,9 @@ async def whose_of(visitor: Visitor, user: str, organization: str) -> Whose:
 
 
 def _whose(visitor: Visitor, user: str, organization: str) -> Whose:
-    people, authority = visitor.directory.people, visitor.authority
+    users, authority = visitor.directory.users, visitor.authority
     if organization:
         pool_id = managed(authority, organization)
-        return Whose("", pool_id, people.organization(pool_id).name, is_own=False)
+        return Whose("", pool_id, users.organization(pool_id).name, is_own=False)
     user_id = user_of(authority, user or None)
-    return Whose(user_id, "", people.ever(user_id).name, is_own=user_id == visitor.caller.user_id)
+    return Whose(user_id, "", users.ever(user_id).name, is_own=user_id == visitor.caller.user_id)

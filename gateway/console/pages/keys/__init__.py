@@ -11,11 +11,11 @@ Modules:
     limits           Limits of keys, users, teams and organizations: set and removed
     one              One key: its permissions and usage; changing, rotating and revoking it
     organizations    Organizations: groups of users that share limits; and the settings of single sign-on
-    people           Users: a list with their ways to sign in; adding, changing roles, password links, removing
+    users           Users: a list with their ways to sign in; adding, changing roles, password links, removing
 """
 
-from gateway.console.pages.keys import account, creation, key_list, limits, one, organizations, people
+from gateway.console.pages.keys import account, creation, key_list, limits, one, organizations, users
 
 router = key_list.router
-for part in (creation, one, limits, people, organizations, account):
+for part in (creation, one, limits, users, organizations, account):
     router.include_router(part.router)

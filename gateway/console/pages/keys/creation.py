@@ -13,11 +13,11 @@ from gateway.console.access import Manager, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.fields import NewKeyForm
 from gateway.console.pages.keys.form_submission import asked
-from gateway.console.pages.keys.key_list import people_of
+from gateway.console.pages.keys.key_list import users_of
 from gateway.console.pages.keys.one import shown_once
 from gateway.console.renderer import page
-from gateway.identity.people import Person
 from gateway.identity.quotas import parse_quota
+from gateway.identity.users import User
 from gateway.settings.base import LaneName
 from runtime.errors import RequestInvalid, ServiceError
 
@@ -65,13 +65,13 @@ def _made(authority: Authority, wanted: NewKeyForm) -> dict[str, Any]:
 
 
 async def _page(visitor: Visitor, form: Form[NewKeyForm], status: int = 200) -> Response:
-    people: Sequence[Person] = await asyncio.to_thread(people_of, visitor, PEOPLE_OFFERED + 1)
+    users: Sequence[User] = await asyncio.to_thread(users_of, visitor, PEOPLE_OFFERED + 1)
     return page(
         "keys/new.html",
         visitor,
         status,
         form=form,
-        people=people,
+        users=users,
         offered=PEOPLE_OFFERED,
         lanes=get_args(LaneName),
         tab="keys",

@@ -103,7 +103,7 @@ class LimitGone(BaseModel):
     model: Text | None = None
 
 
-class PersonForm(BaseModel):
+class UserForm(BaseModel):
     user: Text
     name: Text | None = None
     email: Text | None = None

@@ -18,7 +18,7 @@ from gateway.limits.tables import usage_sum_table
 from gateway.limits.windows import DAY_S, window
 from gateway.quota import Quota
 
-KeyState = Literal["valid", "ends soon", "expired", "revoked", "person removed"]
+KeyState = Literal["valid", "ends soon", "expired", "revoked", "user removed"]
 OPENS: frozenset[KeyState] = frozenset(("valid", "ends soon"))
 
 _NS_PER_S = 10**9
@@ -56,13 +56,13 @@ class LimitLine:
         return min(100, 100 * self.used // self.quota.amount)
 
 
-def state_of(row: KeyRow, people: Container[str], now_ns: int) -> KeyState:
-    """Return the key's state. `people` are the existing users: keys of removed users are invalid."""
+def state_of(row: KeyRow, users: Container[str], now_ns: int) -> KeyState:
+    """Return the key's state. `users` are the existing users: keys of removed users are invalid."""
     ends_ns = row.terms.expires_ns
     if row.revoked_ns is not None:
         return "revoked"
-    if row.user_id not in people:
-        return "person removed"
+    if row.user_id not in users:
+        return "user removed"
     if ends_ns is None:
         return "valid"
     if ends_ns <= now_ns:
@@ -70,10 +70,10 @@ def state_of(row: KeyRow, people: Container[str], now_ns: int) -> KeyState:
     return "ends soon" if ends_ns - now_ns < _SOON_NS else "valid"
 
 
-def key_lines(session: Session, rows: Sequence[KeyRow], people: Mapping[str, str]) -> list[KeyLine]:
+def key_lines(session: Session, rows: Sequence[KeyRow], users: Mapping[str, str]) -> list[KeyLine]:
     """Return lines for one page of keys, with a fixed number of database queries.
 
-    `people` maps ids of existing users to their names.
+    `users` maps ids of existing users to their names.
     """
     now_ns = time.time_ns()
     ids = [row.key_id for row in rows]
@@ -81,8 +81,8 @@ def key_lines(session: Session, rows: Sequence[KeyRow], people: Mapping[str, str
     return [
         KeyLine(
             row,
-            people.get(row.user_id, row.user_id),
-            state_of(row, people, now_ns),
+            users.get(row.user_id, row.user_id),
+            state_of(row, users, now_ns),
             last_used.get(row.key_id),
             spent.get(row.key_id, 0),
             limits.get(row.key_id),

@@ -16,7 +16,7 @@ from gateway.identity import key_queries
 from gateway.identity.key_queries import ALL
 from gateway.identity.key_rows import KeyRow
 from gateway.identity.keys import ROWS_MAX
-from gateway.identity.people import Person
+from gateway.identity.users import User
 from gateway.pages import CURSOR_MAX, Cursor, cut
 from gateway.settings.base import LaneName, Privacy
 
@@ -100,7 +100,7 @@ def _look(visitor: Visitor, wanted: KeyFilter) -> dict[str, Any]:
     """Return one page of the keys that the visitor may see, newest first."""
     before = Cursor.parse(wanted.before) if wanted.before else None
     shown, last = cut(rows_of(visitor, wanted.wanted(), before, PAGE_ROWS + 1), PAGE_ROWS)
-    names = visitor.directory.people.names(sorted({row.user_id for row in shown}))
+    names = visitor.directory.users.names(sorted({row.user_id for row in shown}))
     with visitor.directory.read() as session:
         lines = key_lines(session, shown, names)
     return {
@@ -124,12 +124,12 @@ def opening_rows(visitor: Visitor, limit: int = ROWS_MAX) -> list[KeyRow]:
     return rows_of(visitor, key_queries.KeyFilter(opens=True), limit=limit)
 
 
-def people_of(visitor: Visitor, limit: int) -> list[Person]:
+def users_of(visitor: Visitor, limit: int) -> list[User]:
     """Return the existing users whom the visitor may see."""
-    people = visitor.directory.people
+    users = visitor.directory.users
     if visitor.is_manager:
-        return people.people(visitor.authority.within(None), limit=limit)
-    return [people.person(visitor.caller.user_id)]
+        return users.users(visitor.authority.within(None), limit=limit)
+    return [users.user(visitor.caller.user_id)]
 
 
 def _bounds(visitor: Visitor) -> tuple[str | None, str | None]:

@@ -72,7 +72,7 @@ def place_of(scope: str) -> str:
     kind, _, name = scope.partition(":")
     if kind == "team":
         kind, name = "organization", name.partition("/")[0]
-    places = {"key": "key", "person": "people", "organization": "organizations"}
+    places = {"key": "key", "user": "users", "organization": "organizations"}
     return own_path(f"/console/keys/{places[kind]}/{name}") if kind in places else "/console/keys"
 
 

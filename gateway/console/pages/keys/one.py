@@ -127,7 +127,7 @@ def _as_it_is(row: KeyRow) -> Form[LanesForm]:
 
 def _look(visitor: Visitor, key_id: str) -> dict[str, Any]:
     row = visible_key(visitor, key_id)
-    owner = visitor.directory.people.ever(row.user_id)
+    owner = visitor.directory.users.ever(row.user_id)
     scopes = scopes_of(row.user_id, row.organization_id, row.department, key_id=row.key_id)
     here = {} if owner.removed_ns else {row.user_id: owner.name}
     with visitor.directory.read() as session:

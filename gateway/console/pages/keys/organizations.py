@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.fields import Named
-from gateway.api.people import NewOrganization, add_organization
+from gateway.api.users import NewOrganization, add_organization
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
 from gateway.console.forms import Form, read_form
@@ -51,11 +51,11 @@ async def _list(visitor: Visitor, form: Form[OrganizationForm], status: int = 20
 
 def _look(visitor: Visitor) -> dict[str, Any]:
     directory, within = visitor.directory, visitor.authority.within(None)
-    organizations = [one for one in directory.people.organizations() if within in (None, one.organization_id)]
+    organizations = [one for one in directory.users.organizations() if within in (None, one.organization_id)]
     ids = [one.organization_id for one in organizations]
     return {
         "organizations": organizations,
-        "people_in": directory.people.number_in(ids),
+        "users_in": directory.users.number_in(ids),
         "keys_in": directory.keys.opening("organization_id", ids),
         "identity": directory.settings,
         "redirect_address": f"{root_of(visitor.request)}/console/oidc/callback",
@@ -66,7 +66,7 @@ def _look_at(visitor: Visitor, organization_id: str) -> dict[str, Any]:
     """Return the organization's own limits and those of its teams. Raises NotFound."""
     directory, authority = visitor.directory, visitor.authority
     authority.over(organization_id, f"organization {organization_id}")
-    organization = directory.people.organization(organization_id)
+    organization = directory.users.organization(organization_id)
     with directory.read() as session:
         own = limit_lines(session, [f"organization:{organization.organization_id}"])
         of_teams = limit_lines(session, directory.quotas.teams(organization.organization_id))
@@ -74,8 +74,8 @@ def _look_at(visitor: Visitor, organization_id: str) -> dict[str, Any]:
         "organization": organization,
         "limits": own,
         "of_teams": of_teams,
-        "people": directory.people.people(organization.organization_id, limit=_PEOPLE_SHOWN),
-        "people_count": directory.people.count(organization.organization_id),
+        "users": directory.users.users(organization.organization_id, limit=_PEOPLE_SHOWN),
+        "users_count": directory.users.count(organization.organization_id),
         "may_set": visitor.may_administer and visitor.is_operator,
         "may_set_teams": visitor.may_administer,
     }

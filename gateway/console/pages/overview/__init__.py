@@ -23,8 +23,8 @@ from gateway.console.pages.overview.values import (
     credit_of,
     overview,
     part_within,
-    people,
     personal,
+    users,
 )
 from gateway.console.renderer import go, page
 from gateway.console.shared_values import Shared
@@ -51,7 +51,7 @@ class Switch(BaseModel):
 @router.get("")
 async def show(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
     values = await overview(visitor, _usage(visitor), whose)
-    values["people"] = await people(visitor, values["scope"])
+    values["users"] = await users(visitor, values["scope"])
     if values["scope"].has_machines:
         values |= charts(visitor.services, span) | {"switches": can_pause(visitor.services)}
     return page("overview/page.html", visitor, **values)

@@ -11,9 +11,7 @@ from gateway.services import Services
 
 SpanName = Literal["quarter", "hour", "day"]
 Span = Annotated[SpanName, Query(description="Time range of the charts.")]
-Whose = Annotated[
-    str, Query(max_length=200, description="Scope of the thirty days: person:ann, organization:lab.")
-]
+Whose = Annotated[str, Query(max_length=200, description="Scope of the thirty days: user:ann, organization:lab.")]
 SPANS: dict[SpanName, tuple[int, str]] = {
     "quarter": (900, "15 minutes"),
     "hour": (3600, "1 hour"),

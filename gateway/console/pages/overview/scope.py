@@ -14,7 +14,7 @@ class Scope:
     `has_machines` adds the state and load of the machines, which contain no requests and no money.
     """
 
-    kind: Literal["instance", "organization", "person"]
+    kind: Literal["instance", "organization", "user"]
     name: str | None
     wanted: RequestFilter
     has_machines: bool = False
@@ -39,5 +39,5 @@ def scope_of(visitor: Visitor) -> Scope:
         return Scope("organization", f"organization:{organization_id}", wanted)
     if caller.key_id:
         own = RequestFilter(key_id=caller.key_id)
-        return Scope("person", f"key:{caller.key_id}", own, has_machines=visitor.is_operator)
-    return Scope("person", f"person:{caller.user_id}", RequestFilter(user_id=caller.user_id))
+        return Scope("user", f"key:{caller.key_id}", own, has_machines=visitor.is_operator)
+    return Scope("user", f"user:{caller.user_id}", RequestFilter(user_id=caller.user_id))

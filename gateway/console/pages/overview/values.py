@@ -133,7 +133,7 @@ async def credit_of(visitor: Visitor, usage: UsageFigures) -> Credit:
     payer = Payer(caller.user_id, caller.organization_id)
     purse = await services.books.look(lambda session: credits_of(session, payer, time.time_ns()))
     balance = await services.books.balance(caller.user_id)
-    rows = await usage.rows(f"person:{caller.user_id}", _WEEK_AS_OF_S)
+    rows = await usage.rows(f"user:{caller.user_id}", _WEEK_AS_OF_S)
     since = str((datetime.now(UTC) - timedelta(days=_WEEK_DAYS - 1)).date())
     return Credit(
         sum(share.amount_nano for share in purse),
@@ -199,15 +199,13 @@ def _requests(services: Services, scope: Scope) -> list[RequestEntry]:
     return [as_shown(row, to_operator=scope.is_instance) for row in found.rows]
 
 
-async def people(visitor: Visitor, scope: Scope) -> list[tuple[str, str]]:
+async def users(visitor: Visitor, scope: Scope) -> list[tuple[str, str]]:
     """Return the scopes that can be selected, with names; none for visitors who see only themselves."""
-    if scope.kind == "person":
+    if scope.kind == "user":
         return []
-    directory = visitor.directory.people
-    found = await asyncio.to_thread(
-        directory.people, None if scope.is_instance else visitor.caller.organization_id
-    )
-    named = [(f"person:{person.user_id}", person.name) for person in found[:PEOPLE_SHOWN]]
+    directory = visitor.directory.users
+    found = await asyncio.to_thread(directory.users, None if scope.is_instance else visitor.caller.organization_id)
+    named = [(f"user:{person.user_id}", person.name) for person in found[:PEOPLE_SHOWN]]
     if not scope.is_instance:
         return named
     organizations = await asyncio.to_thread(directory.organizations)

@@ -81,7 +81,7 @@ async def show_history(
 def line_of(entry: Entry, names: Mapping[str, str]) -> Line:
     """Return the line. Machines and money have pages elsewhere; removed targets have none."""
     kind, _, name = entry.target.partition(":")
-    has_place = kind in ("person", "organization", "team", "key") and entry.action != "person.remove"
+    has_place = kind in ("user", "organization", "team", "key") and entry.action != "user.remove"
     target = names.get(entry.target, entry.target.replace(":", " ", 1))
     changes = changes_of(entry.before, entry.after)
     return Line(entry, changes, target, place_of(entry.target) if has_place and name else "")

@@ -84,15 +84,15 @@ def sums(marketplace: Marketplace) -> dict[str, int]:
         late = select(func.count()).where(_allocation.next_check_ns <= marketplace.office.clock_ns())
         disputed = select(func.count()).where(_dispute.status == "open")
         seller = seller_table.c
-        people = session.execute(
+        users = session.execute(
             select(func.count(), func.count(seller.suspended_reason), func.count(seller.forfeited_ns)).select_from(
                 Seller
             )
         ).one()
         return {
-            "sellers": int(people[0]),
-            "barred": int(people[1]),
-            "forfeited": int(people[2]),
+            "sellers": int(users[0]),
+            "barred": int(users[1]),
+            "forfeited": int(users[2]),
             "maturing_nano": _stands(session, "maturing"),
             "reserve_nano": _stands(session, "reserve"),
             "withheld": int(withheld[0]),

@@ -196,10 +196,10 @@ async def test_what_a_vllm_caches_of_guests_is_theirs_alone(tmp_path: Path) -> N
 
 
 async def test_nobody_is_called_as_guests_are(home: Marketplace) -> None:
-    people, keys = home.running.services.directory.people, home.running.services.keys
+    users, keys = home.running.services.directory.users, home.running.services.keys
     for refused in (
-        partial(people.add, GUESTS),
-        partial(people.remove, GUESTS),
+        partial(users.add, GUESTS),
+        partial(users.remove, GUESTS),
         partial(keys.create, "k", ("pool",), user_id=GUESTS),
     ):
         with pytest.raises(Conflict):

@@ -177,7 +177,7 @@ def test_what_comes_after_the_end_is_paid_from_what_there_is_and_owed_beyond(hou
     assert house.is_sound()
 
 
-def test_a_pool_pays_first_and_buys_nothing_from_its_own_people(house: Marketplace) -> None:
+def test_a_pool_pays_first_and_buys_nothing_from_its_own_users(house: Marketplace) -> None:
     for pool in ("lab", "club"):
         house.books.post(grants.pool_credit(f"c-{pool}", pool, USD, "test"))
     allocation, terms = house.allocate(limit_nano=2 * USD, pool="club")

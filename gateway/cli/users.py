@@ -1,4 +1,4 @@
-"""`millrace people`, `org` and `audit`: users, their roles, and the audit log."""
+"""`millrace users`, `org` and `audit`: users, their roles, and the audit log."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ _PERSON = ("user_id", "organization_id", "role", "name", "email", "removed_ns")
 
 
 @app.command("list")
-def list_people(
+def list_users(
     organization: Annotated[str | None, typer.Option(help="Only this organization.")] = None,
     removed: Annotated[bool, typer.Option("--removed", help="Include removed users.")] = False,
     limit: PageLimit = PAGE_MAX,
@@ -32,13 +32,13 @@ def list_people(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List users with their roles, oldest first. Example: millrace people list"""
+    """List users with their roles, oldest first. Example: millrace users list"""
     from gateway.cli.directory import open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
-        within = directory.people.organization(organization).organization_id if organization else None
+        within = directory.users.organization(organization).organization_id if organization else None
         cursor = Cursor.parse(after, "after") if after else None
-        rows = directory.people.people(within, removed=removed, after=cursor, limit=limit + 1)
+        rows = directory.users.users(within, removed=removed, after=cursor, limit=limit + 1)
     shown, last = cut(rows, limit)
     output.more_follow(limit, "--after", last and last.cursor)
     found = [asdict(person) for person in shown]
@@ -58,11 +58,11 @@ def add(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a user. Example: millrace people add ann --email ann@example.org --role admin"""
+    """Add a user. Example: millrace users add ann --email ann@example.org --role admin"""
     from gateway.cli.directory import BY, open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
-        made = directory.people.add(user, organization=organization, name=name, email=email, role=role, by=BY)
+        made = directory.users.add(user, organization=organization, name=name, email=email, role=role, by=BY)
     _done(asdict(made), f"{made.user_id} is a {made.role} of {made.organization_id}", as_json)
 
 
@@ -73,27 +73,27 @@ def set_role(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a user's role. Example: millrace people role ann seller"""
+    """Change a user's role. Example: millrace users role ann seller"""
     from gateway.cli.directory import BY, open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
-        changed = directory.people.set_role(user, role, BY)
+        changed = directory.users.set_role(user, role, BY)
     _done(asdict(changed), f"{user} is a {role} of {changed.organization_id}", as_json)
 
 
 @app.command()
 def remove(user: User, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Remove a user and revoke their keys; usage records stay. Example: millrace people remove ann"""
+    """Remove a user and revoke their keys; usage records stay. Example: millrace users remove ann"""
     from gateway.cli.directory import BY, open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
-        directory.people.remove(user, BY)
+        directory.users.remove(user, BY)
     _done({"removed": user}, f"{user} was removed; running gateways apply this within seconds", as_json)
 
 
 @app.command()
 def password(user: User, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Print a single-use link for setting a password. Example: millrace people password ann"""
+    """Print a single-use link for setting a password. Example: millrace users password ann"""
     from gateway.cli.directory import BY, open_directory
     from gateway.identity.passwords import LINK_LASTS_S, address_of
 
@@ -114,7 +114,7 @@ def list_organizations(data_dir: DataDir = None, as_json: AsJson = False) -> Non
     from gateway.cli.directory import open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
-        found = [(one.organization_id, one.name) for one in directory.people.organizations()]
+        found = [(one.organization_id, one.name) for one in directory.users.organizations()]
     output.table(("organization_id", "name"), found, as_json=as_json)
 
 
@@ -129,15 +129,15 @@ def add_organization(
     from gateway.cli.directory import BY, open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
-        made = directory.people.add_organization(organization, name, BY)
+        made = directory.users.add_organization(organization, name, BY)
     _done(asdict(made), f"organization {made.organization_id} created", as_json)
 
 
 def audit(
     limit: Annotated[int, typer.Option(help="Number of entries, newest first.", min=1, max=500)] = 50,
     action: Annotated[str | None, typer.Option(help="Only this action, e.g. key.create.")] = None,
-    actor: Annotated[str | None, typer.Option(help="Only by this actor, e.g. person:ann or machine.")] = None,
-    target: Annotated[str | None, typer.Option(help="Only on this target, e.g. key:ID or person:ID.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Only by this actor, e.g. user:ann or machine.")] = None,
+    target: Annotated[str | None, typer.Option(help="Only on this target, e.g. key:ID or user:ID.")] = None,
     before: Annotated[int | None, typer.Option(help="Only entries before this number.", min=1)] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""/admin/organizations and /admin/people: who is there and what each may do."""
+"""/admin/organizations and /admin/users: who is there and what each may do."""
 
 from dataclasses import asdict
 from typing import Any
@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from gateway.api.authority import Authority, Manager, Operator
 from gateway.api.fields import Body, Named, PageCursor, PageLimit, Text, Wanted, as_cursor
 from gateway.errors import RoleForbids
-from gateway.identity.people import Organization, Person
+from gateway.identity.users import Organization, User
 from gateway.pages import PAGE_MAX, cut
 from gateway.settings.base import Role
 from runtime.errors import Conflict
@@ -21,7 +21,7 @@ class NewOrganization(Body):
     name: Text | None = None
 
 
-class NewPerson(Body):
+class NewUser(Body):
     """`user` is also the account in the books; the organization is the admin's own unless named."""
 
     user: Text
@@ -38,18 +38,18 @@ class NewRole(Body):
 @router.get("/organizations")
 def list_organizations(authority: Manager) -> list[dict[str, Any]]:
     """List organizations that the caller administers."""
-    found = authority.directory.people.organizations()
+    found = authority.directory.users.organizations()
     return [asdict(one) for one in found if authority.organization_id in (None, one.organization_id)]
 
 
 @router.post("/organizations")
 def add_organization(authority: Operator, wanted: NewOrganization) -> dict[str, Any]:
     """Add an organization."""
-    return asdict(authority.directory.people.add_organization(wanted.id, wanted.name, authority.actor))
+    return asdict(authority.directory.users.add_organization(wanted.id, wanted.name, authority.actor))
 
 
-@router.get("/people")
-def list_people(
+@router.get("/users")
+def list_users(
     authority: Manager,
     organization: Wanted = None,
     removed: bool = False,
@@ -61,19 +61,19 @@ def list_people(
     `next` is the `after` of the next page, null on the last one.
     """
     within, cursor = authority.within(organization), as_cursor(after, "after")
-    found = authority.directory.people.people(within, removed=removed, after=cursor, limit=limit + 1)
+    found = authority.directory.users.users(within, removed=removed, after=cursor, limit=limit + 1)
     shown, last = cut(found, limit)
-    return {"people": [asdict(person) for person in shown], "next": str(last.cursor) if last else None}
+    return {"users": [asdict(person) for person in shown], "next": str(last.cursor) if last else None}
 
 
-@router.post("/people")
-def add_person(authority: Manager, wanted: NewPerson) -> dict[str, Any]:
+@router.post("/users")
+def add_person(authority: Manager, wanted: NewUser) -> dict[str, Any]:
     """Add a user to an organization."""
-    people = authority.directory.people
-    organization = people.organization(wanted.organization or authority.organization_id or "home")
+    users = authority.directory.users
+    organization = users.organization(wanted.organization or authority.organization_id or "home")
     authority.over(organization.organization_id, f"organization {wanted.organization}")
     _refuse_instance_rights(authority, organization, wanted)
-    made = people.add(
+    made = users.add(
         wanted.user,
         organization=organization.organization_id,
         name=wanted.name,
@@ -85,32 +85,32 @@ def add_person(authority: Manager, wanted: NewPerson) -> dict[str, Any]:
     return asdict(made)
 
 
-@router.patch("/people/{user}")
+@router.patch("/users/{user}")
 def set_role(authority: Manager, user: Named, wanted: NewRole) -> dict[str, Any]:
     """Give a user another role."""
     person_of(authority, user)
-    changed = authority.directory.people.set_role(user, wanted.role, authority.actor)
+    changed = authority.directory.users.set_role(user, wanted.role, authority.actor)
     authority.services.keys.catch_up()
     return asdict(changed)
 
 
-@router.delete("/people/{user}")
+@router.delete("/users/{user}")
 def remove_person(authority: Manager, user: Named) -> dict[str, Any]:
     """Remove a user and revoke keys and sessions; account and usage stay."""
     person_of(authority, user)
-    authority.directory.people.remove(user, authority.actor)
+    authority.directory.users.remove(user, authority.actor)
     authority.services.keys.catch_up()
     return {"removed": user}
 
 
-@router.delete("/people/{user}/sessions")
+@router.delete("/users/{user}/sessions")
 def close_sessions(authority: Manager, user: Named) -> dict[str, Any]:
     """Sign a user out of the console everywhere."""
     person_of(authority, user)
     return {"closed": authority.directory.sessions.close_all(user, authority.actor)}
 
 
-def _refuse_instance_rights(authority: Authority, organization: Organization, wanted: NewPerson) -> None:
+def _refuse_instance_rights(authority: Authority, organization: Organization, wanted: NewUser) -> None:
     """An address decides whom the identity provider's people become, an account whose credits they spend.
 
     Raises RoleForbids, Conflict.
@@ -120,12 +120,12 @@ def _refuse_instance_rights(authority: Authority, organization: Organization, wa
     joined = authority.directory.settings.oidc_organization
     if wanted.email is not None and joined not in (organization.organization_id, organization.name):
         raise RoleForbids("email: only instance admins say whom a sign-in makes somebody", param="email")
-    if authority.directory.people.has_account_of_nobody(wanted.user):
+    if authority.directory.users.has_account_of_nobody(wanted.user):
         raise Conflict(f"user: {wanted.user} has an account in the books; ask an instance admin", param="user")
 
 
-def person_of(authority: Authority, user: str) -> Person:
-    """Raises NotFound, also where the person is in another organization."""
-    person = authority.directory.people.person(user)
-    authority.over(person.organization_id, f"person {user}")
+def person_of(authority: Authority, user: str) -> User:
+    """Raises NotFound, also where the user is in another organization."""
+    person = authority.directory.users.user(user)
+    authority.over(person.organization_id, f"user {user}")
     return person

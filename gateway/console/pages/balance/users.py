@@ -17,22 +17,22 @@ from gateway.console.access import Manager, Visitor
 from gateway.console.pages.balance.form_submission import refuse_weak_key
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import page
-from gateway.identity.people import Organization, Person
+from gateway.identity.users import Organization, User
 from gateway.pages import CURSOR_MAX, Cursor, cut
 
 PAGE_ROWS = 50
 _POOLS_MAX = 200
 
-router = APIRouter(prefix="/people")
+router = APIRouter(prefix="/users")
 
 After = Annotated[str, Query(max_length=CURSOR_MAX, description="The cursor from the previous page.")]
 
 
 @dataclass(frozen=True, slots=True)
-class PersonMoney:
+class UserMoney:
     """A user's credits in nano-USD: own, promotional, and owed."""
 
-    person: Person
+    person: User
     paid_nano: int
     given_nano: int
     owed_nano: int
@@ -52,39 +52,39 @@ async def show(visitor: Manager, text: Plain = "", after: After = "") -> Respons
     refuse_weak_key(visitor)
     text, cursor = text.strip(), Cursor.parse(after, "after") if after else None
     values = await asyncio.to_thread(_look, visitor, text, cursor)
-    return page("balance/people.html", visitor, text=text, is_first=cursor is None, tab="people", **values)
+    return page("balance/users.html", visitor, text=text, is_first=cursor is None, tab="users", **values)
 
 
 def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
     within = visitor.authority.within(None)
-    people = visitor.directory.people
-    shown, last = cut(people.people(within, text, after=after, limit=PAGE_ROWS + 1), PAGE_ROWS)
-    pools = [each for each in people.organizations() if within in (None, each.organization_id)]
+    users = visitor.directory.users
+    shown, last = cut(users.users(within, text, after=after, limit=PAGE_ROWS + 1), PAGE_ROWS)
+    pools = [each for each in users.organizations() if within in (None, each.organization_id)]
     with visitor.directory.read() as session:
         return {
-            "people": _money_of(session, visitor, shown),
-            "found": people.count(within, text),
+            "users": _money_of(session, visitor, shown),
+            "found": users.count(within, text),
             "next": str(last.cursor) if last else None,
             "pools": [_pool_of(session, pool) for pool in pools[:_POOLS_MAX]],
         }
 
 
-def _money_of(session: Session, visitor: Visitor, people: Sequence[Person]) -> list[PersonMoney]:
+def _money_of(session: Session, visitor: Visitor, users: Sequence[User]) -> list[UserMoney]:
     """Read the users' credits with three database queries, whatever the number of users."""
-    payers = {person.user_id: Payer(person.user_id, person.organization_id) for person in people}
+    payers = {person.user_id: Payer(person.user_id, person.organization_id) for person in users}
     purses = purses_of(session, list(payers.values()), time.time_ns())
-    owed = {person.user_id: chart.user_receivable(person.user_id) for person in people}
+    owed = {person.user_id: chart.user_receivable(person.user_id) for person in users}
     codes = {source.account for purse in purses.values() for source in purse} | set(owed.values())
     free = available(session, sorted(codes))
     return [
-        PersonMoney(
+        UserMoney(
             person,
             free.get(chart.user_paid(person.user_id), 0),
             sum(free[source.account] for source in purses[payers[person.user_id]] if ":promo:" in source.account),
             free[owed[person.user_id]],
             visitor.services.books.frozen_why(person.user_id),
         )
-        for person in people
+        for person in users
     ]
 
 

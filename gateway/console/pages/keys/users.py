@@ -6,12 +6,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from gateway.api.fields import Named
-from gateway.api.people import NewPerson, NewRole, add_person, close_sessions, person_of, remove_person, set_role
+from gateway.api.users import NewRole, NewUser, add_person, close_sessions, person_of, remove_person, set_role
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.browsers import shown_browser
-from gateway.console.pages.keys.fields import NoFields, PersonForm, Plain, RoleForm
+from gateway.console.pages.keys.fields import NoFields, Plain, RoleForm, UserForm
 from gateway.console.pages.keys.figures import key_lines, limit_lines
 from gateway.console.pages.keys.form_submission import asked
 from gateway.console.pages.keys.limits import KINDS
@@ -19,29 +19,29 @@ from gateway.console.renderer import go, page
 from gateway.identity.passwords import LINK_LASTS_S, address_of
 from gateway.pages import CURSOR_MAX, Cursor, cut
 
-router = APIRouter(prefix="/people")
+router = APIRouter(prefix="/users")
 
 _KEYS_SHOWN = 20
 _PAGE_ROWS = 100
 
 
 @router.get("")
-async def show_people(
+async def show_users(
     visitor: Manager, text: Plain = "", after: Annotated[str, Query(max_length=CURSOR_MAX)] = ""
 ) -> Response:
     """Show the list. Raises RequestInvalid."""
-    form: Form[PersonForm] = Form.showing(role="member", organization=visitor.caller.organization_id)
+    form: Form[UserForm] = Form.showing(role="member", organization=visitor.caller.organization_id)
     return await _list(visitor, form, text=text.strip(), after=after)
 
 
 @router.post("")
 async def add(request: Request, visitor: Manager) -> Response:
-    form = await read_form(request, visitor, PersonForm)
+    form = await read_form(request, visitor, UserForm)
     authority = visitor.authority
-    made, form = await asked(form, lambda wanted: add_person(authority, NewPerson(**wanted.model_dump())))
+    made, form = await asked(form, lambda wanted: add_person(authority, NewUser(**wanted.model_dump())))
     if made is None:
         return await _list(visitor, form, 400)
-    return go(visitor, f"/console/keys/people/{made['user_id']}", f"{made['name']} added.")
+    return go(visitor, f"/console/keys/users/{made['user_id']}", f"{made['name']} added.")
 
 
 @router.get("/{user}")
@@ -56,7 +56,7 @@ async def change_role(request: Request, visitor: Manager, user: Named) -> Respon
     changed, form = await asked(form, lambda wanted: set_role(authority, user, NewRole(role=wanted.role)))
     if changed is None:
         return await _one(visitor, user, form, 400)
-    return go(visitor, f"/console/keys/people/{user}", f"{user} is now a {changed['role']}.")
+    return go(visitor, f"/console/keys/users/{user}", f"{user} is now a {changed['role']}.")
 
 
 @router.post("/{user}/remove")
@@ -66,7 +66,7 @@ async def remove(request: Request, visitor: Manager, user: Named) -> Response:
     removed, form = await asked(form, lambda _: remove_person(authority, user))
     if removed is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
-    return go(visitor, "/console/keys/people", f"{user} was removed. Keys and sessions revoked.")
+    return go(visitor, "/console/keys/users", f"{user} was removed. Keys and sessions revoked.")
 
 
 @router.post("/{user}/sessions")
@@ -76,7 +76,7 @@ async def end_sessions(request: Request, visitor: Manager, user: Named) -> Respo
     ended, form = await asked(form, lambda _: close_sessions(authority, user))
     if ended is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
-    return go(visitor, f"/console/keys/people/{user}", f"{user} was signed out everywhere.")
+    return go(visitor, f"/console/keys/users/{user}", f"{user} was signed out everywhere.")
 
 
 @router.post("/{user}/password")
@@ -90,21 +90,21 @@ async def make_link(request: Request, visitor: Operator, user: Named) -> Respons
 
 
 async def _list(
-    visitor: Visitor, form: Form[PersonForm], status: int = 200, *, text: str = "", after: str = ""
+    visitor: Visitor, form: Form[UserForm], status: int = 200, *, text: str = "", after: str = ""
 ) -> Response:
     values = await asyncio.to_thread(_look, visitor, text, Cursor.parse(after, "after") if after else None)
     values |= {"text": text, "is_first": not after}
-    return page("keys/people.html", visitor, status, form=form, tab="people", **values)
+    return page("keys/users.html", visitor, status, form=form, tab="users", **values)
 
 
 def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
     directory, within = visitor.directory, visitor.authority.within(None)
-    organizations = [one for one in directory.people.organizations() if within in (None, one.organization_id)]
-    found = directory.people.people(within, text, after=after, limit=_PAGE_ROWS + 1)
+    organizations = [one for one in directory.users.organizations() if within in (None, one.organization_id)]
+    found = directory.users.users(within, text, after=after, limit=_PAGE_ROWS + 1)
     shown, last = cut(found, _PAGE_ROWS)
     return {
-        "people": shown,
-        "found": directory.people.count(within, text),
+        "users": shown,
+        "found": directory.users.count(within, text),
         "next": str(last.cursor) if last else None,
         "organizations": organizations,
         "keys_of": directory.keys.opening("user_id", [person.user_id for person in shown]),
@@ -125,7 +125,7 @@ async def _one(
         link=link,
         link_minutes=LINK_LASTS_S // 60,
         kinds=dict(KINDS),
-        tab="people",
+        tab="users",
         **values,
     )
 
@@ -135,7 +135,7 @@ def _look_at(visitor: Visitor, user: str) -> dict[str, Any]:
     keys = [row for row in directory.keys.rows(user_id=user) if row.revoked_ns is None]
     with directory.read() as session:
         lines = key_lines(session, keys[:_KEYS_SHOWN], {user: person.name})
-        limits = limit_lines(session, [f"person:{user}"])
+        limits = limit_lines(session, [f"user:{user}"])
     return {
         "person": person,
         "lines": lines,

@@ -35,7 +35,7 @@ class Organization:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class User:
     """A user with a ledger account; `removed_ns` is set for one who was removed and may not sign in any more."""
 
     user_id: str
@@ -51,7 +51,7 @@ class Person:
         return Cursor(self.created_ns, self.user_id)
 
 
-class People:
+class Users:
     """Organizations and users; the audit log has every change with its actor."""
 
     def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
@@ -82,7 +82,7 @@ class People:
             _record(session, by, "organization.add", f"organization:{made.organization_id}", made)
         return made
 
-    def people(
+    def users(
         self,
         organization_id: str | None = None,
         text: str = "",
@@ -90,7 +90,7 @@ class People:
         removed: bool = False,
         after: Cursor | None = None,
         limit: int = ROWS_MAX,
-    ) -> list[Person]:
+    ) -> list[User]:
         """The people of an organization or all, oldest first, those who were removed only if asked for.
 
         `text` is looked for in id, name, address and organization. `after` is the cursor of the last one known,
@@ -101,10 +101,10 @@ class People:
         if after is not None:
             query = query.where(tuple_(column.created_ns, column.user_id) > (after.at_ns, after.name))
         with self._read() as session:
-            return [Person(*row) for row in session.execute(query.where(*_wanted(organization_id, text, removed)))]
+            return [User(*row) for row in session.execute(query.where(*_wanted(organization_id, text, removed)))]
 
     def count(self, organization_id: str | None = None, text: str = "") -> int:
-        """Return how many users `people` lists on all its pages."""
+        """Return how many users `users` lists on all its pages."""
         query = select(func.count()).select_from(user_table).where(*_wanted(organization_id, text, False))
         with self._read() as session:
             return session.scalar(query) or 0
@@ -126,18 +126,18 @@ class People:
         with self._read() as session:
             return {row[0]: row[1] for row in session.execute(query)}
 
-    def person(self, user_id: str) -> Person:
+    def user(self, user_id: str) -> User:
         """Return a user. Raises NotFound, also for a removed one."""
         with self._read() as session:
             return present(session, user_id)
 
-    def ever(self, user_id: str) -> Person:
+    def ever(self, user_id: str) -> User:
         """Return a user, even a removed one, whose account stays. Raises NotFound."""
         with self._read() as session:
             found = session.execute(select(*_COLUMNS).where(user_table.c.user_id == user_id)).one_or_none()
         if found is None:
             raise NotFound(f"there is nobody called {user_id}")
-        return Person(*found)
+        return User(*found)
 
     def has_account_of_nobody(self, user_id: str) -> bool:
         """Whether the ledger has an account with this id that never belonged to a user of this instance."""
@@ -154,7 +154,7 @@ class People:
         email: str | None = None,
         role: Role = "member",
         by: Actor = MACHINE,
-    ) -> Person:
+    ) -> User:
         """Add a new user, or restore one who was removed from the same organization.
 
         Raises:
@@ -163,13 +163,13 @@ class People:
             Conflict: the user exists already, or another user has the address.
         """
         with (
-            refusing_what_others_did("another admin added this person"),
+            refusing_what_others_did("another admin added this user"),
             self._write() as session,
             session.begin(),
         ):
             there = organization_named(session, organization).organization_id
             refuse_guests(user_id)
-            made = Person(
+            made = User(
                 checked_id(user_id, "user"),
                 there,
                 checked_name(name or user_id),
@@ -179,7 +179,7 @@ class People:
             )
             return insert(session, made, by)
 
-    def set_role(self, user_id: str, role: Role, by: Actor = MACHINE) -> Person:
+    def set_role(self, user_id: str, role: Role, by: Actor = MACHINE) -> User:
         """Raises NotFound, Conflict for the last instance admin."""
         with self._write() as session, session.begin():
             return change_role(session, user_id, role, by)
@@ -194,7 +194,7 @@ class People:
             _refuse_last_admin(session, before)
             session.execute(_of(user_id).values(removed_ns=time.time_ns()))
             _forget_passwords(session, user_id)
-            _record(session, by, "person.remove", f"person:{user_id}", None, before)
+            _record(session, by, "user.remove", f"user:{user_id}", None, before)
 
 
 def refuse_guests(user_id: str) -> None:
@@ -207,19 +207,19 @@ def ensure(session: Session, user_id: str, by: Actor) -> None:
     """Add the owner of a new key as a member of the home organization, if unknown. Raises Conflict if removed."""
     found = session.execute(select(user_table.c.removed_ns).where(user_table.c.user_id == user_id)).one_or_none()
     if found is None:
-        insert(session, Person(checked_id(user_id, "user"), HOME, user_id, None, "member", time.time_ns()), by)
+        insert(session, User(checked_id(user_id, "user"), HOME, user_id, None, "member", time.time_ns()), by)
     elif found.removed_ns is not None:
-        raise Conflict(f"{user_id} was removed; `millrace people add {user_id}` lets them in again")
+        raise Conflict(f"{user_id} was removed; `millrace users add {user_id}` lets them in again")
 
 
-def change_role(session: Session, user_id: str, role: Role, by: Actor) -> Person:
+def change_role(session: Session, user_id: str, role: Role, by: Actor) -> User:
     before = present(session, user_id, lock=True)
     if role == before.role:
         return before
     _refuse_last_admin(session, before)
     session.execute(_of(user_id).values(role=role))
     after = present(session, user_id)
-    _record(session, by, "person.role", f"person:{user_id}", after, before)
+    _record(session, by, "user.role", f"user:{user_id}", after, before)
     return after
 
 
@@ -244,14 +244,14 @@ def checked_email(text: str | None) -> str | None:
     return text and text.lower()
 
 
-_COLUMNS = [user_table.c[name] for name in Person.__slots__]
+_COLUMNS = [user_table.c[name] for name in User.__slots__]
 
 
-def insert(session: Session, made: Person, by: Actor) -> Person:
+def insert(session: Session, made: User, by: Actor) -> User:
     """Insert a user, or restore a removed one with this id, who keeps their ledger account. Raises Conflict."""
     column = user_table.c
     found = session.execute(select(*_COLUMNS).where(column.user_id == made.user_id)).one_or_none()
-    before = Person(*found) if found else None
+    before = User(*found) if found else None
     _refuse_known_email(session, made)
     if before is None:
         session.execute(user_table.insert().values(asdict(made)))
@@ -260,7 +260,7 @@ def insert(session: Session, made: Person, by: Actor) -> Person:
     else:
         values = {"name": made.name, "email": made.email, "role": made.role, "removed_ns": None}
         session.execute(_of(made.user_id).values(values))
-    _record(session, by, "person.add", f"person:{made.user_id}", made, before)
+    _record(session, by, "user.add", f"user:{made.user_id}", made, before)
     return made
 
 
@@ -275,7 +275,7 @@ def awaits_sign_in(email: str) -> ColumnElement[bool]:
     return (column.email == email) & column.subject.is_(None) & column.removed_ns.is_(None)
 
 
-def _refuse_known_email(session: Session, made: Person) -> None:
+def _refuse_known_email(session: Session, made: User) -> None:
     """Ensure that an address belongs to one user, as the index person_email does. Raises Conflict."""
     if made.email is None:
         return
@@ -315,8 +315,8 @@ def organization_named(session: Session, id_or_name: str) -> Organization:
     return Organization(*found)
 
 
-def present(session: Session, user_id: str, *, lock: bool = False) -> Person:
-    """Return a person who was not removed.
+def present(session: Session, user_id: str, *, lock: bool = False) -> User:
+    """Return a user who was not removed.
 
     Raises NotFound if there is none. `lock` also locks all instance admins.
     """
@@ -328,7 +328,7 @@ def present(session: Session, user_id: str, *, lock: bool = False) -> Person:
     found = session.execute(query).one_or_none()
     if found is None:
         raise NotFound(f"there is nobody called {user_id}")
-    return Person(*found)
+    return User(*found)
 
 
 def _is_instance_admin() -> Any:
@@ -336,7 +336,7 @@ def _is_instance_admin() -> Any:
     return (column.organization_id == HOME) & (column.role == "admin") & column.removed_ns.is_(None)
 
 
-def _refuse_last_admin(session: Session, person: Person) -> None:
+def _refuse_last_admin(session: Session, person: User) -> None:
     if person.organization_id != HOME or person.role != "admin":
         return
     if session.scalar(select(func.count()).select_from(user_table).where(_is_instance_admin())) == 1:
@@ -358,8 +358,8 @@ def _record(
     by: Actor,
     action: str,
     target: str,
-    after: Person | Organization | None,
-    before: Person | None = None,
+    after: User | Organization | None,
+    before: User | None = None,
 ) -> None:
     whose = after or before
     assert whose, "an action is on somebody"
