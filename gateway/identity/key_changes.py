@@ -10,7 +10,7 @@ from gateway.identity.tables import audit_table
 # Entries are numbered before they are committed: one may appear after up to this many later ones.
 _WINDOW = 64
 _ENTRIES_MAX = 1000
-_CONCERN_KEYS = ("key.", "person.", "quota.", "organization.")
+_CONCERN_KEYS = ("key.", "user.", "quota.", "organization.")
 
 
 class KeyChanges:

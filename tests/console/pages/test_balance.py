@@ -141,12 +141,12 @@ async def test_a_key_that_may_not_administer_shows_no_cost_or_budget_of_others(h
     weak = house.services.keys.issue("app", ("cluster",), user_id="owner").token
     async with visiting(house) as strong, visiting(house, "owner", token=weak) as owner:
         assert "mias-key" in (await strong.get(f"{BALANCE}/cost", by="key")).text
-        assert "person mia" in (await strong.get(f"{BALANCE}/budgets")).text
+        assert "user mia" in (await strong.get(f"{BALANCE}/budgets")).text
         for path in ("/cost?by=key", "/cost/csv?by=key", "/budgets"):
             shown = await owner.get(f"{BALANCE}{path}")
             assert shown.status_code == 200, path
             assert "mias-key" not in shown.text, path
-            assert "person mia" not in shown.text, path
+            assert "user mia" not in shown.text, path
 
 
 async def test_every_tab_is_there_for_the_house_and_found_users_have_their_credits(house: Served) -> None:
@@ -385,14 +385,14 @@ async def test_budgets_that_hold_are_there_with_their_use_and_where_they_are_cha
     await ask_of(house, "hal", "req_hal", USD)
     async with visiting(house, "hal") as hal, visiting(house, "eve") as eve, visiting(house) as owner:
         own = (await hal.get(f"{BALANCE}/budgets")).text
-        assert "person hal" in own
+        assert "user hal" in own
         assert 'href="/console/keys/users/hal"' not in own  # an admins' page
         assert "$4.00" in own
         assert "All budgets" not in own
         assert "Your organization&#39;s budgets" not in own
         labs = (await eve.get(f"{BALANCE}/budgets")).text
         assert "organization lab" in labs
-        assert "person hal" not in labs
+        assert "user hal" not in labs
         assert 'href="/console/keys/users/hal"' in (await owner.get(f"{BALANCE}/budgets")).text
 
 

@@ -184,7 +184,7 @@ async def test_users_come_get_a_link_another_role_and_go(home: Served, owner: Vi
     assert (await owner.post(f"{KEYS}/users/cat/remove")).status_code == 303
     assert (await owner.get(f"{KEYS}/users/cat")).status_code == 404
     last = await owner.post(f"{KEYS}/users/owner/role", role="member")
-    assert "last admin of the house" in last.text
+    assert "last instance admin" in last.text
     assert "Ann &lt;b&gt;" in (await owner.get(f"{KEYS}/users")).text
 
 

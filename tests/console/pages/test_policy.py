@@ -65,7 +65,7 @@ async def test_history_tells_what_is_other_and_only_to_whom_it_concerns(home: Se
     async with visiting(home) as owner, visiting(home, "eve") as eve:
         log = (await owner.get(f"{POLICY}/history", action="user.role")).text
         assert re.search(r"<del>member</del>.*seller", log)
-        assert "person ann" not in (await eve.get(f"{POLICY}/history")).text
+        assert "user ann" not in (await eve.get(f"{POLICY}/history")).text
         assert "No matching entries" in (await owner.get(f"{POLICY}/history", actor="user:nobody")).text
 
 

@@ -118,7 +118,7 @@ async def _one(
     values = await asyncio.to_thread(_look_at, visitor, user)
     person = values["person"]
     return page(
-        "keys/person.html",
+        "keys/user.html",
         visitor,
         status,
         form=form or Form.showing(role=person.role),
