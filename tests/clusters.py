@@ -77,8 +77,9 @@ class Cluster:
 
 def child(agent: psutil.Process, role: str) -> psutil.Process | None:
     """A node's stage or head process."""
+    module = "coordinator_process" if role == "head" else f"{role}_process"
     for process in agent.children():
-        if f".{role}_process" in " ".join(process.cmdline()):
+        if f".{module}" in " ".join(process.cmdline()):
             return process
     return None
 
