@@ -11,7 +11,7 @@ BIN := .venv/bin
 WORKERS ?= 4
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo demo-market dev check fix test test-slow test-browser screenshots clients-npm clients-agents bench bench-gateway lock clean
+.PHONY: help setup demo demo-market dev check fix test test-slow test-browser screenshots clients-npm clients-agents bench bench-check bench-gateway lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ clients-agents: ## install the coding agents that `make test` then tries too (ne
 
 bench: .venv/dev ## tokens per second of the cluster, events per second of the books
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-check: .venv/dev ## measure the promised latencies, and fail if one is broken (3 minutes)
+	@$(BIN)/python -m bench check $(ARGS)
 
 # Other people's programs, each in a folder of its own: nothing of theirs is imported by ours. One that cannot be had
 # is missing from the table.

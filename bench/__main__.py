@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from bench import (
+    check,
     cluster,
     decode,
     failover,
@@ -25,6 +26,7 @@ from bench.gateway import main as gateway
 from cluster.nodes.process import configure_logs
 
 BENCHMARKS: dict[str, Callable[[list[str]], None]] = {
+    "check": check.main,
     "cluster": cluster.main,
     "console": console.main,
     "decode": decode.main,

@@ -47,7 +47,7 @@ class _Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class Trial:
     """One trial. `victim` is the node of the "last" stage, or that of the "head"."""
 
     model: Path
@@ -59,7 +59,7 @@ class _Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kill:
+class Loss:
     """One machine's failure under running streams. `ring` has the stages and standbys before and after."""
 
     pause_s: float
@@ -76,8 +76,8 @@ def main(arguments: list[str]) -> None:
     print("|---|---|---|---|---|---|---|---|")
     for way in given.ways:
         for victim in given.victims:
-            trial = _Trial(model, given.precision, NODES[way], victim, given.tokens, given.settle)
-            kills = [asyncio.run(_try(trial)) for _ in range(given.kills)]
+            trial = Trial(model, given.precision, NODES[way], victim, given.tokens, given.settle)
+            kills = [asyncio.run(measure_loss(trial)) for _ in range(given.kills)]
             print(_line(way, victim, kills), flush=True)
 
 
@@ -95,7 +95,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _line(way: str, victim: str, kills: list[_Kill]) -> str:
+def _line(way: str, victim: str, kills: list[Loss]) -> str:
     pauses_s = [kill.pause_s for kill in kills]
     partitions = ", ".join(sorted({kill.partition for kill in kills}))
     lost, changed = sum(kill.lost for kill in kills), sum(kill.changed for kill in kills)
@@ -106,7 +106,8 @@ def _line(way: str, victim: str, kills: list[_Kill]) -> str:
     )
 
 
-async def _try(trial: _Trial) -> _Kill:
+async def measure_loss(trial: Trial) -> Loss:
+    """Kill one node under running streams. Raises SystemExit if they end before that."""
     with tempfile.TemporaryDirectory(prefix="millrace-failover-") as scratch:
         async with _cluster(Path(scratch), trial) as (controller, local):
             await asyncio.sleep(trial.settle_s)
@@ -120,7 +121,7 @@ async def _try(trial: _Trial) -> _Kill:
             killed_s = time.monotonic()
             _kill(_agent(controller, local, trial.victim))
             await running
-            return _Kill(
+            return Loss(
                 pause_s=max(_longest_gap_s(stream, killed_s) for stream in streams),
                 lost=sum(bool(stream.error) for stream in streams),
                 changed=sum(
@@ -140,7 +141,7 @@ async def _until_all_decode(streams: list[_Stream], running: asyncio.Future[list
 
 
 @asynccontextmanager
-async def _cluster(folder: Path, trial: _Trial) -> AsyncIterator[tuple[Controller, LocalNodes]]:
+async def _cluster(folder: Path, trial: Trial) -> AsyncIterator[tuple[Controller, LocalNodes]]:
     controller = Controller(
         folder / "cluster",
         precision=trial.precision,

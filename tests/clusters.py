@@ -77,8 +77,9 @@ class Cluster:
 
 def child(agent: psutil.Process, role: str) -> psutil.Process | None:
     """A node's stage or head process."""
+    module = "coordinator_process" if role == "head" else f"{role}_process"
     for process in agent.children():
-        if f".{role}_process" in " ".join(process.cmdline()):
+        if f".{module}" in " ".join(process.cmdline()):
             return process
     return None
 
@@ -108,13 +109,14 @@ async def running_cluster(
     slots: int = 32,
     stages: int | None = None,
     goal: Goal = "throughput",
+    log_style: str = "json:info",
 ) -> AsyncIterator[Cluster]:
     """A cluster that serves `model`, cut over all of its nodes unless `stages` are fewer."""
     controller = Controller(
         folder / "cluster", precision=precision, slots=slots, expected_nodes=nodes, stages_min=stages, goal=goal
     )
     port = await controller.start("127.0.0.1", 0)
-    local = LocalNodes(nodes, folder / "nodes")
+    local = LocalNodes(nodes, folder / "nodes", log_style=log_style)
     try:
         await controller.load_model(str(model))
         await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])

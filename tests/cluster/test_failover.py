@@ -23,8 +23,7 @@ log = structlog.get_logger(__name__)
 PROMPTS = ("Once upon a time", "The river", "In the morning the old man", "A stone")
 LONG = 250
 # The longest silence in an answer, on a machine that is busy with other things.
-STANDBY_PAUSE_S = 5.0
-REPLAN_PAUSE_S = 15.0
+MOVE_PAUSE_S = 5.0
 
 
 @dataclass(slots=True)
@@ -173,30 +172,25 @@ async def test_losses_leave_no_trace(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["stage", "coordinator"])
-async def test_a_process_that_stands_still_is_noticed_in_two_seconds(tmp_path: Path, role: str) -> None:
-    """Its machine is well and beats on. Nobody kills it: it may only be very slow."""
+async def test_a_process_that_stands_still_is_noticed(tmp_path: Path, role: str) -> None:
+    """Its machine is well and beats on. Nobody kills it: it may only be very slow.
+
+    `python -m bench check` measures how soon.
+    """
     async with running_cluster(tmp_path, nodes=2) as cluster:
         expected = await undisturbed(cluster)
         victim = part(cluster, 0, role)
-        noticed: list[float] = []
-        began: list[float] = []
-
-        def damage() -> None:
-            began.append(time.monotonic())
-            victim.suspend()
 
         async def watch() -> None:
             epoch = cluster.controller.topology().epoch
             while cluster.controller.is_ready and cluster.controller.topology().epoch == epoch:
                 await asyncio.sleep(0.01)
-            noticed.append(time.monotonic())
 
         watching = asyncio.create_task(watch())
-        streams = await disturbed(cluster, role, damage)
-        await watching
+        streams = await disturbed(cluster, role, victim.suspend)
+        async with asyncio.timeout(PATIENCE_S):
+            await watching
         assert the_same(streams, expected)
-        assert noticed[0] - began[0] < 2.5
-        assert max(stream.pause_s for stream in streams) < REPLAN_PAUSE_S
         assert victim.is_running()
         victim.resume()
 
@@ -216,7 +210,7 @@ async def test_a_planned_move_is_hardly_felt(tmp_path: Path) -> None:
         draining: list[asyncio.Task[object]] = []
         streams = await disturbed(cluster, "drain", damage)
         assert the_same(streams, expected)
-        assert max(stream.pause_s for stream in streams) < STANDBY_PAUSE_S
+        assert max(stream.pause_s for stream in streams) < MOVE_PAUSE_S
         await settled_without(cluster, leaving.node_id)
 
 

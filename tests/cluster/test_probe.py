@@ -118,8 +118,8 @@ async def test_two_nodes_measure_the_link_between_them(tmp_path: Path) -> None:
     assert isinstance(report, wire.LinkReport)
     measured, failed = report.links
     assert measured.link
-    assert 0 < measured.link.delay_s < 0.1
-    assert measured.link.bytes_per_s > 1e6
+    assert measured.link.delay_s > 0
+    assert measured.link.bytes_per_s > 0
     assert failed.link is None
     assert "cannot reach" in failed.reason
 

@@ -104,7 +104,7 @@ def open_browser() -> Iterator[Browser]:
 def open_page(browser: Browser, theme: Any = "light", viewport: ViewportSize = DESKTOP) -> Iterator[Page]:
     """A page in a browser context of its own; ends with the assertion that it complained about nothing."""
     context = browser.new_context(color_scheme=theme, viewport=viewport, reduced_motion="reduce")
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     page, problems = context.new_page(), Problems()
     problems.watch(page)
     yield page

@@ -66,7 +66,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         yield Shown(f"http://127.0.0.1:{listening.getsockname()[1]}", found[0], ticking, key)
         found[0].guests.close()
         servers[0].should_exit = True
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -76,10 +76,10 @@ async def test_cpu_time_is_counted_wherever_it_is_spent_and_waiting_is_none() ->
         loop.set_default_executor(threads)
         await asyncio.to_thread(work)
         assert await measured(draw(fails=False), spent) == "drawn"
-        assert 0.1 <= spent.cpu_s < 0.3
+        assert 0.1 <= spent.cpu_s < 0.5, "not what it slept"
         await asyncio.to_thread(work)
         with pytest.raises(RuntimeError):
             await measured(draw(fails=True), spent)
-        assert 0.2 <= spent.cpu_s < 0.5
+        assert 0.2 <= spent.cpu_s < 1.0
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(measured(asyncio.sleep(60), spent), 0.01)

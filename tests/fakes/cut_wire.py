@@ -44,7 +44,7 @@ def wire_to(base_url: str, scissors: Scissors) -> Iterator[str]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        accepting.join(5)
+        accepting.join(60)
 
 
 def _accept(listener: socket.socket, far: tuple[str, int], scissors: Scissors) -> None:

@@ -82,7 +82,7 @@ def test_an_end_does_not_wait_for_a_writer_that_hangs(monkeypatch: pytest.Monkey
 
     def session() -> Session:
         hanging.set()
-        over.wait(60)
+        over.wait()
         raise RuntimeError("too late")
 
     log = RequestLog(session, session)
@@ -91,10 +91,9 @@ def test_an_end_does_not_wait_for_a_writer_that_hangs(monkeypatch: pytest.Monkey
     assert hanging.wait(60)
     for number in range(1, 4):
         log.add_all([entry(str(number))])
-    began_s = time.monotonic()
     log.stop(timeout_s=0.5)
+    # The writer still hangs: had the stop waited for it, nobody would ever get here.
     over.set()
-    assert time.monotonic() - began_s < 30
 
 
 def test_old_requests_and_the_oldest_of_too_many_go(engine: Engine) -> None:

@@ -1,7 +1,6 @@
 """Strangers' tokenizers: those of known models pass, programs in their place do not, and no byte is two tokens."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +90,8 @@ def test_a_known_pattern_passes_over_any_text_once(model: str) -> None:
     )
     counting = Counting(TokenCounter(Tokenizer.from_buffer(check_shape(content)), "0" * 64))
     for text in ("A", "a", " ", "\n ", "\u0301", "!", "'s", "1", "A\u0301"):
-        began_s = time.process_time()
-        counting.text_tokens((text * SEGMENT_CHARS)[:SEGMENT_CHARS])
-        assert time.process_time() - began_s < 1, text
+        segment = (text * SEGMENT_CHARS)[:SEGMENT_CHARS]
+        assert counting.text_tokens(segment) == segment.count("a"), text
 
 
 BOMB = {"type": "Replace", "pattern": {"String": "x"}, "content": "x" * 1000}

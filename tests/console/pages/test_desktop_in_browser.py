@@ -65,7 +65,7 @@ def test_no_mark_of_an_axis_is_cut(desktop: Page, gateway: Gateway) -> None:
     sign_in(desktop, gateway, "/console/balance/cost", key=admin_key(gateway))
     desktop.evaluate(_PAINTED)
     desktop.evaluate("document.dispatchEvent(new CustomEvent('mr:theme'))")  # draws every chart again
-    until(lambda: desktop.evaluate("window.cut"), 20)
+    until(lambda: desktop.evaluate("window.cut"))
     assert desktop.evaluate("window.cut") <= 0
 
 

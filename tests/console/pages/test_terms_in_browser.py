@@ -33,7 +33,7 @@ def ollama() -> Iterator[servers.FakeServer]:
     loop, is_over = begun.result(10)
     yield server
     loop.call_soon_threadsafe(is_over.set)
-    thread.join(10)
+    thread.join(60)
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def ollama(told: list[Any]) -> servers.FakeServer:
 async def ask(running: Edge, path: str, key: str | None = None, **fields: Any) -> httpx.Response:
     headers = {"authorization": f"Bearer {key or running.key}"}
     async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{running.port}", trust_env=False, timeout=10
+        base_url=f"http://127.0.0.1:{running.port}", trust_env=False, timeout=60
     ) as client:
         return await client.post(path, json=fields, headers=headers)
 

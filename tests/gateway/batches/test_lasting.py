@@ -28,7 +28,7 @@ def test_a_killed_gateway_goes_on_where_it_was(tmp_path: Path) -> None:
             batch = begin(gateway.openai(key), lines(f"text {at}" for at in range(ITEMS)))
             until(lambda: len(mill.asked) > 40 or None)
             gateway.process.kill()
-            gateway.process.wait(10)
+            gateway.process.wait(60)
         assert len(mill.asked) < ITEMS
         with gateway_before(mill, tmp_path) as gateway:
             client = gateway.openai(key)
@@ -82,7 +82,7 @@ def test_what_a_killed_gateway_bought_is_charged_once(tmp_path: Path) -> None:
             batch = begin(gateway.openai(key), content)
             until(lambda: len(cloud.requests) > ABREAST_PAID or None)
             gateway.process.kill()
-            gateway.process.wait(10)
+            gateway.process.wait(60)
         with running_gateway(folder, model=None, settings=settings) as gateway:
             client = gateway.openai(key)
             batch = ended(client, batch.id, 60)

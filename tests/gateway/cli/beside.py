@@ -60,12 +60,12 @@ def outside() -> Iterator[Outside]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     stripe.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield found
     finally:
         loop.call_soon_threadsafe(ended.set)
-        thread.join(10)
+        thread.join(60)
         loop.close()
         stripe.stop()
 

@@ -1,6 +1,7 @@
 """Heads and bodies that could be read in two ways, or are none: a 4xx, and the next request is served."""
 
 import contextlib
+import itertools
 import json
 import re
 import socket
@@ -253,7 +254,6 @@ def test_a_whole_crowd_that_hangs_up_leaves_nothing(target: Range) -> None:
             raw = target.request(question(user=user, stream=number % 2 == 0))
             one.sendall(raw[: len(raw) * number // 60] if number < 60 else target.request(body))
         until(lambda: target.upstream.answering >= 30 or None)
-        began_s = time.monotonic()
         for number, one in enumerate(made):
             if (number + at) % 3 == 0:
                 reset(one)
@@ -262,8 +262,6 @@ def test_a_whole_crowd_that_hangs_up_leaves_nothing(target: Range) -> None:
             else:
                 one.close()
         until(lambda: target.upstream.answering == 0 or None)
-        # On a busy machine the crowd itself takes its time; what one hang-up takes is bounded elsewhere.
-        assert time.monotonic() - began_s < 45
         for one in made:
             one.close()
     target.assert_well()
@@ -303,14 +301,12 @@ def test_slow_heads_and_bodies_hold_nobody_up(target: Range) -> None:
     dripping = threading.Thread(target=_drip, args=(made, raw, stop))
     dripping.start()
     try:
-        began_s = time.monotonic()
         for _ in range(20):
             assert target.ask().content == CHAT
-        assert time.monotonic() - began_s < 30
+        assert dripping.is_alive(), "they still drip"
         silent = made[-1]
         silent.settimeout(60)
         assert everything(silent) == b""  # it never said anything
-        assert time.monotonic() - began_s < 60
     finally:
         stop.set()
         dripping.join()
@@ -320,16 +316,14 @@ def test_slow_heads_and_bodies_hold_nobody_up(target: Range) -> None:
 
 
 def _drip(made: list[socket.socket], raw: bytes, stop: threading.Event) -> None:
-    """A byte at a time to all but the last; every second one got its head at once."""
+    """A byte at a time to all but the last, until the end; every second one got its head at once."""
     for number, one in enumerate(made[:-1]):
         if number % 2:
             one.sendall(raw[:-20])
-    for at in range(30):
+    for at in itertools.count():
         for one in made[:-1:2]:
-            try:
-                one.sendall(raw[at : at + 1])
-            except OSError:
-                return
+            with contextlib.suppress(OSError):  # It was let go.
+                one.sendall(raw[at % len(raw) :][:1])
         if stop.wait(0.5):
             return
 
@@ -362,10 +356,8 @@ def test_forms_of_all_shapes(target: Range, name: str) -> None:
             b"multipart/form-data; boundary=other",
         ):
             more = b"connection: close\r\ncontent-type: %b\r\n" % kind
-            began_s = time.monotonic()
             raw = target.say(target.request(FORMS[name], more, path))
             assert 400 <= int(raw.split()[1]) < 500, raw[:300]
-            assert time.monotonic() - began_s < 15
     assert target.ask().content == CHAT
 
 

@@ -112,7 +112,7 @@ def test_the_last_admin_of_the_house_stays(directory: Directory) -> None:
     start, refused = threading.Barrier(2), []
 
     def leave(user_id: str) -> None:
-        start.wait(10)
+        start.wait(60)
         try:
             directory.users.set_role(user_id, "member")
         except Conflict:
@@ -317,7 +317,7 @@ def test_two_who_do_the_same_at_once_are_both_answered(directory: Directory) -> 
     start, outcomes = threading.Barrier(4), []
 
     def act(number: int) -> None:
-        start.wait(10)
+        start.wait(60)
         try:
             directory.users.add("bob")
             outcomes.append("made")

@@ -94,7 +94,7 @@ def collector() -> Iterator[Collector]:
         thread.start()
         yield collector
         collector.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 def test_a_collector_gets_spans_and_metrics_by_the_conventions(collector: Collector) -> None:

@@ -31,7 +31,7 @@ Opened = Callable[..., SandboxedTokenizers]
 def opened() -> Iterator[Opened]:
     made: list[SandboxedTokenizers] = []
 
-    def opening(reply_s: float = 20.0, **limits: float) -> SandboxedTokenizers:
+    def opening(reply_s: float = 60.0, **limits: float) -> SandboxedTokenizers:
         made.append(SandboxedTokenizers(CountingLimits(**limits), reply_s))  # type: ignore[arg-type]
         return made[-1]
 
@@ -167,7 +167,7 @@ def test_an_idle_process_ends_by_itself_and_is_started_when_needed(opened: Opene
     sandbox = opened(idle_s=0.1)
     counter = sandbox.counter(honest)
     tokens = counter.count(["the mill"])
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + 60
     while sandbox.pid is not None and time.monotonic() < until_s:
         time.sleep(0.05)
     assert sandbox.pid is None
@@ -178,7 +178,7 @@ def test_it_ends_with_its_owner_and_closing_waits_for_no_count(opened: Opened, h
     process = CountingProcess(CountingLimits())
     assert process._process.stdin
     process._process.stdin.close()
-    assert process._process.wait(10) == 0
+    assert process._process.wait(60) == 0
     process.end()
     sandbox = opened()
     counter = sandbox.counter(honest)

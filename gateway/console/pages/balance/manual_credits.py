@@ -32,7 +32,7 @@ DAYS_MAX = 3650
 class GiveForm(BaseModel):
     """`to` is `user:ID` or `organization:ID`, as limits name them."""
 
-    to: Annotated[str, Field(max_length=200, pattern=r"^(person|organization):[^\x00]+$")]
+    to: Annotated[str, Field(max_length=200, pattern=r"^(user|organization):[^\x00]+$")]
     amount: Amount
     reason: Text
     once: Once

@@ -47,10 +47,10 @@ async def test_another_server_at_the_same_address_is_recognised_anew(opened: Ope
 
 async def test_a_failed_request_has_its_backend_asked_at_once(opened: Opens) -> None:
     server = servers.vllm()
-    async with servers.running(server), opened(one(server.base_url, probe_s=60.0)) as lane:
+    async with servers.running(server), opened(one(server.base_url, probe_s=3600.0)) as lane:
         before = server.asked["/v1/models"]
         lane.pool.doubt("desk")
-        await until(lambda: server.asked["/v1/models"] > before, timeout_s=2.0)
+        await until(lambda: server.asked["/v1/models"] > before)
 
 
 async def test_a_cold_start_that_was_seen_is_what_the_next_is_expected_to_take(opened: Opens) -> None:
