@@ -18,7 +18,7 @@ from tests.databases import Databases, frozen
 from tests.fakes.counting_provider import counting_provider
 from tests.gateway.hostile.test_requests import FORMS as HOSTILE
 from tests.gateways import Gateway, until
-from tests.journeys.test_several_gateways import House
+from tests.journeys.test_several_gateways import Fleet
 from tests.redis_server import RedisServer
 
 KEY = "a key revoked at one gateway is refused at another"
@@ -57,7 +57,7 @@ def measure() -> dict[str, float]:
 
 
 @contextmanager
-def _house() -> Iterator[House]:
+def _house() -> Iterator[Fleet]:
     """Yield two gateways with a pool and a cloud, both a fake one that answers at once."""
     redis = RedisServer()
     with ExitStack() as stack:
@@ -67,7 +67,7 @@ def _house() -> Iterator[House]:
         dsn = stack.enter_context(databases.database("postgresql", migrated=False))
         stack.callback(redis.close)
         redis.start()
-        house = House(stack.enter_context(counting_provider()), redis, dsn, folder, [])
+        house = Fleet(stack.enter_context(counting_provider()), redis, dsn, folder, [])
         for name in ("one", "two"):
             house.gateways.append(stack.enter_context(house.another(name)))
         house.credit("rich", _RICH_NANO)
@@ -148,7 +148,7 @@ def _form_s(gateway: Gateway, form: bytes) -> float:
     return time.monotonic() - began_s
 
 
-def _hang_ups_s(house: House, gateway: Gateway) -> float:
+def _hang_ups_s(house: Fleet, gateway: Gateway) -> float:
     """Return how long the provider goes on with what nobody waits for."""
     house.provider.hold()
     try:
@@ -166,7 +166,7 @@ def _hang_ups_s(house: House, gateway: Gateway) -> float:
         house.provider.release()
 
 
-def _frozen(house: House, gateway: Gateway) -> dict[str, float]:
+def _frozen(house: Fleet, gateway: Gateway) -> dict[str, float]:
     """Return the longest of some requests of each kind while the database answers nothing."""
     key = new_key(gateway, "rich")
     # A key that was just made is looked up again once its change has been seen.
@@ -184,7 +184,7 @@ def _frozen(house: House, gateway: Gateway) -> dict[str, float]:
     return longest
 
 
-def _killed(house: House, doomed: Gateway, survivor: Gateway) -> dict[str, float]:
+def _killed(house: Fleet, doomed: Gateway, survivor: Gateway) -> dict[str, float]:
     """Kill the leader of the books while it answers requests that have all of a key's places and credits."""
     places = new_key(survivor, "ann", [{"measure": "concurrency", "amount": str(_PLACES)}])
     rich, lender = new_key(survivor, "rich"), new_key(survivor, "lender")
@@ -209,7 +209,7 @@ def _killed(house: House, doomed: Gateway, survivor: Gateway) -> dict[str, float
         return {name: look.result() for name, look in looks.items()}
 
 
-def _second_signal_s(house: House, gateway: Gateway) -> float:
+def _second_signal_s(house: Fleet, gateway: Gateway) -> float:
     house.provider.hold()
     try:
         with ThreadPoolExecutor() as threads:

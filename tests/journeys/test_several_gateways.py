@@ -51,7 +51,7 @@ SECRET = "one secret for every gateway of this database"
 
 
 @dataclass
-class Marketplace:
+class Fleet:
     """What all gateways share, and those that run."""
 
     provider: CountingProvider
@@ -103,7 +103,7 @@ class Marketplace:
 
 
 @pytest.fixture(scope="module")
-def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Marketplace]:
+def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("house")
     redis = RedisServer()
     with ExitStack() as stack:
@@ -111,7 +111,7 @@ def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Ite
         dsn = stack.enter_context(databases.database("postgresql", migrated=False))
         stack.callback(redis.close)
         redis.start()
-        house = Marketplace(provider, redis, dsn, folder, [])
+        house = Fleet(provider, redis, dsn, folder, [])
         # At the same moment, on a database without tables.
         with ThreadPoolExecutor() as starting:
             begun = [starting.submit(stack.enter_context, house.another(name)) for name in ("one", "two")]
@@ -122,14 +122,14 @@ def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield house
 
 
-def test_a_key_of_one_is_a_key_of_the_other(house: Marketplace) -> None:
+def test_a_key_of_one_is_a_key_of_the_other(house: Fleet) -> None:
     one, two = house.gateways
     key = new_key(one, "ann")
     assert ask(two, key, FREE).status == 200
     assert ask(one, two.api_key, FREE).status == 200
 
 
-def test_a_gateway_with_another_secret_does_not_start(house: Marketplace) -> None:
+def test_a_gateway_with_another_secret_does_not_start(house: Fleet) -> None:
     """Its keys would be known nowhere else, and theirs not here."""
     command = [sys.executable, "-m", "gateway", "up", "--port", "0", "--data-dir", str(house.folder / "stranger")]
     environment = os.environ | {"MILLRACE_DATABASE__DSN": house.dsn}
@@ -140,7 +140,7 @@ def test_a_gateway_with_another_secret_does_not_start(house: Marketplace) -> Non
     assert "identity.secret_file" in stranger.stderr
 
 
-def test_a_batch_runs_where_its_file_is(house: Marketplace) -> None:
+def test_a_batch_runs_where_its_file_is(house: Fleet) -> None:
     """Whichever gateway is asked to begin it and to say how far it is; its files stay where they are."""
     one, two = house.gateways
     key = new_key(one, "ann")
@@ -156,7 +156,7 @@ def test_a_batch_runs_where_its_file_is(house: Marketplace) -> None:
     assert answer["response"]["status_code"] == 200
 
 
-def test_a_crowd_at_both_is_served_what_one_limit_allows(house: Marketplace) -> None:
+def test_a_crowd_at_both_is_served_what_one_limit_allows(house: Fleet) -> None:
     limits = [
         {"measure": "requests", "amount": "40", "span": "minute"},
         {"measure": "tokens", "amount": "100000", "span": "day"},
@@ -167,7 +167,7 @@ def test_a_crowd_at_both_is_served_what_one_limit_allows(house: Marketplace) -> 
     assert all("40 requests a minute" in reply.message for reply in replies.refused)
 
 
-def test_places_are_those_of_both(house: Marketplace) -> None:
+def test_places_are_those_of_both(house: Fleet) -> None:
     key = new_key(house.gateways[0], "places", [{"measure": "concurrency", "amount": "9"}])
     replies = asyncio.run(crowd_while_held(house.provider, house.gateways, key, CROWD, 9))
     assert house.provider.at_once_most == 9
@@ -176,7 +176,7 @@ def test_places_are_those_of_both(house: Marketplace) -> None:
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_slow_books_refuse_nobody_and_no_limit_is_forgotten(house: Marketplace, is_shared: bool) -> None:
+def test_slow_books_refuse_nobody_and_no_limit_is_forgotten(house: Fleet, is_shared: bool) -> None:
     """A key's first request comes while nobody can say what it used before."""
     limit, used = 5, 2
     with ExitStack() as stack:
@@ -212,7 +212,7 @@ def _is_idle(dsn: str) -> bool:
 
 
 @pytest.mark.parametrize("span", ["minute", "day"])
-def test_a_limit_holds_while_redis_forgets_all_again_and_again(house: Marketplace, span: str) -> None:
+def test_a_limit_holds_while_redis_forgets_all_again_and_again(house: Fleet, span: str) -> None:
     """With requests under way each time, and others that ended a moment before."""
     limit, wave = 60, 16
     key = new_key(house.gateways[0], "ann", [{"measure": "requests", "amount": str(limit), "span": span}])
@@ -224,7 +224,7 @@ def test_a_limit_holds_while_redis_forgets_all_again_and_again(house: Marketplac
     assert sum(replies.served for replies in waves) == limit
 
 
-async def _crowd_over_a_loss(house: Marketplace, key: str, size: int) -> crowds.Replies:
+async def _crowd_over_a_loss(house: Fleet, key: str, size: int) -> crowds.Replies:
     """Redis is emptied once all of the crowd are under way, or some were refused."""
     replies = crowds.Replies()
     house.provider.hold()
@@ -245,7 +245,7 @@ def _ended(client: openai.OpenAI, batch_id: str) -> Batch | None:
     return batch if batch.completed_at else None
 
 
-def test_one_gateway_writes_the_books_and_commands_send_it_their_events(house: Marketplace) -> None:
+def test_one_gateway_writes_the_books_and_commands_send_it_their_events(house: Fleet) -> None:
     def leading() -> list[float]:
         return [_metric(gateway, "millrace_ledger_leader") for gateway in house.gateways]
 
@@ -265,7 +265,7 @@ def _metric(gateway: Gateway, name: str) -> float:
 
 
 @pytest.mark.parametrize("pays", ["budget", "credits"])
-def test_money_is_spent_once_and_to_the_last_request(house: Marketplace, pays: str) -> None:
+def test_money_is_spent_once_and_to_the_last_request(house: Fleet, pays: str) -> None:
     n = 12
     limit = {"measure": "spend", "amount": usd(n * DEAR_NANO), "span": "day"}
     if pays == "budget":
@@ -281,7 +281,7 @@ def test_money_is_spent_once_and_to_the_last_request(house: Marketplace, pays: s
     until(lambda: house.findings() == [] or None)
 
 
-def _take_the_rest(house: Marketplace, key: str, model: str, code: str, least: int, quiet_s: float) -> int:
+def _take_the_rest(house: Fleet, key: str, model: str, code: str, least: int, quiet_s: float) -> int:
     """How many more are served one after the other: at least so many, once the other gateway has given back what
     it does not use, which is when it gets to it; and then until nobody has been served for a while."""
     served, refused_s = 0, time.monotonic()
@@ -296,7 +296,7 @@ def _take_the_rest(house: Marketplace, key: str, model: str, code: str, least: i
     return served
 
 
-def test_a_gateway_that_is_killed_takes_nothing_along(house: Marketplace) -> None:
+def test_a_gateway_that_is_killed_takes_nothing_along(house: Fleet) -> None:
     """Places, requests and money: what it served counts, and so do requests that had entered, as nobody can say
     whether they were answered; their places and their money are free when the leases have ended."""
     places, budget = 12, 40
@@ -324,7 +324,7 @@ def test_a_gateway_that_is_killed_takes_nothing_along(house: Marketplace) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_credits_that_a_killed_gateway_had_put_aside_come_back(house: Marketplace) -> None:
+def test_credits_that_a_killed_gateway_had_put_aside_come_back(house: Fleet) -> None:
     """After three minutes, all of them, less what its ended requests came to."""
     n, served, under_way = 20, 5, 4
     survivor = house.gateways[0]
@@ -361,7 +361,7 @@ def _booked(gateway: Gateway, key: str) -> int:
 
 
 async def _kill_under_way(
-    house: Marketplace, doomed: Gateway, key: str, places: int
+    house: Fleet, doomed: Gateway, key: str, places: int
 ) -> tuple[crowds.Replies, float]:
     """What its callers were told, and when it was killed."""
     asking = asyncio.create_task(crowd([doomed], key, places, PAID))
@@ -385,7 +385,7 @@ def _until_all_are_served(gateway: Gateway, key: str, count: int) -> int:
     return served
 
 
-def test_without_redis_own_machines_serve_and_nothing_is_spent(house: Marketplace) -> None:
+def test_without_redis_own_machines_serve_and_nothing_is_spent(house: Fleet) -> None:
     n = 10
     limits = [
         {"measure": "requests", "amount": "100000", "span": "minute"},
@@ -403,7 +403,7 @@ def test_without_redis_own_machines_serve_and_nothing_is_spent(house: Marketplac
 
 
 @contextmanager
-def _always_asking(house: Marketplace, key: str) -> Iterator[Counter[int]]:
+def _always_asking(house: Fleet, key: str) -> Iterator[Counter[int]]:
     """A crowd at both gateways that wants no money, from the begin of the block to its end; what it was told."""
     statuses: Counter[int] = Counter()
     ended = threading.Event()
@@ -423,7 +423,7 @@ def _always_asking(house: Marketplace, key: str) -> Iterator[Counter[int]]:
         asking.join()
 
 
-def _lose_redis(house: Marketplace, key: str, n: int) -> None:
+def _lose_redis(house: Fleet, key: str, n: int) -> None:
     """Kill it and start it again, empty; n paid requests are served in all."""
     served = sum(ask(gateway, key, PAID).status == 200 for gateway in house.gateways for _ in range(2))
     assert served == 4
