@@ -84,7 +84,7 @@ EXPENSE_STRIPE_FEE = "expense:stripe_fee"
 EXPENSE_DISPUTE_FEE = "expense:dispute_fee"
 EXPENSE_BAD_DEBT = "expense:bad_debt"
 SUSPENSE = "suspense"
-"""Holds money about which Stripe and the books disagree, until an admin has found the cause."""
+"""Holds money about which Stripe and the ledger disagree, until an admin has found the cause."""
 
 
 @lru_cache(maxsize=1024)

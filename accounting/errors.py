@@ -7,7 +7,7 @@ LedgerError
 ├── TokenizerMismatch        a tokenizer file does not have the pinned SHA-256
 ├── TextNotCounted           the tokenizer fails on this text: count its characters instead
 ├── PostingInvalid           the event contradicts itself, or no database can store it
-├── PostingDenied            the books refused the event, and nothing of it was booked
+├── PostingDenied            the ledger refused the event, and nothing of it was booked
 │   ├── InsufficientCredit   the account has less than the event needs, open holds included
 │   ├── HoldNotFound         there is no such hold, or it is not the one that the caller expects
 │   ├── HoldExpired          the reaper released the hold before the capture came
@@ -15,10 +15,10 @@ LedgerError
 │   ├── IdempotencyConflict  another request used the key before
 │   ├── UsageBooked          requests of the event already have a usage row
 │   └── PostingRefused       the database has another objection, which the message repeats
-└── BooksUnavailable         the event was not answered; the same key may be sent again
+└── LedgerUnavailable         the event was not answered; the same key may be sent again
     ├── LedgerBusy           the queue of waiting events is full
     ├── PosterStopped        the writer has stopped, or is stopping and takes no new events
-    ├── BooksBroken          a rule of the books is broken; spending stops until it is repaired
+    ├── LedgerBroken          a rule of the ledger is broken; spending stops until it is repaired
     └── DatabaseFailing      the database refused or vanished, and bounded retries did not help
 """
 
@@ -61,7 +61,7 @@ class PostingInvalid(LedgerError):
 
 
 class PostingDenied(LedgerError):
-    """Raised when the books refuse an event. Nothing of the event was booked."""
+    """Raised when the ledger refuses an event. Nothing of the event was booked."""
 
 
 class InsufficientCredit(PostingDenied):
@@ -109,30 +109,30 @@ class PostingRefused(PostingDenied):
     """Raised when the database has another objection, which the message repeats."""
 
 
-class BooksUnavailable(LedgerError):
+class LedgerUnavailable(LedgerError):
     """Raised when the event was not answered. The caller may send the same key again."""
 
 
-class LedgerBusy(BooksUnavailable):
+class LedgerBusy(LedgerUnavailable):
     """Raised when the queue of waiting events is full."""
 
 
-class PosterStopped(BooksUnavailable):
+class PosterStopped(LedgerUnavailable):
     """Raised when the writer has stopped, or is stopping and takes no new events."""
 
 
-class BooksBroken(BooksUnavailable):
-    """Raised while a rule of the books is broken: spending stops until it is repaired.
+class LedgerBroken(LedgerUnavailable):
+    """Raised while a rule of the ledger is broken: spending stops until it is repaired.
 
     `rule` is its short name.
     """
 
     def __init__(self, rule: str, meaning: str) -> None:
-        super().__init__(f"the books break the rule {rule} ({meaning}): spending stops until it is repaired")
+        super().__init__(f"the ledger breaks the rule {rule} ({meaning}): spending stops until it is repaired")
         self.rule = rule
 
 
-class DatabaseFailing(BooksUnavailable):
+class DatabaseFailing(LedgerUnavailable):
     """Raised when the database refused or vanished and bounded retries did not help.
 
     The event may have been booked all the same. Sending the same key again returns the answer.

@@ -103,7 +103,7 @@ def our_purchases(engine: Engine) -> Iterator[Purchase]:
 
 
 def check(engine: Engine) -> None:
-    """Fail unless every rule of the books holds, overdrafts and sums included."""
+    """Fail unless every rule of the ledger holds, overdrafts and sums included."""
     if _is_shared(engine):
         # Autovacuum does this within a minute: queries on tables that were just empty have no good plans.
         with engine.begin() as connection:

@@ -1,6 +1,6 @@
 """Measure what paying adds to a request's first byte and end: at a free provider and at one with a price.
 
-With a lease, credits are reserved in memory. A single request without one waits for a write to the books.
+With a lease, credits are reserved in memory. A single request without one waits for a write to the ledger.
 """
 
 import argparse
@@ -121,7 +121,7 @@ async def _measure(name: str, database: DatabaseSettings, requests: int) -> None
     async with _services(database) as services:
         users = [f"user-{number}" for number in range(requests)]
         for person in ("ann", *users):
-            await services.books.credit(f"credit-{person}", person, _CREDIT_NANO, "bench")
+            await services.ledger.credit(f"credit-{person}", person, _CREDIT_NANO, "bench")
         for warm_up in ("free", "paid"):
             await _ask(services, "ann", warm_up)
         # Alternate, so that all three kinds run on the same state of the machine.
@@ -170,7 +170,7 @@ async def _ask(services: Services, user_id: str, model: str) -> _Reader:
 
 async def _booked(services: Services) -> None:
     """Wait until nothing is being booked."""
-    while services.bookkeeper.waiting or services.books.waiting:  # noqa: ASYNC110  the booking threads signal nothing
+    while services.bookkeeper.waiting or services.ledger.waiting:  # noqa: ASYNC110  the booking threads signal nothing
         await asyncio.sleep(0.005)
 
 

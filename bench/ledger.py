@@ -1,4 +1,4 @@
-"""Measure events per second and CPU per event of the books, on SQLite and PostgreSQL, by group size.
+"""Measure events per second and CPU per event of the ledger, on SQLite and PostgreSQL, by group size.
 
 It also measures many clients that pay from one account; on PostgreSQL, plain row locking is in the same run.
 """

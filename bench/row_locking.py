@@ -37,7 +37,7 @@ _TRANSFERS = _TRANSFER + ", (%s, %s, %s, %s)"
 
 
 class RowLocking:
-    """A separate set of tables beside the books, and a connection for each client."""
+    """A separate set of tables beside the ledger, and a connection for each client."""
 
     def __init__(self, engine: Engine, charge_nano: int, fee_nano: int) -> None:
         self._charge_nano, self._fee_nano = charge_nano, fee_nano

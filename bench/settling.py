@@ -13,7 +13,7 @@ from accounting.money import Price
 from accounting.rules.held import Payer
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.finished_request import Ending
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.billing.request_log import RequestLog
 from gateway.billing.spool import Spool
 from gateway.dialects.openai import read_request
@@ -51,12 +51,12 @@ def measure(name: str, engine: Engine) -> None:
 async def _measure(name: str, engine: Engine) -> None:
     read, write = read_sessions(engine), write_sessions(engine)
     with tempfile.TemporaryDirectory() as folder:
-        books, log = Books(read, write), RequestLog(read, write)
-        keeper = Bookkeeper(books, log, _METRICS, Spool(Path(folder) / "spool"))
-        books.start()
+        ledger, log = LedgerService(read, write), RequestLog(read, write)
+        keeper = Bookkeeper(ledger, log, _METRICS, Spool(Path(folder) / "spool"))
+        ledger.start()
         log.start()
         keeper.start()
-        await books.credit("bench", "ann", 10**12, "bench")
+        await ledger.credit("bench", "ann", 10**12, "bench")
         settling = [_settle_free(keeper, context) for context in _trips(_POOL, REQUESTS)]
         began_s, cpu_s = time.perf_counter(), time.process_time()
         for first in range(0, REQUESTS, _AT_ONCE):
@@ -70,13 +70,13 @@ async def _measure(name: str, engine: Engine) -> None:
         began_s, cpu_s = time.perf_counter(), time.process_time()
         for first in range(0, PAID, _AT_ONCE):
             await asyncio.gather(
-                *(_settle_paid(books, keeper, context) for context in trips[first : first + _AT_ONCE])
+                *(_settle_paid(ledger, keeper, context) for context in trips[first : first + _AT_ONCE])
             )
         await _drained(keeper)
         _print(name, f"hold, settle and observe, {_AT_ONCE} at once", PAID, began_s, cpu_s)
         await keeper.stop()
         log.stop()
-        await books.stop()
+        await ledger.stop()
 
 
 def _trips(offer: Offer, count: int) -> list[RequestContext]:
@@ -95,8 +95,8 @@ async def _settle_free(keeper: Bookkeeper, context: RequestContext) -> None:
     settle_request(keeper, context, _METER, _DONE)
 
 
-async def _settle_paid(books: Books, keeper: Bookkeeper, context: RequestContext) -> None:
-    context.hold = await books.hold(context.call.id, Payer("ann"), 100_000)
+async def _settle_paid(ledger: LedgerService, keeper: Bookkeeper, context: RequestContext) -> None:
+    context.hold = await ledger.hold(context.call.id, Payer("ann"), 100_000)
     observe_answer(_METRICS, context, _METER)
     settle_request(keeper, context, _METER, _DONE)
 

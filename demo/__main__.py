@@ -86,7 +86,9 @@ def _ask(facts: dict[str, Any], folder: Path, question: str) -> dict[str, Any]:
     for stage in stages:
         print(f"{stage['node']} computed layers {stage['layers'][0]}-{stage['layers'][1]}")
     print(f"route: {raw.headers['x-millrace-reason']}")
-    print(f"books: {usage.prompt_tokens} + {usage.completion_tokens} tokens, ledger event {record['event_seq']}\n")
+    print(
+        f"ledger: {usage.prompt_tokens} + {usage.completion_tokens} tokens, ledger event {record['event_seq']}\n"
+    )
     return {
         "answer": answer,
         "lane": raw.headers["x-millrace-lane"],

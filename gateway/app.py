@@ -24,7 +24,7 @@ from gateway.api.edge import Edge
 from gateway.api.plain import PlainRoutes, plain_routes
 from gateway.batches.batches import Batches
 from gateway.billing.bookkeeper import Bookkeeper
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.billing.metering.factory import open_recounter, use_cluster, write_prices
 from gateway.billing.metering.rates import Rates
 from gateway.billing.model_terms import ModelTerms
@@ -95,12 +95,12 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         storage = await _watch_storage(folder, database, stack)
         secret = open_secret(settings.identity, folder.path, write)
         proofs = _block_maker(read, write, folder)
-        books = Books(read, write, open_shared(settings, write), proofs)
-        _start(books, settings)
+        ledger = LedgerService(read, write, open_shared(settings, write), proofs)
+        _start(ledger, settings)
         if database:
-            books.unkept_why = lambda: storage.trouble
-        books.inspect()
-        stack.push_async_callback(books.stop)
+            ledger.unkept_why = lambda: storage.trouble
+        ledger.inspect()
+        stack.push_async_callback(ledger.stop)
         request_log = RequestLog(read, write, settings.request_log)
         request_log.start()
         stack.callback(request_log.stop)
@@ -108,8 +108,8 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         response_store.start()
         stack.callback(response_store.stop)
         metrics, lane_health = Metrics.create(), LaneHealth()
-        metrics.ledger_broken_rules.read = books.inspection.by_rule
-        metrics.ledger_inspected_seconds.read = books.inspection.age_s
+        metrics.ledger_broken_rules.read = ledger.inspection.by_rule
+        metrics.ledger_inspected_seconds.read = ledger.inspection.age_s
         batches = Batches(read, write, folder.path / "files", settings.batches)
         batches.open()
         admission, turns = Admission(settings.server.requests_max), _turns(metrics, settings.routing)
@@ -118,7 +118,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         stack.push_async_callback(history.stop)
         witnesses = [*_witnesses(settings, stack), batches.receipts.note, history.witness]
         recounter = open_recounter(settings.metering, metrics)
-        bookkeeper = Bookkeeper(books, request_log, metrics, Spool(folder.spool), witnesses, recounter)
+        bookkeeper = Bookkeeper(ledger, request_log, metrics, Spool(folder.spool), witnesses, recounter)
         bookkeeper.start()
         stack.push_async_callback(bookkeeper.stop)
         controller = _controller(settings.cluster, folder)
@@ -127,7 +127,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         pool = await _open_pool(settings, folder, lane_health, stack)
         lanes = _open_lanes(settings, folder, controller, pool, stack)
         if settings.market.is_wanted:
-            lanes["market"] = await _open_market(settings, folder, books, bookkeeper, stack, write, pool.aliases)
+            lanes["market"] = await _open_market(settings, folder, ledger, bookkeeper, stack, write, pool.aliases)
         model_terms = ModelTerms(read, write, lanes)
         await model_terms.start()
         stack.push_async_callback(model_terms.stop)
@@ -136,7 +136,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         stack.push_async_callback(afterwork.stop)
         router = Router(lanes, lane_health, settings.routing, settings.policy, report=metrics.foretold)
         model = settings.cache.semantic_model
-        till = _open_till(settings, books, metrics, stack, read, write)
+        till = _open_till(settings, ledger, metrics, stack, read, write)
         embed = Embedder(router, lanes, turns, model) if model else None
         keys = Keys(secret, read, write)
         watch = KeyWatch(keys)
@@ -157,7 +157,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             history=history,
             keys=keys,
             directory=Directory.of(keys, settings.identity, settings.policy.lanes, read, write),
-            books=books,
+            ledger=ledger,
             storage=storage,
             request_log=request_log,
             responses=response_store,
@@ -180,7 +180,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             controller=controller,
             admin_token=secrets.token_urlsafe(32),
             till=till,
-            marketplace=await _open_marketplace(settings, folder, books, stack, engine),
+            marketplace=await _open_marketplace(settings, folder, ledger, stack, engine),
             coordination=coordination,
         )
         metrics.limit_refusals.read = services.limits.refused
@@ -207,7 +207,7 @@ async def _watch_storage(folder: DataFolder, database: Path | None, stack: Async
 
 def _open_till(
     settings: Settings,
-    books: Books,
+    ledger: LedgerService,
     metrics: Metrics,
     stack: AsyncExitStack,
     read: Callable[[], Session],
@@ -218,9 +218,9 @@ def _open_till(
         return None
     from gateway.billing.payments.factory import open_till, watch
 
-    till = open_till(settings, books.writer, read, write, books.inspection.check)
+    till = open_till(settings, ledger.writer, read, write, ledger.inspection.check)
     watch(till, metrics)
-    books.frozen_why = till.frozen.why
+    ledger.frozen_why = till.frozen.why
     till.keeper.start()
     stack.push_async_callback(asyncio.to_thread, till.stop)
     return till
@@ -242,14 +242,14 @@ async def _open_coordination(
 
 
 async def _open_marketplace(
-    settings: Settings, folder: DataFolder, books: Books, stack: AsyncExitStack, engine: Engine
+    settings: Settings, folder: DataFolder, ledger: LedgerService, stack: AsyncExitStack, engine: Engine
 ) -> "Marketplace | None":
     """The marketplace, if it is enabled; otherwise none of its modules is imported."""
     if not settings.marketplace.enabled:
         return None
     from gateway.own_marketplace import open_marketplace, watched
 
-    marketplace = open_marketplace(settings.marketplace, folder, books, engine)
+    marketplace = open_marketplace(settings.marketplace, folder, ledger, engine)
     await stack.enter_async_context(watched(marketplace, settings.marketplace))
     return marketplace
 
@@ -261,11 +261,11 @@ def _block_maker(read: Callable[[], Session], write: Callable[[], Session], fold
         raise SettingsInvalid(f"data_dir: {error}") from None
 
 
-def _start(books: Books, settings: Settings) -> None:
+def _start(ledger: LedgerService, settings: Settings) -> None:
     try:
-        books.start()
+        ledger.start()
     except OSError as error:
-        where = f"books.host, books.port: nobody can listen at {settings.books.host}:{settings.books.port}"
+        where = f"ledger.host, ledger.port: nobody can listen at {settings.ledger.host}:{settings.ledger.port}"
         raise SettingsInvalid(f"{where}: {error.strerror or error}") from None
 
 
@@ -335,7 +335,7 @@ def _open_lanes(
 async def _open_market(
     settings: Settings,
     folder: DataFolder,
-    books: Books,
+    ledger: LedgerService,
     bookkeeper: Bookkeeper,
     stack: AsyncExitStack,
     write: Callable[[], Session],
@@ -346,7 +346,7 @@ async def _open_market(
 
     tokenizers = bookkeeper.recounter.tokenizers
     return await open_market(
-        settings.market, folder.market, books, tokenizers, lambda: bookkeeper.is_behind, stack, write, aliases
+        settings.market, folder.market, ledger, tokenizers, lambda: bookkeeper.is_behind, stack, write, aliases
     )
 
 

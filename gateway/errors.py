@@ -5,7 +5,7 @@ import math
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from accounting import errors as books
+from accounting import errors as ledger
 from accounting.payments import errors as payments
 from cluster import errors as cluster
 from runtime.errors import (
@@ -159,34 +159,34 @@ _TABLE: dict[type[Exception], Row] = {
     StorageUnavailable: Row(503, "server_error", "storage_unavailable", message=_NOT_STORED),
     LaneLimited: Row(429, "rate_limit_error", "upstream_rate_limited"),
     LaneBusy: Row(503, "overloaded_error", "upstream_busy"),
-    books.InsufficientCredit: Row(402, "insufficient_credit", "insufficient_credit", message=_NO_CREDIT),
+    ledger.InsufficientCredit: Row(402, "insufficient_credit", "insufficient_credit", message=_NO_CREDIT),
     payments.PayerFrozen: Row(403, "permission_error", "payments_frozen", message=_FROZEN),
-    books.BooksBroken: Row(503, "server_error", "ledger_broken", message=_BROKEN),
-    books.LedgerBusy: Row(503, "overloaded_error", "ledger_busy", message=_LEDGER_BUSY),
-    books.IdempotencyConflict: Row(409, "invalid_request_error", "idempotency_key_reused", message=_KEY_REUSED),
-    books.PostingInvalid: Row(400, "invalid_request_error"),
-    books.DatabaseFailing: Row(503, "server_error", "database_unavailable", message=_DATABASE_AWAY),
-    books.BooksUnavailable: Row(503, "server_error", "ledger_unavailable", message=_LEDGER_AWAY),
+    ledger.LedgerBroken: Row(503, "server_error", "ledger_broken", message=_BROKEN),
+    ledger.LedgerBusy: Row(503, "overloaded_error", "ledger_busy", message=_LEDGER_BUSY),
+    ledger.IdempotencyConflict: Row(409, "invalid_request_error", "idempotency_key_reused", message=_KEY_REUSED),
+    ledger.PostingInvalid: Row(400, "invalid_request_error"),
+    ledger.DatabaseFailing: Row(503, "server_error", "database_unavailable", message=_DATABASE_AWAY),
+    ledger.LedgerUnavailable: Row(503, "server_error", "ledger_unavailable", message=_LEDGER_AWAY),
     # Of all values that determine a hold's size, only the caller's limit can be too large.
-    books.AmountInvalid: Row(400, "invalid_request_error", "invalid_value", "max_tokens"),
-    books.AccountUnknown: Row(403, "permission_error", "account_unknown", message=_NO_ACCOUNT),
-    books.PriceUnknown: Row(503, "server_error", "price_unknown"),
-    books.TokenizerMismatch: Row(503, "server_error", "tokenizer_unusable", message=_NOT_COUNTED),
-    books.TextNotCounted: Row(503, "server_error", "tokenizer_unusable", message=_NOT_COUNTED),
-    books.HoldNotFound: Row(404, "invalid_request_error", "hold_not_found"),
-    books.HoldExpired: Row(409, "invalid_request_error", "hold_expired"),
-    books.AlreadyResolved: Row(409, "invalid_request_error", "hold_resolved"),
-    books.UsageBooked: Row(409, "invalid_request_error", "usage_booked"),
+    ledger.AmountInvalid: Row(400, "invalid_request_error", "invalid_value", "max_tokens"),
+    ledger.AccountUnknown: Row(403, "permission_error", "account_unknown", message=_NO_ACCOUNT),
+    ledger.PriceUnknown: Row(503, "server_error", "price_unknown"),
+    ledger.TokenizerMismatch: Row(503, "server_error", "tokenizer_unusable", message=_NOT_COUNTED),
+    ledger.TextNotCounted: Row(503, "server_error", "tokenizer_unusable", message=_NOT_COUNTED),
+    ledger.HoldNotFound: Row(404, "invalid_request_error", "hold_not_found"),
+    ledger.HoldExpired: Row(409, "invalid_request_error", "hold_expired"),
+    ledger.AlreadyResolved: Row(409, "invalid_request_error", "hold_resolved"),
+    ledger.UsageBooked: Row(409, "invalid_request_error", "usage_booked"),
     # Among them PostingRefused, which has the database's words.
-    books.PostingDenied: Row(
-        409, "invalid_request_error", "posting_refused", message="The books refuse this; nothing was booked."
+    ledger.PostingDenied: Row(
+        409, "invalid_request_error", "posting_refused", message="The ledger refuses this; nothing was booked."
     ),
     payments.PaymentInvalid: Row(400, "invalid_request_error", "invalid_value"),
     payments.PaymentNotFound: Row(404, "invalid_request_error", "not_found"),
     payments.WebhookRefused: Row(400, "invalid_request_error", "webhook_refused"),
     payments.StripeRefused: Row(400, "invalid_request_error", "stripe_refused"),
     payments.StripeUnavailable: Row(503, "server_error", "stripe_unavailable"),
-    # Among them WrongMode and PaymentMismatch: what Stripe has is not what the books are about.
+    # Among them WrongMode and PaymentMismatch: what Stripe has is not what the ledger is about.
     payments.PaymentError: Row(409, "invalid_request_error", "payment_conflict"),
     **dict.fromkeys(
         DATABASE_AWAY,

@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from accounting.metering.tokenizers import Tokenizers
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.billing.metering.factory import write_versions
 from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Lane
@@ -22,7 +22,7 @@ from market.settings.buyer import MarketSettings
 async def open_market(
     settings: MarketSettings,
     folder: Path,
-    books: Books,
+    ledger: LedgerService,
     tokenizers: Tokenizers,
     is_behind: Callable[[], bool],
     stack: AsyncExitStack,
@@ -41,10 +41,10 @@ async def open_market(
     stack.push_async_callback(market.stop)
     await market.start()
     tokenizers.look_also(market.tokenizer_of)
-    audits = AuditCostReporter(market.ask_buyer, books.book)
+    audits = AuditCostReporter(market.ask_buyer, ledger.book)
     audits.start()
     stack.push_async_callback(audits.stop)
-    owed = OwedReconciler(market.ask_buyer, books.book, books.look, is_behind)
+    owed = OwedReconciler(market.ask_buyer, ledger.book, ledger.look, is_behind)
     owed.start()
     stack.push_async_callback(owed.stop)
     return market

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from accounting.payments.ledger import Ledger
 from accounting.proofs.signing_key import SigningKeyUnusable
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.identity.caller import HOME
 from gateway.identity.users import Users
 from market.errors import IdentityInvalid
@@ -33,7 +33,7 @@ from runtime.settings import SettingsInvalid
 
 
 def open_marketplace(
-    settings: MarketplaceSettings, folder: DataFolder, books: Books, engine: Engine
+    settings: MarketplaceSettings, folder: DataFolder, ledger: LedgerService, engine: Engine
 ) -> Marketplace:
     """Return the marketplace over the gateway's own ledger and database.
 
@@ -49,21 +49,21 @@ def open_marketplace(
     keeping = KeeperPolicy(always=always, allows_loopback=settings.allows_loopback)
     keeper = RecordKeeper(engine, lambda: time.time_ns() // MS_NS, keeping)
     keeper.add([record.raw for record in statements], OWN)
-    ledger = Ledger(books.writer, read_sessions(engine))
+    booking = Ledger(ledger.writer, read_sessions(engine))
     office = Office(
         speaker=identity,
-        ledger=ledger,
+        ledger=booking,
         write=write_sessions(engine),
         terms=terms_of(settings),
         clock_ns=time.time_ns,
-        epoch=lambda: books.epoch,
+        epoch=lambda: ledger.epoch,
         told=keeper.statements_of,
         organization_of=_organizations(engine),
     )
     outbound = Outbound(settings.allows_loopback)
     links = Links(keeper, outbound, Counters.of(folder.path / "market" / "tokenizers", outbound))
     always.sellers = SellerRegistry(office).identities
-    return Marketplace.of(office, lambda user_id: books.frozen_why(user_id) is not None, links)
+    return Marketplace.of(office, lambda user_id: ledger.frozen_why(user_id) is not None, links)
 
 
 def _organizations(engine: Engine) -> Callable[[str], str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cluster.controller import Controller
 from gateway.batches.batches import Batches
 from gateway.billing.bookkeeper import Bookkeeper
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.billing.model_terms import ModelTerms
 from gateway.billing.request_log import RequestLog
 from gateway.cache.answers import AnswerCache
@@ -43,7 +43,7 @@ class Services:
     history: History
     keys: Keys
     directory: Directory
-    books: Books
+    ledger: LedgerService
     storage: Storage
     request_log: RequestLog
     responses: ResponseStore

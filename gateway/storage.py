@@ -35,7 +35,7 @@ _REPLACED = "was removed or replaced; stop the gateway, restore a backup and sta
 class Storage:
     """Looks at the data folder now and then. One event loop owns it; looks run in threads.
 
-    `database` is the SQLite file in it, if the books are there: SQLite goes on writing to a deleted file.
+    `database` is the SQLite file in it, if the ledger is there: SQLite goes on writing to a deleted file.
     """
 
     def __init__(self, folder: Path, database: Path | None) -> None:

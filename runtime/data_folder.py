@@ -66,7 +66,7 @@ class DataFolder:
 
     @property
     def database(self) -> Path:
-        """The books, where no PostgreSQL is given."""
+        """The database, if no PostgreSQL is given."""
         return self.path / "millrace.db"
 
     @property

@@ -59,7 +59,7 @@ def parse_dsn(dsn: str) -> URL:
     if url.drivername != "sqlite":
         raise DatabaseUnsupported(f"{url.drivername} is not supported: use sqlite:///... or postgresql://...")
     if url.database in (None, "", ":memory:"):
-        raise DatabaseUnsupported("books in memory would be gone with the process: name a file")
+        raise DatabaseUnsupported("a database in memory would be lost with the process: name a file")
     return url
 
 

@@ -6,13 +6,13 @@ Modules:
     bulk_insert  Insert many rows into one table with few statements
     conduct      Define the rules about events
     denials      Explain to an event's originator why the database refused it
-    health       Check every rule that the books must keep, and report each breach by the rule's name
+    health       Check every rule that the ledger must keep, and report each breach by the rule's name
     journal      Write a batch of events in one transaction: the accepted events, and a reason for each refused one
     poster       Run the one writer: it takes events from many threads, books them in groups, and answers after the
                  commit
-    postings     Define what the books are asked to write: one business event with its transfers, as plain
+    postings     Define what the ledger is asked to write: one business event with its transfers, as plain
                  immutable data
-    scope        Define what a check of the books looks at, and what a gateway knows about them from elsewhere
+    scope        Define what a check of the ledger looks at, and what a gateway knows about them from elsewhere
     sums         Define the rules about the accounts' totals
     witnessed    Define the rules about what a gateway that makes blocks has seen
     writer       Take events and answer when they are on disk: our own poster, or the client of another gateway's

@@ -1,6 +1,6 @@
 """Explain to an event's originator why the database refused it.
 
-The database names only the constraint that failed. This module reads the books inside the refusing transaction. It
+The database names only the constraint that failed. This module reads the ledger inside the refusing transaction. It
 returns the stored answer of an earlier request, or the error that names the reason.
 """
 
@@ -58,7 +58,7 @@ def explain(connection: Connection, posting: Posting, refusal: DBAPIError) -> An
 
 
 def foreseen(connection: Connection, posting: Posting) -> Answer | None:
-    """Return the answer to an event that the books already have or will refuse; None if they may take it."""
+    """Return the answer to an event that the ledger already has or will refuse; None if it may take it."""
     return (
         _earlier_answer(connection, posting)
         or _ended_before(connection, posting)
@@ -69,7 +69,7 @@ def foreseen(connection: Connection, posting: Posting) -> Answer | None:
 
 
 def suspects(connection: Connection, postings: Sequence[Posting]) -> list[bool]:
-    """Guess for each event of a group, in order, whether the books will refuse it.
+    """Guess for each event of a group, in order, whether the ledger will refuse it.
 
     A few queries check the whole group for known keys, requests and resolutions, missing holds, late captures
     without a reaper's release, and lack of credit after the earlier events. They check no other reason: the
@@ -81,7 +81,7 @@ def suspects(connection: Connection, postings: Sequence[Posting]) -> list[bool]:
 
 @dataclass(slots=True)
 class _Forecast:
-    """What the books have about a group's events, updated with each event that will be taken."""
+    """What the ledger has about a group's events, updated with each event that will be taken."""
 
     known: set[str]
     ended: set[str]
@@ -90,7 +90,7 @@ class _Forecast:
     left: dict[str, int]
 
     def takes(self, posting: Posting) -> bool:
-        """Return whether the books will take this event. If so, count it for the events that follow."""
+        """Return whether the ledger will take this event. If so, count it for the events that follow."""
         needs = _needs(posting.legs, self.held)
         is_taken = (
             posting.idem_key not in self.known

@@ -58,7 +58,7 @@ _LAST_NUMBERS = select(
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """The state of the books inside the running transaction: the last numbers assigned, and the accounts used so
+    """The state of the ledger inside the running transaction: the last numbers assigned, and the accounts used so
     far.
 
     A page is never changed, only followed by the next one. So after a savepoint is rolled back, the writer goes on
@@ -86,7 +86,7 @@ class Journal:
         open_session: returns sessions that may write.
         clock_ns: wall-clock time in nanoseconds since 1970, kept with each event.
         failpoint: called at each named place; does nothing outside of tests.
-        fence: stops all but one of the processes that share the books from writing.
+        fence: stops all but one of the processes that share the ledger from writing.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Journal:
         self._account_ids: dict[str, int] = {}
 
     def book(self, postings: Sequence[Posting]) -> list[Answer]:
-        """Commit the events of a batch that the books accept, and return the answer to each event, in order.
+        """Commit the events of a batch that the ledger accepts, and return the answer to each event, in order.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database failed as a whole, and the state of every event is unknown.

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.orm import Session
 
-from accounting.errors import BooksUnavailable, DatabaseFailing, LedgerBusy, LedgerError, PosterStopped
+from accounting.errors import DatabaseFailing, LedgerBusy, LedgerError, LedgerUnavailable, PosterStopped
 from accounting.ledger.journal import Failpoint, Journal, OnFailpoint
 from accounting.ledger.postings import Posted, Posting
 
@@ -36,7 +36,7 @@ class Booking(Protocol):
     """Where groups of events are booked: a `Journal`, or a client that sends them to one."""
 
     def book(self, postings: Sequence[Posting]) -> Sequence[Posted | LedgerError]:
-        """Return the answer to each event, in order. Raises BooksUnavailable, and what `Journal.book` raises."""
+        """Return the answer to each event, in order. Raises LedgerUnavailable, and what `Journal.book` raises."""
         ...
 
 
@@ -45,7 +45,7 @@ def _no_failpoint(_: Failpoint) -> None:
 
 
 class Poster:
-    """Own the thread that writes the books. Make one per process; several processes take turns at the database.
+    """Own the thread that writes the ledger. Make one per process; several processes take turns at the database.
 
     Args:
         open_session: returns sessions that may write; called on the poster's thread only.
@@ -96,7 +96,7 @@ class Poster:
 
         An event without a waiting caller need not be urgent: it then shares a group with events that come soon
         after. A submitted event cannot be withdrawn: cancelling the future, or a task that awaits it, does not
-        change what is booked. The future raises the `PostingDenied` that names the reason if the books refuse, and
+        change what is booked. The future raises the `PostingDenied` that names the reason if the ledger refuses, and
         `DatabaseFailing` if the database fails.
 
         Raises:
@@ -107,7 +107,7 @@ class Poster:
         future.set_running_or_notify_cancel()
         with self._changed:
             if not self._open:
-                raise PosterStopped("the books are closed")
+                raise PosterStopped("the ledger is closed")
             if len(self._waiting) >= self._queue_max:
                 raise LedgerBusy(f"{self._queue_max} events wait to be booked")
             self._waiting.append(_Waiting(posting, future, urgent))
@@ -141,7 +141,7 @@ class Poster:
             left = list(self._waiting)
             self._waiting.clear()
         for waiting in left:
-            waiting.future.set_exception(PosterStopped("the books closed before this event was booked"))
+            waiting.future.set_exception(PosterStopped("the ledger closed before this event was booked"))
         return False
 
     def _run(self) -> None:
@@ -171,12 +171,12 @@ class Poster:
         answers: Sequence[Posted | LedgerError]
         try:
             answers = self._book([waiting.posting for waiting in group])
-        except BooksUnavailable as error:
+        except LedgerUnavailable as error:
             _log.warning("a group of %d events is not booked: %s", len(group), error)
             answers = [error] * len(group)
         except Exception as error:  # noqa: BLE001  the thread's edge: it outlives whatever happens to a group
             _log.exception("a group of %d events could not be booked", len(group))
-            answers = [DatabaseFailing(f"the books could not be written: {type(error).__name__}")] * len(group)
+            answers = [DatabaseFailing(f"the ledger could not be written: {type(error).__name__}")] * len(group)
         for waiting, answer in zip(group, answers, strict=True):
             if isinstance(answer, Posted):
                 waiting.future.set_result(answer)

@@ -1,4 +1,4 @@
-"""Define what the books are asked to write: one business event with its transfers, as plain immutable data."""
+"""Define what the ledger is asked to write: one business event with its transfers, as plain immutable data."""
 
 import hashlib
 import json
@@ -185,7 +185,7 @@ class Posting:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """The books' answer: the event's number and its transfers' numbers, in the order of the legs.
+    """The ledger's answer: the event's number and its transfers' numbers, in the order of the legs.
 
     `replayed` tells that the event was already booked, under the same key and from the same request.
     """
@@ -283,5 +283,5 @@ def _without_zeros(usage: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 
 def meta_text(meta: Mapping[str, str]) -> str:
-    """Return meta as one JSON text for the books: sorted, without spaces."""
+    """Return meta as one JSON text for the ledger: sorted, without spaces."""
     return json.dumps(dict(meta), sort_keys=True, separators=(",", ":"), ensure_ascii=False) if meta else "{}"

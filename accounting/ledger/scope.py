@@ -1,4 +1,4 @@
-"""Define what a check of the books looks at, and what a gateway knows about them from elsewhere."""
+"""Define what a check of the ledger looks at, and what a gateway knows about them from elsewhere."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -10,7 +10,7 @@ Query: TypeAlias = Select[*tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What a gateway that makes blocks has seen of the books.
+    """What a gateway that makes blocks has seen of the ledger.
 
     `block` is a block's number and hash. `unasked` are events that it does not prove, because their rows are not
     what was asked for.

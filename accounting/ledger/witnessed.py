@@ -1,6 +1,6 @@
 """Define the rules about what a gateway that makes blocks has seen.
 
-Each query returns what differs in the books.
+Each query returns what differs in the ledger.
 """
 
 from sqlalchemy import LargeBinary, column, exists, false, literal, select, table

@@ -12,7 +12,7 @@ class Writer(Protocol):
     def submit(self, posting: Posting, *, urgent: bool = True) -> "Future[Posted]":
         """Submit an event.
 
-        Raises LedgerBusy, PosterStopped; the future raises PostingDenied and BooksUnavailable.
+        Raises LedgerBusy, PosterStopped; the future raises PostingDenied and LedgerUnavailable.
         """
         ...
 

@@ -1,5 +1,5 @@
 """Move money in and out through Stripe: top-ups, refunds, disputes, payouts, and a daily comparison with the
-books.
+ledger.
 
 Everything here is synchronous and bounded. A process with an event loop calls it in a small pool of threads.
 
@@ -14,16 +14,16 @@ Modules:
     client          Wrap Stripe's API in three verbs: create, retrieve, list
     context         Hold what every part of payments works with, made once and passed to each
     disputes        Handle disputes: a bank takes a payment back, the user is frozen, and the outcome is booked
-    errors          Errors between the books and Stripe
+    errors          Errors between the ledger and Stripe
     fresh           Keep fresh credits with their buyer: a bank may still take back a recent card payment
     frozen          Know the frozen users, who may not spend until an admin has examined their payments, at hand
                     for every request
     inbox           Receive webhooks: verify each, store it under its event's id, and answer
     keeper          Run the thread of payments: the inbox every few seconds, reconciliation with Stripe and payouts
                     daily
-    ledger          Give payments access to the books: book an event and wait, check whether it is booked, read
+    ledger          Give payments access to the ledger: book an event and wait, check whether it is booked, read
                     balances
-    mode            Keep test money and real money in separate books: payments of Stripe's test mode never mix with
+    mode            Keep test money and real money in separate ledgerss: payments of Stripe's test mode never mix with
                     live ones
     pages           List top-ups, refunds and payouts: newest first, a page at a time
     payers          Manage users as payers: their customer at Stripe, their automatic top-ups, and whether they are
@@ -34,7 +34,7 @@ Modules:
     progress        Define the progress of payments: a status has a rank, and in any order of messages the rank
                     never falls
     purge           Delete what payments no longer need: messages handled and calls answered long ago
-    reconciliation  Compare daily every balance transaction at Stripe with what the books have about the same
+    reconciliation  Compare daily every balance transaction at Stripe with what the ledger has about the same
                     subject
     refunds         Refund top-ups: reserve the credits, then ask Stripe
     resumption      Resume stalled rows one after the other

@@ -11,7 +11,7 @@ from accounting.payments.ledger import Ledger, OpenSession
 from accounting.payments.terms import PaymentTerms
 
 
-def _books_are_sound() -> None:
+def _ledger_is_sound() -> None:
     return None
 
 
@@ -24,8 +24,8 @@ class PaymentsContext:
     clock_ns: Callable[[], int] = time.time_ns
     stale_s: float = 60.0
     """How long a transaction may stand still before it is checked again unasked, in seconds."""
-    check: Callable[[], None] = _books_are_sound
-    """Raises BooksBroken while a rule of the books is broken: no money is then sent out or charged automatically.
+    check: Callable[[], None] = _ledger_is_sound
+    """Raises LedgerBroken while a rule of the ledger is broken: no money is then sent out or charged automatically.
     """
 
     @property
@@ -50,7 +50,7 @@ def own_id(made: Object, prefix: str) -> str | None:
 def check_currency(made: Object) -> None:
     """Raises PaymentMismatch if an object of Stripe is not in US dollars."""
     if made["currency"] != "usd":
-        raise PaymentMismatch(f"{made['id']} is in {made['currency']}; the books are in usd")
+        raise PaymentMismatch(f"{made['id']} is in {made['currency']}; the ledger is in usd")
 
 
 def check_mode(made: Object, *, is_live: bool) -> None:

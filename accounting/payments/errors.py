@@ -1,12 +1,12 @@
-"""Errors between the books and Stripe. None of them knows HTTP.
+"""Errors between the ledger and Stripe. None of them knows HTTP.
 
 PaymentError
 ├── PaymentInvalid       the request is not on offer; the message names the field and the remedy
 ├── PayerFrozen          a payment of this user is disputed: purchases stop until an admin has examined it
 ├── PaymentNotFound      there is no such top-up, refund, payout or account here
 ├── WebhookRefused       a message is not from Stripe, not for this gateway, or not of this time
-├── WrongMode            the books hold payments of Stripe's other mode
-├── WrongAccount         the books hold payments of another account at Stripe
+├── WrongMode            the ledger holds payments of Stripe's other mode
+├── WrongAccount         the ledger holds payments of another account at Stripe
 ├── PaymentMismatch      Stripe's object is not what our own row asked for: nothing is booked from it
 ├── StripeRefused        Stripe refused for good: the call had no effect and will have none
 └── StripeUnavailable    the outcome of a call is unknown: the same key is sent again later
@@ -43,18 +43,18 @@ class WebhookRefused(PaymentError):
 
 
 class WrongMode(PaymentError):
-    """Raised when the books hold payments of Stripe's other mode."""
+    """Raised when the ledger holds payments of Stripe's other mode."""
 
     def __init__(self, *, was_live: bool) -> None:
         was, now = ("live", "test") if was_live else ("test", "live")
-        super().__init__(f"these books hold payments of {was} mode, and the key is of {now} mode")
+        super().__init__(f"this ledger holds payments of {was} mode, and the key is of {now} mode")
 
 
 class WrongAccount(PaymentError):
-    """Raised when the books hold payments of another account at Stripe."""
+    """Raised when the ledger holds payments of another account at Stripe."""
 
     def __init__(self, kept: str, found: str) -> None:
-        super().__init__(f"these books hold payments of account {kept}, and the key is of {found}")
+        super().__init__(f"this ledger holds payments of account {kept}, and the key is of {found}")
 
 
 class PaymentMismatch(PaymentError):

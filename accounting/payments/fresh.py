@@ -19,7 +19,7 @@ from accounting.payments.tables import refund_table, topup_table
 
 _topup, _refund = topup_table.c, refund_table.c
 _TURN_NS = 120 * 10**9
-"""How long one move may take, including the books' answer. If its process dies, other moves wait this long."""
+"""How long one move may take, including the ledger's answer. If its process dies, other moves wait this long."""
 
 
 def fresh_nano(session: Session, user_id: str, since_ns: int) -> int:
@@ -34,7 +34,7 @@ def fresh_nano(session: Session, user_id: str, since_ns: int) -> int:
 class Move:
     """Move a user's credits to others: one move at a time, and never fresh credits.
 
-    Credits spent meanwhile count as old ones. A move ends when the books have answered. If they have not, it may
+    Credits spent meanwhile count as old ones. A move ends when the ledger has answered. If it has not, it may
     still be booked, so its time has to run out.
     """
 
@@ -61,7 +61,7 @@ class Move:
                 raise PayerFrozen(self._user_id, why)
             fresh = fresh_nano(session, self._user_id, now_ns - rest_s * 10**9)
             available_nano = balance(session, chart.user_paid(self._user_id)).available_nano
-            # Without fresh credits, the books themselves refuse a user who has too little.
+            # Without fresh credits, the ledger themselves refuse a user who has too little.
             if fresh and self._amount_nano > available_nano - fresh:
                 raise PaymentInvalid("amount", _too_fresh(max(available_nano - fresh, 0), rest_s))
             payer.moving_until_ns = self._until_ns = now_ns + _TURN_NS

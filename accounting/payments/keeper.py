@@ -73,7 +73,7 @@ class Keeper:
         self._is_account_known = False
         self.state = State()
         self.wrong: WrongAccount | None = None
-        """Set if the key belongs to another account than these books. No request may then go to Stripe."""
+        """Set if the key belongs to another account than this ledger. No request may then go to Stripe."""
 
     def start(self) -> None:
         self._thread.start()
@@ -90,14 +90,14 @@ class Keeper:
         self._news.set()
 
     def reconcile(self) -> Mapping[str, Any]:
-        """Compare Stripe with the books now. Return the result as other gateways see it too.
+        """Compare Stripe with the ledger now. Return the result as other gateways see it too.
 
         Raises:
             StripeUnavailable: Stripe does not answer, or another gateway is comparing at this moment.
         """
         with self._reconciling:
             if not self._chores.take(RECONCILIATION, _AGAIN_S):
-                raise StripeUnavailable("another gateway is comparing Stripe with the books; try again later")
+                raise StripeUnavailable("another gateway is comparing Stripe with the ledger; try again later")
             found = _as_note(self._payments.reconciliation.run())
             self._chores.done(RECONCILIATION, found)
         return found
@@ -116,7 +116,7 @@ class Keeper:
     def look(self) -> None:
         """Run one round: do what is due if it is this gateway's turn, and update `state`.
 
-        Raises what Stripe or the books raise. `state` is updated all the same.
+        Raises what Stripe or the ledger raises. `state` is updated all the same.
         """
         try:
             if self._is_our_account() and self._chores.take(_TICK, _TURN_S):
@@ -130,7 +130,7 @@ class Keeper:
             self._see()
 
     def _is_our_account(self) -> bool:
-        """Return whether the key belongs to the books' account. Ask Stripe until it has answered once."""
+        """Return whether the key belongs to the ledger's account. Ask Stripe until it has answered once."""
         if self.wrong or self._is_account_known:
             return self.wrong is None
         try:
@@ -189,7 +189,7 @@ def _as_note(report: Report) -> dict[str, Any]:
             {
                 "subject": pair.subject,
                 "stripe": format_usd(pair.stripe_nano),
-                "books": format_usd(pair.books_nano),
+                "ledger": format_usd(pair.ledger_nano),
             }
             for pair in pairs[:_SHOWN_MAX]
         ]

@@ -1,4 +1,4 @@
-"""Give payments access to the books: book an event and wait, check whether it is booked, read balances."""
+"""Give payments access to the ledger: book an event and wait, check whether it is booked, read balances."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Ledger:
         try:
             return self.poster.submit(posting).result(_ANSWER_S)
         except TimeoutError:
-            raise DatabaseFailing(f"the books have not answered within {_ANSWER_S:.0f} s") from None
+            raise DatabaseFailing(f"the ledger has not answered within {_ANSWER_S:.0f} s") from None
 
     def is_booked(self, idem_key: str) -> bool:
         with self.read() as session:
@@ -110,7 +110,7 @@ class Ledger:
         """Book what is taken from a user, whether or not the user has the credits.
 
         `posting` takes the user's current credits and the rest, which the user owes from then on. Another request
-        may spend credits in between: the books then refuse, and the amounts are read again. Raises LedgerBusy if
+        may spend credits in between: the ledger then refuse, and the amounts are read again. Raises LedgerBusy if
         this happens too often.
         """
         for _ in range(_TAKES_MAX):

@@ -1,6 +1,6 @@
-"""Keep test money and real money in separate books: payments of Stripe's test mode never mix with live ones.
+"""Keep test money and real money in separate ledgerss: payments of Stripe's test mode never mix with live ones.
 
-One set of books also belongs to one account at Stripe, because another account's objects are not in these rows.
+One ledger also belongs to one account at Stripe, because another account's objects are not in these rows.
 """
 
 import json
@@ -32,7 +32,7 @@ _TRACES: tuple[Select[Any], ...] = (
 
 
 def keep_mode(write: OpenSession, *, is_live: bool) -> None:
-    """Bind these books to this mode from now on.
+    """Bind this ledger to this mode from now on.
 
     Raises:
         WrongMode: objects were created at Stripe in the other mode.
@@ -43,7 +43,7 @@ def keep_mode(write: OpenSession, *, is_live: bool) -> None:
 
 
 def keep_account(write: OpenSession, account_id: str) -> None:
-    """Bind these books to this account at Stripe from now on.
+    """Bind this ledger to this account at Stripe from now on.
 
     Raises:
         WrongAccount: objects were created in another account.

@@ -51,7 +51,7 @@ class Payouts:
         The seller's debt is first settled from the payable earnings.
 
         Raises:
-            BooksBroken: nothing is paid out until the books are repaired.
+            LedgerBroken: nothing is paid out until the ledger is repaired.
             PaymentInvalid: the amount is below the minimum or above the daily limit, or the account cannot be
                 paid.
             PaymentNotFound: the seller has no account.
@@ -119,7 +119,7 @@ class Payouts:
         """Take a payout's next steps as far as possible. Repeating this is safe.
 
         Raises:
-            BooksBroken: a payout that is not yet at Stripe waits until the books are repaired.
+            LedgerBroken: a payout that is not yet at Stripe waits until the ledger is repaired.
         """
         self.context.check()
         payout = self.find(payout_id)
@@ -245,7 +245,7 @@ class Payouts:
     def run_schedule(self, day: str) -> int:
         """Pay every seller the payable earnings, in whole cents. Return the number of payouts.
 
-        Repeating a day's run pays no seller twice. Raises BooksBroken before any payout.
+        Repeating a day's run pays no seller twice. Raises LedgerBroken before any payout.
         """
         self.context.check()
         with self.context.read() as session:

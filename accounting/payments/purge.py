@@ -1,6 +1,6 @@
 """Delete what payments no longer need: messages handled and calls answered long ago.
 
-Neither is needed for correct money. Booked events keep their key in the books forever, and the signature of such
+Neither is needed for correct money. Booked events keep their key in the ledger forever, and the signature of such
 an old message has expired.
 """
 
@@ -30,7 +30,7 @@ def _purge_calls(write: OpenSession, before_ns: int) -> int:
 
 
 def _delete(write: OpenSession, some: Delete) -> int:
-    """Delete in small transactions, so that the books' writer never waits long."""
+    """Delete in small transactions, so that the ledger's writer never waits long."""
     deleted = 0
     while True:
         with write() as session, session.begin():

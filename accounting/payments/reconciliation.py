@@ -1,4 +1,4 @@
-"""Compare daily every balance transaction at Stripe with what the books have about the same subject.
+"""Compare daily every balance transaction at Stripe with what the ledger has about the same subject.
 
 Both sides are summed by subject (a payment, a refund, a dispute, a transfer ...). A difference that outlasts the
 delay of messages is moved to `suspense`, so that `asset:stripe` equals Stripe's balance, and an alert is raised.
@@ -36,18 +36,18 @@ _USD = "usd"
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """A subject whose two sides differ. `stripe_nano` is Stripe's sum, `books_nano` the books'."""
+    """A subject whose two sides differ. `stripe_nano` is Stripe's sum, `books_nano` the ledger'."""
 
     subject: str
     stripe_nano: int
-    books_nano: int
+    ledger_nano: int
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """`difference_nano` is Stripe's balance less `asset:stripe` after the run, less what `waiting` explains.
 
-    `foreign` are movements and balances in other currencies, by Stripe's names. Books in dollars cannot hold them,
+    `foreign` are movements and balances in other currencies, by Stripe's names. Ledger in dollars cannot hold them,
     so an admin has to check them.
     """
 
@@ -60,27 +60,27 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The sums of each subject: at Stripe, in the books, and by `suspense` (amount and number of events).
+    """The sums of each subject: at Stripe, in the ledger, and by `suspense` (amount and number of events).
 
-    `pending` is what the books hold for it: Stripe may have moved that, or may do so any day.
+    `pending` is what the ledger holds for it: Stripe may have moved that, or may do so any day.
     """
 
     stripe: Mapping[str, int]
-    books: Mapping[str, int]
+    ledger: Mapping[str, int]
     pending: Mapping[str, int]
     suspended: Mapping[str, tuple[int, int]]
     last_ns: Mapping[str, int]
 
     def unmatched(self) -> list[Unmatched]:
-        subjects = sorted(self.stripe.keys() | self.books.keys())
-        pairs = (Unmatched(one, self.stripe.get(one, 0), self.books.get(one, 0)) for one in subjects)
-        return [pair for pair in pairs if pair.stripe_nano != pair.books_nano]
+        subjects = sorted(self.stripe.keys() | self.ledger.keys())
+        pairs = (Unmatched(one, self.stripe.get(one, 0), self.ledger.get(one, 0)) for one in subjects)
+        return [pair for pair in pairs if pair.stripe_nano != pair.ledger_nano]
 
     def is_foreseen(self, pair: Unmatched) -> bool:
-        """Return whether open holds explain the whole difference: the books wait for Stripe's answer, however
+        """Return whether open holds explain the whole difference: the ledger wait for Stripe's answer, however
         long.
         """
-        return pair.stripe_nano - pair.books_nano == self.pending.get(pair.subject)
+        return pair.stripe_nano - pair.ledger_nano == self.pending.get(pair.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +103,17 @@ class Reconciliation:
         self._suspend(sides, unmatched, waiting)
         for pair in unmatched:
             _log.error(
-                "%s: Stripe moved %d nano-USD, the books %d", pair.subject, pair.stripe_nano, pair.books_nano
+                "%s: Stripe moved %d nano-USD, the ledger %d", pair.subject, pair.stripe_nano, pair.ledger_nano
             )
         difference_nano, foreign_funds = self._difference(waiting)
         foreign += foreign_funds
         for name in foreign:
-            _log.error("%s is not in dollars, so the books leave it out", name)
-        compared = len(sides.stripe.keys() | sides.books.keys())
+            _log.error("%s is not in dollars, so the ledger leaves it out", name)
+        compared = len(sides.stripe.keys() | sides.ledger.keys())
         return Report(compared, tuple(unmatched), tuple(waiting), difference_nano, tuple(foreign))
 
     def _suspend(self, sides: Sides, unmatched: list[Unmatched], waiting: list[Unmatched]) -> None:
-        wanted = {pair.subject: pair.stripe_nano - pair.books_nano for pair in unmatched}
+        wanted = {pair.subject: pair.stripe_nano - pair.ledger_nano for pair in unmatched}
         left_alone = {pair.subject for pair in waiting}
         for subject in (wanted.keys() | sides.suspended.keys()) - left_alone:
             suspended_nano, events = sides.suspended.get(subject, (0, 0))
@@ -159,16 +159,16 @@ class Reconciliation:
             at_stripe = session.execute(_at_stripe(since_ns)).all()
             pending = {subject: int(moved_nano) for subject, moved_nano in session.execute(_pending())}
         last_ns: Counter[str] = Counter({subject: created_ns for subject, _, created_ns in at_stripe})
-        books: Counter[str] = Counter()
+        ledger: Counter[str] = Counter()
         suspended: dict[str, tuple[int, int]] = {}
         for subject, kind, moved_nano, count, created_ns in booked:
             last_ns[subject] = max(last_ns[subject], created_ns if kind != "suspense" else 0)
             if kind == "suspense":
                 suspended[subject] = (int(moved_nano), count)
             else:
-                books[subject] += int(moved_nano)
+                ledger[subject] += int(moved_nano)
         stripe = {subject: int(net_nano) for subject, net_nano, _ in at_stripe}
-        return Sides(stripe, books, pending, suspended, last_ns)
+        return Sides(stripe, ledger, pending, suspended, last_ns)
 
     def _difference(self, waiting: list[Unmatched]) -> tuple[int, list[str]]:
         """Return the difference, and the balances in other currencies."""
@@ -178,7 +178,7 @@ class Reconciliation:
         foreign = {money["currency"] for money in lying if money["currency"] != _USD and money["amount"]}
         with self.context.read() as session:
             booked_nano = balance(session, chart.ASSET_STRIPE).posted_nano
-        explained_nano = sum(pair.stripe_nano - pair.books_nano for pair in waiting)
+        explained_nano = sum(pair.stripe_nano - pair.ledger_nano for pair in waiting)
         return from_cents(at_stripe) - booked_nano - explained_nano, [
             f"balance ({name})" for name in sorted(foreign)
         ]

@@ -43,7 +43,7 @@ class Refunds:
         This switches the user's automatic top-ups off, which would otherwise buy the credits again at once.
 
         Raises:
-            BooksBroken: nothing is refunded until the books are repaired.
+            LedgerBroken: nothing is refunded until the ledger is repaired.
             PaymentNotFound: there is no such top-up.
             PaymentInvalid: it was not paid, or less is left of it.
             InsufficientCredit: the user has spent the credits.
@@ -101,7 +101,7 @@ class Refunds:
         return refund
 
     def drive(self, refund_id: str) -> TopupRefund:
-        """Take a refund's next steps. Repeating this is safe. Raises BooksBroken."""
+        """Take a refund's next steps. Repeating this is safe. Raises LedgerBroken."""
         self.context.check()
         refund = self.find(refund_id)
         if refund.status == "new":

@@ -7,7 +7,7 @@ from sqlalchemy import literal, select
 from sqlalchemy.orm import Session
 
 from accounting import chart
-from accounting.errors import BooksUnavailable, LedgerError
+from accounting.errors import LedgerError, LedgerUnavailable
 from accounting.payments.errors import StripeUnavailable
 from accounting.payments.tables import payer_table
 from accounting.tables import account_table
@@ -25,12 +25,12 @@ def go_on(
 ) -> None:
     """Take a step with each name, then touch it, whatever the outcome, so that other rows come first next time.
 
-    If Stripe or the books do not answer at all, the remaining names are left for the next time.
+    If Stripe or the ledger does not answer at all, the remaining names are left for the next time.
     """
     for name in names:
         try:
             step(name)
-        except (StripeUnavailable, BooksUnavailable) as error:
+        except (StripeUnavailable, LedgerUnavailable) as error:
             _log.warning("%s %s waits: %s", what, name, error)
             if not getattr(error, "is_kept", False):
                 return

@@ -128,7 +128,7 @@ def _bank(key: str, payout_id: str, debit: str, credit: str, amount_nano: int) -
 def suspense(subject: str, number: int, gained_nano: int) -> Posting:
     """Make `asset:stripe` equal Stripe's balance until an admin finds the cause: `asset:stripe <-> suspense`.
 
-    `gained_nano` is how much more Stripe has than the books; it is negative if Stripe has less. `number` counts
+    `gained_nano` is how much more Stripe has than the ledger; it is negative if Stripe has less. `number` counts
     the moves of a subject, so that each has its key.
     """
     legs = (

@@ -1,6 +1,6 @@
 """Define the tables of payments: requests to Stripe, its messages, and the progress of each payment.
 
-A status only moves forward (`progress`). Money is only in the books; these rows say what it is for.
+A status only moves forward (`progress`). Money is only in the ledger; these rows say what it is for.
 """
 
 from sqlalchemy import BigInteger, Boolean, Index, Integer, Text, UniqueConstraint

@@ -73,7 +73,7 @@ class Topups:
         """Buy credits with the saved method if the user wants that and is below the threshold; one purchase at a
         time.
 
-        Raises BooksBroken, so that no user is charged for what the books may have lost.
+        Raises LedgerBroken, so that no user is charged for what the ledger may have lost.
         """
         self.context.check()
         with self.context.write() as session, session.begin():
@@ -138,7 +138,7 @@ class Topups:
     def drive(self, topup_id: str) -> Topup:
         """Take a top-up's next steps. Repeating this is safe.
 
-        Raises BooksBroken for an automatic one.
+        Raises LedgerBroken for an automatic one.
         """
         topup = self.find(topup_id)
         if topup.status != "new":

@@ -3,7 +3,7 @@
 Modules:
     blocks        Read and append blocks: the newest, a page of them, and the keys that signed them
     canonical     Define the exact bytes that a block's hash covers
-    entries       Read the books' rows in the order of their events, as the driver returns them: there are millions
+    entries       Read the ledger's rows in the order of their events, as the driver returns them: there are millions
     fold          Add up the transfers of each account one by one, and compare the sums with the account's totals
     kept          Keep the newest block that a gateway has seen in a file beside its signing key
     links         Check blocks next to each other: which can be read together, and what is wrong with one after
@@ -18,8 +18,8 @@ Modules:
                   request hash
     tables        Define the tables of proofs: blocks of events, signed and chained, and the keys that signed them
     tail          Judge the events that are in no block: a few young ones are normal; many or old ones are not
-    verdict       Represent a verification's result: how far it got, and every place where the books differ from
+    verdict       Represent a verification's result: how far it got, and every place where the ledger differs from
                   their proof
-    verification  Read the books from the first block to the last event, and report where they differ from their
+    verification  Read the ledger from the first block to the last event, and report where it differs from its
                   proof
 """

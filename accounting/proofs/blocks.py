@@ -66,7 +66,7 @@ def newest(reader: Reader) -> SignedBlock:
 
 
 def is_there(reader: Reader, checkpoint: Checkpoint) -> bool:
-    """Return whether the books have this block, with this hash."""
+    """Return whether the ledger has this block, with this hash."""
     found = reader.execute(select(block_table.c.hash).where(block_table.c.n == checkpoint.n)).scalar()
     return found is not None and bytes(found) == checkpoint.hash
 
@@ -96,7 +96,7 @@ def append(connection: Connection, block: SignedBlock) -> None:
 
 
 def register(connection: Connection, signer: Signer) -> None:
-    """Store a public key, so that anyone who has the books can check its signatures."""
+    """Store a public key, so that anyone who has the ledger can check its signatures."""
     known = select(block_key_table.c.fingerprint).where(block_key_table.c.fingerprint == signer.fingerprint)
     if connection.scalar(known) is None:
         connection.execute(

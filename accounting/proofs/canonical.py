@@ -14,7 +14,7 @@ object by RFC 8785, in UTF-8, and a line feed:
 
 Header: `events from_seq made_ns n signed_by to_seq`.
 
-Event: `created_ns idem_key kind meta ref req_hash seq`, where `meta` is the text in the books;
+Event: `created_ns idem_key kind meta ref req_hash seq`, where `meta` is the text in the ledger;
 `transfers`, in the order of their `leg`, each with `amount credit debit expires_ns leg pending_seq phase seq`,
 where `credit` and `debit` are the accounts' codes; `usages`, in the order of the code points of `request_id`, each
 with the columns of `USAGE_COLUMNS` except `event_seq`.

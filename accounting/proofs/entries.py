@@ -1,4 +1,4 @@
-"""Read the books' rows in the order of their events, as the driver returns them: there are millions."""
+"""Read the ledger's rows in the order of their events, as the driver returns them: there are millions."""
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import count, groupby

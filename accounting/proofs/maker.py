@@ -1,11 +1,11 @@
 """Run the maker of blocks: a thread that reads committed events, independent of the writer, and proves them.
 
-Every event is in a block about a second after it was booked, with up to a thousand others. Books at rest get no
+Every event is in a block about a second after it was booked, with up to a thousand others. Ledger at rest get no
 blocks. After a long absence a gateway catches up at half its pace, so that requests are served meanwhile.
 
 A maker never proves a changed past. It makes no block if the newest one that it has seen is gone or different
 (`accounting.proofs.kept`), or if an event's rows differ from what was requested under its key. Its `witness` then
-breaks a rule of the books (`accounting.ledger.health`).
+breaks a rule of the ledger (`accounting.ledger.health`).
 """
 
 import logging
@@ -61,7 +61,7 @@ class EventsMissing(RuntimeError):
 
 
 class BlocksGone(RuntimeError):
-    """Raised when the newest block that this gateway has seen is no longer in the books, or differs."""
+    """Raised when the newest block that this gateway has seen is no longer in the ledger, or differs."""
 
 
 class EventsNotAsked(RuntimeError):
@@ -71,11 +71,11 @@ class EventsNotAsked(RuntimeError):
 class BlockMaker:
     """Run one thread that makes blocks and signs them with one gateway's key.
 
-    Any number of makers may work on the same books. If two make the same block, one is refused and continues with
+    Any number of makers may work on the same ledger. If two make the same block, one is refused and continues with
     the next.
 
     Args:
-        read: returns sessions that see one moment of the books.
+        read: returns sessions that see one moment of the ledger.
         write: returns sessions that may write.
         key: the signing key; the newest block is kept beside it.
         clock_ns: wall-clock time in nanoseconds since 1970, kept with each block.
@@ -120,7 +120,7 @@ class BlockMaker:
 
     @property
     def witness(self) -> Witness:
-        """What the rules of the books are checked against."""
+        """What the rules of the ledger is checked against."""
         checkpoint = self.checkpoint
         return Witness((checkpoint.n, checkpoint.hash) if checkpoint else None, self._unasked)
 
@@ -146,7 +146,7 @@ class BlockMaker:
 
         Raises:
             EventsMissing: there is a gap.
-            BlocksGone: the newest block seen is no longer in the books.
+            BlocksGone: the newest block seen is no longer in the ledger.
             EventsNotAsked: an event was changed before it was proven.
             CheckpointUnusable: the newest block cannot be kept.
             SigningKeyUnusable: there is no key to sign with.
@@ -212,7 +212,7 @@ class BlockMaker:
             return self._block(connection, to_seq, signer)
 
     def _following(self, connection: Connection) -> SignedBlock:
-        """Return the newest block of the books and keep it. Raises BlocksGone, CheckpointUnusable."""
+        """Return the newest block of the ledger and keep it. Raises BlocksGone, CheckpointUnusable."""
         newest = blocks.newest(connection)
         kept = self._kept.checkpoint
         if kept and kept.n and kept != newest.checkpoint and not blocks.is_there(connection, kept):

@@ -1,4 +1,4 @@
-"""Represent a verification's result: how far it got, and every place where the books differ from their proof."""
+"""Represent a verification's result: how far it got, and every place where the ledger differs from its proof."""
 
 from dataclasses import dataclass
 
@@ -15,11 +15,11 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result for the books as they were read.
+    """The result for the ledger as it was read.
 
     `blocks` and `events` were checked against their hashes. `tail_events` are in no block, the oldest of them for
     `tail_age_s` seconds: accounts include them, but nothing proves them yet. `signed_by` is the number of blocks
-    that each key has signed. The books cannot tell whether these are our gateways' keys. If not `is_complete`,
+    that each key has signed. The ledger cannot tell whether these are our gateways' keys. If not `is_complete`,
     time was up or something could not be read: `next_block` is where to continue, and neither accounts nor the
     tail were checked. A verification that starts after block 1 never adds up accounts.
     """

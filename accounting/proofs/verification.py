@@ -1,7 +1,7 @@
-"""Read the books from the first block to the last event, and report where they differ from their proof.
+"""Read the ledger from the first block to the last event, and report where it differs from its proof.
 
 Each slice of blocks is read in its own transaction. Proven events do not change, so only the last slice, which is
-compared with the accounts, must see one moment of the books.
+compared with the accounts, must see one moment of the ledger.
 """
 
 import time
@@ -57,7 +57,7 @@ def verify(
     """Check every block from `from_block` on, then the accounts and the events without a block.
 
     Args:
-        read: returns sessions that see one moment of the books.
+        read: returns sessions that see one moment of the ledger.
         from_block: where to start; earlier blocks are trusted, and accounts are not added up.
         known: blocks that an admin kept earlier: they must be the same now.
         signers: fingerprints of all keys that may have signed; empty allows any key.
@@ -75,7 +75,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What is known about the books from elsewhere; see `verify`."""
+    """What is known about the ledger from elsewhere; see `verify`."""
 
     known: tuple[Checkpoint, ...]
     signers: frozenset[str]
@@ -119,7 +119,7 @@ class _Verification:
             try:
                 is_complete = self._next_slice()
             except RowsUnreadable as error:
-                self._note(f"block {self._last.n + 1} or after it", f"the books cannot be read: {error}")
+                self._note(f"block {self._last.n + 1} or after it", f"the ledger cannot be read: {error}")
                 break
         return Verdict(
             blocks=self._blocks,

@@ -3,9 +3,9 @@
 Modules:
     client        Connect to the leader's server: send a group of events, read its answers, then send the next
                   group
-    credentials   Make the certificate of one process that shares the books: new at every start, identified by its
+    credentials   Make the certificate of one process that shares the ledger: new at every start, identified by its
                   fingerprint
-    errors        Errors between gateways that share the books
+    errors        Errors between gateways that share the ledger
     frames        Encode what gateways send to the leader: a frame of many events, answered by a frame with one
                   answer for each
     handshakes    Limit the handshakes in progress at the leader's server: in total and per address
@@ -13,7 +13,7 @@ Modules:
                   database's own clock
     server        Run the leader's RPC server: it passes events of other gateways to the one writer and returns the
                   results
-    shared        Share the books among several gateways: one writes, the others send it their events, and any can
+    shared        Share the ledger among several gateways: one writes, the others send it their events, and any can
                   take over
-    tables        Define the tables of the books' leader and of the gateways that share a database
+    tables        Define the tables of the ledger's leader and of the gateways that share a database
 """

@@ -33,17 +33,17 @@ class LeaderConnection:
             bare = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
         except (OSError, ValueError) as error:
             raise LeaderAway(
-                f"{leader.holder} leads the books, and {leader.address} cannot be reached: {error}"
+                f"{leader.holder} leads the ledger, and {leader.address} cannot be reached: {error}"
             ) from None
         try:
             connection = credentials.client_context(certificate).wrap_socket(bare)
         except OSError as error:
             bare.close()
-            raise LeaderAway(f"{leader.address} is not the expected leader of the books: {error}") from None
+            raise LeaderAway(f"{leader.address} is not the expected leader of the ledger: {error}") from None
         link = cls(leader, connection)
         if peer_fingerprint(connection) != leader.fingerprint:
             link.close()
-            raise LeaderAway(f"{leader.address} is not the expected leader of the books")
+            raise LeaderAway(f"{leader.address} is not the expected leader of the ledger")
         try:
             refuse_other_protocols(connection)
         except LeaderAway:
@@ -128,7 +128,7 @@ class LeaderClient:
                 reason = f"the leader's certificate cannot be read: {type(error).__name__}"
                 raise LeaderAway(reason) from None
             if certificate is None:
-                raise LeaderAway("the leader of the books has not registered its certificate")
+                raise LeaderAway("the leader of the ledger has not registered its certificate")
             self._link = LeaderConnection.dial(leader, self._credentials, certificate)
         return self._link
 

@@ -1,4 +1,4 @@
-"""Make the certificate of one process that shares the books: new at every start, identified by its fingerprint.
+"""Make the certificate of one process that shares the ledger: new at every start, identified by its fingerprint.
 
 No authority signs it. Each gateway writes its own into the shared database, and trusts only those that it finds
 there.
@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from accounting.replication.errors import LeaderAway
 
-PROTOCOL = "millrace-books/1"
+PROTOCOL = "millrace-ledger/1"
 """The protocol of a link, negotiated in the handshake. Change the number if frames, events or answers change."""
 
 # The certificate outlives every process. Only its registration ends sooner.
@@ -102,4 +102,4 @@ def peer_fingerprint(link: ssl.SSLSocket) -> str:
 def refuse_other_protocols(link: ssl.SSLSocket) -> None:
     """Check that both ends run the same protocol version. Raises LeaderAway if the other end runs another one."""
     if link.selected_alpn_protocol() != PROTOCOL:
-        raise LeaderAway(f"the other end does not speak {PROTOCOL}: gateways that share books need one version")
+        raise LeaderAway(f"the other end does not speak {PROTOCOL}: gateways that share a ledger need one version")

@@ -1,10 +1,10 @@
-"""Errors between gateways that share the books. All of them pass: gateways send the same keys again."""
+"""Errors between gateways that share the ledger. All of them pass: gateways send the same keys again."""
 
-from accounting.errors import BooksUnavailable
+from accounting.errors import LedgerUnavailable
 
 
-class LeaderAway(BooksUnavailable):
-    """Raised when no gateway leads the books at the moment, or the leader cannot be reached."""
+class LeaderAway(LedgerUnavailable):
+    """Raised when no gateway leads the ledger at the moment, or the leader cannot be reached."""
 
 
 class Deposed(LeaderAway):

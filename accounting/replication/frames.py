@@ -77,7 +77,7 @@ def _unpacked_event(event: msgspec.Raw) -> Posting | LedgerError:
     try:
         return _event.decode(event)
     except msgspec.DecodeError as error:
-        return PostingInvalid(f"the leader of the books cannot read this event: {error}")
+        return PostingInvalid(f"the leader of the ledger cannot read this event: {error}")
     except LedgerError as error:
         return error
 
@@ -141,7 +141,7 @@ def _packed(answer: Reply) -> EncodedPosted | EncodedError:
 
 
 def _known_name(kind: type[LedgerError]) -> str:
-    """Return the nearest class in the list of the books' errors, which both ends know."""
+    """Return the nearest class in the list of the ledger's errors, which both ends know."""
     return next(each.__name__ for each in kind.__mro__ if _ERRORS.get(each.__name__) is each)
 
 

@@ -46,7 +46,7 @@ def fence(connection: Connection, epoch: int) -> None:
     """
     seen = connection.execute(_EPOCH).scalar_one()
     if seen != epoch:
-        raise Deposed(f"epoch {epoch} of the books has ended: {seen} has begun")
+        raise Deposed(f"epoch {epoch} of the ledger has ended: {seen} has begun")
 
 
 class LeaderLease:

@@ -1,6 +1,6 @@
 """Run the leader's RPC server: it passes events of other gateways to the one writer and returns the results.
 
-Each connection has a thread. There are as many as gateways that share the books, and a few for clients that have
+Each connection has a thread. There are as many as gateways that share the ledger, and a few for clients that have
 not authenticated yet. The server always listens, so its address is known before this process claims the seat.
 While it is shut it admits no client.
 """
@@ -69,7 +69,7 @@ class LeaderServer:
         """Take a port and return it. Raises OSError if it is already taken."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = listening = socket.create_server((host, port), family=family, backlog=64)
-        threading.Thread(target=self._accept, args=(listening,), name="books server", daemon=True).start()
+        threading.Thread(target=self._accept, args=(listening,), name="ledger server", daemon=True).start()
         return int(listening.getsockname()[1])
 
     def open(self) -> None:
@@ -103,14 +103,14 @@ class LeaderServer:
                     if error.errno in _ENDED:
                         return
                     # For example, no file descriptors are left: connections that close may free some.
-                    _log.error("the books' server cannot accept connections: %s", error)
+                    _log.error("the ledger's server cannot accept connections: %s", error)
                     time.sleep(_ACCEPT_PAUSE_S)
                     continue
                 connection.settimeout(HANDSHAKE_S)
                 self._receive(connection, str(address[0]))
 
     def _receive(self, connection: socket.socket, where: str) -> None:
-        thread = threading.Thread(target=self._serve, args=(connection, where), name="books link", daemon=True)
+        thread = threading.Thread(target=self._serve, args=(connection, where), name="ledger link", daemon=True)
         with self._changing:
             is_welcome = self._is_open and len(self._links) < _THREADS_MAX
             if is_welcome:
@@ -128,9 +128,9 @@ class LeaderServer:
             link = self._admit(connection)
         except (OSError, LedgerError) as error:
             # Any client may connect as often as it likes, so do not log a line for each at a higher level.
-            _log.debug("%s was not admitted to the books: %s", where, error)
+            _log.debug("%s was not admitted to the ledger: %s", where, error)
         except Exception:  # noqa: BLE001  the thread's edge: the server stays
-            _log.exception("the books' server could not check a client")
+            _log.exception("the ledger's server could not check a client")
         else:
             with link:
                 self._attend(link, where)
@@ -149,9 +149,9 @@ class LeaderServer:
         except TimeoutError:
             _log.debug("%s was silent", where)
         except (OSError, LedgerError) as error:
-            _log.warning("a link of %s to the books ended: %s", where, error)
+            _log.warning("a link of %s to the ledger ended: %s", where, error)
         except Exception:  # noqa: BLE001  the thread's edge: the server stays
-            _log.exception("a link to the books failed")
+            _log.exception("a link to the ledger failed")
 
     def _admit(self, connection: socket.socket) -> ssl.SSLSocket:
         """Complete the handshake.
@@ -220,13 +220,13 @@ class _Trust:
 
     def check(self, fingerprint: str) -> None:
         if fingerprint not in self._known:
-            raise LeaderAway(f"certificate {fingerprint[:16]} belongs to no gateway of these books")
+            raise LeaderAway(f"certificate {fingerprint[:16]} belongs to no gateway of this ledger")
 
 
 def _answer(future: "Future[Posted]", until_s: float) -> Reply:
     try:
         return future.result(max(0.0, until_s - time.monotonic()))
     except TimeoutError:
-        return DatabaseFailing("the books did not answer in time")
+        return DatabaseFailing("the ledger did not answer in time")
     except LedgerError as error:
         return error

@@ -1,4 +1,4 @@
-"""Share the books among several gateways: one writes, the others send it their events, and any can take over.
+"""Share the ledger among several gateways: one writes, the others send it their events, and any can take over.
 
 A process holds the seat for a few seconds at a time. Every transaction that books checks its epoch
 (`leader_lease.fence`), so a process that was frozen, cut off or late cannot commit behind its successor's back.
@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from accounting.errors import BooksUnavailable, DatabaseFailing, LedgerBusy
+from accounting.errors import DatabaseFailing, LedgerBusy, LedgerUnavailable
 from accounting.ledger.journal import Failpoint, Journal, OnFailpoint
 from accounting.ledger.postings import Posted, Posting
 from accounting.replication.client import LeaderClient
@@ -85,7 +85,7 @@ class SharedLedger:
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._keep, name="books leader", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="ledger leader", daemon=True)
 
     def start(self, submit: "Callable[[Posting], Future[Posted]]") -> None:
         """Accept others' events, hand them to `submit`, and lead if no other gateway does.
@@ -112,7 +112,7 @@ class SharedLedger:
         try:
             self._lease.leave(epoch)
         except SQLAlchemyError as error:
-            _log.warning("the books could not be handed over: %s", _short(error))
+            _log.warning("the ledger could not be handed over: %s", _short(error))
 
     @property
     def fingerprint(self) -> str:
@@ -121,7 +121,7 @@ class SharedLedger:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes the books, as far as it can tell."""
+        """Whether this process writes the ledger, as far as it can tell."""
         return self._epoch is not None and time.monotonic() - self._renewed_s < self._lease_s
 
     @property
@@ -145,7 +145,7 @@ class SharedLedger:
                     answers[at] = answer
                 # A leader that is ending answers what it has booked. Its successor takes the rest.
                 left = [at for at in left if _is_open(answers[at])]
-                reason = LeaderAway("the leader of the books is ending")
+                reason = LeaderAway("the leader of the ledger is ending")
             except LeaderAway as error:
                 reason = error
             if not left:
@@ -159,7 +159,7 @@ class SharedLedger:
             return self._journal.book(postings)
         leader = self._leader
         if leader is None or not leader.is_live or not leader.address:
-            raise LeaderAway("no gateway leads the books at the moment")
+            raise LeaderAway("no gateway leads the ledger at the moment")
         return self._client.ask(leader, postings)
 
     def _await_change(self) -> None:
@@ -172,7 +172,7 @@ class SharedLedger:
         """Check the epoch in each transaction. Raises Deposed."""
         epoch = self._epoch
         if epoch is None:
-            raise Deposed("this process no longer leads the books")
+            raise Deposed("this process no longer leads the ledger")
         try:
             fence(connection, epoch)
         except Deposed:
@@ -194,9 +194,9 @@ class SharedLedger:
                 self._registered_s = time.monotonic()
             self._hold_or_claim()
         except SQLAlchemyError as error:
-            _log.warning("the leader's seat of the books cannot be checked: %s", _short(error))
+            _log.warning("the leader's seat of the ledger cannot be checked: %s", _short(error))
         except Exception:  # noqa: BLE001  the thread's edge: it goes on
-            _log.exception("the leader's seat of the books could not be renewed")
+            _log.exception("the leader's seat of the ledger could not be renewed")
         with self._changed:
             self._changed.notify_all()
 
@@ -216,12 +216,12 @@ class SharedLedger:
         assert self._server
         self._renewed_s, self._epoch, self._leader = began_s, claimed, None
         self._server.open()
-        _log.info("this gateway leads the books, epoch %d", claimed)
+        _log.info("this gateway leads the ledger, epoch %d", claimed)
 
     def _follow(self, leader: Leader) -> None:
         before, self._leader = self._leader, leader
         if before is None or before.epoch != leader.epoch:
-            _log.info("the books are led by %s at %s, epoch %d", leader.holder, leader.address, leader.epoch)
+            _log.info("the ledger is led by %s at %s, epoch %d", leader.holder, leader.address, leader.epoch)
         self._client.cut_old(leader.epoch)
 
     def _yield_seat(self, epoch: int) -> None:
@@ -229,7 +229,7 @@ class SharedLedger:
             if self._epoch != epoch:
                 return
             self._epoch = None
-        _log.warning("another gateway has taken over the books: epoch %d has ended", epoch)
+        _log.warning("another gateway has taken over the ledger: epoch %d has ended", epoch)
         if self._server:
             self._server.shut()
 
@@ -245,7 +245,7 @@ def with_port(address: str, port: int) -> str:
 
 def _is_open(answer: Reply | None) -> bool:
     """Return whether the event is undecided because a leader ended or lost the seat meanwhile."""
-    return isinstance(answer, BooksUnavailable) and not isinstance(answer, LedgerBusy | DatabaseFailing)
+    return isinstance(answer, LedgerUnavailable) and not isinstance(answer, LedgerBusy | DatabaseFailing)
 
 
 def _short(error: SQLAlchemyError) -> str:

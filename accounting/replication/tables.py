@@ -1,4 +1,4 @@
-"""Define the tables of the books' leader and of the gateways that share a database."""
+"""Define the tables of the ledger's leader and of the gateways that share a database."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Integer, Text
 from sqlmodel import Field, SQLModel
@@ -7,7 +7,7 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class LedgerLeader(SQLModel, table=True):
-    """The single row that names the books' writer, its address, and its expiry by the database's clock.
+    """The single row that names the ledger's writer, its address, and its expiry by the database's clock.
 
     `epoch` grows with every change of leader. If `expires_ns` has passed, no gateway leads.
     """

@@ -6,7 +6,7 @@ Modules:
     audits         Book the cost of audits: requests to sellers that no user made
     burst          Define the posting rules of requests to cloud providers: pure functions turn each business event
                    into transfers
-    charged        Read what the books recorded about one request's charge: the payers and recipients
+    charged        Read what the ledger recorded about one request's charge: the payers and recipients
     corrections    Correct a mistake by an event of its own, because booked events never change
     debts          Book the debts of users and sellers: settled from their credits, or written off
     earnings       Release sellers' earnings: they are held until the time for complaints has passed, and a reserve

@@ -72,7 +72,7 @@ def draw_late(
 ) -> Posting | None:
     """Book what is due after the reaper's release: from `covered`, and the rest as a debt of the buyer.
 
-    It continues the numbering of the draws. The books take it only after the reaper. Return None if nothing is
+    It continues the numbering of the draws. The ledger takes it only after the reaper. Return None if nothing is
     due.
     """
     more_nano = _more(allocated, drawn, due_nano)

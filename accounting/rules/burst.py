@@ -48,7 +48,7 @@ def late_capture(
 
     `covered_nano` comes from credits that the user still has, `user:paid -> clearing:burst`. The user owes the
     rest, `asset:user_recv -> clearing:burst`. Everything else is as in `capture`. It has the key of the capture
-    too, so a request is captured once, in time or late. The books take it only after the reaper's release.
+    too, so a request is captured once, in time or late. The ledger takes it only after the reaper's release.
     """
     charge_nano = min(bill.charge_nano, held.amount_nano)
     covered = (Share(held.account, covered_nano),)
@@ -81,7 +81,7 @@ def lease(
 
     `parts` are what the lease's last event reserved. They are resolved whole: posted in their order up to the sum
     of the charges. The rest is free for a moment, and the last legs reserve it again, in the same or another
-    amount. A bill's charge is within its request's reservation, so all charges are within the parts. The books
+    amount. A bill's charge is within its request's reservation, so all charges are within the parts. The ledger
     refuse anything beyond, since the clearing account would pay it. A request without a bill is not charged. The
     usage rows are booked with the charges and costs of this event.
     """

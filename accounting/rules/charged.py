@@ -1,4 +1,4 @@
-"""Read what the books recorded about one request's charge: the payers and recipients.
+"""Read what the ledger recorded about one request's charge: the payers and recipients.
 
 Refunds rely on this alone.
 """

@@ -11,7 +11,7 @@ _ALARMING_PARTS = 100
 def invoice_paid(provider: str, invoice_id: str, accrued_nano: int, billed_nano: int) -> Posting:
     """Pay a provider's bill: `provider:accrued -> asset:bank`. A difference from our own sum is our variance.
 
-    `accrued_nano` is what the books owe for the period of the bill. If the bill is higher, first book
+    `accrued_nano` is what the ledger owes for the period of the bill. If the bill is higher, first book
     `expense:burst_variance -> provider:accrued`; if it is lower, the reverse. This settles the period, and what
     was accrued after it stays owed.
     """

@@ -13,7 +13,7 @@ def local_use(usage: UsageRecord) -> Posting:
     """Book the compute that own machines spent on a request: `cu:dept -> cu:supply`.
 
     A request without cost (a cached answer, a refusal) is an event without transfers, so every request is in the
-    books.
+    ledger.
     """
     return Posting(f"use:{usage.request_id}", "use", usage.request_id, worked((usage,)), usages=(usage,))
 
@@ -22,7 +22,7 @@ def local_uses(usages: Sequence[UsageRecord]) -> Posting:
     """Book the compute of many requests as one event: a transfer for each pair of accounts.
 
     Its key is derived from its requests, so the same requests are always the same event. A single request is
-    `local_use`. If a request already has its usage row, the books refuse the whole event and name its id.
+    `local_use`. If a request already has its usage row, the ledger refuses the whole event and names its id.
     """
     if len(usages) == 1:
         return local_use(usages[0])

@@ -2,7 +2,7 @@
 
 Keys are those of cloud requests (`hold:`, `cap:`, `void:`, `reap:`). So a request that is tried on several lanes
 has one hold and one capture. One hold serves every seller that a request tries: the seller that delivers is
-captured, and the books take only one capture.
+captured, and the ledger takes only one capture.
 """
 
 from collections.abc import Sequence
@@ -99,7 +99,7 @@ def late_capture(
     """Book what was delivered after the reaper had released the hold: at most the hold's amount.
 
     `covered` comes from existing credits, `user|pool:paid -> clearing:market`. The buyer owes the rest,
-    `asset:user_recv -> clearing:market`. It has the capture's key. The books take it only after the reaper.
+    `asset:user_recv -> clearing:market`. It has the capture's key. The ledger takes it only after the reaper.
     """
     sale = sale.within(order.amount_nano)
     debt = chart.user_receivable(order.buyer_id)

@@ -36,9 +36,9 @@ def refund(
     goes to its user's own credits, because in the lot it would expire at once.
 
     Raises:
-        PostingInvalid: the amount is zero or exceeds the charge; or a provider is to credit it and the books do
+        PostingInvalid: the amount is zero or exceeds the charge; or a provider is to credit it and the ledger does
             not know which one.
-        AccountUnknown: the books name an account that the chart does not have.
+        AccountUnknown: the ledger names an account that the chart does not have.
     """
     if not 0 < amount_nano <= charge.charge_nano:
         raise PostingInvalid(f"at most {charge.charge_nano} nano of {charge.request_id!r} can be refunded")
@@ -66,7 +66,7 @@ def _from_partner(
     if not provider_credits:
         return moved(chart.EXPENSE_GOODWILL, charge.clearing, amount_nano)
     if not charge.partner and amount_nano:
-        raise PostingInvalid(f"the books do not know which provider billed {charge.request_id!r}")
+        raise PostingInvalid(f"the ledger does not know which provider billed {charge.request_id!r}")
     return moved(charge.partner, charge.clearing, amount_nano)
 
 
@@ -102,5 +102,5 @@ def _to_payers(charge: Charged, amount_nano: int, standing: RefundParties) -> tu
         else:
             legs += moved(charge.clearing, share.account, given_nano)
     if left_nano:
-        raise PostingInvalid(f"the books do not name the payer of {left_nano} nano of {charge.request_id!r}")
+        raise PostingInvalid(f"the ledger does not name the payer of {left_nano} nano of {charge.request_id!r}")
     return tuple(legs)

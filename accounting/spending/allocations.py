@@ -1,4 +1,4 @@
-"""Read how far an allocation of the market is drawn, from the books alone."""
+"""Read how far an allocation of the market is drawn, from the ledger alone."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Read back what the books recorded of a request's charge, for a refund."""
+"""Read back what the ledger recorded of a request's charge, for a refund."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Read what a seller has earned, sale by sale, from the books alone."""
+"""Read what a seller has earned, sale by sale, from the ledger alone."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Earned:
 
 
 def earned_after(reader: Reader, seller_id: str, transfer_seq: int, *, limit: int) -> list[Earned]:
-    """Return what draws brought a seller after this transfer, in the order of the books."""
+    """Return what draws brought a seller after this transfer, in the order of the ledger."""
     account = select(account_table.c.id).where(account_table.c.code == chart.seller_maturing(seller_id))
     query = (
         select(_transfer.seq, _event.idem_key, _event.ref, _event.created_ns, _transfer.amount)

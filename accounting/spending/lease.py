@@ -1,6 +1,6 @@
-"""Hold one payer's lease: credits reserved once for many requests, which take parts without asking the books.
+"""Hold one payer's lease: credits reserved once for many requests, which take parts without asking the ledger.
 
-    amount (reserved in the books) = free + reserved (running requests) + spent (ended, not booked yet)
+    amount (reserved in the ledger) = free + reserved (running requests) + spent (ended, not booked yet)
 
 Every event of a lease books the ended requests, resolves the last event's reservation, and reserves again. The
 reservation may be parts of several accounts. Which of them pays for a request is only decided at its capture.
@@ -94,7 +94,7 @@ class Lease:
 
     @property
     def is_single(self) -> bool:
-        """Whether one account pays for everything. The books then check its balance at each draw."""
+        """Whether one account pays for everything. The ledger then check its balance at each draw."""
         parts, account = self.parts, self.purse[0].account
         return len(self.purse) == 1 and (not parts or (len(parts) == 1 and parts[0].account == account))
 
@@ -216,7 +216,7 @@ class Lease:
         self.spent_nano -= self.spent.pop(request_id, 0)
 
     def denied(self) -> None:
-        """Note that the books refused the event: the earlier reservation stands."""
+        """Note that the ledger refused the event: the earlier reservation stands."""
         self.unanswered = self.spare_nano = None
 
     def lose(self) -> None:
@@ -277,7 +277,7 @@ class Lease:
         left = left_of(self.parts, sum(capture.charge_nano for capture in captures))
         purse = at_hand(self.purse, left, available, kept_nano=kept_nano, now_ns=now_ns)
         if (missing_nano := kept_nano - _total(purse)) > 0:
-            # This only happens if something is captured twice. The books have to refuse that.
+            # This only happens if something is captured twice. The ledger has to refuse that.
             purse.append(Share(self.purse[-1].account, missing_nano))
         return purse
 

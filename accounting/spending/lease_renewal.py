@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from accounting.errors import BooksUnavailable, InsufficientCredit, LedgerError
+from accounting.errors import InsufficientCredit, LedgerError, LedgerUnavailable
 from accounting.ledger.postings import Posted, Posting, UsageRecord
 from accounting.rules.held import CloudBill, Hold
 from accounting.rules.parts import Share
@@ -38,7 +38,7 @@ class Capture:
 
 @dataclass(slots=True)
 class LeaseRenewal:
-    """One event of a lease, made and not answered yet: what it books, grants and reserves."""
+    """One event of a lease, made and not answered yet: what it ledger, grants and reserves."""
 
     posting: Posting
     captures: list[Capture]
@@ -76,4 +76,4 @@ def refuse(draw: Draw, account: str, needed_nano: int, left_nano: int) -> None:
 
 def tell_ended(draw: Draw) -> None:
     """Fail a draw that wants more for a request which has ended meanwhile."""
-    draw.future.set_exception(BooksUnavailable(f"{draw.request_id!r} has ended, and needs no more"))
+    draw.future.set_exception(LedgerUnavailable(f"{draw.request_id!r} has ended, and needs no more"))

@@ -1,4 +1,4 @@
-"""Book the leases' events: read the balances to draw from, wait for the books, and handle denials."""
+"""Book the leases' events: read the balances to draw from, wait for the ledger, and handle denials."""
 
 import logging
 import threading
@@ -9,12 +9,12 @@ from contextlib import suppress
 
 from accounting.errors import (
     AlreadyResolved,
-    BooksUnavailable,
     DatabaseFailing,
     HoldExpired,
     HoldNotFound,
     InsufficientCredit,
     LedgerError,
+    LedgerUnavailable,
     UsageBooked,
 )
 from accounting.ledger.postings import MAX_USAGES, Posted
@@ -28,11 +28,11 @@ from accounting.spending.lease_renewal import LeaseRenewal, fail_captures, fail_
 _log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long the books may take for one turn of all leases, in seconds: as long as requests wait for a draw."""
+"""How long the ledger may take for one turn of all leases, in seconds: as long as requests wait for a draw."""
 # Another process may take credits between an answer and the next attempt.
 _TRIES_MAX = 16
-# For this many nanoseconds after a refusal, balances are read before the books are asked again. One read covers
-# # many payers, while each event that the books deny takes time from those who can pay.
+# For this many nanoseconds after a refusal, balances are read before the ledger is asked again. One read covers
+# # many payers, while each event that the ledger deny takes time from those who can pay.
 _POOR_NS = 10**9
 _POOR_MAX = 16_384
 # Below this number, balances are read one by one.
@@ -55,7 +55,7 @@ class LeaseRenewer:
         self._seen_nano: dict[str, int] = {}
 
     def renew(self, leases: Sequence[Lease], *, is_closing: bool = False) -> bool:
-        """Book what is due of every lease. Return False if the books failed to answer for any."""
+        """Book what is due of every lease. Return False if the ledger failed to answer for any."""
         self._until_s = time.monotonic() + ANSWER_TIMEOUT_S
         self._survey([lease for lease in leases if not lease.is_single or self._is_poor(lease)])
         renewals = [(lease, renewal) for lease in leases if (renewal := self._next(lease, is_closing=is_closing))]
@@ -128,7 +128,7 @@ class LeaseRenewer:
                         captures_max = MAX_USAGES
 
     def _available(self, lease: Lease, *, refresh: bool) -> dict[str, int] | None:
-        """Return what may be drawn from the lease's accounts; None for a single account, which the books check.
+        """Return what may be drawn from the lease's accounts; None for a single account, which the ledger check.
 
         If it cannot be read, the draws fail.
         """
@@ -140,7 +140,7 @@ class LeaseRenewer:
             lease.purse = self._purses.look(lease.payer) if refresh else self._purses.of(lease.payer)
             knows_one = lease.is_single and not refresh and not self._is_poor(lease)
             return None if knows_one else self._purses.available(lease.accounts)
-        except BooksUnavailable as error:
+        except LedgerUnavailable as error:
             with self._lock:
                 draws, lease.draws = lease.draws, []
             fail_draws(draws, error)
@@ -153,7 +153,7 @@ class LeaseRenewer:
         if len(lacking) < _SURVEYED_LEAST:
             return
         accounts = {part.account for lease in lacking for part in lease.parts}
-        with suppress(BooksUnavailable):
+        with suppress(LedgerUnavailable):
             self._seen, self._seen_nano = self._purses.survey({lease.payer for lease in lacking}, accounts)
 
     def _is_poor(self, lease: Lease) -> bool:
@@ -178,10 +178,10 @@ class LeaseRenewer:
         except LedgerError as error:
             return error
         except TimeoutError:
-            return DatabaseFailing("the books did not answer in time")
+            return DatabaseFailing("the ledger did not answer in time")
 
     def _settle(self, lease: Lease, renewal: LeaseRenewal, answer: Posted | LedgerError) -> bool:
-        """Handle an answer that is no denial. Return whether the books answered."""
+        """Handle an answer that is no denial. Return whether the ledger answered."""
         if isinstance(answer, Posted):
             self._grant(lease, renewal, answer)
             return True
@@ -191,7 +191,7 @@ class LeaseRenewer:
     def _finish(
         self, lease: Lease, renewal: LeaseRenewal, answer: Posted | LedgerError, others: Sequence[Lease] = ()
     ) -> bool:
-        """Rebuild a denied event until the books take it. Return False if they stop answering."""
+        """Rebuild a denied event until the ledger takes it. Return False if they stop answering."""
         for _ in range(_TRIES_MAX):
             if isinstance(answer, Posted) or not _is_denial(answer):
                 return self._settle(lease, renewal, answer)
@@ -209,7 +209,7 @@ class LeaseRenewer:
         with self._lock:
             lease.denied()
         _log.error("a lease was not renewed: %s", answer)
-        renewal.fail(DatabaseFailing("the books changed their mind too often"))
+        renewal.fail(DatabaseFailing("the ledger changed its mind too often"))
         return False
 
     def _recall(self, lease: Lease, others: Sequence[Lease]) -> None:
@@ -242,7 +242,7 @@ class LeaseRenewer:
             elif draw.grows and not is_running:
                 tell_ended(draw)
             else:
-                draw.future.set_exception(DatabaseFailing("the books were too slow for a lease"))
+                draw.future.set_exception(DatabaseFailing("the ledger was too slow for a lease"))
         for capture in renewal.captures:
             if not capture.future.done():
                 capture.future.set_result(posted)
@@ -253,7 +253,7 @@ class LeaseRenewer:
             lease.unanswered = LeaseRenewal(
                 renewal.posting, renewal.captures, [], renewal.shares, renewal.expires_ns
             )
-            # Draws that came meanwhile would wait for as long as the books are away.
+            # Draws that came meanwhile would wait for as long as the ledger is away.
             draws, lease.draws = renewal.draws + lease.draws, []
         fail_draws(draws, error)
         fail_captures(renewal.captures, error)
@@ -262,10 +262,10 @@ class LeaseRenewer:
         """Queue the denied captures behind an unanswered event, and fail the draws, which would wait too long."""
         with self._lock:
             lease.captures[:0] = renewal.captures
-        fail_draws(renewal.draws, DatabaseFailing("the books did not answer in time"))
+        fail_draws(renewal.draws, DatabaseFailing("the ledger did not answer in time"))
 
     def _after_denial(self, lease: Lease, renewal: LeaseRenewal, denial: LedgerError) -> LeaseRenewal | None:
-        """Build an event that the books may take from a denied one."""
+        """Build an event that the ledger may take from a denied one."""
         captures_max = MAX_USAGES
         is_final = isinstance(denial, InsufficientCredit)
         with self._lock:
@@ -307,4 +307,4 @@ class LeaseRenewer:
 
 
 def _is_denial(answer: Posted | LedgerError) -> bool:
-    return isinstance(answer, LedgerError) and not isinstance(answer, BooksUnavailable)
+    return isinstance(answer, LedgerError) and not isinstance(answer, LedgerUnavailable)

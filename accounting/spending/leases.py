@@ -1,6 +1,6 @@
 """Manage the leases of one process: requests reserve in memory, and one thread draws, books and renews.
 
-Requests never reserve more than the books hold. So no number of processes, and no order of their events, spends a
+Requests never reserve more than the ledger holds. So no number of processes, and no order of their events, spends a
 credit twice. If a process dies, the reaper releases its reservation after the lease's end.
 """
 
@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from sqlalchemy.orm import Session
 
-from accounting.errors import BooksUnavailable, HoldExpired, LedgerBusy, PosterStopped
+from accounting.errors import HoldExpired, LedgerBusy, LedgerUnavailable, PosterStopped
 from accounting.ledger.postings import Posted, UsageRecord
 from accounting.ledger.writer import Writer
 from accounting.money import checked_nano
@@ -85,14 +85,14 @@ class Leases:
         part ends with its request, and an ended request gets none.
 
         Raises:
-            BooksUnavailable: the request has ended, or the lease is gone with its part. The future raises it too.
+            LedgerUnavailable: the request has ended, or the lease is gone with its part. The future raises it too.
             AmountInvalid, LedgerBusy, PosterStopped: as in `hold`.
         """
         checked_nano(amount_nano)
         with self._changed:
             lease = self._leases.get(held.payer)
             if lease is None or lease.identity != held.lease or held.request_id not in lease.reserved:
-                raise BooksUnavailable(f"{held.request_id!r} has ended, or its lease is gone")
+                raise LedgerUnavailable(f"{held.request_id!r} has ended, or its lease is gone")
             return self._reserve(lease, held.request_id, amount_nano)
 
     def _reserve(self, lease: Lease, request_id: str, amount_nano: int) -> "Hold | Future[Hold]":
@@ -101,7 +101,7 @@ class Leases:
         if held is not None:
             return held
         if not self._open:
-            raise PosterStopped("the books are closed")
+            raise PosterStopped("the ledger is closed")
         if self._draws >= _DRAWS_MAX:
             raise LedgerBusy(f"{_DRAWS_MAX} requests wait for credits")
         draw = Draw(request_id, amount_nano, Future(), grows=request_id in lease.reserved)
@@ -172,7 +172,7 @@ class Leases:
     def turn(self, *, is_closing: bool = False) -> bool:
         """Book the next event of every lease that needs one.
 
-        Return False if the books failed to answer for any.
+        Return False if the ledger failed to answer for any.
         """
         with self._lock:
             self._work = False

@@ -104,7 +104,7 @@ class Reaper:
     """Release expired holds and expire ended lots. The gateway calls it every few seconds.
 
     Most sweeps read only what ended since the last one, plus an hour for clocks that differ, and a day for lots,
-    whose holds continue. So they cost the same, however long the books are. An hourly sweep reads everything, in
+    whose holds continue. So they cost the same, however long the ledger is. An hourly sweep reads everything, in
     case a clock was set.
     """
 
@@ -118,12 +118,12 @@ class Reaper:
         self._full_sweep_ns = clock_ns()
 
     def sweep(self, timeout_s: float = 30.0) -> int:
-        """Release every expired hold and return their number. Wait for the books at most `timeout_s` seconds.
+        """Release every expired hold and return their number. Wait for the ledger at most `timeout_s` seconds.
 
         Also expire what is free of ended lots.
 
         Raises:
-            BooksUnavailable: the database or the poster is down or busy. The next sweep begins at the same place.
+            LedgerUnavailable: the database or the poster is down or busy. The next sweep begins at the same place.
             TimeoutError: not everything was booked in time. The next sweep finds the rest again.
         """
         now_ns = self._clock_ns()

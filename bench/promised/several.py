@@ -29,7 +29,7 @@ HANG_UPS = "the work of 100 requests ends after their callers hung up"
 FROZEN_FREE = "a free request while PostgreSQL stands still"
 FROZEN_PAID = "a paid request is refused while PostgreSQL stands still"
 PLACES = "places of a killed gateway are free"
-LEADER = "a paid request is served after the leader of the books was killed"
+LEADER = "a paid request is served after the leader of the ledger was killed"
 CREDITS = "credits reserved by a killed gateway are free"
 SECOND_SIGNAL = "a second signal ends a gateway that drains"
 
@@ -185,7 +185,7 @@ def _frozen(house: Fleet, gateway: Gateway) -> dict[str, float]:
 
 
 def _killed(house: Fleet, doomed: Gateway, survivor: Gateway) -> dict[str, float]:
-    """Kill the leader of the books while it answers requests that have all of a key's places and credits."""
+    """Kill the leader of the ledger while it answers requests that have all of a key's places and credits."""
     places = new_key(survivor, "ann", [{"measure": "concurrency", "amount": str(_PLACES)}])
     rich, lender = new_key(survivor, "rich"), new_key(survivor, "lender")
     until(lambda: ask(survivor, rich, PAID).status == 200 or None)

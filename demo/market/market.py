@@ -32,8 +32,8 @@ class Market:
     def trade(self, question: str) -> dict[str, Any]:
         """Buy one streamed answer, and return everything booked and paid because of it."""
         answer = self._ask(question)
-        booked = in_time(self.agreed) or self.books()
-        print(f"books: {_told(booked)}")
+        booked = in_time(self.agreed) or self.ledger()
+        print(f"ledger: {_told(booked)}")
         is_one_sum = len(set(booked.values())) == 1 and booked["marketplace"] > 0
         payout = self._pay_out() if is_one_sum else None
         amounts = {name: format_usd(nano) for name, nano in booked.items()}
@@ -42,7 +42,7 @@ class Market:
             "lane": answer["lane"],
             "prompt_tokens": answer["prompt_tokens"],
             "completion_tokens": answer["completion_tokens"],
-            "books": amounts,
+            "ledger": amounts,
             "payout": payout,
             "ok": is_one_sum and answer["lane"] == "market" and payout is not None and payout["status"] == "paid",
         }
@@ -80,8 +80,8 @@ class Market:
             "completion_tokens": usage.completion_tokens,
         }
 
-    def books(self) -> dict[str, int]:
-        """Return the trade's amount in each of the three books, in nano-USD."""
+    def ledger(self) -> dict[str, int]:
+        """Return the trade's amount in each of the three ledger, in nano-USD."""
         return {
             "buyer": self.buyer.nano_on("provider:market:accrued"),
             # The settled amount, in whatever form now: the seller's part, the fee, what was paid out.
@@ -91,7 +91,7 @@ class Market:
 
     def agreed(self) -> dict[str, int] | None:
         """Return the three sums once they are equal."""
-        booked = self.books()
+        booked = self.ledger()
         return booked if booked["marketplace"] and len(set(booked.values())) == 1 else None
 
     def _pay_out(self) -> dict[str, str]:
@@ -149,7 +149,7 @@ def open_market(folder: Path, *, nodes: int = 2, tunnel: str = "quick") -> Itera
         until("a listing at the marketplace", lambda: _listings(marketplace))
         settings = roles.buyer(marketplace.root, buyers_key, identity)
         buyer = stack.enter_context(Process("buyer", folder / "buyer", settings, "--port", "0")).party()
-        # The buyer's own books charge its only user.
+        # The buyer's own ledger charge its only user.
         buyer.machine("POST", "/accounting/v1/credits", user="owner", amount=TOP_UP_USD, reason="for the demo")
         until("an offer at the buyer", lambda: _offers(buyer))
         stack.callback(agent.terminate)

@@ -1,4 +1,4 @@
-"""Represent one participant: a gateway in its own process, with its own books."""
+"""Represent one participant: a gateway in its own process, with its own ledger."""
 
 import json
 import os
@@ -55,18 +55,18 @@ class Party:
         return str(self.machine("POST", "/admin/keys", name=user, user=user, **terms)["api_key"])
 
     def nano_on(self, code: str) -> int:
-        """Return the balance of an account in nano-USD, read from its books."""
-        with self._books() as reader:
+        """Return the balance of an account in nano-USD, read from its ledger."""
+        with self._ledger() as reader:
             return balance(reader, code).posted_nano
 
     def nano_through(self, code: str) -> int:
         """Return all that was ever credited to an account that is empty between events."""
         came = select(account_table.c.credits_posted).where(account_table.c.code == code)
-        with self._books() as reader:
+        with self._ledger() as reader:
             return reader.scalar(came) or 0
 
     @contextmanager
-    def _books(self) -> Iterator[Connection]:
+    def _ledger(self) -> Iterator[Connection]:
         engine = create_engine(f"sqlite:///file:{DataFolder(self.folder).database}?mode=ro&uri=true")
         try:
             with engine.connect() as reader:

@@ -45,7 +45,7 @@ Modules:
     responses      GET and DELETE /v1/responses/{id}, its input items, and the count of a prompt's tokens
     routes_admin   /admin/route: where a request would go just now and why, without sending it; how good
                    predictions have been
-    sales          /admin/market/sales: what own machines sold on the market, for this gateway's own books
+    sales          /admin/market/sales: what own machines sold on the market, for this gateway's own ledger
     sellers        /admin/market/sellers: who sells to this gateway, what is known of them, and who is not bought
                    from
     token_count    Counts prompt tokens: exactly if the cluster has the model's tokenizer, else with the ledger's

@@ -28,12 +28,12 @@ async def _is_alive(services: Services, _: Request) -> Response:
 async def _is_ready(services: Services, _: Request) -> Response:
     """Ready means: requests for the models that this gateway was started with will be answered.
 
-    `books` says which rules of the ledger are broken, and whether blocks are made. That alone does not stop
+    `ledger` says which rules of the ledger are broken, and whether blocks are made. That alone does not stop
     answers. `ledger_checkpoint` is the newest block that this gateway has seen.
     `warnings` name problems that an operator must fix: the data folder, the cloud's key file, its worker.
     """
     told, status = await _readiness(services)
-    checkpoint = services.books.checkpoint
+    checkpoint = services.ledger.checkpoint
     further = {"ledger_checkpoint": str(checkpoint) if checkpoint else None, "warnings": services.troubles()}
     return JSONResponse(told | further, status)
 
@@ -41,11 +41,11 @@ async def _is_ready(services: Services, _: Request) -> Response:
 async def _readiness(services: Services) -> tuple[dict[str, str], int]:
     if services.storage.trouble:
         return _not_ready("failed", services.storage.trouble, "unknown")
-    books = await services.books.condition()
-    if not books.is_reachable:
+    ledger = await services.ledger.condition()
+    if not ledger.is_reachable:
         return _not_ready("failed", "the database does not answer", "unknown")
-    troubles = [f"broken: {rule}" for rule in books.broken]
-    if (left := services.books.unproven) is not None and left.trouble:
+    troubles = [f"broken: {rule}" for rule in ledger.broken]
+    if (left := services.ledger.unproven) is not None and left.trouble:
         troubles.append("no block can be made, see the log")
     facts = "; ".join(troubles) or "in order"
     cluster = services.settings.cluster
@@ -56,11 +56,11 @@ async def _readiness(services: Services) -> tuple[dict[str, str], int]:
     if cluster.model and status != "ready":
         return _not_ready(status, reason, facts)
     reason = reason if status == "ready" else "no cluster model was asked for"
-    return {"status": "ready", "reason": reason, "books": facts}, 200
+    return {"status": "ready", "reason": reason, "ledger": facts}, 200
 
 
-def _not_ready(status: str, reason: str, books: str) -> tuple[dict[str, str], int]:
-    return {"status": status, "reason": reason, "books": books}, 503
+def _not_ready(status: str, reason: str, ledger: str) -> tuple[dict[str, str], int]:
+    return {"status": status, "reason": reason, "ledger": ledger}, 503
 
 
 async def _metrics(services: Services, _: Request) -> Response:
@@ -68,11 +68,11 @@ async def _metrics(services: Services, _: Request) -> Response:
     services.metrics.in_flight.set(services.admission.in_flight)
     services.metrics.cluster_nodes.set(len(topology.members))
     services.metrics.cluster_epoch.set(topology.epoch)
-    services.metrics.ledger_leader.set(services.books.leads)
-    services.metrics.ledger_epoch.set(services.books.epoch)
-    if (left := services.books.unproven) is not None:
+    services.metrics.ledger_leader.set(services.ledger.leads)
+    services.metrics.ledger_epoch.set(services.ledger.epoch)
+    if (left := services.ledger.unproven) is not None:
         services.metrics.ledger_unproven_events.set(left.events)
         services.metrics.ledger_unproven_seconds.set(left.age_s(time.time_ns()))
-    services.metrics.ledger_checkpoint_block.set(checkpoint.n if (checkpoint := services.books.checkpoint) else 0)
-    services.metrics.books_lag.set(services.books.waiting + services.bookkeeper.waiting)
+    services.metrics.ledger_checkpoint_block.set(checkpoint.n if (checkpoint := services.ledger.checkpoint) else 0)
+    services.metrics.ledger_lag.set(services.ledger.waiting + services.bookkeeper.waiting)
     return Response(services.metrics.render(), media_type=CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""/admin/market/sales: what own machines sold on the market, for this gateway's own books."""
+"""/admin/market/sales: what own machines sold on the market, for this gateway's own ledger."""
 
 from typing import Annotated
 
@@ -28,5 +28,5 @@ class Sale(Body):
 async def book_sale(operator: Operator, sale: Sale) -> dict[str, str | int]:
     """Book the amount of a request sold on the market, once: another amount for the same request is refused."""
     posting = sold(sale.channel, sale.lane, sale.seq, sale.amount, sale.model)
-    posted = await operator.services.books.book(posting)
+    posted = await operator.services.ledger.book(posting)
     return {"event": posted.event_seq, "amount": format_usd(sale.amount)}

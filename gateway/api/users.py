@@ -22,7 +22,7 @@ class NewOrganization(Body):
 
 
 class NewUser(Body):
-    """`user` is also the account in the books; the organization is the admin's own unless named."""
+    """`user` is also the account in the ledger; the organization is the admin's own unless named."""
 
     user: Text
     organization: Text | None = None
@@ -121,7 +121,7 @@ def _refuse_instance_rights(authority: Authority, organization: Organization, wa
     if wanted.email is not None and joined not in (organization.organization_id, organization.name):
         raise RoleForbids("email: only instance admins say whom a sign-in makes somebody", param="email")
     if authority.directory.users.has_account_of_nobody(wanted.user):
-        raise Conflict(f"user: {wanted.user} has an account in the books; ask an instance admin", param="user")
+        raise Conflict(f"user: {wanted.user} has an account in the ledger; ask an instance admin", param="user")
 
 
 def person_of(authority: Authority, user: str) -> User:

@@ -3,15 +3,15 @@
 Modules:
     asked              Requests that are executed once per idempotency key: a repeated request gets the first
                        answer
-    batch_settlement   Books ended requests in batches: local usage as one journal entry, each hold separately,
+    batch_settlement   Ledger ended requests in batches: local usage as one journal entry, each hold separately,
                        late ones included
     bookkeeper         Records every request: its journal entry with a usage row, its log entries, its metrics
     decisions          A routing decision as one line of the request log: numbers only, formatted as text when it
                        is read
     finished_request   The record of an ended request: only what the ledger, the request log and the access log
                        need
-    inspection         Whether the books keep their rules, as of the last look; while they do not, nothing is spent
-    ledger_service     The gateway's hand in the books: holds before paid work, captures after it, a usage row for
+    inspection         Whether the ledger keeps its rules, as of the last look; while it does not, nothing is spent
+    ledger_service     The gateway's hand in the ledger: holds before paid work, captures after it, a usage row for
                        every request
     metering           Prices of the lanes, and what your machines' tokens cost
     model_terms        Aliases and prices that operators set while gateways run: over those of the settings, in all

@@ -1,4 +1,4 @@
-"""Books ended requests in batches: local usage as one journal entry, each hold separately, late ones included.
+"""Ledger ended requests in batches: local usage as one journal entry, each hold separately, late ones included.
 
 Belongs to one thread. Every entry has a key, so settling a request again finds it booked.
 """
@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 from accounting.chart import user_paid
 from accounting.errors import (
     AlreadyResolved,
-    BooksUnavailable,
     DatabaseFailing,
     HoldExpired,
     HoldNotFound,
     IdempotencyConflict,
     InsufficientCredit,
     LedgerError,
+    LedgerUnavailable,
     UsageBooked,
 )
 from accounting.ledger.balances import balance
@@ -39,7 +39,7 @@ from gateway.billing.spool import Settlement
 log = structlog.get_logger(__name__)
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long the books may take for everything that is settled together."""
+"""How long the ledger may take for everything that is settled together."""
 
 Settled: TypeAlias = int | LedgerError | None
 """The event that ended a request; why it is not booked; None where an earlier try had booked it."""
@@ -68,8 +68,8 @@ class Settler:
         self._until_s = 0.0
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Book every settlement, and say of each what became of it. BooksUnavailable ones may be sent again."""
-        # One limit for them all: books that hang must not keep what has ended from the disk.
+        """Book every settlement, and say of each what became of it. LedgerUnavailable ones may be sent again."""
+        # One limit for them all: ledger that hang must not keep what has ended from the disk.
         self._until_s = time.monotonic() + self._answer_s
         # All holds are under way before the first is waited for: they share the writer's groups.
         started = [self._start(each) if each.hold else None for each in settlements]
@@ -96,7 +96,7 @@ class Settler:
             rest = [usage for usage in usages if usage.request_id not in known.request_ids]
             booked = iter(self._record_together(rest))
             return [None if usage.request_id in known.request_ids else next(booked) for usage in usages]
-        except BooksUnavailable as error:
+        except LedgerUnavailable as error:
             return [error] * len(usages)
         except LedgerError as error:
             if len(usages) == 1:
@@ -204,9 +204,9 @@ class Settler:
         return self._read(query)
 
     def _refuse_late(self) -> None:
-        """Books that have used their time up are asked nothing more. Raises DatabaseFailing."""
+        """Ledger that have used their time up are asked nothing more. Raises DatabaseFailing."""
         if time.monotonic() >= self._until_s:
-            raise DatabaseFailing("the books did not answer in time")
+            raise DatabaseFailing("the ledger did not answer in time")
 
     def _answer(self, future: "Future[Posted | None] | Future[Posted] | LedgerError") -> Posted | None:
         if isinstance(future, LedgerError):
@@ -214,4 +214,4 @@ class Settler:
         try:
             return future.result(max(0.0, self._until_s - time.monotonic()))
         except TimeoutError:
-            raise DatabaseFailing("the books did not answer in time") from None
+            raise DatabaseFailing("the ledger did not answer in time") from None

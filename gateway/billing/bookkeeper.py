@@ -10,7 +10,7 @@ from accounting.ledger.postings import Outcome
 from accounting.metering.tokenizers import Tokenizers
 from accounting.rules.held import Hold
 from gateway.billing.finished_request import Ended
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.billing.recount import WAITING_MAX, Recounter
 from gateway.billing.request_log import RequestEntry, RequestLog
 from gateway.billing.settlement_worker import Booked, Clerk
@@ -31,20 +31,20 @@ class Bookkeeper:
 
     def __init__(
         self,
-        books: Books,
+        ledger: LedgerService,
         request_log: RequestLog,
         metrics: Metrics,
         spool: Spool,
         witnesses: Sequence[Callable[[list[Booked]], None]] = (),
         recounter: Recounter | None = None,
     ) -> None:
-        self._leases = books.leases
+        self._leases = ledger.leases
         self._request_log = request_log
         self._metrics = metrics
         self._witnesses = (self._write_down, *witnesses)
         self.recounter = recounter or Recounter(Tokenizers({}), metrics)
         self._spool = spool
-        self._clerk = Clerk(books.settler, spool, metrics, self._witness, self.recounter)
+        self._clerk = Clerk(ledger.settler, spool, metrics, self._witness, self.recounter)
 
     def start(self) -> None:
         self._clerk.start()
@@ -84,7 +84,7 @@ class Bookkeeper:
         return bool(self._clerk.waiting) or not self._spool.is_empty
 
     async def caught_up(self) -> None:
-        """Return when all requests are booked that have ended by now, or on disk because the books are away."""
+        """Return when all requests are booked that have ended by now, or on disk because the ledger is away."""
         loop, caught_up = asyncio.get_running_loop(), asyncio.Event()
         self._clerk.tell_when_caught_up(lambda: loop.call_soon_threadsafe(caught_up.set))
         await caught_up.wait()
@@ -98,7 +98,7 @@ class Bookkeeper:
             try:
                 witness(batch)
             except Exception:
-                # The thread's edge: what is written down for people must not keep the books waiting.
+                # The thread's edge: what is written down for people must not keep the ledger waiting.
                 log.exception("requests not written down", requests=len(batch))
 
     def _write_down(self, batch: list[Booked]) -> None:

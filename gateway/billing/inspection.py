@@ -1,4 +1,4 @@
-"""Whether the books keep their rules, as of the last look; while they do not, nothing is spent."""
+"""Whether the ledger keeps its rules, as of the last look; while it does not, nothing is spent."""
 
 import asyncio
 import math
@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from accounting.errors import BooksBroken, DatabaseFailing
+from accounting.errors import DatabaseFailing, LedgerBroken
 from accounting.ledger import health
 from accounting.ledger.health import RULES, BrokenRule
 from accounting.ledger.scope import Witness
@@ -37,7 +37,7 @@ PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Whether the database answers, and which rules of the books are broken; `seen_s` is monotonic."""
+    """Whether the database answers, and which rules of the ledger is broken; `seen_s` is monotonic."""
 
     is_reachable: bool
     broken: tuple[str, ...]
@@ -67,7 +67,7 @@ class Inspection:
     def begin(self) -> asyncio.Task[None]:
         """Keep looking, in a task that the caller owns. Nothing is spent before the first glance."""
         self._first_look = asyncio.Event()
-        return asyncio.create_task(self.keep(), name="books inspection")
+        return asyncio.create_task(self.keep(), name="ledger inspection")
 
     async def looked(self) -> None:
         """Wait for the first glance after a start. Raises DatabaseFailing if it takes too long."""
@@ -77,19 +77,19 @@ class Inspection:
             async with asyncio.timeout(GLANCE_TIMEOUT_S):
                 await self._first_look.wait()
         except TimeoutError:
-            raise DatabaseFailing("the books could not be inspected yet") from None
+            raise DatabaseFailing("the ledger could not be inspected yet") from None
 
     def check(self) -> None:
-        """Raises BooksBroken while a rule is broken without which money may be lost."""
+        """Raises LedgerBroken while a rule is broken without which money may be lost."""
         if self._essential is not None:
-            raise BooksBroken(self._essential.rule, self._essential.meaning)
+            raise LedgerBroken(self._essential.rule, self._essential.meaning)
 
     async def keep(self) -> None:
         """Glance every few seconds. Inspect at the start and every hour, in the background, as a big ledger is
         slow. Runs until cancelled."""
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._keep_glancing(), name="books glance")
-            both.create_task(self._keep_inspecting(), name="books deep inspection")
+            both.create_task(self._keep_glancing(), name="ledger glance")
+            both.create_task(self._keep_inspecting(), name="ledger deep inspection")
 
     async def _keep_glancing(self) -> None:
         while True:
@@ -106,7 +106,7 @@ class Inspection:
             return
         self._alarmed_s = time.monotonic()
         if self._essential is None:
-            log.critical("the books are broken: nothing is spent", rule=essential.rule, where=essential.where)
+            log.critical("the ledger is broken: nothing is spent", rule=essential.rule, where=essential.where)
             self._essential = essential
             self._alarm.set()
 
@@ -143,12 +143,12 @@ class Inspection:
         """
         if self._inspected_s is None or time.monotonic() - self._inspected_s > FRESH_S:
             if self._look is None or self._look.done():
-                self._look = asyncio.create_task(self.inspect(), name="books inspection on request")
+                self._look = asyncio.create_task(self.inspect(), name="ledger inspection on request")
             await asyncio.wait((self._look,), timeout=PATIENCE_S)
             if self._look.done():
                 self._look.result()
         if self._inspected_s is None:
-            raise DatabaseFailing("the books are being inspected: ask again")
+            raise DatabaseFailing("the ledger is being inspected: ask again")
         return self._found, time.monotonic() - self._inspected_s
 
     async def stop(self) -> None:
@@ -166,7 +166,7 @@ class Inspection:
         return await asyncio.to_thread(self._read, look)
 
     async def condition(self) -> Condition:
-        """How the books are, as of a moment ago and of the last inspection: asking often costs nothing."""
+        """How the ledger is, as of a moment ago and of the last inspection: asking often costs nothing."""
         if time.monotonic() - self._condition.seen_s > CONDITION_S:
             try:
                 broken = [each for each in (*await self.glance(), *self._found) if not each.is_accepted]
@@ -194,9 +194,9 @@ class Inspection:
     def _note(self, found: list[BrokenRule], began_s: float) -> None:
         broken = [finding for finding in found if not finding.is_accepted]
         for finding in broken:
-            log.error("the books break a rule", rule=finding.rule, where=finding.where)
+            log.error("the ledger breaks a rule", rule=finding.rule, where=finding.where)
         if self._found and not broken:
-            log.warning("the books keep their rules again")
+            log.warning("the ledger keeps its rules again")
         self._found = tuple(found)
         self._inspected_s = time.monotonic()
         essential = next((finding for finding in broken if finding.is_essential), None)
@@ -212,6 +212,6 @@ def _outliving(what: str) -> Generator[None]:
     try:
         yield
     except DatabaseFailing as error:
-        log.warning("books not inspected", by=what, reason=str(error))
+        log.warning("ledger not inspected", by=what, reason=str(error))
     except Exception:
-        log.exception("books not inspected", by=what)
+        log.exception("ledger not inspected", by=what)

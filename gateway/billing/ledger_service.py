@@ -1,4 +1,4 @@
-"""The gateway's hand in the books: holds before paid work, captures after it, a usage row for every request."""
+"""The gateway's hand in the ledger: holds before paid work, captures after it, a usage row for every request."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from accounting.chart import user_paid
-from accounting.errors import BooksBroken, DatabaseFailing, LedgerError
+from accounting.errors import DatabaseFailing, LedgerBroken, LedgerError
 from accounting.ledger.balances import Balance, balance
 from accounting.ledger.health import BrokenRule
 from accounting.ledger.poster import Poster
@@ -38,8 +38,8 @@ REAP_EVERY_S = 5.0
 T = TypeVar("T")
 
 
-class Books:
-    """Owns the threads of the poster and of the leases, and the tasks that watch over the books.
+class LedgerService:
+    """Owns the threads of the poster and of the leases, and the tasks that watch over the ledger.
 
     `frozen_why` returns from memory why a user may not spend for now. The module that freezes payers sets it.
     """
@@ -76,7 +76,7 @@ class Books:
         self._tasks.append(asyncio.create_task(self._reap(), name="hold reaper"))
 
     def inspect(self) -> None:
-        """Check every rule of the books in the background, now and then; what is broken stops all spending."""
+        """Check every rule of the ledger in the background, now and then; what is broken stops all spending."""
         self._tasks.append(self.inspection.begin())
 
     async def stop(self) -> None:
@@ -87,7 +87,7 @@ class Books:
         await self.inspection.stop()
         await asyncio.to_thread(self.leases.stop, ANSWER_TIMEOUT_S)
         if not await asyncio.to_thread(self._poster.stop, ANSWER_TIMEOUT_S):
-            log.error("books closed with postings left", seconds=ANSWER_TIMEOUT_S)
+            log.error("ledger closed with postings left", seconds=ANSWER_TIMEOUT_S)
         if self._proofs:
             await asyncio.to_thread(self._proofs.stop, ANSWER_TIMEOUT_S)
         if self._shared:
@@ -95,12 +95,12 @@ class Books:
 
     @property
     def leads(self) -> bool:
-        """Whether this gateway writes the books; one with books of its own always does."""
+        """Whether this gateway writes the ledger; one with ledger of its own always does."""
         return self._shared.leads if self._shared else True
 
     @property
     def epoch(self) -> int:
-        """How often shared books have changed hands; 0 for books of one gateway."""
+        """How often shared ledger has changed hands; 0 for ledger of one gateway."""
         return self._shared.epoch if self._shared else 0
 
     @property
@@ -125,13 +125,13 @@ class Books:
     async def book(self, posting: Posting) -> Posted:
         """Book one journal entry.
 
-        Raises PostingDenied, PostingInvalid, BooksUnavailable, and DatabaseFailing if the ledger answers too late.
+        Raises PostingDenied, PostingInvalid, LedgerUnavailable, and DatabaseFailing if the ledger answers too late.
         """
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await asyncio.wrap_future(self._poster.submit(posting))
         except TimeoutError:
-            raise DatabaseFailing("the books did not answer in time") from None
+            raise DatabaseFailing("the ledger did not answer in time") from None
 
     async def look(self, query: Callable[[Session], T]) -> T:
         """Read in a thread beside the event loop. Raises DatabaseFailing."""
@@ -140,7 +140,7 @@ class Books:
     async def hold(self, request_id: str, payer: Payer, amount_nano: int) -> Hold:
         """Reserve credits, in memory if this process's lease has them. A lease lasts as long as its requests.
 
-        Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen. Raises
+        Raises InsufficientCredit, AmountInvalid, LedgerUnavailable (LedgerBroken among them), PayerFrozen. Raises
         DatabaseFailing if the ledger answers too late.
         """
         await self.inspection.looked()
@@ -151,12 +151,12 @@ class Books:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 held = await asyncio.wrap_future(placed)
-            # It may have been frozen while the books were waited for.
+            # It may have been frozen while the ledger was waited for.
             self._check(payer.user_id)
         except TimeoutError:
             placed.add_done_callback(self._give_back)
-            raise DatabaseFailing("the books did not answer in time") from None
-        except (asyncio.CancelledError, BooksBroken, PayerFrozen):
+            raise DatabaseFailing("the ledger did not answer in time") from None
+        except (asyncio.CancelledError, LedgerBroken, PayerFrozen):
             placed.add_done_callback(self._give_back)
             raise
         return held
@@ -164,7 +164,7 @@ class Books:
     async def grow(self, held: Hold, amount_nano: int) -> Hold:
         """Grow a running request's hold to `amount_nano` in total. A cancelled caller need not give anything back.
 
-        Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen. Raises
+        Raises InsufficientCredit, AmountInvalid, LedgerUnavailable (LedgerBroken among them), PayerFrozen. Raises
         DatabaseFailing if the ledger answers too late.
         """
         self._check(held.user_id)
@@ -175,12 +175,12 @@ class Books:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await asyncio.wrap_future(placed)
         except TimeoutError:
-            raise DatabaseFailing("the books did not answer in time") from None
+            raise DatabaseFailing("the ledger did not answer in time") from None
 
     def _check(self, user_id: str) -> None:
         """Check that funds may be reserved for this user now.
 
-        Raises BooksBroken, PayerFrozen, and DatabaseFailing while what is booked cannot be kept.
+        Raises LedgerBroken, PayerFrozen, and DatabaseFailing while what is booked cannot be kept.
         """
         self.inspection.check()
         if trouble := self.unkept_why():
@@ -201,7 +201,7 @@ class Books:
         return posted
 
     async def settle_debt(self, cause: str, user_id: str) -> None:
-        """Take what a user owes out of own credits that came under the key `cause`. Raises BooksUnavailable."""
+        """Take what a user owes out of own credits that came under the key `cause`. Raises LedgerUnavailable."""
         await asyncio.to_thread(Ledger(self._poster, self._read).settle_debt, cause, user_id)
 
     async def credit_pool(self, credit_id: str, pool_id: str, amount_nano: int, reason: str) -> Posted:
@@ -213,7 +213,7 @@ class Books:
     async def grant(self, lot: Lot) -> Posted:
         """Give a user credits that end one day, once per lot.
 
-        Raises AccountUnknown, AmountInvalid, PostingInvalid, IdempotencyConflict, BooksUnavailable.
+        Raises AccountUnknown, AmountInvalid, PostingInvalid, IdempotencyConflict, LedgerUnavailable.
         """
         posting = await asyncio.to_thread(self._lots.write_down, lot)
         posted = await self.book(posting)
@@ -229,7 +229,7 @@ class Books:
         return await (self.inspection.inspect() if deep else self.inspection.glance())
 
     async def condition(self) -> Condition:
-        """How the books are, as of a moment ago: asking often costs nothing."""
+        """How the ledger is, as of a moment ago: asking often costs nothing."""
         return await self.inspection.condition()
 
     def _look(self, query: Callable[[Session], T]) -> T:
@@ -237,7 +237,7 @@ class Books:
             with self._read() as session:
                 return query(session)
         except SQLAlchemyError as error:
-            raise DatabaseFailing(f"the books cannot be read: {type(error).__name__}") from error
+            raise DatabaseFailing(f"the ledger cannot be read: {type(error).__name__}") from error
 
     def _witness(self) -> Witness:
         return self._proofs.witness if self._proofs else Witness()

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 QUEUE_MAX = 6_000
 BATCH_MAX = 1000
 ROWS_MAX = 1000
-# Old rows go in small portions: on SQLite the books wait for each.
+# Old rows go in small portions: on SQLite the ledger wait for each.
 PRUNED_MAX = 1000
 PAGE_TIMEOUT_S = 10
 PRUNE_EVERY_S = 3600.0
@@ -116,7 +116,7 @@ class RequestLog:
     def add_all(self, entries: Sequence[RequestEntry]) -> int:
         """Take entries, and return how many there was no room for.
 
-        The books have the money; the log may lose an entry rather than hold up an answer.
+        The ledger has the money; the log may lose an entry rather than hold up an answer.
         """
         with self._changed:
             taken = entries[: max(0, QUEUE_MAX - len(self._entries))]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import structlog
 from msgspec import structs
 
-from accounting.errors import BooksUnavailable, LedgerError
+from accounting.errors import LedgerError, LedgerUnavailable
 from gateway.billing.batch_settlement import Settled, Settler
 from gateway.billing.finished_request import Ended
 from gateway.billing.recount import Recounter
@@ -213,13 +213,13 @@ class Clerk:
         return structs.replace(ended, settlement=settlement, recount=None)
 
     def _settle(self, settlements: list[Settlement]) -> list[Settled]:
-        """Book, try again what the books were away for, put the rest on disk."""
+        """Book, try again what the ledger was away for, put the rest on disk."""
         settled = self._settler.settle(settlements)
         for pause_s in _PAUSES_S:
-            left = [number for number, each in enumerate(settled) if isinstance(each, BooksUnavailable)]
+            left = [number for number, each in enumerate(settled) if isinstance(each, LedgerUnavailable)]
             if not left or not pause_s or len(self._waiting) > _PATIENT_MAX or self._stopping.wait(pause_s):
                 break
-            log.warning("books unavailable", requests=len(left), reason=str(settled[left[0]]))
+            log.warning("ledger unavailable", requests=len(left), reason=str(settled[left[0]]))
             again = self._settler.settle([settlements[number] for number in left])
             for number, each in zip(left, again, strict=True):
                 settled[number] = each
@@ -230,7 +230,7 @@ class Clerk:
     def _tell_failures(self, settlements: Sequence[Settlement], settled: Sequence[Settled]) -> None:
         away = []
         for settlement, each in zip(settlements, settled, strict=True):
-            if isinstance(each, BooksUnavailable):
+            if isinstance(each, LedgerUnavailable):
                 away.append(settlement)
             elif isinstance(each, Exception):
                 _log_lost(settlement, each)
@@ -250,14 +250,14 @@ class Clerk:
             self._spool.add_all(settlements)
 
     def _replay(self) -> None:
-        """Empty the spool into the books: what an outage left, and what the last process left."""
+        """Empty the spool into the ledger: what an outage left, and what the last process left."""
         spooled = self._spool.read()
         for start in range(0, len(spooled), BATCH_MAX):
             some = spooled[start : start + BATCH_MAX]
             settled = self._settler.settle([entry.settlement for entry in some])
             lines = set()
             for entry, each in zip(some, settled, strict=True):
-                if isinstance(each, BooksUnavailable):
+                if isinstance(each, LedgerUnavailable):
                     continue
                 lines.add(entry.line)
                 if isinstance(each, Exception):

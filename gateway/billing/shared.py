@@ -21,7 +21,7 @@ _POSTGRESQL_PORT = 5432
 def open_shared(
     settings: Settings, write: Callable[[], Session], *, is_command: bool = False
 ) -> "SharedLedger | None":
-    """This process's part in books that are shared; None for books in a file, which have no other gateway.
+    """This process's part in ledger that are shared; None for ledger in a file, which have no other gateway.
 
     A command stands beside a gateway and must not take its port.
     """
@@ -31,11 +31,11 @@ def open_shared(
         return None
     from accounting.replication.shared import SharedLedger
 
-    own = settings.books.host or address_towards(url)
-    reached_at = settings.books.address or (address_towards(url) if own in _ANY else own)
+    own = settings.ledger.host or address_towards(url)
+    reached_at = settings.ledger.address or (address_towards(url) if own in _ANY else own)
     if is_command:
         return SharedLedger(write, host=own, reached_at=own if own not in _ANY else address_towards(url))
-    return SharedLedger(write, host=own, port=settings.books.port, reached_at=reached_at)
+    return SharedLedger(write, host=own, port=settings.ledger.port, reached_at=reached_at)
 
 
 def address_towards(url: URL) -> str:

@@ -46,7 +46,7 @@ class SpooledSettlement:
 class Spool:
     """One JSON line for each settlement, on disk when `add_all` returns. One process owns the file, on any thread.
 
-    A line holds ids, counts and amounts: no prompt, no key, nothing that the books would not hold.
+    A line holds ids, counts and amounts: no prompt, no key, nothing that the ledger would not hold.
     """
 
     def __init__(self, path: Path, bytes_max: int = BYTES_MAX) -> None:

@@ -44,7 +44,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 async def verify_in_process(question: VerifyQuestion) -> Reply:
-    """Raises DatabaseFailing when the books cannot be read, or not within the time and a margin."""
+    """Raises DatabaseFailing when the ledger cannot be read, or not within the time and a margin."""
     process = await asyncio.create_subprocess_exec(
         *command_of(_PROCESS), stdin=PIPE, stdout=PIPE, env=environment(), start_new_session=True
     )

@@ -37,7 +37,7 @@ def answer(question: VerifyQuestion) -> Reply:
     except BlockUnknown as error:
         return Reply(unknown_block=str(error))
     except SQLAlchemyError as error:
-        return Reply(problem=f"the books cannot be read: {type(error).__name__}")
+        return Reply(problem=f"the ledger cannot be read: {type(error).__name__}")
     finally:
         engine.dispose()
     return Reply(facts_of(verdict))

@@ -118,17 +118,17 @@ def _book(
 ) -> None:
     """Post the entry and log it: action, target, reason. A debtor's new credits settle their debt first."""
     from accounting.money import format_usd
-    from gateway.billing.ledger_service import Books
+    from gateway.billing.ledger_service import LedgerService
     from gateway.cli.directory import BY, open_directory
-    from gateway.cli.store import with_books
+    from gateway.cli.store import with_ledger
 
-    async def act(books: Books) -> "Posted":
-        posted = await books.book(posting)
+    async def act(ledger: LedgerService) -> "Posted":
+        posted = await ledger.book(posting)
         if debtor:
-            await books.settle_debt(posting.idem_key, debtor)
+            await ledger.settle_debt(posting.idem_key, debtor)
         return posted
 
-    posted = with_books(settings, act)
+    posted = with_ledger(settings, act)
     action, target, reason = why
     moves = [f"{format_usd(leg.amount_nano)} from {leg.debit} to {leg.credit}" for leg in posting.legs]
     facts = {"id": posting.idem_key, "moves": moves, "reason": reason}

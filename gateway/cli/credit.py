@@ -37,7 +37,7 @@ def add(
 ) -> None:
     """Add credits to a user's balance. Example: millrace credit add 5.00"""
     from accounting.money import parse_usd
-    from gateway.cli.store import saying_what_is_wrong, with_books
+    from gateway.cli.store import saying_what_is_wrong, with_ledger
 
     if user is not None and pool is not None:
         output.fail("--pool: use either --user or --pool, not both", output.WRONG_USAGE)
@@ -46,14 +46,14 @@ def add(
         amount_nano = parse_usd(amount)
         if pool is not None:
             pool_id = _organization(settings, pool)
-            posted = with_books(
-                settings, lambda books: books.credit_pool(name, pool_id, amount_nano, note), make=True
+            posted = with_ledger(
+                settings, lambda ledger: ledger.credit_pool(name, pool_id, amount_nano, note), make=True
             )
             _tell(settings, Given(f"organization:{pool_id}", amount_nano, name, note), posted, as_json=as_json)
             return
         user_id = user or OWNER
         refuse_unknown(settings, user_id)
-        posted = with_books(settings, lambda books: books.credit(name, user_id, amount_nano, note), make=True)
+        posted = with_ledger(settings, lambda ledger: ledger.credit(name, user_id, amount_nano, note), make=True)
     _tell(settings, Given(f"user:{user_id}", amount_nano, name, note), posted, as_json=as_json)
 
 
@@ -70,7 +70,7 @@ def grant(
     """Give promotional credits that expire. Example: millrace credit grant 2.00 --user ann --days 90"""
     from accounting.money import parse_usd
     from accounting.spending.credit_grants import Lot
-    from gateway.cli.store import open_store, saying_what_is_wrong, with_books
+    from gateway.cli.store import open_store, saying_what_is_wrong, with_ledger
 
     settings, name = settings_from(data_dir), credit_id or uuid.uuid4().hex
     with saying_what_is_wrong():
@@ -79,7 +79,7 @@ def grant(
         with open_store(settings, make=True) as (read, _):
             expires_ns = _end_ns(read, name, days)
         lot = Lot(name, user, amount_nano, expires_ns, reason=note)
-        posted = with_books(settings, lambda books: books.grant(lot), make=True)
+        posted = with_ledger(settings, lambda ledger: ledger.grant(lot), make=True)
     _tell(settings, Given(f"user:{user}", amount_nano, name, note, days), posted, as_json=as_json)
 
 

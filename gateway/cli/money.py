@@ -15,10 +15,10 @@ def balance(
 ) -> None:
     """Show credits: total, held by running requests, available. Example: millrace balance"""
     from accounting.money import format_usd
-    from gateway.cli.store import saying_what_is_wrong, with_books
+    from gateway.cli.store import saying_what_is_wrong, with_ledger
 
     with saying_what_is_wrong():
-        found = with_books(settings_from(data_dir), lambda books: books.balance(user))
+        found = with_ledger(settings_from(data_dir), lambda ledger: ledger.balance(user))
     amounts = (found.posted_nano, found.held_nano, found.available_nano)
     columns = ("user", "credits_usd", "held_usd", "available_usd")
     output.table(columns, [(user, *map(format_usd, amounts))], as_json=as_json)

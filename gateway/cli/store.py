@@ -8,7 +8,7 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from accounting.errors import AccountUnknown, AmountInvalid, LedgerError, PostingInvalid
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.billing.shared import open_shared
 from gateway.cli import output
 from gateway.database import DatabaseUnusable, open_upgraded
@@ -54,16 +54,16 @@ def saying_what_is_wrong() -> Generator[None]:
         output.fail(str(error))
 
 
-def with_books(settings: Settings, act: Callable[[Books], Awaitable[T]], *, make: bool = False) -> T:
+def with_ledger(settings: Settings, act: Callable[[LedgerService], Awaitable[T]], *, make: bool = False) -> T:
     """Run `act` on the ledger; database rules protect it from concurrent writers."""
 
     async def run(read: Sessions, write: Sessions) -> T:
-        books = Books(read, write, open_shared(settings, write, is_command=True))
-        books.start()
+        ledger = LedgerService(read, write, open_shared(settings, write, is_command=True))
+        ledger.start()
         try:
-            return await act(books)
+            return await act(ledger)
         finally:
-            await books.stop()
+            await ledger.stop()
 
     with open_store(settings, make=make) as (read, write):
         return asyncio.run(run(read, write))

@@ -42,7 +42,7 @@ def add_console(app: FastAPI, services: Services) -> None:
     app.state.console = Console(
         built,
         Feeds(lambda: services.guests.is_closed),
-        UsageFigures(services.books.look),
+        UsageFigures(services.ledger.look),
         Shared(),
         FirstSales(DataFolder(services.settings.data_dir).market),
     )

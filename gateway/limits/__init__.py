@@ -2,7 +2,7 @@
 
 Modules:
     admission       Limits the number of requests in flight
-    budgets         Limits on money with what the books say was spent of them
+    budgets         Limits on money with what the ledger says was spent of them
     central         Limits in Redis: one call reports and draws for many counters
     central_script  What Redis does, in one step, when a process reports and draws: the rules of limits that
                     several share

@@ -1,4 +1,4 @@
-"""Limits on money with what the books say was spent of them."""
+"""Limits on money with what the ledger says was spent of them."""
 
 import time
 from typing import Any

@@ -155,7 +155,7 @@ def _arguments(counter: LeasedCounter, order: Order, wall_s: float) -> list[str 
         order.need,
         order.least,
         order.ahead,
-        order.books,
+        order.ledger,
         int(order.is_again),
         int(1000 * order.books_age_s),
     ]
@@ -177,5 +177,5 @@ def _grant(fields: list[int]) -> Grant:
         age_s=age_ms / 1000,
         room_s=room_ms / 1000,
         ended_s=ended_ms / 1000,
-        are_books_early=bool(early),
+        is_ledger_early=bool(early),
     )

@@ -16,7 +16,7 @@ from gateway.settings.limits import RedisSettings
 async def open_limits(
     settings: RedisSettings, sessions: Callable[[], Session], settled: Callable[[], Awaitable[None]]
 ) -> AsyncGenerator[Limits]:
-    """Running until the block ends; `sessions` read what the books know from before.
+    """Running until the block ends; `sessions` read what the ledger knows from before.
 
     `settled` returns when all requests are booked that had ended when it was called, or cannot be.
     """

@@ -50,13 +50,13 @@ class LeasedCounter(Counter):
         "_untaken",
         "_untaken_before",
         "_wall_ahead_s",
-        "books",
         "is_alone",
         "is_recalled",
         "is_unreadable",
+        "ledger",
         "name",
         "recalling_s",
-        "wants_books",
+        "wants_ledger",
     )
 
     def __init__(self, quota: Quota, name: str) -> None:
@@ -67,8 +67,8 @@ class LeasedCounter(Counter):
         self.is_recalled = False
         self.is_unreadable = False
         """Whether the ledger has not answered within the time that requests wait."""
-        self.wants_books = False
-        self.books = -1
+        self.wants_ledger = False
+        self.ledger = -1
         self._books_read_s = 0.0
         self.recalling_s: float | None = None
         self._processes = 1
@@ -131,11 +131,11 @@ class LeasedCounter(Counter):
 
     def forget(self) -> None:
         """Redis has lost this counter: take nothing before the ledger is read."""
-        self.books = -1
+        self.ledger = -1
         self._taken_before, self._untaken_before = self.taken - self._under_way, self._untaken
         self.is_alone = self._is_lent = False
         self.left, self.ends_s = min(0, self.left), -math.inf
-        self._is_unknown = self.wants_books = self.key.span is not None
+        self._is_unknown = self.wants_ledger = self.key.span is not None
 
     def leave_to_books(self) -> None:
         """Stop reporting requests that have ended: the ledger has them by the time it is read."""
@@ -149,8 +149,8 @@ class LeasedCounter(Counter):
 
     def know_books(self, used: int, now_s: float) -> None:
         """Note the use that the ledger answered with."""
-        self.books, self._books_read_s = used, now_s
-        self.is_unreadable = self.wants_books = False
+        self.ledger, self._books_read_s = used, now_s
+        self.is_unreadable = self.wants_ledger = False
 
     def go_alone(self, now_s: float, wall_s: float, processes: int) -> None:
         """Without Redis, continue with the last known share of what was left, and of each later window."""
@@ -171,7 +171,7 @@ class LeasedCounter(Counter):
         if self.is_unreadable:
             self._need = self._least = 0
             return None
-        if self._is_unknown and self.books < 0:
+        if self._is_unknown and self.ledger < 0:
             self._need = self._least = 0
         if self.is_recalled or self.recalling_s is not None:
             self._modest_s = now_s + MODEST_S
@@ -196,10 +196,10 @@ class LeasedCounter(Counter):
             need=max(1, self._need - idle) if self._need else 0,
             least=max(1, self._least - idle),
             ahead=0 if returns else max(0, ahead - idle),
-            books=self.books,
+            ledger=self.ledger,
             left=self.left,
             is_again=self._is_unknown,
-            books_age_s=now_s - self._books_read_s if self.books >= 0 else 0.0,
+            books_age_s=now_s - self._books_read_s if self.ledger >= 0 else 0.0,
         )
         self._need = self._least = 0
         self.is_recalled = False
@@ -212,11 +212,11 @@ class LeasedCounter(Counter):
         if not grant.is_known and not order.is_again:
             self.forget()
             return
-        if order.books >= 0 and not grant.are_books_early:
-            self.books = -1
+        if order.ledger >= 0 and not grant.is_ledger_early:
+            self.ledger = -1
         self._is_unknown = not grant.is_known
         is_missing = self.key.span != "minute" and grant.ended_s >= MISSING_S
-        self.wants_books = (self._is_unknown or is_missing) and not grant.are_books_early
+        self.wants_ledger = (self._is_unknown or is_missing) and not grant.is_ledger_early
         # A slice with a lost lease, or that this process took without Redis, is no longer part of the limit.
         kept = 0 if self.is_alone or grant.is_lost else order.idle
         self.left += grant.granted + kept - order.left
@@ -249,7 +249,7 @@ class LeasedCounter(Counter):
         has_lease = self.left > 0 or self.held
         return bool(
             self._need
-            or self.books >= 0
+            or self.ledger >= 0
             or self.is_alone
             or not self.is_told
             # Until the ledger's use, without the requests in flight, is known.

@@ -108,7 +108,7 @@ class LeaseSource:
         if not self._is_open:
             await asyncio.wait([self._round], timeout=_ROUND_PATIENCE_S)
             return None
-        if unknown := [counter for counter, _ in counters if counter.is_unknown and counter.wants_books]:
+        if unknown := [counter for counter, _ in counters if counter.is_unknown and counter.wants_ledger]:
             await self._read_up(unknown)
             return None
         refused: list[Shortage] = [(counter, need) for counter, need in counters if counter.is_refused(now_s)]
@@ -230,7 +230,7 @@ class LeaseSource:
             counter.accept(order, grant, sent_s, now_s, is_open=answer.is_open)
             # The process reads an unknown counter when a request needs it. If requests are under way that it has
             # told again, it reads at once: once they have ended, the ledger has them too, and they count twice.
-            if counter.wants_books and (not counter.is_unknown or (answer.is_open and counter.tickets)):
+            if counter.wants_ledger and (not counter.is_unknown or (answer.is_open and counter.tickets)):
                 self._lookups.begin(counter)
 
     def _lose(self, generation: str) -> None:
@@ -239,7 +239,7 @@ class LeaseSource:
         self._wake.set()
         if not before.generation:
             return
-        log.warning("limits vanished from Redis: they are rebuilt from the books", counters=len(self._counters))
+        log.warning("limits vanished from Redis: they are rebuilt from the ledger", counters=len(self._counters))
         for counter in self._counters.values():
             counter.forget()
         self._active.update(self._counters)

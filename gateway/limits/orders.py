@@ -20,7 +20,7 @@ class Order:
     need: int
     least: int
     ahead: int
-    books: int
+    ledger: int
     left: int
     is_again: bool = False
     books_age_s: float = 0.0
@@ -29,7 +29,7 @@ class Order:
 @dataclass(frozen=True, slots=True)
 class Grant:
     """The answer. `elsewhere` is what others hold and do not use; `ended_s` how long ago the oldest lease ended of
-    which nothing was heard since. `are_books_early`: other processes have not reported since the books were read.
+    which nothing was heard since. `are_books_early`: other processes have not reported since the ledger was read.
     """
 
     is_known: bool
@@ -41,4 +41,4 @@ class Grant:
     age_s: float
     room_s: float
     ended_s: float
-    are_books_early: bool = False
+    is_ledger_early: bool = False

@@ -71,39 +71,39 @@ class Metrics:
             "hold_extensions", "Holds that were to grow with their stream, by what came of it.", "result"
         )
         self.charged_nano = _counter("charged_nano", "Charged to callers, in nano-USD.")
-        self.books_lag = _gauge("books_lag", "Ended requests and postings that wait to be written.")
-        self.ledger_leader = _gauge("ledger_leader", "1 where this gateway writes the books, else 0.")
-        self.ledger_epoch = _gauge("ledger_epoch", "How often shared books have changed hands.")
+        self.ledger_lag = _gauge("ledger_lag", "Ended requests and postings that wait to be written.")
+        self.ledger_leader = _gauge("ledger_leader", "1 where this gateway writes the ledger, else 0.")
+        self.ledger_epoch = _gauge("ledger_epoch", "How often shared ledger has changed hands.")
         self.ledger_broken_rules = _gauge(
-            "ledger_broken_rules", "1 for each rule of the books that was broken at the last inspection.", "rule"
+            "ledger_broken_rules", "1 for each rule of the ledger that was broken at the last inspection.", "rule"
         )
         self.ledger_inspected_seconds = _gauge(
-            "ledger_inspected_seconds", "How long ago the books were inspected, in seconds."
+            "ledger_inspected_seconds", "How long ago the ledger was inspected, in seconds."
         )
         self.ledger_checkpoint_block = _gauge(
             "ledger_checkpoint_block", "The number of the newest signed block that this gateway has seen."
         )
         self.ledger_unproven_events = _gauge(
-            "ledger_unproven_events", "Events of the books that are in no signed block."
+            "ledger_unproven_events", "Events of the ledger that are in no signed block."
         )
         self.ledger_unproven_seconds = _gauge(
             "ledger_unproven_seconds", "How long the oldest of them has waited for its block, in seconds."
         )
         self.spooled_settlements = _counter(
-            "spooled_settlements", "Settlements kept on disk because the books were away."
+            "spooled_settlements", "Settlements kept on disk because the ledger was away."
         )
         self.request_log_drops = _counter("request_log_drops", "Requests that the request log could not take.")
         self.payments_inbox = _gauge(
             "payments_inbox", "Messages of Stripe that wait or failed, by status.", "status"
         )
         self.payments_unmatched = _gauge(
-            "payments_unmatched", "What Stripe and the books do not agree about, by the last reconciliation."
+            "payments_unmatched", "What Stripe and the ledger does not agree about, by the last reconciliation."
         )
         self.payments_difference_nano = _gauge(
-            "payments_difference_nano", "Stripe's balance less that in the books, by the last reconciliation."
+            "payments_difference_nano", "Stripe's balance less that in the ledger, by the last reconciliation."
         )
         self.payments_reconciled_seconds = _gauge(
-            "payments_reconciled_seconds", "How long ago Stripe and the books were compared, in seconds."
+            "payments_reconciled_seconds", "How long ago Stripe and the ledger was compared, in seconds."
         )
         self.cluster_nodes = _gauge("cluster_nodes", "Machines in the cluster.")
         self.cluster_epoch = _gauge("cluster_epoch", "Times the cluster was planned.")

@@ -26,7 +26,7 @@ async def reserve_funds(services: Services, context: RequestContext, offer: Offe
     """Reserve the call's maximum cost there, or the first part of a stream's. Sets `trip.paid_tokens`.
 
     An amount reserved for an earlier candidate counts. Raises InsufficientCredit, BudgetExceeded,
-    BudgetUnavailable, BooksUnavailable, AmountInvalid, RequestInvalid.
+    BudgetUnavailable, LedgerUnavailable, AmountInvalid, RequestInvalid.
     """
     context.allowance = allowance = allowance_of(context.call, offer)
     if allowance is None:
@@ -78,7 +78,7 @@ async def reserve_more_funds(services: Services, context: RequestContext, allowa
 async def reserve_funds_late(services: Services, context: RequestContext, amount_nano: int) -> None:
     """Reserve the cost of a finished answer that exceeds its hold, or as much as the payer has.
 
-    Raises BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavailable, AmountInvalid.
+    Raises BudgetExceeded, BudgetUnavailable, InsufficientCredit, LedgerUnavailable, AmountInvalid.
     """
     try:
         await _cover(services, context, amount_nano)
@@ -112,12 +112,12 @@ async def _hold(services: Services, context: RequestContext, amount_nano: int) -
         payer = payer._replace(is_own_use=context.caller.owns_provider_keys)
     if context.hold and (context.hold.takes_lots, context.hold.is_own_use) != (payer.takes_lots, payer.is_own_use):
         # The hold was for an endpoint that was asked before. It belongs to another lease; free it.
-        services.books.leases.end(context.hold, 0)
+        services.ledger.leases.end(context.hold, 0)
         context.hold = None
     if context.hold is None:
-        return await services.books.hold(context.call.id, payer, amount_nano) if amount_nano else None
+        return await services.ledger.hold(context.call.id, payer, amount_nano) if amount_nano else None
     return (
-        await services.books.grow(context.hold, amount_nano)
+        await services.ledger.grow(context.hold, amount_nano)
         if amount_nano > context.hold.amount_nano
         else context.hold
     )

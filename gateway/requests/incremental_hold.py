@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 # Percentage of the paid amount that may be used before more is requested.
 _USED_PERCENT = 75
-# How long a stream stands at the border while the books do not answer.
+# How long a stream stands at the border while the ledger does not answer.
 BORDER_S = 5.0
 _LATE_S = 2.0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import structlog
 from msgspec import structs
 
-from accounting.errors import BooksUnavailable, InsufficientCredit
+from accounting.errors import InsufficientCredit, LedgerUnavailable
 from accounting.payments.errors import PayerFrozen
 from gateway.errors import BudgetUnavailable, LaneBusy, LaneUnreachable, TooManyHangUps
 from gateway.lanes.base import Answer, Offer
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 ATTEMPTS_MAX = 3
 
 # The caller's money does not cover the candidate, and says nothing against those that charge nothing.
-_NO_MONEY = (BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavailable, PayerFrozen, TooManyHangUps)
+_NO_MONEY = (BudgetExceeded, BudgetUnavailable, InsufficientCredit, LedgerUnavailable, PayerFrozen, TooManyHangUps)
 # That, or no room within the limits of a model that would have answered in another's place.
 _REFUSED = (RateLimited, *_NO_MONEY)
 

@@ -1,4 +1,4 @@
-"""Finishes a request: releases its slots and holds, reports to routing, and books it."""
+"""Finishes a request: releases its slots and holds, reports to routing, and ledger it."""
 
 from msgspec import structs
 

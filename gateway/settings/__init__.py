@@ -3,13 +3,13 @@
 Modules:
     base          The base classes and types of every settings section
     batches       How much of files and batches is kept, and how far batches keep out of everybody's way
-    books         Where gateways that share a PostgreSQL reach the one among them that writes the books
     cache         Settings of the answer cache: what is cached, for whom and how long
     cloud         The cloud lane: providers, their models and prices
     cluster       The cluster lane: the model that own machines hold together
     coordination  Settings of the coordinator through which gateways agree on leaders, membership and revoked keys
     identity      Settings of authentication: sign-in through an identity provider, and limits on wrong keys and
                   passwords
+    ledger        Where gateways that share a PostgreSQL reach the one among them that writes the ledger
     limits        Settings of Redis, which several gateways share
     metering      Counting tokens, and what own machines cost
     payments      Payments through Stripe: whose account, which conditions
@@ -34,12 +34,12 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from gateway.settings.base import LaneName
 from gateway.settings.batches import BatchesSettings
-from gateway.settings.books import BooksSettings
 from gateway.settings.cache import CacheSettings
 from gateway.settings.cloud import CloudModel, CloudSettings
 from gateway.settings.cluster import ClusterSettings
 from gateway.settings.coordination import CoordinationSettings
 from gateway.settings.identity import IdentitySettings
+from gateway.settings.ledger import LedgerSettings
 from gateway.settings.limits import RedisSettings
 from gateway.settings.metering import CostsSettings, MeteringSettings
 from gateway.settings.payments import PaymentsSettings
@@ -55,7 +55,6 @@ from runtime.settings import Section, SettingsInvalid, WholePath, whole
 
 __all__ = [
     "BatchesSettings",
-    "BooksSettings",
     "CacheSettings",
     "CloudModel",
     "CloudSettings",
@@ -65,6 +64,7 @@ __all__ = [
     "DatabaseSettings",
     "IdentitySettings",
     "LaneName",
+    "LedgerSettings",
     "LogSettings",
     "MarketSettings",
     "MarketplaceSettings",
@@ -112,7 +112,7 @@ class Settings(BaseSettings):
     )
     server: ServerSettings = ServerSettings()
     database: DatabaseSettings = DatabaseSettings()
-    books: BooksSettings = BooksSettings()
+    ledger: LedgerSettings = LedgerSettings()
     log: LogSettings = LogSettings()
     cluster: ClusterSettings = ClusterSettings()
     pool: PoolSettings = PoolSettings()

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
-from accounting.errors import BooksUnavailable, LedgerError
+from accounting.errors import LedgerError, LedgerUnavailable
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules.audits import audit
 from market.audits.audit_target import BOOKED_AT_ONCE, Cost, Costs
@@ -51,7 +51,7 @@ class AuditCostReporter:
 
         Raises:
             OSError, EOFError, TimeoutError, ValueError, WorkerUnavailable: the buyer does not answer.
-            BooksUnavailable, ServiceError: the ledger cannot be written now.
+            LedgerUnavailable, ServiceError: the ledger cannot be written now.
         """
         count, after = 0, ""
         while True:
@@ -68,7 +68,7 @@ class AuditCostReporter:
         """Return whether the ledger has it now; a refusal is logged once."""
         try:
             await self._book(audit(cost.id, PROVIDER, cost.amount_nano, cost.seller))
-        except BooksUnavailable:
+        except LedgerUnavailable:
             raise
         except LedgerError as error:
             if cost.id not in self._refused and len(self._refused) < _REFUSED_MAX:

@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from accounting.errors import BooksUnavailable, LedgerError
+from accounting.errors import LedgerError, LedgerUnavailable
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules.variances import owed_beyond
 from accounting.tables import usage_table
@@ -125,7 +125,7 @@ class OwedReconciler:
             return True
         try:
             await self._book(owed_beyond(owed.id, PROVIDER, accrued_nano, owed.amount_nano))
-        except BooksUnavailable:
+        except LedgerUnavailable:
             raise
         except LedgerError as error:
             log.error("market.owed_refused", request_id=owed.id, beyond_nano=beyond_nano, reason=str(error))

@@ -38,7 +38,7 @@ def _none(_: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Office:
-    """The marketplace's context. `epoch` counts changes of the books' leader; `clock_ns` is the wall clock, or a
+    """The marketplace's context. `epoch` counts changes of the ledger's leader; `clock_ns` is the wall clock, or a
     test's.
 
     `told` returns an identity's statements about its keys, as gateways exchange them. `organization_of` returns

@@ -1,6 +1,6 @@
 """Mature earnings, or withhold them until a dispute about their buyer ends.
 
-Maturing earnings are first stored, in one transaction with the position in the books, and then booked. Any later
+Maturing earnings are first stored, in one transaction with the position in the ledger, and then booked. Any later
 run books what was stored and not booked. So no sale matures twice, and none is forgotten.
 """
 

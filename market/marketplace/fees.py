@@ -48,7 +48,7 @@ class Fees:
         return self._opened(row, side)
 
     def end(self, row: DisputeRow) -> None:
-        """Keep the fee if its opener has lost, else release it. The books do it once."""
+        """Keep the fee if its opener has lost, else release it. The ledger does it once."""
         opener = user_of(row, row.opened_by)
         seq = self.office.ledger.pending_seq(f"hold:{row.id}")
         if seq is None:

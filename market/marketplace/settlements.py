@@ -60,7 +60,7 @@ class Settlements:
     def submit(self, digest: str, raws: Sequence[bytes], statements: Sequence[bytes] = ()) -> Settled:
         """Take records of an allocation's channel, and book what is due by now.
 
-        After an allocation's first draws, tiny amounts wait for a few seconds, so that no one can flood the books.
+        After an allocation's first draws, tiny amounts wait for a few seconds, so that no one can flood the ledger.
         For a seller with a forfeiture, nothing is booked any more.
 
         Raises:
@@ -172,7 +172,7 @@ class Settlements:
         return draw_late(allocated, account.drawn, due_nano, covered=covered)
 
     def _remember(self, row: AllocationRow, reckoning: Reckoning, drawn: Drawn) -> None:
-        """Store where the next reading of the books starts, and stop checks of what is booked."""
+        """Store where the next reading of the ledger starts, and stop checks of what is booked."""
         if drawn.turns == row.draws:
             return
         with self.office.write() as session, session.begin():

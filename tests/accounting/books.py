@@ -24,7 +24,7 @@ MINUTE_NS = 60 * 10**9
 ANSWER_S = 60
 
 
-class Books(AbstractContextManager["Books"]):
+class LedgerService(AbstractContextManager["LedgerService"]):
     """A poster that runs as long as the block, with all that reads and writes through it."""
 
     def __init__(self, engine: Engine, **poster_arguments: Any) -> None:
@@ -35,7 +35,7 @@ class Books(AbstractContextManager["Books"]):
         self.reaper = Reaper(self.poster, self.read, clock_ns=lambda: self.now_ns)
         self._credits = count(1)
 
-    def __enter__(self) -> "Books":
+    def __enter__(self) -> "LedgerService":
         self.poster.start()
         return self
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine
 
 from runtime.database import open_engine
-from tests.accounting.books import Books
+from tests.accounting.books import LedgerService
 
 
 @pytest.fixture
@@ -17,6 +17,6 @@ def engine(dsn: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def books(engine: Engine) -> Iterator[Books]:
-    with Books(engine) as books:
+def books(engine: Engine) -> Iterator[LedgerService]:
+    with LedgerService(engine) as books:
         yield books

@@ -18,7 +18,7 @@ from accounting.rules.parts import HeldPart, Share
 from accounting.spending.charges import find_charge, find_refund_parties
 from accounting.spending.leases import Leases
 from runtime.database import open_engine
-from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, Books, usage
+from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, LedgerService, usage
 
 WRITERS = 4
 CREDIT_NANO = 1_000
@@ -40,7 +40,7 @@ def credit(request_id: str) -> Posting:
 class Doomed:
     """Books requests of every kind, and says what became of each."""
 
-    def __init__(self, books: Books, answers: Connection) -> None:
+    def __init__(self, books: LedgerService, answers: Connection) -> None:
         self._books = books
         self._answers = answers
         self._sending = threading.Lock()
@@ -137,6 +137,6 @@ def write(dsn: str, name: str, failpoint: Failpoint | None, passes: int, answers
         if place == failpoint and next(passed) == passes:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    books = Books(open_engine(dsn), failpoint=reach)
+    books = LedgerService(open_engine(dsn), failpoint=reach)
     books.poster.start()
     Doomed(books, answers).run(name)

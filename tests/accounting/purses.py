@@ -10,23 +10,25 @@ from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.credit_grants import Lot, Lots
 from accounting.spending.leases import Leases
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, MINUTE_NS, Books, usage
+from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, usage
 
 ANN, BOB = Payer("ann", "lab"), Payer("bob", "lab")
 FORMER = Payer("ann")
 LOT_A, LOT_B, POOL, OWN = user_promo("ann", "a"), user_promo("ann", "b"), pool_paid("lab"), user_paid("ann")
 
 
-def leases_of(books: Books) -> Leases:
+def leases_of(books: LedgerService) -> Leases:
     """Each `turn` of them is the test's."""
     return Leases(books.poster, books.read, clock_ns=lambda: books.now_ns)
 
 
-def pool(books: Books, amount: int, name: str = "c") -> None:
+def pool(books: LedgerService, amount: int, name: str = "c") -> None:
     books.post(grants.pool_credit(f"pool-{name}", "lab", amount, "test"))
 
 
-def grant(books: Books, engine: Engine, lot_id: str, amount: int, minutes: float, user_id: str = "ann") -> None:
+def grant(
+    books: LedgerService, engine: Engine, lot_id: str, amount: int, minutes: float, user_id: str = "ann"
+) -> None:
     lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
     lot = Lot(lot_id, user_id, amount, books.now_ns + int(minutes * MINUTE_NS))
     books.post(lots.write_down(lot))
@@ -45,5 +47,5 @@ def end(leases: Leases, hold: Hold, charge: int) -> None:
     leases.capture(hold, bill, usage(hold.request_id, lane="cloud", user_id=hold.user_id))
 
 
-def left(books: Books, *accounts: str) -> list[int]:
+def left(books: LedgerService, *accounts: str) -> list[int]:
     return [books.balance(account).posted_nano for account in accounts]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Connection
 
-from accounting.errors import BooksUnavailable
+from accounting.errors import LedgerUnavailable
 from accounting.ledger.journal import Failpoint
 from accounting.ledger.poster import Poster
 from accounting.ledger.postings import Posting
@@ -51,7 +51,7 @@ def share(dsn: str, name: str, answers: Connection) -> None:
             posting = credit(f"{name}-{writer}-{number}")
             event_seq = None
             while event_seq is None and not ending.is_set():
-                with suppress(BooksUnavailable):
+                with suppress(LedgerUnavailable):
                     event_seq = poster.submit(posting).result(ANSWER_S).event_seq
             if event_seq is None:
                 return

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from runtime.database import open_engine
-from tests.accounting.books import Books
+from tests.accounting.books import LedgerService
 from tests.accounting.economy.credits import credit, pool_credit
 from tests.accounting.economy.wishes import WEIGHTS, WISHES
 from tests.accounting.economy.world import Wish, World
@@ -27,7 +27,7 @@ def _world(databases: Databases, kind: Kind, seed: int) -> Iterator[World]:
     with databases.database(kind) as dsn:
         engine = open_engine(dsn)
         try:
-            with Books(engine) as books:
+            with LedgerService(engine) as books:
                 world = World(books, random.Random(seed))
                 world.send([wish(world) for wish in (credit, pool_credit) for _ in range(20)])
                 yield world

@@ -13,7 +13,7 @@ from accounting.replication.shared import SharedLedger
 from accounting.rules import market
 from accounting.rules.parts import HeldPart, Share
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, Books
+from tests.accounting.books import ANSWER_S, LedgerService
 
 CLIENTS = 64
 TRIES = 10
@@ -55,7 +55,7 @@ def _buy(poster: Poster, name: str, seller: str) -> str:
 def test_64_clients_spend_what_there_is_and_no_more(engine: Engine) -> None:
     outcomes: Counter[str] = Counter()
     counting = threading.Lock()
-    with Books(engine) as books:
+    with LedgerService(engine) as books:
         books.credit("ann", AFFORDABLE * CHARGE_NANO)
     with writers(engine) as posters:
 
@@ -72,7 +72,7 @@ def test_64_clients_spend_what_there_is_and_no_more(engine: Engine) -> None:
         for thread in threads:
             thread.join()
     assert outcomes == {"bought": AFFORDABLE, "refused": CLIENTS * TRIES - AFFORDABLE}
-    with Books(engine) as books:
+    with LedgerService(engine) as books:
         assert books.balance(PAYER).available_nano == 0
         assert books.balance("income:market_fee").available_nano == AFFORDABLE * CHARGE_NANO * FEE_BPS // 10_000
         assert books.findings() == []

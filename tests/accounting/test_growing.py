@@ -6,14 +6,14 @@ from concurrent.futures import Future
 
 import pytest
 
-from accounting.errors import BooksUnavailable, InsufficientCredit
+from accounting.errors import InsufficientCredit, LedgerUnavailable
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.leases import Leases
-from tests.accounting.books import ANSWER_S, START_NS, Books, usage
+from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
 
 
 @pytest.fixture
-def leases(books: Books) -> Iterator[Leases]:
+def leases(books: LedgerService) -> Iterator[Leases]:
     """Each `turn` of it is the test's."""
     leases = Leases(books.poster, books.read, clock_ns=lambda: START_NS)
     yield leases
@@ -27,7 +27,7 @@ def answered(leases: Leases, placed: "Hold | Future[Hold]") -> Hold:
     return placed.result(ANSWER_S)
 
 
-def test_a_part_grows_to_the_last_credit_and_no_further(books: Books, leases: Leases) -> None:
+def test_a_part_grows_to_the_last_credit_and_no_further(books: LedgerService, leases: Leases) -> None:
     books.credit("ann", 1000)
     held = answered(leases, leases.hold("r1", Payer("ann"), 100))
     for amount in (200, 400, 1000):
@@ -44,7 +44,7 @@ def test_a_part_grows_to_the_last_credit_and_no_further(books: Books, leases: Le
     assert (left.available_nano, left.held_nano, books.findings()) == (300, 0, [])
 
 
-def test_what_is_refused_says_how_much_there_is_besides(books: Books, leases: Leases) -> None:
+def test_what_is_refused_says_how_much_there_is_besides(books: LedgerService, leases: Leases) -> None:
     books.credit("ann", 250)
     held = answered(leases, leases.hold("r1", Payer("ann"), 100))
     with pytest.raises(InsufficientCredit) as refused:
@@ -53,7 +53,9 @@ def test_what_is_refused_says_how_much_there_is_besides(books: Books, leases: Le
     assert answered(leases, leases.grow(held, 250)).amount_nano == 250
 
 
-def test_a_part_that_was_to_grow_when_its_request_ended_leaves_nothing(books: Books, leases: Leases) -> None:
+def test_a_part_that_was_to_grow_when_its_request_ended_leaves_nothing(
+    books: LedgerService, leases: Leases
+) -> None:
     books.credit("ann", 1000)
     held = answered(leases, leases.hold("r1", Payer("ann"), 100))
     late = leases.grow(held, 300)
@@ -61,14 +63,14 @@ def test_a_part_that_was_to_grow_when_its_request_ended_leaves_nothing(books: Bo
     leases.capture(held, CloudBill("acme", 60, 60), usage("r1", lane="cloud"))
     leases.turn()
     assert isinstance(late, Future)
-    with pytest.raises(BooksUnavailable):
+    with pytest.raises(LedgerUnavailable):
         late.result(ANSWER_S)
     leases.turn(is_closing=True)
     assert books.balance("user:ann:paid").available_nano == 940
     assert books.balance("user:ann:paid").held_nano == 0
 
 
-def test_two_requests_that_grow_at_once_share_what_there_is(books: Books, leases: Leases) -> None:
+def test_two_requests_that_grow_at_once_share_what_there_is(books: LedgerService, leases: Leases) -> None:
     books.credit("ann", 500)
     one = answered(leases, leases.hold("r1", Payer("ann"), 100))
     two = answered(leases, leases.hold("r2", Payer("ann"), 100))
@@ -80,7 +82,7 @@ def test_two_requests_that_grow_at_once_share_what_there_is(books: Books, leases
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_grows_in_two_processes_nothing_is_overdrawn_or_left(books: Books, seed: int) -> None:
+def test_whatever_grows_in_two_processes_nothing_is_overdrawn_or_left(books: LedgerService, seed: int) -> None:
     chance, credit, charged = random.Random(seed), 3000, 0
     books.credit("ann", credit)
     processes = [Leases(books.poster, books.read, clock_ns=lambda: START_NS) for _ in range(2)]
@@ -119,7 +121,7 @@ def test_whatever_grows_in_two_processes_nothing_is_overdrawn_or_left(books: Boo
 
 
 def test_of_two_wishes_for_one_request_the_larger_stands_whoever_is_answered_last(
-    books: Books, leases: Leases
+    books: LedgerService, leases: Leases
 ) -> None:
     """A stream has asked for more and has not heard the answer when its provider's count is to be covered."""
     books.credit("ann", 300)

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from accounting.rules import local
-from tests.accounting.books import Books, usage
+from tests.accounting.books import LedgerService, usage
 from tests.databases import Kind
 
 TRANSFER = (
@@ -105,7 +105,7 @@ FORBIDDEN_ON = {
 
 
 @pytest.fixture
-def written(books: Books) -> None:
+def written(books: LedgerService) -> None:
     """Accounts: 1 bank, 2 Ann, 3 clearing, 4 department, 5 supply. Transfers: 1 credits 1000, 2 holds 500."""
     books.credit("ann", 1000)
     books.hold("r1", "ann", 500)
@@ -129,21 +129,23 @@ def _is_refused(engine: Engine, script: str) -> bool:
 
 
 @pytest.mark.usefixtures("written")
-def test_the_past_cannot_be_rewritten_nor_credit_invented(engine: Engine, books: Books, kind: Kind) -> None:
+def test_the_past_cannot_be_rewritten_nor_credit_invented(
+    engine: Engine, books: LedgerService, kind: Kind
+) -> None:
     statements = FORBIDDEN | FORBIDDEN_ON[kind]
     assert [name for name, statement in statements.items() if not _is_refused(engine, statement)] == []
     assert books.findings() == []
 
 
 @pytest.mark.usefixtures("written")
-def test_the_last_legal_nano_may_be_spent(engine: Engine, books: Books) -> None:
+def test_the_last_legal_nano_may_be_spent(engine: Engine, books: LedgerService) -> None:
     assert not _is_refused(engine, TRANSFER + "(4, 1, 9, 2, 1, 500, 'single', NULL, NULL)")
     assert books.balance("user:ann:paid").available_nano == 0
     assert _is_refused(engine, TRANSFER + "(5, 1, 10, 2, 1, 1, 'single', NULL, NULL)")
 
 
 @pytest.mark.usefixtures("written")
-def test_health_names_what_is_broken(engine: Engine, books: Books) -> None:
+def test_health_names_what_is_broken(engine: Engine, books: LedgerService) -> None:
     """A hand with the right to drop triggers can still forge; it cannot make the books add up."""
     drop = "DROP TRIGGER account_fixed"
     with engine.begin() as connection:

@@ -14,7 +14,7 @@ from accounting.rules.parts import HeldPart, Share
 from accounting.rules.variances import owed_beyond
 from accounting.spending.credit_grants import Lot, Lots
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, MINUTE_NS, Books, usage
+from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, usage
 
 ANN, LOT, SAM, EXPIRES_NS = "user:ann:paid", "user:ann:promo:l1", "seller:sam:maturing", 2**60
 BURST, MARKET, MARGIN = "clearing:burst", "clearing:market", "income:burst_margin"
@@ -43,7 +43,7 @@ TAKEN: dict[str, tuple[Posting, ...]] = {
 
 
 @pytest.fixture
-def written(books: Books) -> Books:
+def written(books: LedgerService) -> LedgerService:
     """Sound books: one of each, r1 charged 40, r2 reaped, r3 bought for 30, 10 of 30 drawn on a1."""
     books.credit("ann", 1000)
     books.post(grants.promo("l1", "ann", 100, "test"))
@@ -70,7 +70,7 @@ def written(books: Books) -> Books:
 
 
 @pytest.mark.parametrize("rules", TAKEN)
-def test_what_no_rule_would_book_is_seen(written: Books, rules: str) -> None:
+def test_what_no_rule_would_book_is_seen(written: LedgerService, rules: str) -> None:
     with written.read() as session:
         before = findings(session, written.now_ns)
     for posting in TAKEN[rules]:
@@ -108,19 +108,19 @@ def _disarm(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("rules", FORGED)
-def test_what_a_hand_has_changed_is_seen(written: Books, engine: Engine, rules: str) -> None:
+def test_what_a_hand_has_changed_is_seen(written: LedgerService, engine: Engine, rules: str) -> None:
     with engine.begin() as connection:
         _disarm(connection)
         connection.execute(text(FORGED[rules]))
     assert set(rules.split()) <= {finding.rule for finding in written.findings()}
 
 
-def test_what_users_put_right_is_no_breach(written: Books) -> None:
+def test_what_users_put_right_is_no_breach(written: LedgerService) -> None:
     written.post(correction("given-twice", LOT, "expense:promo", 100))
     assert written.findings() == []
 
 
-def test_what_nobody_swept_is_seen_and_is_no_reason_to_stop(written: Books, engine: Engine) -> None:
+def test_what_nobody_swept_is_seen_and_is_no_reason_to_stop(written: LedgerService, engine: Engine) -> None:
     lot = Lot("l2", "ann", 100, written.now_ns + MINUTE_NS)
     written.post(Lots(write_sessions(engine), clock_ns=lambda: written.now_ns).write_down(lot))
     written.hold("r4", "ann", 10)

@@ -5,10 +5,10 @@ import pytest
 from accounting.errors import HoldExpired
 from accounting.rules.held import CloudBill
 from accounting.spending.holds import LATE_CAPTURE_NS
-from tests.accounting.books import ANSWER_S, MINUTE_NS, Books, outcome, usage
+from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, outcome, usage
 
 
-def test_a_dead_request_leaves_no_hold_and_its_text_is_owed(books: Books) -> None:
+def test_a_dead_request_leaves_no_hold_and_its_text_is_owed(books: LedgerService) -> None:
     books.credit("ann", 1000)
     held = books.hold("r1", "ann", 700)
     books.hold("r2", "ann", 100)
@@ -31,7 +31,7 @@ def test_a_dead_request_leaves_no_hold_and_its_text_is_owed(books: Books) -> Non
     assert books.findings() == []
 
 
-def test_late_text_takes_the_credits_there_are_and_the_rest_is_owed(books: Books) -> None:
+def test_late_text_takes_the_credits_there_are_and_the_rest_is_owed(books: LedgerService) -> None:
     books.credit("ann", 1000)
     held = books.hold("r1", "ann", 700)
     books.now_ns = held.expires_ns + 1
@@ -45,7 +45,7 @@ def test_late_text_takes_the_credits_there_are_and_the_rest_is_owed(books: Books
     assert books.findings() == []
 
 
-def test_what_was_released_is_not_charged_late(books: Books) -> None:
+def test_what_was_released_is_not_charged_late(books: LedgerService) -> None:
     books.credit("ann", 1000)
     released, running = books.hold("r1", "ann", 100), books.hold("r2", "ann", 100)
     books.holds.release(released).result(ANSWER_S)
@@ -55,7 +55,7 @@ def test_what_was_released_is_not_charged_late(books: Books) -> None:
     assert books.balance("user:ann:paid").available_nano == 900
 
 
-def test_local_work_after_a_hold_is_booked_with_its_release(books: Books) -> None:
+def test_local_work_after_a_hold_is_booked_with_its_release(books: LedgerService) -> None:
     books.credit("ann", 1000)
     held = books.hold("r1", "ann", 700)
     books.holds.release(held, usage("r1", compute_nano=9)).result(ANSWER_S)
@@ -64,7 +64,7 @@ def test_local_work_after_a_hold_is_booked_with_its_release(books: Books) -> Non
     assert books.findings() == []
 
 
-def test_a_clock_that_ran_ahead_hides_no_hold_for_ever(books: Books) -> None:
+def test_a_clock_that_ran_ahead_hides_no_hold_for_ever(books: LedgerService) -> None:
     books.credit("ann", 1000)
     right_ns = books.now_ns
     books.now_ns += 600 * MINUTE_NS
@@ -75,7 +75,7 @@ def test_a_clock_that_ran_ahead_hides_no_hold_for_ever(books: Books) -> None:
     assert books.reaper.sweep(ANSWER_S) == 1
 
 
-def test_after_a_day_nothing_is_booked_on_a_hold_any_more(books: Books) -> None:
+def test_after_a_day_nothing_is_booked_on_a_hold_any_more(books: LedgerService) -> None:
     books.credit("ann", 1000)
     held = books.hold("r1", "ann", 700)
     books.now_ns = held.expires_ns + LATE_CAPTURE_NS + 1
@@ -84,7 +84,7 @@ def test_after_a_day_nothing_is_booked_on_a_hold_any_more(books: Books) -> None:
         books.holds.capture_late(held, CloudBill("acme", 1, 1))
 
 
-def test_health_tells_of_a_hold_that_nobody_reaped(books: Books) -> None:
+def test_health_tells_of_a_hold_that_nobody_reaped(books: LedgerService) -> None:
     books.credit("ann", 1000)
     books.hold("r1", "ann", 700)
     books.now_ns += 4 * MINUTE_NS

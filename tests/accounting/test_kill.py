@@ -14,7 +14,7 @@ from accounting.ledger.postings import HOLD_GRACE_NS
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.reaper import open_holds
 from accounting.tables import event_table, usage_table
-from tests.accounting.books import ANSWER_S, Books
+from tests.accounting.books import ANSWER_S, LedgerService
 from tests.accounting.doomed_writer import COMPUTE_NANO, CREDIT_NANO, REFUND_NANO, WRITERS, credit, write
 
 REACH_S = 240
@@ -52,7 +52,7 @@ def _answers_until_death(dsn: str, name: str, place: Failpoint | None, chance: r
     raise AssertionError(f"the writer did not reach {place}")
 
 
-def _told_of(books: Books) -> dict[str, int]:
+def _told_of(books: LedgerService) -> dict[str, int]:
     """What the books know of what may have been told: events by their keys, requests of leases by their names."""
     with books.read() as session:
         events = session.execute(select(event_table.c.idem_key, event_table.c.seq))
@@ -60,14 +60,14 @@ def _told_of(books: Books) -> dict[str, int]:
         return {str(key): int(seq) for rows in (events, usages) for key, seq in rows}
 
 
-def _count(books: Books, kind: str) -> int:
+def _count(books: LedgerService, kind: str) -> int:
     with books.read() as session:
         return session.scalar(select(func.count()).where(event_table.c.kind == kind)) or 0
 
 
 def _check_after_death(engine: Engine, name: str, told: dict[str, int]) -> int:
     """Start over on what the dead writer left, and return how many holds it had left open."""
-    with Books(engine) as books:
+    with LedgerService(engine) as books:
         found = _told_of(books)
         assert {key: found.get(key) for key in told} == told
         for key, event_seq in found.items():
@@ -84,7 +84,7 @@ def _check_after_death(engine: Engine, name: str, told: dict[str, int]) -> int:
     return left_open
 
 
-def _check_balances(books: Books) -> None:
+def _check_balances(books: LedgerService) -> None:
     """What was given to users and pool is with them, or was charged for a request that has its usage row."""
     with books.read() as session:
         charged = session.scalar(select(func.sum(usage_table.c.charge_nano))) or 0

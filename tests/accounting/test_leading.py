@@ -26,7 +26,7 @@ from accounting.replication.tables import leader_table
 from accounting.rules import burst
 from accounting.tables import event_table
 from runtime.database import open_engine, write_sessions
-from tests.accounting.books import ANSWER_S, START_NS, Books
+from tests.accounting.books import ANSWER_S, START_NS, LedgerService
 from tests.accounting.sharing_gateway import CREDIT_NANO, credit, share
 from tests.databases import Databases
 
@@ -169,7 +169,7 @@ def _check(engine: Engine, gateways: list[Gateway]) -> None:
         found = {row.idem_key: row.seq for row in rows}
         assert connection.scalar(select(func.max(event_table.c.seq))) == len(found)
     assert {key: found.get(key) for key in told} == told
-    with Books(engine) as books:
+    with LedgerService(engine) as books:
         assert books.balance("user:ann:paid").available_nano == CREDIT_NANO * len(found)
         assert books.findings() == []
 

@@ -19,12 +19,12 @@ from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from gateway.billing.batch_settlement import Settler
 from gateway.billing.spool import Settlement
-from tests.accounting.books import ANSWER_S, START_NS, Books, usage
+from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
 from tests.accounting.machines import Interrupted
 
 
 @pytest.fixture
-def leases(books: Books) -> Iterator[Leases]:
+def leases(books: LedgerService) -> Iterator[Leases]:
     leases = Leases(books.poster, books.read)
     leases.start()
     yield leases
@@ -35,7 +35,9 @@ def result(placed: "Hold | Future[Hold]") -> Hold:
     return placed if isinstance(placed, Hold) else placed.result(ANSWER_S)
 
 
-def test_of_200_at_once_exactly_as_many_are_served_as_the_credit_is_worth(books: Books, leases: Leases) -> None:
+def test_of_200_at_once_exactly_as_many_are_served_as_the_credit_is_worth(
+    books: LedgerService, leases: Leases
+) -> None:
     """Half of them in another process."""
     books.credit("ann", 100 * 50)
     others = Leases(books.poster, books.read)
@@ -76,7 +78,7 @@ def test_an_event_whose_answer_was_lost_is_neither_repeated_nor_forgotten(engine
             raise OperationalError("commit", None, Exception("gone"))
 
     is_away = threading.Event()
-    with Books(engine, failpoint=fail, attempts_max=1) as books:
+    with LedgerService(engine, failpoint=fail, attempts_max=1) as books:
         leases = Leases(books.poster, books.read, clock_ns=lambda: START_NS)
         books.credit("ann", 1000)
         asked = leases.hold("r1", Payer("ann"), 100)
@@ -103,7 +105,7 @@ def test_who_comes_while_the_books_are_away_is_told_so_at_once(engine: Engine) -
             raise OperationalError("commit", None, Exception("gone"))
 
     is_away = threading.Event()
-    with Books(engine, failpoint=fail, attempts_max=1) as books:
+    with LedgerService(engine, failpoint=fail, attempts_max=1) as books:
         leases = Leases(books.poster, books.read, clock_ns=lambda: START_NS)
         books.credit("ann", 1000)
         is_away.set()
@@ -120,7 +122,7 @@ def test_who_comes_while_the_books_are_away_is_told_so_at_once(engine: Engine) -
         assert result(asked).amount_nano == 1000
 
 
-def test_what_is_being_given_back_is_promised_to_nobody(books: Books) -> None:
+def test_what_is_being_given_back_is_promised_to_nobody(books: LedgerService) -> None:
     """A request that comes while the books take the event waits for the next: it would have a part of nothing."""
     writer = Interrupted(books.poster)
     leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
@@ -150,7 +152,7 @@ def test_what_is_being_given_back_is_promised_to_nobody(books: Books) -> None:
     assert books.findings() == []
 
 
-def test_a_charge_that_nothing_is_put_aside_for_keeps_nobody_waiting(books: Books) -> None:
+def test_a_charge_that_nothing_is_put_aside_for_keeps_nobody_waiting(books: LedgerService) -> None:
     leases = Leases(books.poster, books.read, clock_ns=lambda: books.now_ns)
     books.credit("ann", 1000)
     asked, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
@@ -167,7 +169,7 @@ def test_a_charge_that_nothing_is_put_aside_for_keeps_nobody_waiting(books: Book
     assert result(following).amount_nano == 100
 
 
-def test_a_charge_that_nothing_is_put_aside_for_is_not_taken_from_those_who_run(books: Books) -> None:
+def test_a_charge_that_nothing_is_put_aside_for_is_not_taken_from_those_who_run(books: LedgerService) -> None:
     leases = Leases(books.poster, books.read, clock_ns=lambda: books.now_ns)
     settler = Settler(books.poster, leases, lambda query: query(books.read()))
     books.credit("ann", 1000)
@@ -213,7 +215,7 @@ class Deaf(Interrupted):
 
 
 def test_a_lease_that_gives_back_for_another_and_is_not_answered_keeps_what_its_requests_need(
-    books: Books,
+    books: LedgerService,
 ) -> None:
     """Both lack credits: what one is asked to give back for the other is booked, and it does not hear of it."""
     writer = Deaf(books.poster)
@@ -251,7 +253,7 @@ class Moody(Interrupted):
         return super().submit(posting, urgent=urgent)
 
 
-def test_what_is_booked_at_the_last_try_is_the_lease_s(books: Books) -> None:
+def test_what_is_booked_at_the_last_try_is_the_lease_s(books: LedgerService) -> None:
     writer = Moody(books.poster)
     leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
     books.credit("ann", 1000)
@@ -263,7 +265,7 @@ def test_what_is_booked_at_the_last_try_is_the_lease_s(books: Books) -> None:
     assert (books.balance("user:ann:paid").held_nano, books.findings()) == (0, [])
 
 
-def test_where_the_books_deny_too_often_who_waits_is_told_so(books: Books) -> None:
+def test_where_the_books_deny_too_often_who_waits_is_told_so(books: LedgerService) -> None:
     writer = Moody(books.poster)
     leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
     books.credit("ann", 1000)
@@ -276,7 +278,7 @@ def test_where_the_books_deny_too_often_who_waits_is_told_so(books: Books) -> No
     assert books.balance("user:ann:paid").held_nano == 0
 
 
-def test_a_lease_that_was_reaped_is_nothing_to_its_requests(books: Books) -> None:
+def test_a_lease_that_was_reaped_is_nothing_to_its_requests(books: LedgerService) -> None:
     leases = Leases(books.poster, books.read, clock_ns=lambda: START_NS)
     books.credit("ann", 1000)
     asked = leases.hold("r1", Payer("ann"), 100)

@@ -6,11 +6,11 @@ from sqlalchemy import Engine
 from sqlalchemy.event import listen
 
 from accounting.rules.held import Payer
-from tests.accounting.books import Books, outcome
+from tests.accounting.books import LedgerService, outcome
 from tests.accounting.purses import held, leases_of, pool
 
 
-def test_many_who_have_nothing_are_refused_by_a_few_readings(books: Books, engine: Engine) -> None:
+def test_many_who_have_nothing_are_refused_by_a_few_readings(books: LedgerService, engine: Engine) -> None:
     """Who was refused a moment ago is looked at first, all of them together, and the books are asked no event."""
     leases = leases_of(books)
     payers = [Payer(f"user{number}", "lab") for number in range(40)]

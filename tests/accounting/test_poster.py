@@ -16,7 +16,7 @@ from accounting.ledger.postings import Posted
 from accounting.rules import burst, grants, local
 from accounting.rules.held import CloudBill
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, Books, outcomes, usage
+from tests.accounting.books import ANSWER_S, LedgerService, outcomes, usage
 
 BILL = CloudBill("acme", charge_nano=60, cost_nano=40)
 
@@ -38,7 +38,7 @@ class Gate:
 
 def test_a_denial_does_not_sink_its_group(engine: Engine) -> None:
     gate = Gate()
-    with Books(engine, failpoint=gate) as books:
+    with LedgerService(engine, failpoint=gate) as books:
         first = books.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
         assert gate.reached.wait(ANSWER_S)
         replay, tampered = "c1", grants.manual_credit("c1", "ann", 101, "test")
@@ -73,7 +73,7 @@ def test_a_denial_does_not_sink_its_group(engine: Engine) -> None:
 
 def test_what_comes_later_in_a_group_pays_for_nothing_before_it(engine: Engine) -> None:
     gate = Gate()
-    with Books(engine, failpoint=gate) as books:
+    with LedgerService(engine, failpoint=gate) as books:
         first = books.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
         assert gate.reached.wait(ANSWER_S)
         group = [
@@ -95,7 +95,7 @@ def test_a_denial_costs_its_group_two_tries_and_not_one_for_each_event(engine: E
         passed.append(place)
         gate(place)
 
-    with Books(engine, failpoint=pass_by) as books:
+    with LedgerService(engine, failpoint=pass_by) as books:
         first = books.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
         assert gate.reached.wait(ANSWER_S)
         users = ["ann"] * 40 + ["nobody"] * 3 + ["ann"] * 40
@@ -106,7 +106,7 @@ def test_a_denial_costs_its_group_two_tries_and_not_one_for_each_event(engine: E
     assert passed.count("accounts_opened") == 4
 
 
-def test_a_denial_says_what_is_missing(books: Books) -> None:
+def test_a_denial_says_what_is_missing(books: LedgerService) -> None:
     books.credit("ann", 100)
     books.hold("r1", "ann", 70)
     error = books.poster.submit(burst.hold("r2", "ann", 31, books.now_ns)).exception(ANSWER_S)
@@ -121,7 +121,7 @@ def test_a_database_that_fails_for_a_moment_is_asked_again(engine: Engine, place
         if reached == place and next(failures, None):
             raise OperationalError("select 1", None, Exception("gone for a moment"))
 
-    with Books(engine, failpoint=fail_once) as books:
+    with LedgerService(engine, failpoint=fail_once) as books:
         posted = books.credit("ann", 100)
         assert posted.replayed == (place == "after_commit")
         assert books.balance("user:ann:paid").posted_nano == 100
@@ -148,7 +148,7 @@ def test_a_database_that_stays_away_fails_the_group_and_not_the_writer(engine: E
 
 def test_a_full_queue_refuses_and_a_stop_books_what_waits(engine: Engine) -> None:
     gate = Gate()
-    with Books(engine, failpoint=gate, queue_max=3) as books:
+    with LedgerService(engine, failpoint=gate, queue_max=3) as books:
         answers = [books.poster.submit(grants.manual_credit("c0", "ann", 1, "test"))]
         assert gate.reached.wait(ANSWER_S)
         answers += [books.poster.submit(grants.manual_credit(f"c{n}", "ann", 1, "test")) for n in (1, 2, 3)]
@@ -162,7 +162,7 @@ def test_a_full_queue_refuses_and_a_stop_books_what_waits(engine: Engine) -> Non
 
 def test_what_is_not_urgent_goes_with_the_next_that_is_and_with_a_stop(engine: Engine) -> None:
     begun: list[Failpoint] = []
-    with Books(engine, patience_s=3600, linger_s=3600, failpoint=begun.append) as books:
+    with LedgerService(engine, patience_s=3600, linger_s=3600, failpoint=begun.append) as books:
         patient = [books.poster.submit(local.local_use(usage(f"r{n}")), urgent=False) for n in range(3)]
         assert books.poster.waiting == 3
         books.credit("ann", 100)
@@ -187,7 +187,7 @@ def test_a_stop_that_takes_too_long_fails_what_still_waits(engine: Engine) -> No
 
 def test_of_64_that_resolve_one_hold_exactly_one_does(engine: Engine) -> None:
     """Half of them at another gateway, which has a writer of its own on the same database."""
-    with Books(engine) as here, Books(engine) as there:
+    with LedgerService(engine) as here, LedgerService(engine) as there:
         here.credit("ann", 100)
         held = here.hold("r1", "ann", 100)
         start = threading.Barrier(64)

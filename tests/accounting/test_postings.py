@@ -9,7 +9,7 @@ from accounting.ledger.postings import Leg, Posting
 from accounting.money import MAX_EVENT_NANO
 from accounting.rules import grants
 from accounting.spending.holds import HOLD_MAX_NS
-from tests.accounting.books import START_NS, Books, usage
+from tests.accounting.books import START_NS, LedgerService, usage
 
 ANN, BANK = "user:ann:paid", "asset:bank"
 
@@ -73,12 +73,12 @@ def test_a_usage_row_counts_in_whole_numbers(count: Any) -> None:
 
 
 @pytest.mark.parametrize("deadline_ns", [START_NS, START_NS + HOLD_MAX_NS + 1, START_NS // 1000])
-def test_a_hold_ends_within_a_day(books: Books, deadline_ns: int) -> None:
+def test_a_hold_ends_within_a_day(books: LedgerService, deadline_ns: int) -> None:
     with pytest.raises(PostingInvalid):
         books.holds.place("r1", "ann", 1, deadline_ns)
 
 
-def test_any_text_that_fits_comes_back(books: Books) -> None:
+def test_any_text_that_fits_comes_back(books: LedgerService) -> None:
     posted = books.post(grants.manual_credit("c1", "ann", 1, 'naïve "東京" \\ 🏞'))
     assert posted.event_seq == 1
     assert books.post(grants.manual_credit("c1", "ann", 1, 'naïve "東京" \\ 🏞')).replayed

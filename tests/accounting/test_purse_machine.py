@@ -19,7 +19,7 @@ from accounting.spending.funding_sources import credits_of
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from runtime.database import open_engine
-from tests.accounting.books import ANSWER_S, Books
+from tests.accounting.books import ANSWER_S, LedgerService
 from tests.accounting.machines import Interrupted, run_machine
 from tests.accounting.purses import ANN, BOB, FORMER, end, grant, pool
 from tests.databases import Databases, Kind
@@ -77,8 +77,8 @@ class PurseMachine(RuleBasedStateMachine):
         self._open = ExitStack()
         self.engine = open_engine(self._open.enter_context(databases.database(kind)))
         self._open.callback(self.engine.dispose)
-        self.books = [self._open.enter_context(Books(self.engine)) for _ in PROCESSES]
-        self.writers = [Interrupted(books.poster) for books in self.books]
+        self.ledger = [self._open.enter_context(LedgerService(self.engine)) for _ in PROCESSES]
+        self.writers = [Interrupted(books.poster) for books in self.ledger]
         self.leases = [self.new_leases(process) for process in PROCESSES]
         self.lots: dict[str, int] = {}
         self.accounts = {pool_paid("lab"), user_paid("ann"), user_paid("bob")}
@@ -89,18 +89,18 @@ class PurseMachine(RuleBasedStateMachine):
 
     def new_leases(self, process: int) -> Leases:
         self.writers[process].meanwhile.clear()
-        read = self.books[process].read
-        return Leases(self.writers[process], read, clock_ns=lambda: self.books[0].now_ns)
+        read = self.ledger[process].read
+        return Leases(self.writers[process], read, clock_ns=lambda: self.ledger[0].now_ns)
 
     def teardown(self) -> None:
         for leases in self.leases:
             leases.turn(is_closing=True)
-        self.books[0].now_ns += 3600 * 10**9
+        self.ledger[0].now_ns += 3600 * 10**9
         for _ in range(2):
-            self.books[0].reaper.sweep(ANSWER_S)
-        held_nano = [self.books[0].balance(account).held_nano for account in self.accounts]
-        unexpired = [self.books[0].balance(account).posted_nano for account in self.lots]
-        found = self.books[0].findings()
+            self.ledger[0].reaper.sweep(ANSWER_S)
+        held_nano = [self.ledger[0].balance(account).held_nano for account in self.accounts]
+        unexpired = [self.ledger[0].balance(account).posted_nano for account in self.lots]
+        found = self.ledger[0].findings()
         self._open.close()
         assert (any(held_nano), any(unexpired), found) == (False, False, [])
 
@@ -133,7 +133,7 @@ class PurseMachine(RuleBasedStateMachine):
             self.check()
 
     def give(self, what: str, payer: Payer, amount: int, pick: int) -> None:
-        books, number = self.books[0], next(self.numbers)
+        books, number = self.ledger[0], next(self.numbers)
         self.given += amount
         if what == "own":
             books.credit(payer.user_id, amount)
@@ -183,8 +183,8 @@ class PurseMachine(RuleBasedStateMachine):
         assert isinstance(error, InsufficientCredit)
         # Refused is only who would be refused by a look at the accounts.
         lease = self.leases[process]._leases.get(payer)
-        with self.books[0].read() as session:
-            spendable = credits_of(session, payer, self.books[0].now_ns)
+        with self.ledger[0].read() as session:
+            spendable = credits_of(session, payer, self.ledger[0].now_ns)
         assert sum(share.amount_nano for share in spendable) + (lease.free_nano if lease else 0) < more
         return None
 
@@ -208,23 +208,23 @@ class PurseMachine(RuleBasedStateMachine):
 
     def wait(self, seconds: int) -> None:
         """Each process lives, and looks at its leases before they end."""
-        for books in self.books:
+        for books in self.ledger:
             books.now_ns += seconds * 10**9
         for process in PROCESSES:
             self.turn(process)
-        assert self.books[0].reaper.sweep(ANSWER_S) == 0
+        assert self.ledger[0].reaper.sweep(ANSWER_S) == 0
 
     def die(self, process: int) -> None:
         """As after kill -9; the other process slept as long, and finds its leases gone."""
         self.leases[process] = self.new_leases(process)
-        for books in self.books:
+        for books in self.ledger:
             books.now_ns += LEASE_NS + 1
         self.running, self.waiting = [], []
-        self.books[0].reaper.sweep(ANSWER_S)
+        self.ledger[0].reaper.sweep(ANSWER_S)
         self.turn(1 - process)
 
     def check(self) -> None:
-        books, now_ns = self.books[0], self.books[0].now_ns
+        books, now_ns = self.ledger[0], self.ledger[0].now_ns
         kept: Counter[str] = Counter()
         for lease in itertools.chain.from_iterable(each._leases.values() for each in self.leases):
             needed = sum(lease.reserved.values()) + sum(lease.spent.values())

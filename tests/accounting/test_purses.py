@@ -22,7 +22,7 @@ from accounting.spending.leases import Leases
 from accounting.spending.reaper import lease_tip, open_holds
 from accounting.tables import credit_grant_table
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, Books, usage
+from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, LedgerService, usage
 from tests.accounting.purses import (
     ANN,
     BOB,
@@ -40,7 +40,9 @@ from tests.accounting.purses import (
 )
 
 
-def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(books: Books, engine: Engine) -> None:
+def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(
+    books: LedgerService, engine: Engine
+) -> None:
     leases = leases_of(books)
     books.credit("ann", 100)
     pool(books, 100)
@@ -74,7 +76,7 @@ def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(books: Boo
     assert books.findings() == []
 
 
-def test_what_ran_when_a_lot_ended_is_paid_by_it_and_nothing_after(books: Books, engine: Engine) -> None:
+def test_what_ran_when_a_lot_ended_is_paid_by_it_and_nothing_after(books: LedgerService, engine: Engine) -> None:
     leases = leases_of(books)
     books.credit("ann", 1000)
     grant(books, engine, "a", 500, minutes=0.5)
@@ -97,7 +99,7 @@ def test_what_ran_when_a_lot_ended_is_paid_by_it_and_nothing_after(books: Books,
     assert books.findings() == []
 
 
-def test_whoever_left_draws_on_own_credits_and_what_ran_before_is_paid_by_the_pool(books: Books) -> None:
+def test_whoever_left_draws_on_own_credits_and_what_ran_before_is_paid_by_the_pool(books: LedgerService) -> None:
     leases = leases_of(books)
     books.credit("ann", 100)
     pool(books, 1000)
@@ -113,7 +115,7 @@ def test_whoever_left_draws_on_own_credits_and_what_ran_before_is_paid_by_the_po
     assert books.findings() == []
 
 
-def test_what_others_of_this_process_have_unused_is_there_for_who_needs_it(books: Books) -> None:
+def test_what_others_of_this_process_have_unused_is_there_for_who_needs_it(books: LedgerService) -> None:
     leases = leases_of(books)
     pool(books, 1000)
     for number in range(3):
@@ -123,7 +125,7 @@ def test_what_others_of_this_process_have_unused_is_there_for_who_needs_it(books
     assert held(leases, leases.hold("r9", BOB, needed)).amount_nano == needed
 
 
-def test_a_lot_is_given_once_and_stays_what_it_is(books: Books, engine: Engine) -> None:
+def test_a_lot_is_given_once_and_stays_what_it_is(books: LedgerService, engine: Engine) -> None:
     lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
     lot = Lot("a", "ann", 100, books.now_ns + MINUTE_NS, reason="welcome")
     assert [books.post(lots.write_down(lot)).replayed for _ in range(2)] == [False, True]
@@ -142,7 +144,7 @@ def test_a_lot_is_given_once_and_stays_what_it_is(books: Books, engine: Engine) 
             session.execute(change)
 
 
-def test_a_market_lot_pays_for_no_cloud_request(books: Books, engine: Engine) -> None:
+def test_a_market_lot_pays_for_no_cloud_request(books: LedgerService, engine: Engine) -> None:
     lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
     with pytest.raises(PostingInvalid, match="its scope must be 'cloud'"):
         lots.write_down(Lot("a", "ann", 100, books.now_ns + MINUTE_NS, "market"))
@@ -150,7 +152,7 @@ def test_a_market_lot_pays_for_no_cloud_request(books: Books, engine: Engine) ->
         assert purse_of(session, ANN, books.now_ns) == (FundingSource(OWN),)
 
 
-def test_parts_of_a_process_that_died_come_back_together(books: Books, engine: Engine) -> None:
+def test_parts_of_a_process_that_died_come_back_together(books: LedgerService, engine: Engine) -> None:
     leases = leases_of(books)
     books.credit("ann", 100)
     pool(books, 100)
@@ -170,7 +172,7 @@ def test_parts_of_a_process_that_died_come_back_together(books: Books, engine: E
     assert books.findings() == []
 
 
-def test_many_members_drain_a_pool_and_nobody_overdraws_it(books: Books) -> None:
+def test_many_members_drain_a_pool_and_nobody_overdraws_it(books: LedgerService) -> None:
     """Half of them in another process, each with a few credits of its own."""
     pool(books, 60 * 50)
     members = [Payer(f"m{number}", "lab") for number in range(10)]
@@ -211,7 +213,7 @@ def test_many_members_drain_a_pool_and_nobody_overdraws_it(books: Books) -> None
     assert books.findings() == []
 
 
-def test_credits_that_were_given_buy_nothing_on_the_market(books: Books, engine: Engine) -> None:
+def test_credits_that_were_given_buy_nothing_on_the_market(books: LedgerService, engine: Engine) -> None:
     leases = leases_of(books)
     books.credit("ann", 100)
     pool(books, 50)
@@ -231,7 +233,7 @@ def test_credits_that_were_given_buy_nothing_on_the_market(books: Books, engine:
 
 
 def test_what_is_given_while_a_purse_is_looked_at_pays_next(
-    books: Books, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    books: LedgerService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Purses(books.read, clock_ns=lambda: books.now_ns)
 

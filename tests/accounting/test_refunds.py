@@ -10,13 +10,13 @@ from accounting.rules.parts import HeldPart, Share
 from accounting.spending.charges import find_charge, find_refund_parties
 from accounting.spending.credit_grants import Lot, Lots
 from runtime.database import write_sessions
-from tests.accounting.books import MINUTE_NS, Books, usage
+from tests.accounting.books import MINUTE_NS, LedgerService, usage
 
 LOT, OWN = "user:ann:promo:l1", "user:ann:paid"
 
 
 @pytest.fixture
-def spent(books: Books, engine: Engine) -> Books:
+def spent(books: LedgerService, engine: Engine) -> LedgerService:
     """A lot of 10 and 10 of one's own paid two requests of 10 each, which one event ended."""
     lot = Lot("l1", "ann", 10, books.now_ns + 10 * MINUTE_NS)
     books.post(Lots(write_sessions(engine), clock_ns=lambda: books.now_ns).write_down(lot))
@@ -31,7 +31,7 @@ def spent(books: Books, engine: Engine) -> Books:
     return books
 
 
-def refund(books: Books, request_id: str) -> Posting:
+def refund(books: LedgerService, request_id: str) -> Posting:
     with books.read() as session:
         charge = find_charge(session, request_id)
         assert charge is not None
@@ -40,7 +40,7 @@ def refund(books: Books, request_id: str) -> Posting:
 
 
 @pytest.mark.parametrize("order", ["r1 r2", "r2 r1"])
-def test_two_refunds_at_once_give_each_account_back_what_it_paid(spent: Books, order: str) -> None:
+def test_two_refunds_at_once_give_each_account_back_what_it_paid(spent: LedgerService, order: str) -> None:
     first, second = (refund(spent, request) for request in order.split())
     spent.post(first)
     spent.post(second)
@@ -48,7 +48,7 @@ def test_two_refunds_at_once_give_each_account_back_what_it_paid(spent: Books, o
     assert spent.findings() == []
 
 
-def test_what_a_lot_paid_that_has_ended_becomes_own_credits(spent: Books) -> None:
+def test_what_a_lot_paid_that_has_ended_becomes_own_credits(spent: LedgerService) -> None:
     spent.now_ns += 9 * MINUTE_NS + 1  # What ends within the minute may be gone before it is booked.
     for request in ("r1", "r2"):
         spent.post(refund(spent, request))

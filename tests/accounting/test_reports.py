@@ -4,12 +4,12 @@ from accounting.ledger.balances import balances, statement
 from accounting.metering.usage import UsageTotal, usage_totals
 from accounting.rules import local
 from accounting.rules.held import CloudBill
-from tests.accounting.books import ANSWER_S, START_NS, Books, usage
+from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
 
 DAY_NS = 86_400 * 10**9
 
 
-def test_a_statement_reads_from_the_account_and_pages_backwards(books: Books) -> None:
+def test_a_statement_reads_from_the_account_and_pages_backwards(books: LedgerService) -> None:
     books.credit("ann", 1000)
     held = books.hold("r1", "ann", 500)
     books.holds.capture(held, CloudBill("acme", charge_nano=300, cost_nano=200)).result(ANSWER_S)
@@ -27,7 +27,7 @@ def test_a_statement_reads_from_the_account_and_pages_backwards(books: Books) ->
     assert codes == ["user:ann:paid"]
 
 
-def test_usage_is_totalled_by_any_groups(books: Books) -> None:
+def test_usage_is_totalled_by_any_groups(books: LedgerService) -> None:
     for number, (model, user_id, day) in enumerate(
         [("a", "ann", 0), ("a", "bob", 0), ("b", "ann", 1), ("b", "ann", 2)]
     ):

@@ -12,7 +12,7 @@ from accounting.ledger.postings import Posting
 from accounting.rules import charged, debts, earnings, grants, invoices, market, usage_refunds, variances
 from accounting.rules.parts import HeldPart, Share
 from accounting.rules.usage_refunds import RefundParties
-from tests.accounting.books import ANSWER_S, Books, outcome, usage
+from tests.accounting.books import ANSWER_S, LedgerService, outcome, usage
 
 ORDER = market.PurchaseHold(
     "r1", "ann", (HeldPart("pool:lab:paid", 30, 1), HeldPart("user:ann:paid", 70, 2)), 2**60
@@ -109,7 +109,7 @@ def test_only_what_is_owed_beyond_is_a_variance(owed: int) -> None:
     assert (leg.debit, leg.credit, leg.amount_nano) == ("expense:burst_variance", "provider:market:accrued", 1)
 
 
-def test_one_request_is_bought_once_whoever_delivers(books: Books) -> None:
+def test_one_request_is_bought_once_whoever_delivers(books: LedgerService) -> None:
     """Two sellers that both believe to have answered: the first is paid, the other is not."""
     books.credit("ann", 100)
     placed = books.post(market.hold("r1", [Share("user:ann:paid", 100)], books.now_ns))

@@ -16,7 +16,7 @@ from accounting.money import NANO_PER_USD, Price
 from accounting.rules import local
 from accounting.rules.held import CloudBill
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, START_NS, Books, usage
+from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
 
 DAY_NS = 86_400 * 10**9
 DEAR = LongContext(1_000, Price(40, 20, 80))
@@ -29,7 +29,9 @@ def write(engine: Engine, prices: Mapping[str, PricedModel], at_ns: int) -> int:
         return record(session, prices, at_ns)
 
 
-def test_a_version_is_written_where_the_price_differs_and_found_by_its_time(books: Books, engine: Engine) -> None:
+def test_a_version_is_written_where_the_price_differs_and_found_by_its_time(
+    books: LedgerService, engine: Engine
+) -> None:
     assert write(engine, {"fast": FIRST, "twin": FIRST}, START_NS) == 2
     # Another list that says the same is no other price, and limits are none at all.
     assert write(engine, {"fast": replace(FIRST, source="list-1b", max_output_tokens=7)}, START_NS + 1) == 0
@@ -47,7 +49,7 @@ def test_a_version_is_written_where_the_price_differs_and_found_by_its_time(book
         assert price_of(session, "price-0") is None
 
 
-def test_what_was_charged_by_is_never_changed(books: Books, engine: Engine) -> None:
+def test_what_was_charged_by_is_never_changed(books: LedgerService, engine: Engine) -> None:
     write(engine, {"fast": FIRST}, START_NS)
     for statement in (
         "UPDATE price SET prompt_nano = 0",
@@ -59,7 +61,7 @@ def test_what_was_charged_by_is_never_changed(books: Books, engine: Engine) -> N
             session.execute(text(statement))
 
 
-def test_every_old_charge_is_reckoned_again(books: Books, engine: Engine) -> None:
+def test_every_old_charge_is_reckoned_again(books: LedgerService, engine: Engine) -> None:
     write(engine, {"fast": FIRST}, START_NS)
     books.credit("ann", NANO_PER_USD)
 
@@ -95,7 +97,7 @@ def test_every_old_charge_is_reckoned_again(books: Books, engine: Engine) -> Non
         assert mischarges(session, since_ns=START_NS + 1) == []
 
 
-def test_own_work_costs_what_it_did_at_its_time(books: Books, engine: Engine) -> None:
+def test_own_work_costs_what_it_did_at_its_time(books: LedgerService, engine: Engine) -> None:
     terms = CostTerms(electricity_nano=3 * 10**8, machine_nano=0, life_years=4)
     for days, watts in ((0, 60.0), (2, 120.0)):
         for (_, name), priced in rates(terms, watts, {"desk": 600.0}, source="declared").items():

@@ -23,7 +23,7 @@ from accounting.spending.lease import LEASE_NS
 from accounting.tables import event_table, usage_table
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.finished_request import Ending
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.billing.request_log import RequestLog
 from gateway.billing.spool import Settlement, Spool
 from gateway.dialects.openai import read_request
@@ -34,7 +34,7 @@ from gateway.requests.context import RequestContext
 from gateway.requests.finished import settle_request
 from gateway.routing.decision import Decision
 from runtime.database import open_engine, read_sessions, write_sessions
-from tests.accounting.books import Books as OtherGateway
+from tests.accounting.books import LedgerService as OtherGateway
 from tests.accounting.books import usage
 
 CALLER = Caller("key-1", "mr-1", "ann", "lab", frozenset({"cloud"}))
@@ -76,8 +76,8 @@ def database(dsn: str) -> Iterator[Database]:
 
 
 @asynccontextmanager
-async def keeping(database: Database, folder: Path) -> AsyncIterator[tuple[Books, Bookkeeper]]:
-    books = Books(database.read, database.write)
+async def keeping(database: Database, folder: Path) -> AsyncIterator[tuple[LedgerService, Bookkeeper]]:
+    books = LedgerService(database.read, database.write)
     log = RequestLog(database.read, database.write)
     spool = Spool(folder / "unbooked.jsonl")
     bookkeeper = Bookkeeper(books, log, Metrics.create(), spool)
@@ -125,7 +125,7 @@ async def until(check: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def held_by(books: Books, request_id: str = "req_1") -> Hold:
+async def held_by(books: LedgerService, request_id: str = "req_1") -> Hold:
     await books.credit(request_id, "ann", CREDIT, "test")
     return await books.hold(request_id, Payer("ann"), HELD)
 

@@ -11,10 +11,10 @@ import accounting
 from accounting.errors import (
     AccountUnknown,
     AlreadyResolved,
-    BooksBroken,
     DatabaseFailing,
     HoldExpired,
     InsufficientCredit,
+    LedgerBroken,
     LedgerBusy,
     LedgerError,
     PosterStopped,
@@ -30,7 +30,7 @@ from gateway.errors import PaymentRefused, to_api_error
     [
         (LedgerBusy("full"), 503, "ledger_busy"),
         (PosterStopped("closed"), 503, "ledger_unavailable"),
-        (BooksBroken("equation", "both sides are equal"), 503, "ledger_broken"),
+        (LedgerBroken("equation", "both sides are equal"), 503, "ledger_broken"),
         (PayerFrozen("ann", "dispute dp_1"), 403, "payments_frozen"),
         (DatabaseFailing("gone"), 503, "database_unavailable"),
         (InsufficientCredit("user:ann:paid", 2, 1), 402, "insufficient_credit"),

@@ -82,7 +82,7 @@ class TwoProviders:
 async def paid(tmp_path: Path, cloud: Lane, credits_nano: int = 10**9) -> AsyncIterator[Edge]:
     """An edge with no lane but this one, and money for it."""
     async with edge(tmp_path) as running:
-        await running.services.books.credit("c1", "owner", credits_nano, "test")
+        await running.services.ledger.credit("c1", "owner", credits_nano, "test")
         async with served(_with_cloud(running.services, cloud)) as other:
             yield other
 

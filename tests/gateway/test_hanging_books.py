@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from accounting.errors import BooksUnavailable
+from accounting.errors import LedgerUnavailable
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending import lease_renewer
@@ -95,7 +95,7 @@ def test_what_is_settled_together_has_one_limit(monkeypatch: pytest.MonkeyPatch)
     free = [Settlement(usage(f"free{number}"), None, None) for number in range(2_500)]
     settled = settler.settle([*settlements(MANY), *free])
     assert silent.clock.now_s - began_s == ANSWER_S
-    assert all(isinstance(each, BooksUnavailable) for each in settled)
+    assert all(isinstance(each, LedgerUnavailable) for each in settled)
     assert len({posting.idem_key for posting in silent.taken}) == MANY + 1, "after its time nothing more is sent"
 
 

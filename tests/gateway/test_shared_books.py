@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 
 from gateway.app import open_services
 from gateway.billing.shared import address_towards, open_shared
-from gateway.settings import BooksSettings, DatabaseSettings, Settings
+from gateway.settings import DatabaseSettings, LedgerSettings, Settings
 from runtime.data_folder import DataFolder
 from runtime.database import open_engine, write_sessions
 from runtime.settings import SettingsInvalid
@@ -48,7 +48,7 @@ async def test_a_port_that_is_taken_is_named(databases: Databases, tmp_path: Pat
         settings = Settings(
             data_dir=tmp_path,
             database=DatabaseSettings.model_validate({"dsn": dsn}),
-            books=BooksSettings(host="127.0.0.1", port=taken.getsockname()[1]),
+            ledger=LedgerSettings(host="127.0.0.1", port=taken.getsockname()[1]),
         )
         folder = DataFolder(tmp_path)
         folder.prepare()

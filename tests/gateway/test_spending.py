@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from accounting.chart import pool_paid, user_paid, user_promo, user_receivable
-from accounting.errors import BooksBroken, DatabaseFailing
+from accounting.errors import DatabaseFailing, LedgerBroken
 from accounting.ledger import health
 from accounting.ledger.balances import balance
 from accounting.ledger.health import BrokenRule
@@ -21,7 +21,7 @@ from accounting.spending.credit_grants import Lot
 from accounting.spending.leases import Leases
 from gateway.billing import inspection
 from gateway.billing.batch_settlement import Settler
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.billing.spool import Settlement
 from runtime.database import open_engine, read_sessions, write_sessions
 from tests.accounting.books import usage
@@ -42,8 +42,8 @@ def engine(dsn: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-async def books(engine: Engine) -> AsyncIterator[Books]:
-    books = Books(read_sessions(engine), write_sessions(engine))
+async def books(engine: Engine) -> AsyncIterator[LedgerService]:
+    books = LedgerService(read_sessions(engine), write_sessions(engine))
     books.start()
     yield books
     await books.stop()
@@ -60,7 +60,7 @@ def unguarded(engine: Engine, statement: str) -> None:
 
 
 async def test_every_rule_is_looked_at_once_for_many_who_ask(
-    books: Books, monkeypatch: pytest.MonkeyPatch
+    books: LedgerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
     look, may_end = health.findings, threading.Event()
@@ -84,7 +84,7 @@ async def test_every_rule_is_looked_at_once_for_many_who_ask(
     assert len(looks) == 1
 
 
-async def test_broken_books_spend_nothing_until_they_are_mended(books: Books, engine: Engine) -> None:
+async def test_broken_books_spend_nothing_until_they_are_mended(books: LedgerService, engine: Engine) -> None:
     await books.credit("c1", "ann", 1000, "test")
     assert books.inspection.by_rule() == {}
     assert books.inspection.age_s()[()] >= 0
@@ -92,7 +92,7 @@ async def test_broken_books_spend_nothing_until_they_are_mended(books: Books, en
     unguarded(engine, "UPDATE account SET credits_posted = credits_posted + 1 WHERE code = 'user:ann:paid'")
     found = await books.findings(deep=True)
     assert "debits_equal_credits" in {finding.rule for finding in found}
-    with pytest.raises(BooksBroken) as refused:
+    with pytest.raises(LedgerBroken) as refused:
         await books.hold("r2", ANN, 100)
     assert refused.value.rule in str(refused.value)
     assert books.inspection.by_rule()[refused.value.rule,] == 1
@@ -104,7 +104,7 @@ async def test_broken_books_spend_nothing_until_they_are_mended(books: Books, en
     assert (await books.hold("r3", ANN, 100)).amount_nano == 100
 
 
-async def test_whoever_is_frozen_spends_nothing(books: Books) -> None:
+async def test_whoever_is_frozen_spends_nothing(books: LedgerService) -> None:
     for user in ("ann", "bob"):
         await books.credit(f"c-{user}", user, 1000, "test")
     frozen = {"ann": "dispute dp_1"}
@@ -116,7 +116,7 @@ async def test_whoever_is_frozen_spends_nothing(books: Books) -> None:
     await books.hold("r3", ANN, 100)
 
 
-async def given(books: Books) -> tuple[str, str, str]:
+async def given(books: LedgerService) -> tuple[str, str, str]:
     """A hundred in a lot, in the pool, and of one's own."""
     await books.grant(Lot("welcome", "ann", 100, time.time_ns() + HOUR_NS))
     await books.credit_pool("c1", "lab", 100, "test")
@@ -124,11 +124,11 @@ async def given(books: Books) -> tuple[str, str, str]:
     return user_promo("ann", "welcome"), pool_paid("lab"), user_paid("ann")
 
 
-async def posted(books: Books, *accounts: str) -> list[int]:
+async def posted(books: LedgerService, *accounts: str) -> list[int]:
     return await books.look(lambda session: [balance(session, account).posted_nano for account in accounts])
 
 
-def settler_after_a_crash(books: Books, engine: Engine) -> Settler:
+def settler_after_a_crash(books: LedgerService, engine: Engine) -> Settler:
     """Of the next process: it has none of the leases of the one before."""
 
     def read(query: Callable[[Session], T]) -> T:
@@ -143,7 +143,9 @@ def settlement(hold: Hold, charge: int) -> Settlement:
     return Settlement(record, hold, CloudBill("acme", charge, charge))
 
 
-async def test_what_a_crash_left_is_paid_out_of_all_parts_of_its_lease(books: Books, engine: Engine) -> None:
+async def test_what_a_crash_left_is_paid_out_of_all_parts_of_its_lease(
+    books: LedgerService, engine: Engine
+) -> None:
     accounts = await given(books)
     hold = await books.hold("r1", ANN, 280)
     settler = settler_after_a_crash(books, engine)
@@ -153,7 +155,7 @@ async def test_what_a_crash_left_is_paid_out_of_all_parts_of_its_lease(books: Bo
         assert await posted(books, *accounts) == [0, 0, 50]
 
 
-async def test_what_the_books_know_no_lease_of_is_owed(books: Books, engine: Engine) -> None:
+async def test_what_the_books_know_no_lease_of_is_owed(books: LedgerService, engine: Engine) -> None:
     """They may be a backup of the day before."""
     hold = Hold("r1", "ann", 100, 10**6, time.time_ns(), "lost", "lab")
     (settled,) = settler_after_a_crash(books, engine).settle([settlement(hold, 60)])
@@ -162,7 +164,7 @@ async def test_what_the_books_know_no_lease_of_is_owed(books: Books, engine: Eng
 
 
 async def test_what_is_settled_after_its_lease_takes_what_there_is_and_the_rest_is_owed(
-    books: Books, engine: Engine
+    books: LedgerService, engine: Engine
 ) -> None:
     accounts = await given(books)
     first, second = await books.hold("r1", ANN, 150), await books.hold("r2", ANN, 150)

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from sqlalchemy import Engine, text
 
-from accounting.errors import BooksBroken, DatabaseFailing
+from accounting.errors import DatabaseFailing, LedgerBroken
 from accounting.ledger.accepted import accept
 from accounting.ledger.health import breaches
 from accounting.ledger.postings import Posting
 from accounting.rules.corrections import correction
 from accounting.rules.held import Payer
 from gateway.billing import inspection
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from runtime.database import open_engine, read_sessions, write_sessions
 from tests.accounting.books import usage
 
@@ -32,8 +32,8 @@ def engine(dsn: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-async def books(engine: Engine) -> AsyncIterator[Books]:
-    books = Books(read_sessions(engine), write_sessions(engine))
+async def books(engine: Engine) -> AsyncIterator[LedgerService]:
+    books = LedgerService(read_sessions(engine), write_sessions(engine))
     books.start()
     await books.credit("c1", "ann", 1000, "test")
     yield books
@@ -50,22 +50,22 @@ def forge(engine: Engine, nano: int) -> None:
         connection.execute(text(change))
 
 
-async def spends(books: Books, request_id: str) -> bool:
+async def spends(books: LedgerService, request_id: str) -> bool:
     try:
         await books.hold(request_id, ANN, 1)
-    except BooksBroken:
+    except LedgerBroken:
         return False
     return True
 
 
-async def becomes(books: Books, wanted: bool) -> None:
+async def becomes(books: LedgerService, wanted: bool) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while await spends(books, "probe") is not wanted:
             await asyncio.sleep(0.02)
 
 
 async def test_a_rule_that_breaks_meanwhile_stops_spending_until_every_rule_holds(
-    books: Books, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    books: LedgerService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "GLANCE_EVERY_S", 0.05)
     books.inspect()
@@ -80,13 +80,15 @@ async def test_a_rule_that_breaks_meanwhile_stops_spending_until_every_rule_hold
     await becomes(books, wanted=True)
 
 
-async def test_nothing_is_spent_before_the_first_glance(books: Books, engine: Engine) -> None:
+async def test_nothing_is_spent_before_the_first_glance(books: LedgerService, engine: Engine) -> None:
     forge(engine, 5)
     books.inspect()
     assert not await spends(books, "r1")
 
 
-async def test_books_that_cannot_be_looked_at_grant_nothing(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_books_that_cannot_be_looked_at_grant_nothing(
+    books: LedgerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def away() -> list[object]:
         raise DatabaseFailing("away")
 
@@ -98,7 +100,9 @@ async def test_books_that_cannot_be_looked_at_grant_nothing(books: Books, monkey
         await books.hold("r1", ANN, 1)
 
 
-async def test_what_an_event_broke_is_accepted_by_name_and_stays_in_sight(books: Books, engine: Engine) -> None:
+async def test_what_an_event_broke_is_accepted_by_name_and_stays_in_sight(
+    books: LedgerService, engine: Engine
+) -> None:
     for request in ("r8", "r9"):
         await books.book(Posting(f"use:{request}", "use", request, usages=(usage(request, charge_nano=5),)))
     await books.findings(deep=True)

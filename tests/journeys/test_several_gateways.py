@@ -24,7 +24,7 @@ from accounting.ledger.health import findings
 from accounting.rules import local
 from runtime.database import open_engine, read_sessions
 from tests import crowds
-from tests.accounting.books import Books, usage
+from tests.accounting.books import LedgerService, usage
 from tests.crowds import (
     DEAR,
     DEAR_HELD_NANO,
@@ -88,7 +88,7 @@ class Fleet:
     def use(self, key_id: str, requests: int) -> None:
         """Have the books know of requests of a key that ended a moment ago."""
         engine = open_engine(self.dsn)
-        with Books(engine) as books:
+        with LedgerService(engine) as books:
             for number in range(requests):
                 row = usage(f"{key_id}-{number}", key_id=key_id, user_id="ann", started_ns=time.time_ns() - 10**9)
                 books.post(local.local_use(row))
@@ -96,7 +96,7 @@ class Fleet:
 
     def credit(self, user: str, amount_nano: int) -> None:
         engine = open_engine(self.dsn)
-        with Books(engine) as books:
+        with LedgerService(engine) as books:
             books.now_ns = time.time_ns()
             books.credit(user, amount_nano)
         engine.dispose()
@@ -360,9 +360,7 @@ def _booked(gateway: Gateway, key: str) -> int:
     return sum(row["key_id"] == key_id and row["charge_nano"] > 0 and row["event_seq"] > 0 for row in rows)
 
 
-async def _kill_under_way(
-    house: Fleet, doomed: Gateway, key: str, places: int
-) -> tuple[crowds.Replies, float]:
+async def _kill_under_way(house: Fleet, doomed: Gateway, key: str, places: int) -> tuple[crowds.Replies, float]:
     """What its callers were told, and when it was killed."""
     asking = asyncio.create_task(crowd([doomed], key, places, PAID))
     async with asyncio.timeout(LONG_S):

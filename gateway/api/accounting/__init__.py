@@ -16,7 +16,7 @@ Modules:
                           see an object
     payouts               /accounting/v1/sellers and payouts: who sells says where they are paid, and asks for what
                           they have earned
-    reconciliation        /accounting/v1/payments: how payments are, Stripe against the books, and who is frozen
+    reconciliation        /accounting/v1/payments: how payments are, Stripe against the ledger, and who is frozen
     refunds               /accounting/v1/refunds: bought credits go back to the card that they came from
     routes                Which routes of /accounting/v1 there are: those of payments only where the owner has set
                           up Stripe

@@ -23,14 +23,14 @@ router = APIRouter(prefix="/accounting/v1")
 async def show_balance(authority: AnyCaller, user: Wanted = None, organization: Wanted = None) -> Facts:
     """Show the caller's credits; for admins those of a user (`user`) or an organization balance (`organization`).
 
-    Whoever keeps `ledger_checkpoint`, the newest block of the books, can tell later whether the past was rewritten.
+    Whoever keeps `ledger_checkpoint`, the newest block of the ledger, can tell later whether the past was rewritten.
     """
-    books = authority.services.books
+    ledger = authority.services.ledger
     if organization is not None:
-        found = await books.look(lambda session: _of_pool(session, organization_of(authority, organization)))
+        found = await ledger.look(lambda session: _of_pool(session, organization_of(authority, organization)))
     else:
-        found = await books.look(lambda session: _of_user(session, authority, user_of(authority, user)))
-    return found | {"ledger_checkpoint": str(books.checkpoint) if books.checkpoint else None}
+        found = await ledger.look(lambda session: _of_user(session, authority, user_of(authority, user)))
+    return found | {"ledger_checkpoint": str(ledger.checkpoint) if ledger.checkpoint else None}
 
 
 def _of_pool(session: Session, pool_id: str) -> Facts:

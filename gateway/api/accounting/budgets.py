@@ -53,7 +53,7 @@ async def list_budgets(
             "next": offset + limit if last else None,
         }
 
-    return await authority.services.books.look(read)
+    return await authority.services.ledger.look(read)
 
 
 def _found(authority: AnyCaller, session: Session, scope: str | None, offset: int, limit: int) -> list[Quota]:
@@ -78,7 +78,7 @@ async def set_budget(authority: Manager, _: Key, wanted: NewBudget) -> Facts:
         authority.services.keys.catch_up()
 
     await asyncio.to_thread(change)
-    return await authority.services.books.look(lambda session: budget_facts(session, quota))
+    return await authority.services.ledger.look(lambda session: budget_facts(session, quota))
 
 
 @router.delete("")

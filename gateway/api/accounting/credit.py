@@ -15,7 +15,7 @@ from gateway.api.accounting.dependencies import Facts, Key, User
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.authority import AnyCaller, Authority, Operator
 from gateway.api.fields import Body, Text, as_ns
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.services import Services
 from runtime.errors import RequestInvalid
 from runtime.times import at
@@ -63,14 +63,14 @@ class OutOfPool(Body):
 @router.post("")
 async def give(operator: Operator, key: Key, wanted: NewCredit) -> Facts:
     """Give credits to a user or an organization balance; the user's debts are paid from them first."""
-    credit_id, books = id_of("credit", operator.actor.name, key), operator.services.books
+    credit_id, ledger = id_of("credit", operator.actor.name, key), operator.services.ledger
     if wanted.user is not None:
         person = await asyncio.to_thread(operator.directory.users.user, wanted.user)
-        posted = await books.credit(credit_id, person.user_id, wanted.amount, wanted.reason)
+        posted = await ledger.credit(credit_id, person.user_id, wanted.amount, wanted.reason)
         whose = f"user:{person.user_id}"
     else:
         found = await asyncio.to_thread(operator.directory.users.organization, wanted.organization or "")
-        posted = await books.credit_pool(credit_id, found.organization_id, wanted.amount, wanted.reason)
+        posted = await ledger.credit_pool(credit_id, found.organization_id, wanted.amount, wanted.reason)
         whose = f"organization:{found.organization_id}"
     facts = {"id": credit_id, "to": whose, "amount": format_usd(wanted.amount), "reason": wanted.reason}
     return await _done(operator, "credit.add", whose, posted, facts)
@@ -88,7 +88,7 @@ async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
     assert expires_ns is not None, "the field is there"
     lot = Lot(lot_id, person.user_id, wanted.amount, expires_ns, wanted.scope, wanted.reason)
     try:
-        posted = await operator.services.books.grant(lot)
+        posted = await operator.services.ledger.grant(lot)
     except PostingInvalid as error:
         raise RequestInvalid(f"expires: {error}", param="expires") from error
     facts = {
@@ -125,8 +125,8 @@ async def return_from_pool(operator: Operator, key: Key, wanted: OutOfPool) -> F
     if person.organization_id != wanted.organization:
         raise RequestInvalid(f"user: {wanted.user} is not of {wanted.organization}", param="user")
     posting = grants.pool_returned(move_id, person.organization_id, person.user_id, wanted.amount)
-    posted = await _moved(operator.services.books, posting)
-    await operator.services.books.settle_debt(posting.idem_key, person.user_id)
+    posted = await _moved(operator.services.ledger, posting)
+    await operator.services.ledger.settle_debt(posting.idem_key, person.user_id)
     facts = {"id": move_id, "to": f"user:{person.user_id}", "amount": format_usd(wanted.amount)}
     return await _done(operator, "credit.return", f"organization:{person.organization_id}", posted, facts)
 
@@ -135,13 +135,13 @@ async def _put_in(services: Services, user_id: str, amount_nano: int, posting: P
     """Raises PayerFrozen, RequestInvalid for credits that are too recent, and the errors of the ledger."""
     till = services.till
     if till is None:
-        return await _moved(services.books, posting)
+        return await _moved(services.ledger, posting)
     if await till.ask(till.payments.topups.context.ledger.is_booked, posting.idem_key):
-        return await _moved(services.books, posting)
+        return await _moved(services.ledger, posting)
     move = till.moving(user_id, amount_nano)
     await till.ask(move.begin)
     try:
-        posted = await _moved(services.books, posting)
+        posted = await _moved(services.ledger, posting)
     except PostingDenied:
         await till.ask(move.end)
         raise
@@ -149,11 +149,11 @@ async def _put_in(services: Services, user_id: str, amount_nano: int, posting: P
     return posted
 
 
-async def _moved(books: Books, posting: Posting) -> Posted:
-    """Book a posting and drop cached balances, so that later payments read them again. Raises BooksBroken."""
-    books.inspection.check()
-    posted = await books.book(posting)
-    books.leases.purses.forget_all()
+async def _moved(ledger: LedgerService, posting: Posting) -> Posted:
+    """Book a posting and drop cached balances, so that later payments read them again. Raises LedgerBroken."""
+    ledger.inspection.check()
+    posted = await ledger.book(posting)
+    ledger.leases.purses.forget_all()
     return posted
 
 

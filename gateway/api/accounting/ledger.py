@@ -50,7 +50,7 @@ async def verify(
         raise Overloaded("The ledger is being verified; ask again when that has ended.")
     async with services.verifying:
         dsn, signers = _dsn(services.settings), tuple(signed_by)
-        kept = tuple(str(checkpoint) for checkpoint in (known, services.books.checkpoint) if checkpoint)
+        kept = tuple(str(checkpoint) for checkpoint in (known, services.ledger.checkpoint) if checkpoint)
         asked = VerifyQuestion(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
         reply = await verify_in_process(asked)
     if reply.verdict is None:
@@ -65,13 +65,13 @@ async def show_blocks(
     limit: Annotated[int, Query(ge=1, le=blocks.PAGE_MAX)] = 100,
 ) -> Facts:
     """List blocks in order, and the keys that signed them. `next` is the `after` of the next page."""
-    books = operator.services.books
+    ledger = operator.services.ledger
 
     def page(session: Session) -> tuple[list[SignedBlock], dict[str, bytes], SignedBlock]:
         found = blocks.blocks_after(session, after, limit=limit)
         return found, blocks.public_keys(session, found), blocks.newest(session)
 
-    found, keys, newest = await books.look(page)
+    found, keys, newest = await ledger.look(page)
     return {
         "blocks": [block_facts(block) for block in found],
         "keys": {fingerprint: key.hex() for fingerprint, key in keys.items()},
@@ -85,15 +85,15 @@ async def show_health(operator: Operator, deep: bool = False) -> Facts:
     """List broken rules, accepted violations and entries in no block. `deep` checks every transfer again, at most
     once a minute; `age_s` is the age of the check.
     """
-    books = operator.services.books
+    ledger = operator.services.ledger
     trouble = operator.services.storage.trouble
-    found, age_s = await books.inspection.latest() if deep else (await books.findings(deep=False), 0.0)
+    found, age_s = await ledger.inspection.latest() if deep else (await ledger.findings(deep=False), 0.0)
     return {
         "sound": all(each.is_accepted for each in found) and not trouble,
         "storage": trouble,
         "deep": deep,
         "age_s": round(age_s, 1),
-        "unproven": _unproven_facts(books.unproven),
+        "unproven": _unproven_facts(ledger.unproven),
         "broken": [_broken_facts(each) for each in found if not each.is_accepted],
         "accepted": [_broken_facts(each) for each in found if each.is_accepted],
     }

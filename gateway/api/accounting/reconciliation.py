@@ -1,4 +1,4 @@
-"""/accounting/v1/payments: how payments are, Stripe against the books, and who is frozen. For operators."""
+"""/accounting/v1/payments: how payments are, Stripe against the ledger, and who is frozen. For operators."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ class Frozen(Body):
 @router.get("")
 async def show_payments(till: Paying, operator: Operator) -> Facts:
     """Show the state of payments: mode, waiting and failed messages, the last reconciliation."""
-    return {"mode": till.mode, **await operator.services.books.look(status_report)}
+    return {"mode": till.mode, **await operator.services.ledger.look(status_report)}
 
 
 @router.post("/reconcile")

@@ -39,7 +39,7 @@ async def list_transactions(
 
     A pending line puts something aside and moves nothing, a void line gives it back.
     """
-    found = await authority.services.books.look(
+    found = await authority.services.ledger.look(
         lambda session: _lines(session, _accounts(session, authority, user, organization), before, limit + 1)
     )
     lines, after = found[:limit], (found[limit - 1][1].transfer_seq if len(found) > limit else None)

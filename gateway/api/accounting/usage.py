@@ -38,7 +38,7 @@ async def show_usage(
     names, with_costs = group_names(by), is_operator(authority)
     until_ns = as_ns(until) or time.time_ns() + 1
     since_ns = as_ns(since)
-    found = await authority.services.books.look(
+    found = await authority.services.ledger.look(
         lambda session: usage_report(
             session,
             names,

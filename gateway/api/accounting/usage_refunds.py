@@ -19,7 +19,7 @@ from gateway.api.accounting.dependencies import Facts, Key
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Operator
 from gateway.api.fields import Body, Text
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from runtime.errors import Conflict, NotFound, RequestInvalid
 
 router = APIRouter(prefix="/accounting/v1/refunds", route_class=KeyedRoute)
@@ -42,13 +42,13 @@ async def refund_usage(operator: Operator, _: Key, wanted: UsageRefund) -> Facts
 
     Raises LedgerBusy if the charge changes during each of several tries.
     """
-    books = operator.services.books
+    ledger = operator.services.ledger
     for _try in range(_TRIES_MAX):
-        charge, amount_nano, posting = await books.look(lambda session: _asked(session, wanted))
+        charge, amount_nano, posting = await ledger.look(lambda session: _asked(session, wanted))
         if posting is None:
             break
         try:
-            await books.book(posting)
+            await ledger.book(posting)
         except InsufficientCredit:
             continue  # A seller was paid meanwhile: read the balances again.
         except IdempotencyConflict:
@@ -59,7 +59,7 @@ async def refund_usage(operator: Operator, _: Key, wanted: UsageRefund) -> Facts
     facts = {"request": wanted.request_id, "amount": format_usd(amount_nano), "reason": wanted.reason}
     add_once, target = operator.directory.audit.add_once, f"request:{wanted.request_id}"
     await asyncio.to_thread(add_once, operator.actor, "usage.refund", target, facts, named_by="request")
-    await _settle_debts(books, wanted.request_id)
+    await _settle_debts(ledger, wanted.request_id)
     return {
         "request_id": wanted.request_id,
         "charged": format_usd(charge.charge_nano),
@@ -68,12 +68,12 @@ async def refund_usage(operator: Operator, _: Key, wanted: UsageRefund) -> Facts
     }
 
 
-async def _settle_debts(books: Books, request_id: str) -> None:
+async def _settle_debts(ledger: LedgerService, request_id: str) -> None:
     """Use refunded credits to pay the debts of their users first."""
     key = f"refund:{request_id}"
-    legs = await books.look(lambda session: event_legs(session, key))
+    legs = await ledger.look(lambda session: event_legs(session, key))
     for user_id in {owner for leg in legs if (owner := chart.owner_of(leg.credit))}:
-        await books.settle_debt(key, user_id)
+        await ledger.settle_debt(key, user_id)
 
 
 def _asked(session: Session, wanted: UsageRefund) -> tuple[Charged, int, Posting | None]:

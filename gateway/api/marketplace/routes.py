@@ -31,7 +31,7 @@ def marketplace_routers(marketplace: Marketplace) -> list[APIRouter]:
 @plain.get("/marketplace")
 async def show_marketplace(marketplace: Open, services: Shared) -> Facts:
     """Show the marketplace's identity and terms, and the newest block of its ledger, which receipts may name."""
-    terms, checkpoint = marketplace.office.terms, services.books.checkpoint
+    terms, checkpoint = marketplace.office.terms, services.ledger.checkpoint
     return {
         "identity": marketplace.office.speaker.id,
         "statements": [record.raw.decode() for record in marketplace.office.speaker.statements],
@@ -66,16 +66,16 @@ async def allocate(marketplace: Open, services: Shared, person: User, key: Key, 
 
 
 async def _check(services: Services, person: Caller) -> None:
-    """Raises BooksBroken, PayerFrozen, PolicyForbids."""
+    """Raises LedgerBroken, PayerFrozen, PolicyForbids."""
     if "market" not in person.lanes:
         raise PolicyForbids("This key may not buy on the market. Use one with the lane market.")
     if person.privacy != "public" or person.models is not None or person.regions is not None:
         raise PolicyForbids(
             "The marketplace cannot check an allocation's requests. Use a key without privacy, model or region limits."
         )
-    await services.books.inspection.looked()
-    services.books.inspection.check()
-    if why := services.books.frozen_why(person.user_id):
+    await services.ledger.inspection.looked()
+    services.ledger.inspection.check()
+    if why := services.ledger.frozen_why(person.user_id):
         raise PayerFrozen(person.user_id, why)
     if any(quota.measure == "spend" for quota in person.quotas):
         raise PolicyForbids(

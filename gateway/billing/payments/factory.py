@@ -1,4 +1,4 @@
-"""Payments put together from the settings, running beside the books until the gateway ends."""
+"""Payments put together from the settings, running beside the ledger until the gateway ends."""
 
 import os
 import uuid
@@ -39,17 +39,17 @@ def open_till(
 ) -> Till:
     """Payments over the ledger of `writer`. The caller starts `Till.keeper`.
 
-    `check` raises BooksBroken while the books break a rule.
+    `check` raises LedgerBroken while the ledger breaks a rule.
 
     Raises:
-        SettingsInvalid: the key's file cannot be used, or the books are of the other mode.
+        SettingsInvalid: the key's file cannot be used, or the ledger is of the other mode.
     """
     wanted = settings.payments
     try:
         keep_mode(write, is_live=is_live(secret_key(wanted)))
     except WrongMode as error:
         raise SettingsInvalid(
-            f"payments.secret_key: {error}; play money and real money need books of their own"
+            f"payments.secret_key: {error}; test money and real money need a ledger each"
         ) from None
     stripe = Stripe(secret_key(wanted), base_url=wanted.base_url)
     calls = Calls(stripe, write)

@@ -49,7 +49,7 @@ class Receipt(Struct, frozen=True):
     """What was delivered for a voucher, by the count of the signer: seller or buyer.
 
     `part` counts the receipts of one request, `transcript` is the hash of the text, and `ledger_checkpoint` the newest
-    block of the marketplace's books that the signer has seen.
+    block of the marketplace's ledger that the signer has seen.
     """
 
     channel: Hex32

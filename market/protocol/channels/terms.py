@@ -25,7 +25,7 @@ late.
 class Allocation(Struct, frozen=True):
     """The marketplace's statement that it has reserved `limit_nano` of this buyer's credits for this seller.
 
-    `hold` is the event in the marketplace's books that did it. It names one seller, because two sellers that cannot
+    `hold` is the event in the marketplace's ledger that did it. It names one seller, because two sellers that cannot
     reach each other could otherwise both be paid from it.
     """
 

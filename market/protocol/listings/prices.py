@@ -16,7 +16,7 @@ class Prices(Struct, frozen=True):
 
     @property
     def price(self) -> Price:
-        """The prices as the books take them: plain integers."""
+        """The prices as the ledger takes them: plain integers."""
         return Price(int(self.prompt), int(self.input_cache_read), int(self.completion))
 
 

@@ -9,7 +9,7 @@ _DECIMAL = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
 class Amount(int):
-    """Nano-USD from zero up to `MAX_EVENT_NANO`. The books take only plain integers: pass `int(amount)`."""
+    """Nano-USD from zero up to `MAX_EVENT_NANO`. The ledger takes only plain integers: pass `int(amount)`."""
 
     def __new__(cls, value: int) -> "Amount":
         """Raises ValueError if `value` is not a whole number from 0 to MAX_EVENT_NANO."""

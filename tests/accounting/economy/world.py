@@ -10,7 +10,7 @@ from accounting.ledger.balances import ROWS_MAX, balances
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules import grants
 from accounting.rules.parts import HeldPart
-from tests.accounting.books import ANSWER_S, MINUTE_NS, Books, outcome
+from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, outcome
 from tests.accounting.economy.model import Charge, Deltas, Model, Shares
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Known:
 class World:
     """Books, their model, and what the economy remembers to act on later. One seed decides everything."""
 
-    books: Books
+    books: LedgerService
     chance: random.Random
     model: Model = field(default_factory=Model)
     attempts: list[Attempt] = field(default_factory=list)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from tests.accounting.books import Books
+from tests.accounting.books import LedgerService
 from tests.accounting.payments.house import Marketplace
 from tests.databases import Kind
 
@@ -18,6 +18,6 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-def house(books: Books, engine: Engine) -> Iterator[Marketplace]:
+def house(books: LedgerService, engine: Engine) -> Iterator[Marketplace]:
     with Marketplace(books, engine) as house:
         yield house

@@ -11,7 +11,7 @@ from accounting.payments.calls import CallFailpoint
 from accounting.payments.inbox import Source
 from accounting.payments.payments import Payments
 from runtime.database import open_engine
-from tests.accounting.books import Books
+from tests.accounting.books import LedgerService
 from tests.accounting.payments.house import USD, open_marketplace
 
 
@@ -31,7 +31,7 @@ def die_dealing(
             os.kill(os.getpid(), signal.SIGKILL)
 
     engine = open_engine(dsn)
-    with Books(engine, failpoint=reach) as books:
+    with LedgerService(engine, failpoint=reach) as books:
         books.now_ns = now_ns
         deal(open_marketplace(books, engine, url, reach), mail)
     engine.dispose()

@@ -7,7 +7,7 @@ from types import TracebackType
 from sqlalchemy import Engine
 
 from accounting import chart
-from accounting.errors import BooksBroken
+from accounting.errors import LedgerBroken
 from accounting.money import NANO_PER_USD
 from accounting.payments.calls import Calls, OnCallFailpoint
 from accounting.payments.client import Stripe
@@ -21,7 +21,7 @@ from accounting.payments.tables import Topup
 from accounting.payments.terms import PaymentTerms, from_cents
 from accounting.rules.corrections import correction
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, Books
+from tests.accounting.books import ANSWER_S, LedgerService
 from tests.fakes.stripe import connect, paying
 from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, CONNECT_SECRET, StripeServer
 from tests.fakes.stripe.webhooks import Endpoint
@@ -32,7 +32,7 @@ GRACE_S = 3600.0
 
 
 def open_marketplace(
-    books: Books,
+    books: LedgerService,
     engine: Engine,
     url: str,
     failpoint: OnCallFailpoint = lambda _: None,
@@ -57,11 +57,11 @@ def open_marketplace(
 class Marketplace(AbstractContextManager["Marketplace"]):
     """Payments beside their fake Stripe, which stops with the block."""
 
-    def __init__(self, books: Books, engine: Engine) -> None:
-        self.books = books
+    def __init__(self, books: LedgerService, engine: Engine) -> None:
+        self.ledger = books
         self.stripe = StripeServer(lambda: books.now_ns / 1e9)
         self.stripe.start()
-        self.broken: BooksBroken | None = None
+        self.broken: LedgerBroken | None = None
         self.payments = open_marketplace(books, engine, self.stripe.url, check=self._check_books)
 
     def __exit__(
@@ -84,7 +84,7 @@ class Marketplace(AbstractContextManager["Marketplace"]):
     def settle(self) -> None:
         """Deliver every webhook, and let everything that stands still go on, until all is quiet."""
         for _ in range(100):
-            self.books.now_ns += HOUR_NS
+            self.ledger.now_ns += HOUR_NS
             delivered = self.stripe.webhooks.deliver(self.post)
             worked = self.payments.worker.run(10_000)
             self.payments.tick()
@@ -93,7 +93,7 @@ class Marketplace(AbstractContextManager["Marketplace"]):
         raise AssertionError("payments do not come to rest")
 
     def reconcile(self) -> Report:
-        self.books.now_ns += 2 * HOUR_NS
+        self.ledger.now_ns += 2 * HOUR_NS
         return self.payments.reconciliation.run()
 
     def buy(
@@ -119,17 +119,17 @@ class Marketplace(AbstractContextManager["Marketplace"]):
             connect.onboard(self.stripe.state, account_id)
         self.settle()
         earned = correction(f"earned-{seller_id}", "asset:bank", chart.seller_payable(seller_id), earned_nano)
-        self.books.post(earned)
+        self.ledger.post(earned)
         return account_id
 
     def funds(self, usd: int) -> None:
         """Money that lies at Stripe from before, in the books as well."""
         with self.stripe.lock:
             txn = self.stripe.state.move("topup", "tu_before", usd * 100)
-        self.books.post(correction(str(txn["source"]), chart.ASSET_STRIPE, "asset:bank", usd * USD))
+        self.ledger.post(correction(str(txn["source"]), chart.ASSET_STRIPE, "asset:bank", usd * USD))
 
     def balance(self, code: str) -> int:
-        return self.books.balance(code).posted_nano
+        return self.ledger.balance(code).posted_nano
 
     def made(self, kind: str) -> int:
         """How many objects of a kind there are at Stripe, whoever owns them."""
@@ -138,8 +138,8 @@ class Marketplace(AbstractContextManager["Marketplace"]):
     def check(self) -> None:
         """The books are sound, agree with Stripe to the cent, and nothing lies in suspense."""
         report = self.reconcile()
-        self.books.reaper.sweep(ANSWER_S)
+        self.ledger.reaper.sweep(ANSWER_S)
         assert (report.unmatched, report.waiting, report.difference_nano) == ((), (), 0)
         assert self.balance(chart.SUSPENSE) == 0
         assert self.balance(chart.ASSET_STRIPE) == from_cents(self.stripe.state.balance())
-        assert self.books.findings() == []
+        assert self.ledger.findings() == []

@@ -49,7 +49,7 @@ class Storm:
             self.taken += self.house.stripe.webhooks.deliver(
                 self.house.post, chance=self.chance, duplicates=0.33, kept_back=0.33
             )
-            self.house.books.now_ns += 30 * 10**9
+            self.house.ledger.now_ns += 30 * 10**9
             self.house.payments.worker.run(self.chance.randint(0, 60))
             if self.chance.random() < 0.2:
                 self.house.payments.tick()
@@ -143,7 +143,7 @@ def expected(house: Marketplace) -> dict[str, int]:
 def found(house: Marketplace) -> dict[str, int]:
     """What the books say. A user's debt counts against the credits, written off or not; holds count as gone."""
     users = sum(
-        house.books.balance(f"user:{user}:paid").available_nano - house.balance(f"asset:user_recv:{user}")
+        house.ledger.balance(f"user:{user}:paid").available_nano - house.balance(f"asset:user_recv:{user}")
         for user in USERS
     )
     sums = {
@@ -151,5 +151,5 @@ def found(house: Marketplace) -> dict[str, int]:
     }
     return sums | {
         "users": users - house.balance("expense:bad_debt"),
-        "sellers": sum(house.books.balance(f"seller:{seller}:payable").available_nano for seller in SELLERS),
+        "sellers": sum(house.ledger.balance(f"seller:{seller}:payable").available_nano for seller in SELLERS),
     }

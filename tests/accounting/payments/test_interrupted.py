@@ -55,7 +55,7 @@ def test_a_payout_that_is_cancelled_is_never_sent(house: Marketplace, interrupt:
     with pytest.raises(StripeRefused):
         house.payments.payouts.open("p1", "sam", 20 * USD)
     assert (house.payments.payouts.find("p1").status, house.made("transfer")) == ("cancelled", 0)
-    assert house.books.balance("seller:sam:payable").available_nano == 50 * USD
+    assert house.ledger.balance("seller:sam:payable").available_nano == 50 * USD
     house.payments.sellers.freeze("sam", None)
     assert house.payments.payouts.drive("p1").status == "cancelled"
     house.check()
@@ -84,7 +84,7 @@ def test_a_payout_that_another_one_found_enough_for_is_not_refused(
     house.seller("sam", 15 * USD)
 
     def earn() -> None:
-        house.books.post(correction("more", "asset:bank", "seller:sam:payable", 15 * USD))
+        house.ledger.post(correction("more", "asset:bank", "seller:sam:payable", 15 * USD))
         assert house.payments.payouts.drive("p1").status == "paying"
 
     interrupt(Ledger, "book", earn, "pay:payout-p1:hold", behind=True)
@@ -102,11 +102,11 @@ def test_a_payout_that_was_refused_keeps_nothing_aside(house: Marketplace, inter
     def refuse() -> None:
         with pytest.raises(InsufficientCredit):
             payouts.drive("p1")
-        house.books.post(correction("more", "asset:bank", "seller:sam:payable", 15 * USD))
+        house.ledger.post(correction("more", "asset:bank", "seller:sam:payable", 15 * USD))
 
     interrupt(Ledger, "book", refuse, "pay:payout-p1:hold")
     assert payouts.open("p1", "sam", 20 * USD).status == "refused"
-    assert house.books.balance("seller:sam:payable").available_nano == 30 * USD
+    assert house.ledger.balance("seller:sam:payable").available_nano == 30 * USD
     assert payouts.open("p2", "sam", 30 * USD).status == "paying"
     house.check()
 
@@ -125,7 +125,7 @@ def test_a_bank_that_is_faster_than_we_write_is_asked_again(
 
     interrupt(Calls, "make", send_back, "payout-p1-bank-1", behind=True)
     house.payments.payouts.open("p1", "sam", 20 * USD)
-    house.books.now_ns += 2 * HOUR_NS
+    house.ledger.now_ns += 2 * HOUR_NS
     house.settle()
     assert [call.key for call in house.stripe.calls if call.path == "payouts"] == [
         "payout-p1-bank-1",
@@ -154,7 +154,7 @@ def test_a_payout_that_comes_back_while_it_is_noted_as_paid_is_tried_again(
     interrupt(Payouts, "_move", send_back, "paid")
     house.payments.payouts.payout_changed(account_id, first["id"])
     assert house.payments.payouts.find("p1").status == "transferred"
-    house.books.now_ns += 2 * HOUR_NS
+    house.ledger.now_ns += 2 * HOUR_NS
     house.settle()
     _, second = _bank_payouts(house)
     connect.end_payout(house.stripe.state, second["id"], succeeds=True)
@@ -167,10 +167,10 @@ def test_a_refund_that_another_one_found_enough_for_is_not_refused(
     house: Marketplace, interrupt: Callable[..., None]
 ) -> None:
     house.buy("t1")
-    running = house.books.hold("running", "ann", 20 * USD)
+    running = house.ledger.hold("running", "ann", 20 * USD)
 
     def end() -> None:
-        house.books.holds.release(running).result(30)
+        house.ledger.holds.release(running).result(30)
         assert house.payments.refunds.drive("r1").status == "sent"
 
     interrupt(Ledger, "book", end, "rf:refund-r1:hold", behind=True)
@@ -186,16 +186,16 @@ def test_a_refund_that_another_one_found_enough_for_is_not_refused(
 
 def test_a_refund_that_was_refused_keeps_nothing_aside(house: Marketplace, interrupt: Callable[..., None]) -> None:
     house.buy("t1")
-    running = house.books.hold("running", "ann", 20 * USD)
+    running = house.ledger.hold("running", "ann", 20 * USD)
 
     def refuse() -> None:
         with pytest.raises(InsufficientCredit):
             house.payments.refunds.drive("r1")
-        house.books.holds.release(running).result(30)
+        house.ledger.holds.release(running).result(30)
 
     interrupt(Ledger, "book", refuse, "rf:refund-r1:hold")
     assert house.payments.refunds.open("r1", "t1", 20 * USD).status == "refused"
-    assert (house.books.balance("user:ann:paid").available_nano, house.made("refund")) == (25 * USD, 0)
+    assert (house.ledger.balance("user:ann:paid").available_nano, house.made("refund")) == (25 * USD, 0)
     house.check()
 
 

@@ -22,13 +22,13 @@ DAY_NS = 24 * HOUR_NS
 
 
 def chores_of(house: Marketplace, engine: Engine, holder: str, *, is_alone: bool = False) -> Chores:
-    return Chores(house.books.read, write_sessions(engine), holder, is_alone, lambda: house.books.now_ns)
+    return Chores(house.ledger.read, write_sessions(engine), holder, is_alone, lambda: house.ledger.now_ns)
 
 
 @pytest.fixture
 def keeper(house: Marketplace, engine: Engine) -> Callable[[str, Schedule], Keeper]:
     def keeper(holder: str, schedule: Schedule) -> Keeper:
-        return Keeper(house.payments, chores_of(house, engine, holder), FrozenUsers(house.books.read), schedule)
+        return Keeper(house.payments, chores_of(house, engine, holder), FrozenUsers(house.ledger.read), schedule)
 
     return keeper
 
@@ -38,7 +38,7 @@ def test_a_chore_is_one_s_until_its_time_is_over(house: Marketplace, engine: Eng
     assert one.take("tick", 60)
     assert (other.take("tick", 60), one.take("tick", 60)) == (False, True)
     assert chores_of(house, engine, "alone", is_alone=True).take("tick", 60)
-    house.books.now_ns += 61 * 10**9
+    house.ledger.now_ns += 61 * 10**9
     assert other.take("tick", 60)
     other.done("tick", {"said": 1})
     assert (one.last("tick").note, one.last("nothing").at_ns) == ({"said": 1}, 0)
@@ -57,7 +57,7 @@ def test_the_day_s_work_is_done_once_by_whoever_s_turn_it_is(
     assert (house.made("transfer"), house.balance("seller:sam:payable")) == (1, 0)
     first = one.state.reconciliation
     assert (first == other.state.reconciliation, first.note["unmatched_count"]) == (True, 0)
-    house.books.now_ns += DAY_NS
+    house.ledger.now_ns += DAY_NS
     other.look()
     assert other.state.reconciliation.at_ns > first.at_ns
     assert house.made("transfer") == 1, "nothing is payable any more"
@@ -71,7 +71,7 @@ def test_a_reconciliation_that_another_gateway_died_of_is_done_by_the_next(
     assert chores.take("reconciliation", 600), "another gateway is at it"
     one.look()
     assert one.state.reconciliation.at_ns == 0
-    house.books.now_ns += 601 * 10**9
+    house.ledger.now_ns += 601 * 10**9
     one.look()
     assert one.state.reconciliation.at_ns > 0
 
@@ -83,10 +83,10 @@ def test_what_is_done_with_is_forgotten_after_its_time(house: Marketplace, engin
         first = select(stripe_event_table.c.id).limit(1).scalar_subquery()
         failed = update(stripe_event_table).where(stripe_event_table.c.id == first)
         session.execute(failed.values(status="failed", reason="test"))
-    assert purge(write, house.books.now_ns - 90 * DAY_NS) == 0
-    house.books.now_ns += 91 * DAY_NS
-    assert purge(write, house.books.now_ns - 90 * DAY_NS) > 0
-    with house.books.read() as session:
+    assert purge(write, house.ledger.now_ns - 90 * DAY_NS) == 0
+    house.ledger.now_ns += 91 * DAY_NS
+    assert purge(write, house.ledger.now_ns - 90 * DAY_NS) > 0
+    with house.ledger.read() as session:
         left = session.scalar(select(func.count()).select_from(stripe_event_table))
         assert (left, session.scalar(select(func.count()).select_from(stripe_call_table))) == (1, 0)
         facts = status_report(session)
@@ -95,10 +95,10 @@ def test_what_is_done_with_is_forgotten_after_its_time(house: Marketplace, engin
 
 
 def test_a_top_up_settles_what_the_user_owes_once(house: Marketplace) -> None:
-    house.books.post(correction("debt", "asset:user_recv:ann", "asset:bank", 7 * USD))
+    house.ledger.post(correction("debt", "asset:user_recv:ann", "asset:bank", 7 * USD))
     house.buy("t1")
     assert (house.balance("asset:user_recv:ann"), house.balance("user:ann:paid")) == (0, 18 * USD)
-    house.books.post(correction("debt2", "asset:user_recv:ann", "asset:bank", 2 * USD))
+    house.ledger.post(correction("debt2", "asset:user_recv:ann", "asset:bank", 2 * USD))
     for delivery in house.stripe.webhooks.delivered:
         house.stripe.webhooks.post(delivery, house.post)
     intent_id = house.payments.topups.find("t1").intent_id or ""
@@ -140,7 +140,7 @@ def test_a_key_of_another_account_moves_nothing(
 
 
 def test_who_is_frozen_is_known_after_a_look(house: Marketplace) -> None:
-    frozen = FrozenUsers(house.books.read)
+    frozen = FrozenUsers(house.ledger.read)
     house.payments.payers.freeze("ann", "dispute dp_1")
     assert frozen.why("ann") is None
     frozen.look()

@@ -42,7 +42,7 @@ def _mail(house: Marketplace) -> list[tuple[Source, bytes, str]]:
     topup = house.payments.topups.open("t2", "ann", 50 * USD)
     house.pay(topup.session_id or "")
     waiting, house.stripe.webhooks.waiting = house.stripe.webhooks.waiting, []
-    now_s = house.books.now_ns / 1e9
+    now_s = house.ledger.now_ns / 1e9
     return [("account", one.body, sign(one.body, one.endpoint.secret, at_s=now_s)) for one in waiting]
 
 
@@ -50,7 +50,7 @@ def _die(
     dsn: str, house: Marketplace, place: CallFailpoint | Failpoint, passes: int
 ) -> list[tuple[Source, bytes, str]]:
     mail = _mail(house)
-    arguments = (dsn, house.stripe.url, house.books.now_ns, place, passes, mail)
+    arguments = (dsn, house.stripe.url, house.ledger.now_ns, place, passes, mail)
     process = processes.Process(target=die_dealing, args=arguments)
     process.start()
     process.join(ANSWER_S * 2)

@@ -14,7 +14,7 @@ from tests.fakes.stripe.faults import Fault
 def test_refunds_put_aside_first_and_end_as_the_bank_says(house: Marketplace, end: str) -> None:
     house.buy("t1")
     refund = house.payments.refunds.open("r1", "t1", 10 * USD)
-    assert (refund.status, house.books.balance("user:ann:paid").available_nano) == ("sent", 15 * USD)
+    assert (refund.status, house.ledger.balance("user:ann:paid").available_nano) == ("sent", 15 * USD)
     if end != "failed":
         paying.end_refund(house.stripe.state, refund.refund_id or "", succeeds=True)
         house.settle()
@@ -37,7 +37,7 @@ def test_refunds_never_exceed_their_top_up_nor_what_is_left(house: Marketplace) 
             refunds.open("r2", "t1", amount_nano)
     with pytest.raises(PaymentNotFound):
         refunds.open("r3", "t9", USD)
-    house.books.hold("spent", "ann", 4 * USD)
+    house.ledger.hold("spent", "ann", 4 * USD)
     with pytest.raises(InsufficientCredit):
         refunds.open("r4", "t1", 5 * USD)
     assert house.made("refund") == 1
@@ -61,11 +61,11 @@ def test_a_refund_made_on_stripes_own_pages_is_taken_from_the_user(house: Market
 @pytest.mark.parametrize("won", [True, False])
 def test_disputes_freeze_and_their_end_is_the_mirror_or_a_bad_debt(house: Marketplace, won: bool) -> None:
     topup = house.buy("t1")
-    house.books.hold("running", "ann", 20 * USD)
+    house.ledger.hold("running", "ann", 20 * USD)
     dispute = paying.open_dispute(house.stripe.state, topup.intent_id or "")
     house.settle()
     assert house.payments.payers.frozen_why("ann")
-    assert house.books.balance("user:ann:paid").available_nano == 0
+    assert house.ledger.balance("user:ann:paid").available_nano == 0
     owed_nano = 2_638 * NANO_PER_CENT - 5 * USD
     assert house.balance("asset:user_recv:ann") == owed_nano
     paying.close_dispute(house.stripe.state, dispute["id"], won=won)
@@ -88,7 +88,7 @@ def test_a_payout_that_nobody_knows_the_end_of_is_one_transfer(house: Marketplac
     try:
         house.payments.payouts.open("p1", "sam", 20 * USD)
     except StripeUnavailable:
-        assert house.books.balance("seller:sam:payable").held_nano == 20 * USD
+        assert house.ledger.balance("seller:sam:payable").held_nano == 20 * USD
         house.payments.payouts.open("p1", "sam", 20 * USD)
     assert house.made("transfer") == 1
     keys = {call.key for call in house.stripe.calls if call.path == "transfers"}
@@ -162,7 +162,7 @@ def test_payouts_keep_to_their_limits(house: Marketplace) -> None:
     with pytest.raises(PaymentInvalid, match="day"):
         payouts.open("p3", "sam", 101 * USD)
     assert payouts.run_schedule("2026-11-22") == 0, "the day's limit holds for the schedule, too"
-    house.books.now_ns += 25 * HOUR_NS
+    house.ledger.now_ns += 25 * HOUR_NS
     payouts.run_schedule("2026-11-23")
     payouts.run_schedule("2026-11-23")
     assert payouts.find("sam-2026-11-23").status == "paying"
@@ -194,5 +194,5 @@ def test_what_stripe_refuses_for_good_is_payable_again(house: Marketplace) -> No
     with pytest.raises(StripeRefused):
         house.payments.payouts.open("p1", "sam", 20 * USD)
     assert house.payments.payouts.find("p1").status == "refused"
-    assert house.books.balance("seller:sam:payable").available_nano == 50 * USD
+    assert house.ledger.balance("seller:sam:payable").available_nano == 50 * USD
     house.check()

@@ -14,7 +14,7 @@ def test_money_that_only_stripe_knows_waits_in_suspense(house: Marketplace) -> N
     assert [pair.subject[:3] for pair in house.payments.reconciliation.run().waiting] == ["pi_"]
     assert house.balance("suspense") == 0, "a message may be on its way"
     report = house.reconcile()
-    assert [pair.books_nano for pair in report.unmatched] == [0]
+    assert [pair.ledger_nano for pair in report.unmatched] == [0]
     assert report.difference_nano == 0
     assert house.balance("suspense") > 0
     assert house.reconcile().unmatched == report.unmatched, "told every day, moved once"
@@ -23,7 +23,7 @@ def test_money_that_only_stripe_knows_waits_in_suspense(house: Marketplace) -> N
 
 
 def test_money_that_only_the_books_know_waits_in_suspense(house: Marketplace) -> None:
-    house.books.post(rules.topup("pi_dreamt", "t0", "ann", Quote(5 * USD, 80 * NANO_PER_CENT)))
+    house.ledger.post(rules.topup("pi_dreamt", "t0", "ann", Quote(5 * USD, 80 * NANO_PER_CENT)))
     report = house.reconcile()
     assert [(pair.subject, pair.stripe_nano) for pair in report.unmatched] == [("pi_dreamt", 0)]
     assert (house.balance("asset:stripe"), house.balance("suspense")) == (0, -580 * NANO_PER_CENT)
@@ -34,7 +34,7 @@ def test_a_refund_that_a_bank_takes_days_for_is_no_mistake(house: Marketplace, s
     house.buy("t1")
     made = house.payments.refunds.open("r1", "t1", 5 * USD)
     report = house.reconcile()
-    assert [(pair.stripe_nano, pair.books_nano) for pair in report.waiting] == [(-5 * USD, 0)]
+    assert [(pair.stripe_nano, pair.ledger_nano) for pair in report.waiting] == [(-5 * USD, 0)]
     assert (report.unmatched, report.difference_nano, house.balance("suspense")) == ((), 0, 0)
     paying.end_refund(house.stripe.state, made.refund_id or "", succeeds=succeeds)
     house.settle()
@@ -91,6 +91,6 @@ def test_cents_of_another_currency_are_told_and_no_dollars(house: Marketplace) -
 def test_what_nothing_happened_to_lately_is_not_compared(house: Marketplace) -> None:
     house.buy("t1")
     assert house.reconcile().compared == 1
-    house.books.now_ns += 121 * 24 * HOUR_NS
+    house.ledger.now_ns += 121 * 24 * HOUR_NS
     report = house.payments.reconciliation.run()
     assert (report.compared, report.unmatched, report.difference_nano) == (0, (), 0)

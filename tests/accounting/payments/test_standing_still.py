@@ -56,10 +56,10 @@ def test_what_breaks_keeps_neither_those_behind_it_nor_the_day_s_work(
     house: Marketplace, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.payments.topups.open("bad", "ann", 25 * USD)
-    house.books.now_ns += 1
+    house.ledger.now_ns += 1
     good = house.payments.topups.open("good", "bob", 25 * USD)
     house.pay(good.session_id or "")
-    house.books.now_ns += 1
+    house.ledger.now_ns += 1
     changed = Topups.session_changed
 
     def breaks(topups: Topups, session_id: str) -> None:
@@ -69,11 +69,11 @@ def test_what_breaks_keeps_neither_those_behind_it_nor_the_day_s_work(
 
     monkeypatch.setattr(Topups, "session_changed", breaks)
     monkeypatch.setattr(Topups, "run_auto", lambda _: [][1])
-    chores = Chores(house.books.read, write_sessions(engine), "one", True, lambda: house.books.now_ns)
-    keeper = Keeper(house.payments, chores, FrozenUsers(house.books.read), Schedule())
+    chores = Chores(house.ledger.read, write_sessions(engine), "one", True, lambda: house.ledger.now_ns)
+    keeper = Keeper(house.payments, chores, FrozenUsers(house.ledger.read), Schedule())
     keeper.look()
     assert house.payments.topups.find("good").status == "paid"
-    assert house.payments.topups.find("bad").updated_ns == house.books.now_ns, "another one's turn next time"
+    assert house.payments.topups.find("bad").updated_ns == house.ledger.now_ns, "another one's turn next time"
     assert keeper.state.reconciliation.at_ns > 0
 
 
@@ -95,7 +95,7 @@ def test_only_who_is_below_the_threshold_is_asked_for(house: Marketplace, monkey
     with house.payments.topups.context.write() as session, session.begin():
         for user_id, below_usd in (("a", 5), ("b", 5), ("c", None), ("d", 5), ("rich", 5)):
             locked(session, user_id).auto_below_nano = below_usd and below_usd * USD
-    assert list(below_threshold(house.books.read)) == ["a", "b", "d"]
+    assert list(below_threshold(house.ledger.read)) == ["a", "b", "d"]
 
 
 def test_first_requests_that_come_at_once_all_go_on_with_one_row(house: Marketplace, dsn: str) -> None:

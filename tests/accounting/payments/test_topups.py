@@ -54,7 +54,7 @@ def test_a_payment_of_another_amount_is_not_booked_but_put_in_suspense(house: Ma
     house.settle()
     assert house.payments.worker.count("failed") == 2
     assert house.balance("user:ann:paid") == 0
-    assert [pair.books_nano for pair in house.reconcile().unmatched] == [0]
+    assert [pair.ledger_nano for pair in house.reconcile().unmatched] == [0]
     assert house.balance("suspense") == house.balance("asset:stripe") == (100 - 32) * NANO_PER_CENT
 
 
@@ -98,7 +98,7 @@ def test_automatic_top_ups_run_one_at_a_time_and_end_with_refusals(house: Market
     for number in range(5):
         outcomes.append(topups.open_auto("ann", f"b{number}"))
         assert topups.open_auto("ann", f"c{number}") is None, "a declined card rests a while"
-        house.books.now_ns += 16 * HOUR_NS
+        house.ledger.now_ns += 16 * HOUR_NS
     assert [topup.status if topup else None for topup in outcomes] == ["failed"] * 3 + [None] * 2
     assert house.balance("user:ann:paid") == 75 * USD
     house.check()

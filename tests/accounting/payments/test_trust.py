@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 from sqlalchemy import Engine
 
-from accounting.errors import BooksBroken, InsufficientCredit
+from accounting.errors import InsufficientCredit, LedgerBroken
 from accounting.payments.auto import month_start_ns
 from accounting.payments.errors import PaymentInvalid
 from accounting.payments.terms import quote
@@ -106,7 +106,7 @@ def test_a_refund_ends_automatic_top_ups(house: Marketplace, elsewhere: bool) ->
 
 def test_a_refund_on_stripes_pages_that_comes_back_is_mirrored(house: Marketplace) -> None:
     topup = house.buy("t1")
-    house.books.hold("running", "ann", 20 * USD)
+    house.ledger.hold("running", "ann", 20 * USD)
     refund = paying.create_refund(house.stripe.state, {"payment_intent": topup.intent_id, "amount": "2500"})
     for succeeds, owed_nano, paid_nano in ((True, 20 * USD, 20 * USD), (False, 0, 25 * USD)):
         paying.end_refund(house.stripe.state, refund["id"], succeeds=succeeds)
@@ -121,15 +121,15 @@ def test_a_refund_on_stripes_pages_that_comes_back_is_mirrored(house: Marketplac
 def test_sellers_pay_what_they_owe_before_they_are_paid(house: Marketplace) -> None:
     house.funds(100)
     house.seller("sam", 50 * USD)
-    house.books.post(correction("debt", "asset:seller_recv:sam", "asset:bank", 35 * USD))
+    house.ledger.post(correction("debt", "asset:seller_recv:sam", "asset:bank", 35 * USD))
     with pytest.raises(InsufficientCredit):
         house.payments.payouts.open("p1", "sam", 20 * USD)
     assert (house.balance("asset:seller_recv:sam"), house.balance("seller:sam:payable")) == (0, 15 * USD)
-    house.books.post(correction("debt2", "asset:seller_recv:sam", "asset:bank", 3 * USD))
+    house.ledger.post(correction("debt2", "asset:seller_recv:sam", "asset:bank", 3 * USD))
     assert house.payments.payouts.run_schedule("2026-11-23") == 1
     assert (house.balance("asset:seller_recv:sam"), house.balance("seller:sam:payable")) == (0, 0)
     assert [made["amount"] for made in house.stripe.state.all("transfer")] == [1_200]
-    house.books.post(correction("debt3", "asset:seller_recv:sam", "asset:bank", 3 * USD))
+    house.ledger.post(correction("debt3", "asset:seller_recv:sam", "asset:bank", 3 * USD))
     with pytest.raises(InsufficientCredit):
         house.payments.payouts.open("p2", "sam", 10 * USD)
     assert house.made("transfer") == 1
@@ -169,14 +169,14 @@ def test_broken_books_pay_nobody_and_charge_nobody_unasked(house: Marketplace) -
     house.seller("sam", 50 * USD)
     house.buy("t1", saves=True)
     house.payments.payers.top_up_below("ann", 50 * USD, 50 * USD)
-    house.broken = BooksBroken("equation", "both sides are equal")
+    house.broken = LedgerBroken("equation", "both sides are equal")
     for ask in (
         lambda: house.payments.payouts.open("p1", "sam", 20 * USD),
         lambda: house.payments.payouts.run_schedule("2026-11-23"),
         lambda: house.payments.refunds.open("r1", "t1", 5 * USD),
         lambda: house.payments.topups.open_auto("ann", "a1"),
     ):
-        with pytest.raises(BooksBroken):
+        with pytest.raises(LedgerBroken):
             ask()
     house.settle()
     assert [house.made(kind) for kind in ("transfer", "refund", "payment_intent")] == [0, 0, 1]
@@ -193,16 +193,16 @@ def test_no_more_is_bought_unasked_than_a_day_allows(house: Marketplace) -> None
     bought = []
     for number in range(4):
         bought.append(house.payments.topups.open_auto("ann", f"a{number}") is not None)
-        if paid_nano := house.books.balance("user:ann:paid").available_nano:
-            house.books.post(correction(f"spent{number}", "user:ann:paid", "asset:bank", paid_nano))
+        if paid_nano := house.ledger.balance("user:ann:paid").available_nano:
+            house.ledger.post(correction(f"spent{number}", "user:ann:paid", "asset:bank", paid_nano))
     assert bought == [False, True, True, False]
-    house.books.now_ns += _DAY_NS + HOUR_NS
+    house.ledger.now_ns += _DAY_NS + HOUR_NS
     assert house.payments.topups.open_auto("ann", "a5") is not None
 
 
 def _spend_all(house: Marketplace, name: str) -> None:
-    if paid_nano := house.books.balance("user:ann:paid").available_nano:
-        house.books.post(correction(name, "user:ann:paid", "asset:bank", paid_nano))
+    if paid_nano := house.ledger.balance("user:ann:paid").available_nano:
+        house.ledger.post(correction(name, "user:ann:paid", "asset:bank", paid_nano))
 
 
 def test_no_more_is_paid_unasked_than_a_month_allows(house: Marketplace) -> None:
@@ -221,7 +221,7 @@ def test_no_more_is_paid_unasked_than_a_month_allows(house: Marketplace) -> None
     assert declined is not None
     assert (declined.status, topups.spent_unasked("ann")) == ("failed", 0)
     method["declines"] = False
-    house.books.now_ns += 5 * HOUR_NS
+    house.ledger.now_ns += 5 * HOUR_NS
     bought = []
     for number in range(4):
         bought.append(topups.open_auto("ann", f"a{number}") is not None)
@@ -233,7 +233,7 @@ def test_no_more_is_paid_unasked_than_a_month_allows(house: Marketplace) -> None
     assert topups.open_auto("ann", "a5") is not None
     _spend_all(house, "a5")
     assert topups.open_auto("ann", "a6") is None
-    house.books.now_ns += 31 * _DAY_NS
+    house.ledger.now_ns += 31 * _DAY_NS
     assert topups.spent_unasked("ann") == 0
     assert topups.open_auto("ann", "a7") is not None
 
@@ -242,7 +242,7 @@ def test_gateways_that_buy_at_once_keep_within_the_month_together(house: Marketp
     house.buy("t1", saves=True)
     price_nano = quote(house.payments.topups.context.terms, 25 * USD).total_nano
     house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 2 * price_nano)
-    others = [open_marketplace(house.books, engine, house.stripe.url) for _ in range(3)]
+    others = [open_marketplace(house.ledger, engine, house.stripe.url) for _ in range(3)]
     for number in range(4):
         _spend_all(house, f"s{number}")
         with ThreadPoolExecutor(len(others)) as threads:
@@ -287,6 +287,6 @@ def test_a_payment_that_was_long_on_its_way_ends_its_top_up(house: Marketplace, 
     assert topups.find("a1").status == ("paid" if end == "succeeded" else "failed")
     assert payers.find("ann").auto_failures == (0 if end == "succeeded" else 1)
     method["processes"] = False
-    house.books.now_ns += 5 * HOUR_NS
+    house.ledger.now_ns += 5 * HOUR_NS
     second = topups.open_auto("ann", "a2")
     assert (second is None) is (end == "succeeded")

@@ -25,7 +25,7 @@ def _refused(house: Marketplace, body: bytes, header: str, source: Source = "acc
     with pytest.raises(WebhookRefused):
         house.payments.inbox.receive(source, body, header)
     house.payments.worker.run()
-    with house.books.read() as session:
+    with house.ledger.read() as session:
         for table in (event_table, stripe_event_table):
             assert session.scalar(select(func.count()).select_from(table)) == 0
 
@@ -33,12 +33,12 @@ def _refused(house: Marketplace, body: bytes, header: str, source: Source = "acc
 @pytest.mark.parametrize("shift_s", [-301, 301, 86_400, -(10**9)])
 def test_old_and_future_messages_are_refused(house: Marketplace, shift_s: int) -> None:
     body = _paid(house)
-    _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=house.books.now_ns / 1e9 + shift_s))
+    _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=house.ledger.now_ns / 1e9 + shift_s))
 
 
 def test_forged_messages_are_refused(house: Marketplace) -> None:
     body = _paid(house)
-    now_s = house.books.now_ns / 1e9
+    now_s = house.ledger.now_ns / 1e9
     good = sign(body, ACCOUNT_SECRET, at_s=now_s)
     digest = good.partition("v1=")[2]
     at = int(now_s)
@@ -77,11 +77,11 @@ def test_messages_of_another_mode_account_or_shape_are_refused(
     house: Marketplace, changes: dict[str, object]
 ) -> None:
     body = _paid(house, **changes)
-    _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=house.books.now_ns / 1e9))
+    _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=house.ledger.now_ns / 1e9))
 
 
 def test_what_is_signed_but_no_event_is_refused(house: Marketplace) -> None:
-    now_s = house.books.now_ns / 1e9
+    now_s = house.ledger.now_ns / 1e9
     for body in (b"", b"[]", b"null", b"\xff", b"{" * 10_000, b" " * (BODY_MAX + 1)):
         _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=now_s))
 
@@ -89,7 +89,7 @@ def test_what_is_signed_but_no_event_is_refused(house: Marketplace) -> None:
 def test_replayed_messages_are_taken_once(house: Marketplace) -> None:
     body = _paid(house)
     taken = [
-        house.payments.inbox.receive("account", body, sign(body, secret, at_s=house.books.now_ns / 1e9))
+        house.payments.inbox.receive("account", body, sign(body, secret, at_s=house.ledger.now_ns / 1e9))
         for secret in (ACCOUNT_SECRET, "whsec_old", ACCOUNT_SECRET)
     ]
     assert taken == [True, False, False]

@@ -9,7 +9,7 @@ from pathlib import Path
 from accounting.proofs.maker import Failpoint
 from accounting.rules import grants
 from runtime.database import open_engine
-from tests.accounting.books import Books
+from tests.accounting.books import LedgerService
 from tests.accounting.proofs.proven import maker
 
 
@@ -22,7 +22,7 @@ def make(dsn: str, key: Path, name: str, failpoint: Failpoint, passes: int, answ
             os.kill(os.getpid(), signal.SIGKILL)
 
     engine = open_engine(dsn)
-    books = Books(engine)
+    books = LedgerService(engine)
     books.poster.start()
     making = maker(engine, key, every_s=0.001, failpoint=reach)
     making.start()

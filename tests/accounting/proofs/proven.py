@@ -12,7 +12,7 @@ from accounting.proofs.verification import verify
 from accounting.rules import burst, local
 from accounting.rules.held import CloudBill
 from runtime.database import read_sessions, write_sessions
-from tests.accounting.books import START_NS, Books, usage
+from tests.accounting.books import START_NS, LedgerService, usage
 
 BILL = CloudBill("acme", charge_nano=600, cost_nano=400)
 
@@ -26,7 +26,7 @@ def checked(engine: Engine) -> Verdict:
     return verify(read_sessions(engine), clock_ns=lambda: START_NS)
 
 
-def book_some(books: Books, name: str, rounds: int = 1, then: Callable[[], object] = lambda: None) -> None:
+def book_some(books: LedgerService, name: str, rounds: int = 1, then: Callable[[], object] = lambda: None) -> None:
     """Credits, a hold that is captured, one that stays open, one that is let go, and local work: each round six
     events, with `then` after every two."""
     for number in range(rounds):

@@ -14,19 +14,19 @@ from accounting.proofs.blocks import blocks_after, every_key, public_keys
 from accounting.proofs.maker import EventsMissing, Unproven
 from accounting.proofs.signing_key import KeyFile, SigningKeyUnusable, make_key
 from accounting.rules import grants
-from tests.accounting.books import ANSWER_S, Books
+from tests.accounting.books import ANSWER_S, LedgerService
 from tests.accounting.proofs.proven import book_some, checked, maker
 from tests.databases import Kind
 
 
-def _flood(books: Books, events: int) -> None:
+def _flood(books: LedgerService, events: int) -> None:
     waiting = [books.poster.submit(grants.manual_credit(f"c{n}", "ann", 1, "flood")) for n in range(events)]
     for future in waiting:
         future.result(ANSWER_S)
 
 
 def test_blocks_hold_a_thousand_events_and_books_at_rest_get_none(
-    books: Books, engine: Engine, tmp_path: Path
+    books: LedgerService, engine: Engine, tmp_path: Path
 ) -> None:
     making = maker(engine, tmp_path / "key")
     assert making.seal() == 0
@@ -43,7 +43,7 @@ def test_blocks_hold_a_thousand_events_and_books_at_rest_get_none(
 
 
 def test_a_running_maker_proves_what_is_booked_and_the_rest_when_it_stops(
-    books: Books, engine: Engine, tmp_path: Path
+    books: LedgerService, engine: Engine, tmp_path: Path
 ) -> None:
     making = maker(engine, tmp_path / "key", every_s=0.01)
     making.start()
@@ -56,7 +56,7 @@ def test_a_running_maker_proves_what_is_booked_and_the_rest_when_it_stops(
     assert verdict.checkpoint == making.checkpoint
 
 
-def test_of_two_makers_one_makes_each_block(books: Books, engine: Engine, tmp_path: Path) -> None:
+def test_of_two_makers_one_makes_each_block(books: LedgerService, engine: Engine, tmp_path: Path) -> None:
     """Both stand at the same place before either goes on, again and again."""
     gate = threading.Barrier(2)
 
@@ -85,7 +85,9 @@ def test_of_two_makers_one_makes_each_block(books: Books, engine: Engine, tmp_pa
     assert sum(made) == verdict.blocks >= 3
 
 
-def test_old_blocks_stay_valid_when_the_key_is_replaced(books: Books, engine: Engine, tmp_path: Path) -> None:
+def test_old_blocks_stay_valid_when_the_key_is_replaced(
+    books: LedgerService, engine: Engine, tmp_path: Path
+) -> None:
     key = tmp_path / "key"
     making = maker(engine, key)
     book_some(books, "a", 2)
@@ -116,7 +118,7 @@ def test_a_key_that_others_can_read_signs_nothing(tmp_path: Path) -> None:
         KeyFile(key).signer()
 
 
-def test_a_maker_that_cannot_sign_is_seen(books: Books, engine: Engine, tmp_path: Path) -> None:
+def test_a_maker_that_cannot_sign_is_seen(books: LedgerService, engine: Engine, tmp_path: Path) -> None:
     key = tmp_path / "key"
     making = maker(engine, key, every_s=0.01)
     book_some(books, "a", 1, making.seal)
@@ -198,7 +200,7 @@ def _is_refused(engine: Engine, script: str) -> bool:
     return False
 
 
-def test_blocks_are_not_rewritten(books: Books, engine: Engine, tmp_path: Path, kind: Kind) -> None:
+def test_blocks_are_not_rewritten(books: LedgerService, engine: Engine, tmp_path: Path, kind: Kind) -> None:
     book_some(books, "a", 1, maker(engine, tmp_path / "key").seal)
     books.credit("ann", 1)
     statements = REWRITING | REWRITING_ON[kind]
@@ -209,7 +211,7 @@ def test_blocks_are_not_rewritten(books: Books, engine: Engine, tmp_path: Path, 
     assert [flaw.where for flaw in checked(engine).flaws] == ["block 4"]
 
 
-def test_no_block_is_made_over_a_gap(books: Books, engine: Engine, tmp_path: Path, kind: Kind) -> None:
+def test_no_block_is_made_over_a_gap(books: LedgerService, engine: Engine, tmp_path: Path, kind: Kind) -> None:
     book_some(books, "a")
     with engine.connect() as connection:
         if kind == "sqlite":

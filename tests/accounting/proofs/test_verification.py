@@ -24,7 +24,7 @@ from accounting.proofs.verdict import Verdict
 from accounting.proofs.verification import BlockUnknown, verify
 from accounting.rules import local
 from runtime.database import open_engine, read_sessions
-from tests.accounting.books import ANSWER_S, START_NS, Books, usage
+from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
 from tests.accounting.proofs.proven import book_some, checked, maker
 from tests.databases import KINDS, Databases, Kind
 
@@ -40,7 +40,7 @@ def proven(
     key = tmp_path_factory.mktemp("keys") / "key"
     with databases.database(kind) as dsn:
         engine = open_engine(dsn)
-        with Books(engine) as books:
+        with LedgerService(engine) as books:
             book_some(books, "a", 2, maker(engine, key).seal)
             book_some(books, "b", 1, maker(engine, key.with_name("other")).seal)
         verdict = checked(engine)
@@ -150,7 +150,7 @@ def test_what_was_changed_is_named(proven: Engine) -> None:
     assert {"event 8", "block 4", "accounts"} <= set(where("DELETE FROM event WHERE seq = 8"))
 
 
-def test_a_count_of_one_of_many_requests_is_named(books: Books, engine: Engine, tmp_path: Path) -> None:
+def test_a_count_of_one_of_many_requests_is_named(books: LedgerService, engine: Engine, tmp_path: Path) -> None:
     """They are hashed in the order of their ids, whatever the order in which they ended."""
     ended = local.local_uses([usage(name, completion_tokens=tokens) for name, tokens in (("b", 3), ("a", 4))])
     books.post(ended)
@@ -161,7 +161,7 @@ def test_a_count_of_one_of_many_requests_is_named(books: Books, engine: Engine, 
         assert [flaw.where for flaw in verdict_on(connection).flaws] == ["block 1", "event 1"]
 
 
-def test_the_tail_is_counted_and_its_transfers_too(books: Books, engine: Engine, tmp_path: Path) -> None:
+def test_the_tail_is_counted_and_its_transfers_too(books: LedgerService, engine: Engine, tmp_path: Path) -> None:
     assert checked(engine).checkpoint is None
     making = maker(engine, tmp_path / "key")
     book_some(books, "a")
@@ -206,7 +206,7 @@ def test_a_past_written_anew_is_told_from_the_one_that_was_kept(proven: Engine, 
         assert [flaw.where for flaw in found] == [f"block {kept.n}"]
 
 
-def test_blocks_that_were_taken_away_are_missed(books: Books, engine: Engine, tmp_path: Path) -> None:
+def test_blocks_that_were_taken_away_are_missed(books: LedgerService, engine: Engine, tmp_path: Path) -> None:
     """All of them with what they covered forged, the newest, and those of a key that is known."""
     book_some(books, "a", 2, maker(engine, tmp_path / "key").seal)
     book_some(books, "b", 1, maker(engine, tmp_path / "other").seal)
@@ -256,7 +256,7 @@ def file(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("file")
     with databases.database("sqlite") as dsn:
         engine = open_engine(dsn)
-        with Books(engine) as books:
+        with LedgerService(engine) as books:
             book_some(books, "a", 8, maker(engine, folder / "key").seal)
         with engine.connect() as connection:
             connection.exec_driver_sql("COMMIT")
@@ -296,7 +296,9 @@ def test_a_flipped_bit_of_the_file_is_found(file: Path, place: float, bit: int) 
     assert not is_sound or rows == _rows(file)
 
 
-def test_books_that_are_written_meanwhile_raise_no_alarm(books: Books, engine: Engine, tmp_path: Path) -> None:
+def test_books_that_are_written_meanwhile_raise_no_alarm(
+    books: LedgerService, engine: Engine, tmp_path: Path
+) -> None:
     making = maker(engine, tmp_path / "key", every_s=0.001)
     writer = threading.Thread(target=book_some, args=(books, "r", 40))
     making.start()

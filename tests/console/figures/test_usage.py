@@ -14,7 +14,7 @@ from gateway.console.figures.usage import DAYS, UsageFigures, day_start_s
 from gateway.database import open_upgraded
 from gateway.identity.keys import Keys
 from runtime.database import write_sessions
-from tests.accounting.books import START_NS, Books, usage
+from tests.accounting.books import START_NS, LedgerService, usage
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 async def test_the_books_are_asked_once_however_many_ask(tmp_path: Path) -> None:
     engine = open_upgraded(f"sqlite:///{tmp_path}/books.db")
     asked = 0
-    with Books(engine) as books:
+    with LedgerService(engine) as books:
         key = Keys(b"secret" * 6, books.read, write_sessions(engine)).issue("k", (), user_id="ann")
         own = {"user_id": "ann", "key_id": key.row.key_id}
         for at, (day, changes) in enumerate(

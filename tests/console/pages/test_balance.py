@@ -41,7 +41,7 @@ TABS = ("", "/topups", "/statement", "/budgets", "/cost", "/users", "/books", "/
 @pytest.fixture(scope="module")
 async def house(served: Served) -> Served:
     """ann is a member of the house, who was given credits; eve an admin of the lab, and bob its member."""
-    users, books = served.services.directory.users, served.services.books
+    users, books = served.services.directory.users, served.services.ledger
     users.add("ann")
     users.add_organization("lab", "The lab")
     users.add("eve", organization="lab", role="admin")
@@ -73,7 +73,7 @@ async def form_of(visit: Visit, path: str, action: str) -> str:
 
 async def ask_of(served: Served, user_id: str, request_id: str, charge_nano: int, key_id: str = "") -> None:
     """A cloud request that was held, answered and charged, as the gateway books it."""
-    books = served.services.books
+    books = served.services.ledger
     held = await books.hold(request_id, Payer(user_id), 2 * charge_nano)
     used = usage(
         request_id,
@@ -129,13 +129,13 @@ async def test_a_key_that_may_not_administer_opens_its_own_persons_money_alone(h
     weak = house.services.keys.issue("app", ("cluster",), user_id="owner").token
     async with visiting(house, "owner", token=weak) as owner:
         assert "no admin access" in (await owner.get(BALANCE)).text
-        for path in (f"{BALANCE}/users", f"{BALANCE}/books", f"{BALANCE}?user=ann"):
+        for path in (f"{BALANCE}/users", f"{BALANCE}/ledger", f"{BALANCE}?user=ann"):
             assert (await owner.get(path)).status_code == 403, path
 
 
 async def test_a_key_that_may_not_administer_shows_no_cost_or_budget_of_others(house: Served) -> None:
     house.services.directory.users.add("mia")
-    await house.services.books.credit("mias", "mia", 20 * USD, "welcome")
+    await house.services.ledger.credit("mias", "mia", 20 * USD, "welcome")
     await ask_of(house, "mia", "req_mia", 7 * USD, "mias-key")
     house.services.directory.quotas.set(Quota("user:mia", "spend", 77 * USD, "month"))
     weak = house.services.keys.issue("app", ("cluster",), user_id="owner").token
@@ -171,7 +171,7 @@ async def test_credits_are_given_once_however_often_the_form_is_sent(house: Serv
         fields = {"to": "user:cay", "amount": "5.00", "reason": "a bank transfer", "once": once}
         answers = [await owner.post(give, **fields), await owner.post(give, **fields)]
         assert [answer.status_code for answer in answers] == [303, 303]
-        assert (await house.services.books.balance("cay")).posted_nano == 5 * USD
+        assert (await house.services.ledger.balance("cay")).posted_nano == 5 * USD
         other = await owner.post(give, **fields | {"amount": "6.00"})
         assert other.status_code == 400
         assert "submitted with other values" in other.text
@@ -182,7 +182,7 @@ async def test_credits_are_given_once_however_often_the_form_is_sent(house: Serv
         assert 'value="a bank transfer"' in bad.text
         gone = await owner.post(give, **fields | {"to": "user:nobody", "once": uuid.uuid4().hex})
         assert gone.status_code == 400
-        assert (await house.services.books.balance("cay")).posted_nano == 5 * USD
+        assert (await house.services.ledger.balance("cay")).posted_nano == 5 * USD
 
 
 async def test_of_very_many_users_those_who_are_meant_are_offered(
@@ -216,14 +216,14 @@ async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_ba
         for _ in range(2):
             done = await owner.post(f"{BALANCE}/credits/grant", **grant, once=once)
             assert done.status_code == 303, done.text
-        await house.services.books.credit("dees", "dee", 10 * USD, "x")
+        await house.services.ledger.credit("dees", "dee", 10 * USD, "x")
         shown = (await dee.get(BALANCE)).text
         assert shown.count("hello dee") == 1
         assert "$62.00" in shown  # the lot, the lab's pool, and own credits
         put = {"amount": "4.00", "once": once_of(shown, f"{BALANCE}/pool")}
         for _ in range(2):
             assert (await dee.post(f"{BALANCE}/pool", **put)).status_code == 303
-        assert (await house.services.books.balance("dee")).posted_nano == 6 * USD
+        assert (await house.services.ledger.balance("dee")).posted_nano == 6 * USD
         refused = await dee.post(f"{BALANCE}/pool", amount="100.00", once=uuid.uuid4().hex)
         assert refused.status_code == 400
         assert re.search(r'id="f-amount"[^>]*aria-invalid="true"', refused.text)
@@ -231,12 +231,12 @@ async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_ba
         for _ in range(2):
             answer = await owner.post(f"{BALANCE}/credits/return", user="dee", amount="1.00", once=back)
             assert answer.status_code == 303, answer.text
-        assert (await house.services.books.balance("dee")).posted_nano == 7 * USD
+        assert (await house.services.ledger.balance("dee")).posted_nano == 7 * USD
 
 
 async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit_log(house: Served) -> None:
     house.services.directory.users.add("lou")
-    books = house.services.books
+    books = house.services.ledger
     async with visiting(house) as owner:
         page = (await owner.get(f"{BALANCE}/credits")).text
         good = {"user": "lou", "amount": "3.00", "reason": "an outage"}
@@ -272,7 +272,7 @@ async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit
 async def test_a_statement_has_both_sides_what_was_left_and_the_request_behind(house: Served) -> None:
     house.services.directory.users.add("fay")
     key = house.services.keys.issue("fays", ("cluster",), user_id="fay")
-    await house.services.books.credit("fays", "fay", 10 * USD, "welcome")
+    await house.services.ledger.credit("fays", "fay", 10 * USD, "welcome")
     for number in range(3):
         await ask_of(house, "fay", f"req_fay_{number}", USD, key.row.key_id if number == 0 else "another")
     async with visiting(house, "fay") as fay, visiting(house) as owner:
@@ -303,7 +303,7 @@ async def test_a_statement_has_both_sides_what_was_left_and_the_request_behind(h
 
 async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_balance(house: Served) -> None:
     """Of several accounts together, each line has what was left on its own."""
-    books, own, lot = house.services.books, chart.user_paid("gus"), chart.user_promo("gus", "lot")
+    books, own, lot = house.services.ledger, chart.user_paid("gus"), chart.user_promo("gus", "lot")
     house.services.directory.users.add("gus")
     for number in range(7):
         await books.credit(f"gus{number}", "gus", (number + 1) * USD, "bit by bit")
@@ -331,7 +331,7 @@ async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_bal
 
 async def test_lots_that_ended_long_ago_cost_a_page_nothing(house: Served) -> None:
     """And of more lots than a statement has, those that end last are in it."""
-    books, ends_ns = house.services.books, time.time_ns() + 10**15
+    books, ends_ns = house.services.ledger, time.time_ns() + 10**15
     for number in range(12):
         await books.grant(Lot(f"kim{number:02}", "kim", USD, ends_ns + number))
     for number in range(4):
@@ -381,7 +381,7 @@ async def test_budgets_that_hold_are_there_with_their_use_and_where_they_are_cha
     users.add("hal")
     quotas.set(Quota("user:hal", "spend", 4 * USD, "month"))
     quotas.set(Quota("organization:lab", "spend", 9 * USD, "day"))
-    await house.services.books.credit("hals", "hal", 10 * USD, "welcome")
+    await house.services.ledger.credit("hals", "hal", 10 * USD, "welcome")
     await ask_of(house, "hal", "req_hal", USD)
     async with visiting(house, "hal") as hal, visiting(house, "eve") as eve, visiting(house) as owner:
         own = (await hal.get(f"{BALANCE}/budgets")).text
@@ -398,7 +398,7 @@ async def test_budgets_that_hold_are_there_with_their_use_and_where_they_are_cha
 
 async def test_cost_is_that_of_whoever_looks(house: Served) -> None:
     house.services.directory.users.add("ivy")
-    await house.services.books.credit("ivys", "ivy", 10 * USD, "welcome")
+    await house.services.ledger.credit("ivys", "ivy", 10 * USD, "welcome")
     await ask_of(house, "ivy", "req_ivy", 2 * USD)
     async with visiting(house, "bob") as bob, visiting(house) as owner:
         for by in ("model", "key"):
@@ -418,32 +418,32 @@ async def test_cost_is_that_of_whoever_looks(house: Served) -> None:
 
 async def test_the_books_are_checked_and_verified_on_request(house: Served) -> None:
     async with visiting(house) as owner:
-        page = await owner.get(f"{BALANCE}/books")
+        page = await owner.get(f"{BALANCE}/ledger")
         assert "Debits equal credits in each currency." in page.text
-        checked = await owner.post(f"{BALANCE}/books/check")
+        checked = await owner.post(f"{BALANCE}/ledger/check")
         assert checked.status_code == 200
         assert "not checked yet" not in checked.text
-        wrong = await owner.post(f"{BALANCE}/books/verify", known="nothing", htmx=True)
+        wrong = await owner.post(f"{BALANCE}/ledger/verify", known="nothing", htmx=True)
         assert wrong.status_code == 400
         async with asyncio.timeout(60):
-            while not house.services.books.checkpoint:
+            while not house.services.ledger.checkpoint:
                 await asyncio.sleep(0.1)
-        verdict = await owner.post(f"{BALANCE}/books/verify", from_block="1", htmx=True)
+        verdict = await owner.post(f"{BALANCE}/ledger/verify", from_block="1", htmx=True)
         assert verdict.status_code == 200, verdict.text
         assert "Verified" in verdict.text
-        beyond = await owner.post(f"{BALANCE}/books/verify", from_block="1000000", htmx=True)
+        beyond = await owner.post(f"{BALANCE}/ledger/verify", from_block="1000000", htmx=True)
         assert re.search(r'id="f-from_block"[^>]*aria-invalid="true"', beyond.text)
 
 
 async def test_what_is_broken_stands_first_with_where_and_what_it_means(serve: Serve) -> None:
     async with serve() as served, visiting(served) as owner:
-        await served.services.books.credit("first", "ann", 20 * USD, "welcome")
+        await served.services.ledger.credit("first", "ann", 20 * USD, "welcome")
         with served.services.directory.write() as session, session.begin():
             session.execute(text("DROP TRIGGER account_fixed"))
             session.execute(
                 text("UPDATE account SET credits_posted = credits_posted + 7 WHERE code = 'user:ann:paid'")
             )
-        page = (await owner.get(f"{BALANCE}/books")).text
+        page = (await owner.get(f"{BALANCE}/ledger")).text
         assert "Spending stops while money may be at risk" in page
         first = page[page.index("<tbody>", page.index("Violations")) :].partition("</tr>")[0]
         assert "broken" in first
@@ -524,7 +524,7 @@ async def test_automatic_top_ups_need_a_saved_method_and_can_be_ended(shop: Shop
 
 
 async def test_the_oldest_page_of_blocks_has_none_of_the_page_before(house: Served) -> None:
-    books = house.services.books
+    books = house.services.ledger
     async with asyncio.timeout(60):
         for number in itertools.count():
             if books.checkpoint and books.checkpoint.n >= 2:
@@ -532,7 +532,7 @@ async def test_the_oldest_page_of_blocks_has_none_of_the_page_before(house: Serv
             await books.credit(f"block{number}", "ann", 1, "for a block")
             await asyncio.sleep(0.3)
     async with visiting(house) as owner:
-        shown = (await owner.get(f"{BALANCE}/books", block="1")).text
+        shown = (await owner.get(f"{BALANCE}/ledger", block="1")).text
         assert shown.count('<tr><td class="num">') == 1
 
 

@@ -89,7 +89,7 @@ def test_the_house_looks_after_credits_books_and_payments(page: Page, market: Ma
     give.get_by_role("button", name="Give credits").click()
     asked.get_by_role("button", name="Give credits").click()
     expect(page.locator(".toaster")).to_contain_text("ann received $1.50")
-    page.goto(f"{market.gateway.root}{BALANCE}/books")
+    page.goto(f"{market.gateway.root}{BALANCE}/ledger")
     page.get_by_role("button", name="Verify").click()
     expect(page.locator("#verdict")).to_contain_text("Verified", timeout=60_000)
     assert_accessible(page)

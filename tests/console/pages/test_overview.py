@@ -56,7 +56,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
             used = usage(
                 f"req_{who}", started_ns=time.time_ns(), prompt_tokens=10**6, completion_tokens=10**6, **row
             )
-            await services.books.book(Posting(f"use:{who}", "use", who, usages=(used,)))
+            await services.ledger.book(Posting(f"use:{who}", "use", who, usages=(used,)))
         yield served
 
 

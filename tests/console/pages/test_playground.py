@@ -260,7 +260,7 @@ async def test_refusals_are_sentences_with_what_helps(house: Served, ann: Visit)
 
 
 async def test_what_costs_money_is_charged_to_the_visitor(house: Served) -> None:
-    users, books = house.services.directory.users, house.services.books
+    users, books = house.services.directory.users, house.services.ledger
     users.add("rich")
     await books.credit("c-rich", "rich", NANO_PER_USD, "test")
     text = house.services.directory.sessions.open("rich", Actor("user:rich", ""))

@@ -89,15 +89,15 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
             ]
         )
         until(lambda: services.request_log.find("req_old"))
-        await services.books.book(grants.manual_credit("bob-1", "bob", 10**9, "test"))
+        await services.ledger.book(grants.manual_credit("bob-1", "bob", 10**9, "test"))
         expires_ns = now_ns + HOUR_NS
-        placed = await services.books.book(burst.hold("req_bob", "bob", 10**8, expires_ns))
+        placed = await services.ledger.book(burst.hold("req_bob", "bob", 10**8, expires_ns))
         held = Hold("req_bob", "bob", 10**8, placed.transfer_seqs[0], expires_ns)
         used = usage("req_bob", key_id=house.ids["bob"], user_id="bob", lane="cloud", provider="openai")
         bill = CloudBill("openai", 7_000_000, 7_000_000, "price-1")
-        await services.books.book(burst.capture(held, bill, used))
+        await services.ledger.book(burst.capture(held, bill, used))
         leased = usage("req_old", key_id=house.ids["bob"], user_id="bob", outcome="failed")
-        await services.books.book(burst.lease("lease-7", (), [(None, leased)], expires_ns=expires_ns))
+        await services.ledger.book(burst.lease("lease-7", (), [(None, leased)], expires_ns=expires_ns))
         yield house
 
 

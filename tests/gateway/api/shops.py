@@ -73,7 +73,7 @@ class Shop:
         """What stands on every account."""
         from accounting.ledger.balances import balances
 
-        found = await self.served.services.books.look(lambda session: balances(session, limit=1_000))
+        found = await self.served.services.ledger.look(lambda session: balances(session, limit=1_000))
         return {each.code: each.posted_nano for each in found}
 
     async def paid(self, user_id: str) -> int:
@@ -84,7 +84,7 @@ class Shop:
         async with self.served.machine as machine:
             found = (await post(machine, "/payments/reconcile")).json()
         assert (found["unmatched_count"], found["waiting_count"], found["difference"]) == (0, 0, "0.00"), found
-        assert await self.served.services.books.findings(deep=True) == []
+        assert await self.served.services.ledger.findings(deep=True) == []
 
 
 async def post(

@@ -138,7 +138,7 @@ async def test_usage_is_grouped_and_everybody_sees_what_is_theirs(house: Served)
         house.bearer(house.key_of("bob")) as bob,
     ):
         records = [used(house, "ann", 1), used(house, "ann", 2, model="=m"), used(house, "bob", 1, lane="pool")]
-        await house.services.books.book(local.local_uses([*records, used(house, "lea", 1, department="vision")]))
+        await house.services.ledger.book(local.local_uses([*records, used(house, "lea", 1, department="vision")]))
         mine = await get(ann, "/usage", by="model")
         assert [(row["model"], row["requests"], row["charge"]) for row in mine["data"]] == [
             ("=m", 1, "2.00"),
@@ -184,7 +184,7 @@ async def test_budgets_of_users_teams_and_organizations(house: Served) -> None:
         house.bearer(house.key_of("ann")) as ann,
         house.bearer(house.key_of("lea")) as lea,
     ):
-        await house.services.books.book(local.local_uses([used(house, "ann", 1)]))
+        await house.services.ledger.book(local.local_uses([used(house, "ann", 1)]))
         budget = {"scope": "team:lab/home", "span": "month", "amount": "5.00"}
         made = await post(lea, "/budgets", verb="PUT", **budget)
         assert made.status_code == 200, made.text
@@ -229,7 +229,7 @@ async def _refuse_beyond(house: Served, caller: Caller, left_nano: int) -> None:
 
 
 async def test_credits_settle_what_is_owed_and_are_given_once(house: Served) -> None:
-    books = house.services.books
+    books = house.services.ledger
     await books.book(correction("debt", user_receivable("ann"), "asset:bank", 3 * USD))
     async with house.machine as machine, house.bearer(house.key_of("ann")) as ann:
         answers = [

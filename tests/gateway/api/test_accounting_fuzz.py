@@ -109,5 +109,5 @@ async def _asked(
 
 
 async def _check_books(shop: Shop) -> None:
-    assert await shop.served.services.books.findings(deep=True) == []
+    assert await shop.served.services.ledger.findings(deep=True) == []
     assert (await shop.standing()).get("suspense", 0) == 0

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def house(serve: Serve, dsn: str) -> AsyncIterator[Served]:
     """With one credit in a block."""
     async with serve(dsn) as served:
-        await served.services.books.credit("c1", "owner", 5, "test")
+        await served.services.ledger.credit("c1", "owner", 5, "test")
         await _until(served, lambda told: told["checkpoint"] is not None)
         yield served
 
@@ -57,7 +57,7 @@ async def test_a_verification_expects_keys(house: Served) -> None:
 async def test_a_key_that_signs_nothing_is_told(house: Served) -> None:
     folder = DataFolder(house.services.settings.data_dir)
     folder.ledger_key.chmod(0o644)
-    await house.services.books.credit("c2", "owner", 5, "test")
+    await house.services.ledger.credit("c2", "owner", 5, "test")
     told = await _until(house, lambda told: told["unproven"]["events"], "/health")
     assert told["unproven"]["events"] == 1
     assert "chmod 600" in told["unproven"]["trouble"]

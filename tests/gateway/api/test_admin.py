@@ -171,7 +171,7 @@ async def test_an_admin_of_one_organization_takes_over_neither_sign_ins_nor_cred
         users = served.services.directory.users
         users.add_organization("lab")
         users.add("bob", organization="lab", role="admin")
-        await served.services.books.credit("c1", "old-customer", 10**9, "before there were users")
+        await served.services.ledger.credit("c1", "old-customer", 10**9, "before there were users")
         async with served.bearer(served.key_of("bob")) as bob:
             for body, status, param in (
                 ({"user": "eve", "email": "ann@example.org"}, 403, "email"),
@@ -180,7 +180,7 @@ async def test_an_admin_of_one_organization_takes_over_neither_sign_ins_nor_cred
                 answer = await bob.post("/admin/users", json=body)
                 assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
             await made(bob, "POST", "/admin/users", user="cyd")
-            await served.services.books.credit("c2", "cyd", 10**9, "")
+            await served.services.ledger.credit("c2", "cyd", 10**9, "")
             await made(bob, "DELETE", "/admin/users/cyd")
             await made(bob, "POST", "/admin/users", user="cyd")
         await made(machine, "POST", "/admin/users", user="old-customer", organization="lab", email="a@x.org")

@@ -18,7 +18,7 @@ async def test_what_was_booked_by_somebody_who_died_then_is_audited_when_it_is_a
     serve: Serve,
 ) -> None:
     async with serve() as served:
-        books = served.services.books
+        books = served.services.ledger
         served.services.directory.users.add("ann")
         actor, expires_ns = "machine", (int(time.time()) + 86_400) * 10**9
         await books.credit(id_of("credit", actor, "k"), "ann", 5 * USD, "paid")

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from accounting.money import parse_usd
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from tests.gateway.api.conftest import Serve
 
 pytestmark = pytest.mark.anyio
@@ -15,7 +15,7 @@ LEDGER = "/accounting/v1/ledger"
 PATIENCE_S = 60
 
 
-async def _proven(books: Books) -> str:
+async def _proven(books: LedgerService) -> str:
     """Book an event and wait for its block; the head as text."""
     await books.credit("one", "owner", parse_usd("5.00"), "test")
     until_s = time.monotonic() + PATIENCE_S
@@ -27,7 +27,7 @@ async def _proven(books: Books) -> str:
 
 async def test_an_operator_sees_blocks_and_that_they_hold(serve: Serve) -> None:
     async with serve() as served, served.machine as machine:
-        checkpoint = await _proven(served.services.books)
+        checkpoint = await _proven(served.services.ledger)
         listed = (await machine.get(f"{LEDGER}/blocks")).json()
         (block,) = listed["blocks"]
         assert f"{block['n']}:{block['hash']}" == checkpoint

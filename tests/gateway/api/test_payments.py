@@ -207,7 +207,7 @@ async def test_a_success_page_and_foreign_messages_book_nothing(shop: Shop) -> N
 
 
 async def test_a_dispute_freezes_until_it_is_won(shop: Shop) -> None:
-    books, payer = shop.served.services.books, Payer("ann", "home")
+    books, payer = shop.served.services.ledger, Payer("ann", "home")
     async with shop.of("ann") as ann:
         topup_id = await shop.buy(ann)
         topup = await asyncio.to_thread(shop.till.payments.topups.find, topup_id)
@@ -262,7 +262,7 @@ async def test_broken_books_refuse_what_sends_money_away(shop: Shop, monkeypatch
     async with shop.of("ann") as ann, shop.served.machine as machine:
         topup = await shop.buy(ann)
         broken = BrokenRule("equation", ("x",))
-        monkeypatch.setattr(shop.served.services.books.inspection, "_essential", broken)
+        monkeypatch.setattr(shop.served.services.ledger.inspection, "_essential", broken)
         for asked in (
             await post(machine, "/refunds", topup=topup, amount="5.00"),
             await post(ann, "/credits/pool", amount="5.00"),

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 from typer.testing import CliRunner, Result
 
-from accounting.errors import BooksBroken
+from accounting.errors import LedgerBroken
 from accounting.ledger.postings import request_hash
 from accounting.rules import grants
 from accounting.rules.held import Payer
@@ -35,7 +35,7 @@ async def served(serve: Serve, dsn: str) -> AsyncIterator[Served]:
     """With two credits, each in a block of its own."""
     async with serve(dsn) as served:
         for number in (1, 2):
-            await served.services.books.credit(f"c{number}", "owner", 5, "test")
+            await served.services.ledger.credit(f"c{number}", "owner", 5, "test")
             await until(served, lambda told, n=number: (told["ledger_checkpoint"] or "").startswith(f"{n}:"))
         yield served
 
@@ -57,8 +57,8 @@ async def verdict(served: Served) -> dict[str, Any]:
 
 async def may_spend(served: Served) -> bool:
     try:
-        await served.services.books.hold("probe", Payer("owner", ""), 1)
-    except BooksBroken:
+        await served.services.ledger.hold("probe", Payer("owner", ""), 1)
+    except LedgerBroken:
         return False
     return True
 
@@ -72,7 +72,7 @@ async def until_spending(served: Served, wanted: bool) -> None:
 async def until_in_order(served: Served) -> None:
     """Every rule is looked at again and again: by itself the gateway does so once a minute."""
     with anyio.fail_after(PATIENCE_S):
-        while [each for each in await served.services.books.findings(deep=True) if not each.is_accepted]:
+        while [each for each in await served.services.ledger.findings(deep=True) if not each.is_accepted]:
             await anyio.sleep(0.2)
     await until_spending(served, wanted=True)
 
@@ -128,7 +128,7 @@ def millrace(served: Served, dsn: str, *words: str) -> Result:
     "taken", ["DELETE FROM block WHERE n > 1", "DELETE FROM block", "DELETE FROM block; DELETE FROM block_key"]
 )
 async def test_a_past_that_was_rewritten_is_not_signed(served: Served, dsn: str, taken: str, serve: Serve) -> None:
-    checkpoint = served.services.books.checkpoint
+    checkpoint = served.services.ledger.checkpoint
     assert await may_spend(served)
     with hand(dsn) as connection:
         raise_credit(connection, "c2", asked=True)
@@ -137,9 +137,9 @@ async def test_a_past_that_was_rewritten_is_not_signed(served: Served, dsn: str,
     told = await until(served, lambda told: "broken: blocks_kept" in told["books"])
     assert told["ledger_checkpoint"] == str(checkpoint)
     await until_spending(served, wanted=False)
-    await served.services.books.credit("c3", "owner", 5, "test")
+    await served.services.ledger.credit("c3", "owner", 5, "test")
     with anyio.fail_after(PATIENCE_S):
-        while (left := served.services.books.unproven) is None or not left.trouble or left.events < 2:
+        while (left := served.services.ledger.unproven) is None or not left.trouble or left.events < 2:
             await anyio.sleep(0.05)
     assert "BlocksGone" in left.trouble
     found = await verdict(served)
@@ -158,9 +158,9 @@ async def test_a_restored_database_is_accepted_on_purpose(serve: Serve, dsn: str
     """It has fewer blocks than were made. Whoever starts the gateway again gets no further; a command does."""
     async with serve(dsn) as served:
         for number in (1, 2):
-            await served.services.books.credit(f"c{number}", "owner", 5, "test")
+            await served.services.ledger.credit(f"c{number}", "owner", 5, "test")
             await until(served, lambda told, n=number: (told["ledger_checkpoint"] or "").startswith(f"{n}:"))
-        checkpoint = served.services.books.checkpoint
+        checkpoint = served.services.ledger.checkpoint
     with hand(dsn) as connection:
         connection.exec_driver_sql("DELETE FROM block WHERE n > 1")
     async with serve(dsn) as served:
@@ -181,7 +181,7 @@ async def test_a_restored_database_is_accepted_on_purpose(serve: Serve, dsn: str
 async def test_an_event_that_was_changed_before_it_was_proven_is_not_proven(served: Served, dsn: str) -> None:
     key = DataFolder(served.services.settings.data_dir).ledger_key
     key.chmod(0o644)
-    posted = await served.services.books.credit("c3", "owner", 5, "test")
+    posted = await served.services.ledger.credit("c3", "owner", 5, "test")
     with hand(dsn) as connection:
         raise_credit(connection, "c3", asked=False)
     key.chmod(0o600)

@@ -84,7 +84,7 @@ async def limited(tmp_path: Path) -> AsyncIterator[tuple[Edge, Backend]]:
     """An edge before a free and a paid lane, whose caller has limits of every kind."""
     client = Client()
     async with backend(as_told) as desk, edge(tmp_path, desk.base_url) as first:
-        await first.services.books.credit("c1", "owner", 10**12, "test")
+        await first.services.ledger.credit("c1", "owner", 10**12, "test")
         lanes: dict[LaneName, Lane] = {
             "pool": first.services.lanes["pool"],
             "cloud": PaidLane(desk.base_url, client),
@@ -138,9 +138,9 @@ async def test_a_crowd_takes_nothing_along(tmp_path: Path, monkeypatch: pytest.M
         # Each had a place among PLACES: had one in ten kept it, these would not all be served.
         statuses = await asyncio.gather(*(running.ask(user="good") for _ in range(PLACES // 2)))
         assert {answered.status for answered in statuses} == {200}
-        held = (await services.books.balance("owner")).held_nano
+        held = (await services.ledger.balance("owner")).held_nano
         for _ in range(100):
             if held:
                 await asyncio.sleep(0.05)
-                held = (await services.books.balance("owner")).held_nano
+                held = (await services.ledger.balance("owner")).held_nano
         assert held == 0

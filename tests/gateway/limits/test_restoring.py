@@ -13,7 +13,7 @@ from gateway.limits.past_use import used_since
 from gateway.limits.windows import DAY_S, window
 from gateway.quota import Measure
 from runtime.database import open_engine, read_sessions
-from tests.accounting.books import Books, usage
+from tests.accounting.books import LedgerService, usage
 
 NOW_S = int(time.time())
 ROWS: list[dict[str, Any]] = [
@@ -53,7 +53,7 @@ def test_use_is_summed_by_scope_and_model(
     engine = open_engine(dsn)
     with engine.begin() as connection:
         connection.execute(insert(api_key_table), [_key(key_id) for key_id in ("k1", "k2", "k3", "k4")])
-    with Books(engine) as books:
+    with LedgerService(engine) as books:
         for number, changes in enumerate(ROWS):
             fields: dict[str, Any] = {
                 "user_id": "owner",

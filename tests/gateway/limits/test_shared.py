@@ -318,7 +318,7 @@ async def test_requests_under_way_when_redis_forgets_count_once(redis_server: Re
             client.flushall()
         counters = [gateway.source.counter(who.quotas[0]) for gateway in (one, two)]
         await eventually(lambda: _are_open_again(before, one, two))
-        await eventually(lambda: _holds(not any(counter.wants_books for counter in counters)))
+        await eventually(lambda: _holds(not any(counter.wants_ledger for counter in counters)))
         for ticket in under_way:
             ended[0] += 1
             ticket.leave(1, 0)
@@ -398,7 +398,7 @@ async def test_an_old_report_that_comes_late_changes_nothing(redis_server: Redis
     counter = LeasedCounter(quota("tokens", 100, "day"), "counter")
     counter.ask(50)
     counter.taken = 20
-    counter.books = 0
+    counter.ledger = 0
     order = counter.order(0.0)
     assert order
     known = await _known(central)

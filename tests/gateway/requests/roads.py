@@ -138,7 +138,7 @@ async def with_paid_lane(
     services, cloud = running.services, PaidLane(base_url, model, price or PRICE, patience_s)
     lanes: dict[LaneName, Lane] = {**services.lanes, "cloud": cloud}
     router = Router(lanes, services.health, services.settings.routing)
-    await services.books.credit("c1", "owner", credit_nano, "test")
+    await services.ledger.credit("c1", "owner", credit_nano, "test")
     try:
         async with served(replace(services, lanes=lanes, router=router)) as other:
             yield other

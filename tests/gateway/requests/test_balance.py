@@ -13,7 +13,7 @@ import pytest
 from accounting.rules.held import Hold
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.finished_request import Ended
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.quota import Measure, Quota, Span
 from gateway.routing.breaker import Breakers
 from gateway.settings import RoutingSettings
@@ -56,9 +56,9 @@ class Chaos:
 def counted() -> Iterator[Counter[str]]:
     """By its request's id how often a hold was placed and settled."""
     counts: Counter[str] = Counter()
-    hold, settle = Books.hold, Bookkeeper.settle
+    hold, settle = LedgerService.hold, Bookkeeper.settle
 
-    async def holding(self: Books, request_id: str, *given: Any) -> Hold:
+    async def holding(self: LedgerService, request_id: str, *given: Any) -> Hold:
         placed = await hold(self, request_id, *given)
         counts["holds"] += 1
         counts[request_id] += 1
@@ -71,7 +71,7 @@ def counted() -> Iterator[Counter[str]]:
         return settle(self, ended)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Books, "hold", holding)
+        patch.setattr(LedgerService, "hold", holding)
         patch.setattr(Bookkeeper, "settle", settling)
         yield counts
 
@@ -155,7 +155,7 @@ async def test_nothing_stays_behind(tmp_path: Path, seed: int) -> None:
         _check_limits(running)
         # What a lease has free goes back when nobody has asked for a while.
         async with asyncio.timeout(60):
-            while (await running.services.books.balance("owner")).held_nano:
+            while (await running.services.ledger.balance("owner")).held_nano:
                 await asyncio.sleep(0.2)
 
 

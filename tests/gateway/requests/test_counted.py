@@ -156,7 +156,7 @@ async def test_no_budget_is_reserved_for_what_the_books_refuse(tmp_path: Path) -
         counter = with_budget(running, CREDITS)
         connection = await send(running, model="paid", stream=True)
         await until(lambda: counter.held > 512, TIME_S)
-        books = running.services.books
+        books = running.services.ledger
         async with asyncio.timeout(TIME_S):
             while counter.held != 600 or (await books.balance("owner")).held_nano != 600:
                 await asyncio.sleep(0.02)

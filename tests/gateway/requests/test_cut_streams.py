@@ -73,7 +73,7 @@ def text_of(chunks: list[ChatCompletionChunk]) -> str:
 
 async def usage_of(running: Edge) -> dict[str, Any]:
     await nothing_is_left(running, TIME_S)
-    books = running.services.books
+    books = running.services.ledger
     async with asyncio.timeout(TIME_S):
         while running.services.bookkeeper.waiting or (await books.balance("owner")).held_nano:
             await asyncio.sleep(0.1)
@@ -82,7 +82,7 @@ async def usage_of(running: Edge) -> dict[str, Any]:
 
 
 async def test_the_official_client_reads_the_end_without_an_error(running: Edge) -> None:
-    await running.services.books.credit("c1", "owner", 100 * TOKEN_NANO, "test")
+    await running.services.ledger.credit("c1", "owner", 100 * TOKEN_NANO, "test")
     chunks = await ask(running, stream_options={"include_usage": True})
     for chunk in chunks:
         check("CreateChatCompletionStreamResponse", json.loads(chunk.model_dump_json(exclude_unset=True)))
@@ -95,11 +95,11 @@ async def test_the_official_client_reads_the_end_without_an_error(running: Edge)
     assert chunks[-1].usage.completion_tokens == used["completion_tokens"] == tokens
     assert (used["outcome"], used["charge_nano"]) == ("interrupted", tokens * TOKEN_NANO)
     assert 100 - 16 < tokens <= 100
-    assert (await running.services.books.balance("owner")).posted_nano == (100 - tokens) * TOKEN_NANO
+    assert (await running.services.ledger.balance("owner")).posted_nano == (100 - tokens) * TOKEN_NANO
 
 
 async def test_with_enough_it_is_whole(running: Edge) -> None:
-    await running.services.books.credit("c1", "owner", 100_000 * TOKEN_NANO, "test")
+    await running.services.ledger.credit("c1", "owner", 100_000 * TOKEN_NANO, "test")
     chunks = await ask(running)
     assert text_of(chunks) == WORD * 400
     used = await usage_of(running)
@@ -124,7 +124,7 @@ async def test_a_stream_without_its_usage_is_never_booked_as_the_providers_count
             models[name] = {"model": name, "max_output_tokens": 100, **usd, **key}
         cloud = CloudSettings(models=models, keys_file=keys)
         async with road(tmp_path / "data", cloud=cloud) as edge:
-            await edge.services.books.credit("c1", "owner", 10**6 * TOKEN_NANO, "test")
+            await edge.services.ledger.credit("c1", "owner", 10**6 * TOKEN_NANO, "test")
             for name in (*COMPLETE, *CUT):
                 for fields in ({"stream_options": {"include_usage": True}}, {}):
                     chunks = await ask_for(edge, name, **fields)

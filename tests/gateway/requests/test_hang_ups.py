@@ -66,7 +66,7 @@ async def gateway(folder: Path, slow: Slow) -> AsyncIterator[tuple[Edge, Backend
     ):
         write_prices(running.services.lanes, running.services.request_log._write)
         yield running, provider
-        assert await running.services.books.look(mischarges) == []
+        assert await running.services.ledger.look(mischarges) == []
 
 
 async def hang_up_before_it_begins(running: Edge, provider: Backend, times: int) -> None:
@@ -85,12 +85,12 @@ async def rows(running: Edge) -> list[tuple[Any, ...]]:
         columns.outcome, columns.count_source, columns.prompt_tokens, columns.charge_nano, columns.cost_nano
     )
     query = query.where(columns.lane == "cloud").order_by(columns.started_ns)
-    return [tuple(row) for row in await running.services.books.look(lambda session: session.execute(query).all())]
+    return [tuple(row) for row in await running.services.ledger.look(lambda session: session.execute(query).all())]
 
 
 async def variance_nano(running: Edge) -> int:
     """What providers are owed that nobody pays."""
-    books = running.services.books
+    books = running.services.ledger
     account = await books.look(lambda session: balance(session, chart.EXPENSE_BURST_VARIANCE))
     return account.posted_nano
 
@@ -158,7 +158,7 @@ async def test_whoever_cancels_a_batch_is_bounded_too(tmp_path: Path, monkeypatc
         cloud = CloudSettings(models={"slow": model}, keys_file=keys)
         batches = BatchesSettings(concurrency=asked)
         async with road(tmp_path / "data", cloud=cloud, batches=batches) as running:
-            await running.services.books.credit("c1", "owner", 10**9, "test")
+            await running.services.ledger.credit("c1", "owner", 10**9, "test")
             body = {"model": "slow", "messages": PROMPT, "max_tokens": 10}
             lines = [
                 {"custom_id": f"{n}", "method": "POST", "url": "/v1/chat/completions", "body": body}

@@ -124,7 +124,7 @@ async def test_a_frozen_server_is_left_when_it_answers_no_probe(tmp_path: Path) 
 
 async def spent(running: Edge, nano: int) -> None:
     async with asyncio.timeout(60):
-        while (balance := await running.services.books.balance("owner")).held_nano:
+        while (balance := await running.services.ledger.balance("owner")).held_nano:
             await asyncio.sleep(0.05)
     assert 10**9 - balance.available_nano == nano
 

@@ -40,7 +40,7 @@ async def test_paid_lanes_wait_until_the_books_are_in_order(tmp_path: Path) -> N
         road(tmp_path, own.base_url) as started,
         with_paid_lane(started, paid.base_url, "paid") as running,
     ):
-        books = running.services.books
+        books = running.services.ledger
         assert (await ask(running, "paid")).status == 200
         tamper(tmp_path, 1)
         assert await books.findings(deep=True)
@@ -63,7 +63,7 @@ async def test_whoever_s_payments_are_disputed_has_own_machines_only(tmp_path: P
         with_paid_lane(started, paid.base_url, "paid") as running,
     ):
         frozen = {"owner": "dispute dp_1"}
-        running.services.books.frozen_why = frozen.get
+        running.services.ledger.frozen_why = frozen.get
         refused = await ask(running, "paid")
         assert (refused.status, refused.error["code"]) == (403, "payments_frozen")
         assert (await ask(running, "m")).status == 200
@@ -78,7 +78,7 @@ async def test_the_organization_s_pool_pays_before_its_users_do(tmp_path: Path) 
         road(tmp_path, own.base_url) as started,
         with_paid_lane(started, paid.base_url, "paid") as running,
     ):
-        books = running.services.books
+        books = running.services.ledger
         await books.credit_pool("p1", HOME, 10**6, "test")
         before = await books.balance("owner")
         assert (await ask(running, "paid")).status == 200

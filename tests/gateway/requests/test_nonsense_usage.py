@@ -77,7 +77,7 @@ async def booked(running: Edge) -> tuple[Any, ...]:
     columns = usage_table.c
     newest = select(columns.count_source, columns.completion_tokens, columns.charge_nano)
     newest = newest.order_by(columns.started_ns.desc()).limit(1)
-    return tuple(await running.services.books.look(lambda session: session.execute(newest).one()))
+    return tuple(await running.services.ledger.look(lambda session: session.execute(newest).one()))
 
 
 async def test_the_text_is_charged_where_the_providers_count_makes_no_sense(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from accounting.money import Price
 from accounting.rules.held import Hold
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.quota import Quota
 from gateway.requests import incremental_hold
@@ -28,7 +28,7 @@ async def test_it_begins_with_little_and_grows_to_its_end(tmp_path: Path) -> Non
     async with paid(tmp_path, talker, CREDITS) as (running, _):
         connection = await send(running, model="paid", stream=True)
         await until(lambda: running.services.health.of("cloud:acme").speaking > 0, TIME_S)
-        assert (await running.services.books.balance("owner")).held_nano == 512
+        assert (await running.services.ledger.balance("owner")).held_nano == 512
         talker.goes_on.set()
         streamed = await ending(connection)
         assert (streamed.words, streamed.finishes, streamed.trailers) == (3000, {0: "stop"}, b"\r\n")
@@ -107,7 +107,7 @@ async def test_books_that_are_away_end_it_at_the_border_and_not_before(
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(Books, "grow", never)
+    monkeypatch.setattr(LedgerService, "grow", never)
     monkeypatch.setattr(incremental_hold, "BORDER_S", 0.2)
     async with paid(tmp_path, Talker(600), CREDITS) as (running, _):
         streamed = await stream(running)
@@ -125,7 +125,7 @@ async def test_who_hangs_up_at_the_border_leaves_nothing(tmp_path: Path, monkeyp
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(Books, "grow", never)
+    monkeypatch.setattr(LedgerService, "grow", never)
     async with paid(tmp_path, Talker(2000), CREDITS) as (running, _):
         _, writer = await send(running, model="paid", stream=True)
         await asked.wait()
@@ -178,7 +178,7 @@ async def test_a_dearer_provider_takes_over_on_the_same_hold(tmp_path: Path) -> 
 
     async with backend(fails) as cheap, backend(Talker(1000)) as dear, road(tmp_path) as own:
         services, lane = own.services, _TwoProviders(cheap.base_url, dear.base_url)
-        await services.books.credit("c1", "owner", CREDITS, "test")
+        await services.ledger.credit("c1", "owner", CREDITS, "test")
         lanes: dict[LaneName, Lane] = {**services.lanes, "cloud": lane}
         router = Router(lanes, services.health, services.settings.routing)
         async with served(replace(services, lanes=lanes, router=router)) as running:

@@ -31,7 +31,7 @@ LEVELS = {
     for name in (
         "in_flight",
         "queue_depth",
-        "books_lag",
+        "ledger_lag",
         "cluster_nodes",
         "cluster_epoch",
         "ledger_broken_rules",

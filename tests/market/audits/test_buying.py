@@ -204,7 +204,7 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
     async with fair(tmp_path, {}, audit_pause_s=0.001) as market:
         await market.on_offer(1)
         fill(tmp_path / "gateway" / "market")
-        lane, books = market.running.services.lanes["market"], market.running.services.books
+        lane, books = market.running.services.lanes["market"], market.running.services.ledger
         assert isinstance(lane, MarketLane)
         booked: list[Posting] = []
 

@@ -51,7 +51,7 @@ class Accounts:
 
     async def book(self, lost_after_s: float = LOST_AFTER_S) -> int:
         services = self.market.running.services
-        books, bookkeeper = services.books, services.bookkeeper
+        books, bookkeeper = services.ledger, services.bookkeeper
         booking = OwedReconciler(
             self.ask, books.book, books.look, lambda: bookkeeper.is_behind, lost_after_s=lost_after_s
         )
@@ -88,7 +88,7 @@ class Accounts:
         assert self.market.accrued_nano() == due_nano
         charged_nano = sum(row.charge_nano for row in self.market.rows())
         assert self.market.variance_nano() == due_nano - charged_nano
-        found = await self.market.running.services.books.inspection.inspect()
+        found = await self.market.running.services.ledger.inspection.inspect()
         assert [finding.rule for finding in found] == []
 
     async def hang_up(self, events: int, **fields: Any) -> None:

@@ -134,7 +134,7 @@ async def fair(
         )
         running = await stack.enter_async_context(road(tmp_path / "gateway", market=settings, **sections))
         services = running.services
-        await services.books.credit("c1", "owner", 10**9, "test")
+        await services.ledger.credit("c1", "owner", 10**9, "test")
         key = await asyncio.to_thread(services.keys.create, "buys", ("market",))
         yield Fair(running, house, sellers, key)
 
@@ -217,11 +217,11 @@ async def check_the_books(market: Fair) -> None:
     charged_nano = sum(row.charge_nano for row in market.rows())
     # What is owed beyond that may be booked by now, or not yet.
     assert market.accrued_nano() == charged_nano + market.variance_nano()
-    assert (await services.books.balance("owner")).posted_nano == 10**9 - charged_nano
-    assert [finding.rule for finding in await services.books.inspection.inspect()] == []
+    assert (await services.ledger.balance("owner")).posted_nano == 10**9 - charged_nano
+    assert [finding.rule for finding in await services.ledger.inspection.inspect()] == []
     # What a lease has free goes back when nobody has asked for a while.
     async with asyncio.timeout(60):
-        while (await services.books.balance("owner")).held_nano:
+        while (await services.ledger.balance("owner")).held_nano:
             await asyncio.sleep(0.1)
 
 
@@ -262,7 +262,7 @@ async def check_the_cache(market: Fair) -> None:
     assert len(ann.raw) + len(bob.raw) == asked
     services = market.running.services
     other = await asyncio.to_thread(lambda: services.keys.create("other", ("market",), user_id="bea"))
-    await services.books.credit("c2", "bea", 10**9, "test")
+    await services.ledger.credit("c2", "bea", 10**9, "test")
     fresh = await market.ask(other, **fields)
     assert fresh.headers.get("x-millrace-cache") != "hit"
     assert len(ann.raw) + len(bob.raw) == asked + 1

@@ -52,20 +52,20 @@ class Hall:
         """What stands on every account."""
         from accounting.ledger.balances import balances
 
-        found = await self.served.services.books.look(lambda session: balances(session, limit=1_000))
+        found = await self.served.services.ledger.look(lambda session: balances(session, limit=1_000))
         return {each.code: each.posted_nano for each in found}
 
     async def held(self, code: str) -> int:
         from accounting.ledger.balances import balance
 
-        return (await self.served.services.books.look(lambda session: balance(session, code))).held_nano
+        return (await self.served.services.ledger.look(lambda session: balance(session, code))).held_nano
 
     async def check(self) -> None:
         """The books are sound."""
-        assert await self.served.services.books.findings(deep=True) == []
+        assert await self.served.services.ledger.findings(deep=True) == []
 
     async def credit(self, user_id: str, amount_nano: int) -> None:
-        await self.served.services.books.credit(uuid.uuid4().hex, user_id, amount_nano, "test")
+        await self.served.services.ledger.credit(uuid.uuid4().hex, user_id, amount_nano, "test")
 
     async def register(self, user_id: str, name: str) -> httpx.Response:
         """Let the identity of this name sell for a user."""

@@ -63,7 +63,7 @@ async def test_what_was_signed_is_paid_from_what_was_put_aside(hall: Hall) -> No
 
 async def test_nobody_allocates_what_is_not_there_or_was_given(hall: Hall) -> None:
     ends_ns = time.time_ns() + 30 * 86_400 * 10**9
-    await hall.served.services.books.grant(Lot("l1", "bob", 5 * USD, ends_ns))
+    await hall.served.services.ledger.grant(Lot("l1", "bob", 5 * USD, ends_ns))
     for user_id, limit in (("ann", "10.01"), ("bob", "0.01")):
         answer = await hall.allocate(user_id, limit)
         assert (answer.status_code, answer.json()["error"]["code"]) == (402, "insufficient_credit")

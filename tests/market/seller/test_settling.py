@@ -18,7 +18,7 @@ from market.protocol.identity.statements import ROTATIONS_MAX, rotate
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import Saying, open_record, sign
 from runtime.database import open_engine
-from tests.accounting.books import Books
+from tests.accounting.books import LedgerService
 from tests.market.marketplace.rules.conftest import USD, HouseVoice, Marketplace
 from tests.market.parties import STANDING, key_of
 from tests.market.seller.buyer import Buyer, Purchase
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def house(dsn: str) -> Iterator[Marketplace]:
     engine = open_engine(dsn)
-    with Books(engine) as books:
+    with LedgerService(engine) as books:
         books.now_ns = time.time_ns()
         books.credit("ann", 100 * USD)
         yield Marketplace(books, engine)

@@ -4,7 +4,6 @@ Modules:
     accounts         A user's credits: available, held and pending, in charge order; live
     behind           References of statement lines: the requests that an entry settled, the top-up that a payment
                      was for
-    books            The state of the ledger: every rule it keeps, its signed blocks, and a verification on request
     budgets          Budgets: every limit that applies to the visitor, and for admins all that they manage, with
                      the usage
     by_hand          Manual entries by operators, each posted once: goodwill paid by this gateway, and adjustments
@@ -12,27 +11,28 @@ Modules:
     daily            Rows per day for the cost charts: by model or key, and local cost compared with the cloud
     form_submission  Passes a form to the accounting API's functions: once, with rejections shown beside their
                      fields
+    ledger           The state of the ledger: every rule it keeps, its signed blocks, and a verification on request
     lines            Lines of a statement: debit and credit of each, and the account's balance after it
     manual_credits   Manual credits: given to a user or organization, promotional, or returned to a user; each form
                      once
     payments         State of payments for operators: queued or failed webhooks, Stripe against the ledger, frozen
                      users
-    users           Credits of all users whom the visitor administers, searchable by name; and their
-                     organizations' balances
     statement        The statement: every transfer of an account, both sides, with the balance after it; in pages,
                      and as CSV
     topping_up       Top-ups: chosen with the fee shown, paid on Stripe's page, credited when Stripe confirms the
                      payment
+    users           Credits of all users whom the visitor administers, searchable by name; and their
+                     organizations' balances
     whose            The owner of the money on a page: the visitor, or for admins a user or organization they
                      manage
 """
 
 from gateway.console.pages.balance import (
     accounts,
-    books,
     budgets,
     by_hand,
     cost,
+    ledger,
     manual_credits,
     payments,
     statement,
@@ -41,5 +41,5 @@ from gateway.console.pages.balance import (
 )
 
 router = accounts.router
-for part in (topping_up, statement, budgets, cost, users, manual_credits, by_hand, books, payments):
+for part in (topping_up, statement, budgets, cost, users, manual_credits, by_hand, ledger, payments):
     router.include_router(part.router)

@@ -110,10 +110,10 @@ async def _page(visitor: Visitor, whose: Whose, form: Form[Any], status: int = 2
 
 async def _values(visitor: Visitor, whose: Whose) -> dict[str, Any]:
     facts = await show_balance(visitor.authority, user=whose.user_id)
-    newest = await visitor.services.books.look(
+    newest = await visitor.services.ledger.look(
         lambda session: lines_of(session, visitor, whose, LineFilter(moves_only=True), None, LINES_SHOWN)
     )
-    why = visitor.services.books.frozen_why(whose.user_id)
+    why = visitor.services.ledger.frozen_why(whose.user_id)
     money = money_of(facts, await _pending_nano(visitor, whose.user_id), why)
     pool_name = ""
     if any(part.kind == "pool" for part in money.parts):

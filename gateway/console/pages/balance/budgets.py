@@ -21,7 +21,7 @@ Start = Annotated[int, Query(ge=0, le=10**6)]
 @router.get("")
 async def show(visitor: Viewer, start: Start = 0) -> Response:
     """Show a page of limits. Each limit needs a query of the usage rows, so the page size is bounded."""
-    values = await visitor.services.books.look(lambda session: _look(session, visitor, start))
+    values = await visitor.services.ledger.look(lambda session: _look(session, visitor, start))
     return page(
         "balance/budgets.html",
         visitor,

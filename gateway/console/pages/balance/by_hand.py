@@ -57,7 +57,7 @@ async def make_good(request: Request, visitor: Operator) -> Response:
         name = id_of("goodwill", visitor.actor.name, wanted.once)
         posting = goodwill(name, person.user_id, wanted.amount, wanted.reason)
         await _book(visitor, posting, "credit.goodwill", f"user:{person.user_id}", wanted.reason)
-        await visitor.services.books.settle_debt(posting.idem_key, person.user_id)
+        await visitor.services.ledger.settle_debt(posting.idem_key, person.user_id)
         return person.user_id
 
     user_id, form = await answered(form, work)
@@ -100,9 +100,9 @@ def _check_accounts(wanted: CorrectForm) -> None:
 
 async def _book(visitor: Visitor, posting: Posting, action: str, target: str, reason: str) -> Posted:
     """Post the entry and log it in the audit log, once, as the command line does."""
-    books = visitor.services.books
-    posted = await books.book(posting)
-    books.leases.purses.forget_all()
+    ledger = visitor.services.ledger
+    posted = await ledger.book(posting)
+    ledger.leases.purses.forget_all()
     moves = [f"{format_usd(leg.amount_nano)} from {leg.debit} to {leg.credit}" for leg in posting.legs]
     facts = {"id": posting.idem_key, "moves": moves, "reason": reason}
     add_once = visitor.directory.audit.add_once

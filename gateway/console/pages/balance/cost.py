@@ -105,7 +105,7 @@ async def _part(visitor: Visitor, whose: str) -> str | None:
 
 
 async def _names(visitor: Visitor, key_ids: set[str]) -> dict[str, str]:
-    return await visitor.services.books.look(lambda session: names_of(session, sorted(key_ids)))
+    return await visitor.services.ledger.look(lambda session: names_of(session, sorted(key_ids)))
 
 
 def _model_cell(row: Row) -> Cell:

@@ -9,10 +9,10 @@ from pydantic import BaseModel, Field
 
 from accounting.errors import (
     AmountInvalid,
-    BooksUnavailable,
     IdempotencyConflict,
     InsufficientCredit,
     LedgerError,
+    LedgerUnavailable,
 )
 from gateway.console.access import Visitor
 from gateway.console.forms import WHOLE, Form
@@ -57,7 +57,7 @@ def against(form: Form[M], error: ServiceError | LedgerError) -> Form[M]:
     """
     name, text = _said(error)
     refused = form.refused(text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else "."), name)
-    if isinstance(error, Overloaded | BooksUnavailable):
+    if isinstance(error, Overloaded | LedgerUnavailable):
         return refused
     return replace(refused, given=refused.given | {ONCE: [uuid.uuid4().hex]})
 

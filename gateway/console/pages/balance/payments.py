@@ -117,7 +117,7 @@ async def _page(visitor: Visitor, form: Form[Any], status: int = 200) -> Respons
     from gateway.api.accounting import reconciliation
 
     facts = await reconciliation.show_payments(till, visitor.authority)
-    suspense = await visitor.services.books.look(lambda session: balance(session, SUSPENSE))
+    suspense = await visitor.services.ledger.look(lambda session: balance(session, SUSPENSE))
     users: list[User] = await asyncio.to_thread(visitor.directory.users.users)
     return page(
         "balance/payments.html",

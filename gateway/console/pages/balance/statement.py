@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationInfo, field_validator
 
 from accounting.money import format_usd
 from gateway.api.fields import Text
-from gateway.billing.ledger_service import Books
+from gateway.billing.ledger_service import LedgerService
 from gateway.billing.sheets import as_csv
 from gateway.console.access import Viewer
 from gateway.console.forms import Form, check
@@ -87,13 +87,15 @@ async def show(
 ) -> Response:
     """Show the statement. Raises NotFound for an account of another owner."""
     whose = await whose_of(visitor, user, organization)
-    books = visitor.services.books
-    known = await books.look(lambda session: accounts_of(session, whose))
+    ledger = visitor.services.ledger
+    known = await ledger.look(lambda session: accounts_of(session, whose))
     values: dict[str, Any] = {"form": form, "whose": whose, "accounts": known, "kinds": KINDS, "tab": "statement"}
     if form.value is None:
         return page("balance/statement.html", visitor, 400, lines=(), older="", sheet="", is_newest=True, **values)
     wanted = form.value
-    found = await books.look(lambda session: lines_of(session, visitor, whose, wanted.filter(), before, PAGE_ROWS))
+    found = await ledger.look(
+        lambda session: lines_of(session, visitor, whose, wanted.filter(), before, PAGE_ROWS)
+    )
     older = whose.query(**wanted.said(), before=found.before) if found.before else ""
     return page(
         "balance/statement.html",
@@ -113,13 +115,13 @@ async def download(visitor: Viewer, form: Asked, user: Plain = "", organization:
         name, sentence = next(iter(form.errors.items()))
         raise RequestInvalid(f"{name}: {sentence}", param=name)
     whose, wanted = await whose_of(visitor, user, organization), form.value.filter()
-    codes = await visitor.services.books.look(lambda session: codes_of(session, whose, wanted.account))
+    codes = await visitor.services.ledger.look(lambda session: codes_of(session, whose, wanted.account))
     headers = {"content-disposition": 'attachment; filename="statement.csv"', "cache-control": "no-store"}
-    rows = _rows(visitor.services.books, codes, wanted)
+    rows = _rows(visitor.services.ledger, codes, wanted)
     return StreamingResponse(rows, headers=headers, media_type="text/csv; charset=utf-8")
 
 
-async def _rows(books: Books, codes: Sequence[str], wanted: LineFilter) -> AsyncIterator[str]:
+async def _rows(ledger: LedgerService, codes: Sequence[str], wanted: LineFilter) -> AsyncIterator[str]:
     columns = (*_COLUMNS, *_MORE_COLUMNS)
     header = as_csv(columns, ())
     yield header
@@ -128,7 +130,7 @@ async def _rows(books: Books, codes: Sequence[str], wanted: LineFilter) -> Async
     async with asyncio.timeout(_LASTS_S):
         for _ in range(_LOOKS_MAX):
             most = min(left, _ROWS_AT_ONCE)
-            found = await books.look(
+            found = await ledger.look(
                 partial(read_lines, codes=codes, wanted=wanted, before_seq=before, limit=most)
             )
             if found.lines:

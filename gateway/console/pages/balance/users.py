@@ -82,7 +82,7 @@ def _money_of(session: Session, visitor: Visitor, users: Sequence[User]) -> list
             free.get(chart.user_paid(person.user_id), 0),
             sum(free[source.account] for source in purses[payers[person.user_id]] if ":promo:" in source.account),
             free[owed[person.user_id]],
-            visitor.services.books.frozen_why(person.user_id),
+            visitor.services.ledger.frozen_why(person.user_id),
         )
         for person in users
     ]

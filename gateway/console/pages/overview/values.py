@@ -131,15 +131,15 @@ async def credit_of(visitor: Visitor, usage: UsageFigures) -> Credit:
     """Return the visitor's credits. Raises DatabaseFailing."""
     services, caller = visitor.services, visitor.caller
     payer = Payer(caller.user_id, caller.organization_id)
-    purse = await services.books.look(lambda session: credits_of(session, payer, time.time_ns()))
-    balance = await services.books.balance(caller.user_id)
+    purse = await services.ledger.look(lambda session: credits_of(session, payer, time.time_ns()))
+    balance = await services.ledger.balance(caller.user_id)
     rows = await usage.rows(f"user:{caller.user_id}", _WEEK_AS_OF_S)
     since = str((datetime.now(UTC) - timedelta(days=_WEEK_DAYS - 1)).date())
     return Credit(
         sum(share.amount_nano for share in purse),
         balance.held_nano,
         charged(rows, since),
-        services.books.frozen_why(caller.user_id),
+        services.ledger.frozen_why(caller.user_id),
     )
 
 
@@ -148,7 +148,7 @@ async def _alerts(services: Services, scope: Scope, cluster: Sketch) -> list[Ale
     status, reason = services.controller.status
     offers = (offer for lane in services.lanes.values() for name in lane.models() for offer in lane.offers(name))
     return [
-        *(await _of_books(services) if scope.is_instance else ()),
+        *(await _of_ledger(services) if scope.is_instance else ()),
         *alerts.of_cluster(status, reason, cluster.picture, services.controller.absences.by_name),
         *(alerts.of_troubles(services.troubles()) if scope.is_instance else ()),
         *alerts.of_lanes(offers),
@@ -166,12 +166,12 @@ def _silent(services: Services) -> list[tuple[str, str]]:
     return [(name, standing.note) for name, standing in standings if standing.state == "down"]
 
 
-async def _of_books(services: Services) -> list[Alert]:
-    books, bookkeeper = services.books, services.bookkeeper
-    unproven = books.unproven
+async def _of_ledger(services: Services) -> list[Alert]:
+    ledger, bookkeeper = services.ledger, services.bookkeeper
+    unproven = ledger.unproven
     return alerts.of_books(
-        await books.condition(),
-        books.waiting + bookkeeper.waiting,
+        await ledger.condition(),
+        ledger.waiting + bookkeeper.waiting,
         is_behind=bookkeeper.is_behind,
         trouble=unproven.trouble if unproven else None,
     )
@@ -180,7 +180,7 @@ async def _of_books(services: Services) -> list[Alert]:
 async def _keys(services: Services, usage: UsageFigures, name: str | None) -> list[KeyUse]:
     used = (await usage.keys(name))[:MODELS_SHOWN]
     key_ids = [total.group[0] for total in used]
-    names = await services.books.look(lambda session: names_of(session, key_ids))
+    names = await services.ledger.look(lambda session: names_of(session, key_ids))
     return [
         KeyUse(
             total.group[0],

@@ -100,8 +100,8 @@ def find_visible(visitor: Visitor, request_id: str) -> RequestEntry | None:
 
 async def values_of(visitor: Visitor, entry: RequestEntry) -> dict[str, Any]:
     """Return the template's values. Raises DatabaseFailing."""
-    booked = await visitor.services.books.look(lambda session: _booked(session, entry))
-    names = await visitor.services.books.look(lambda session: names_of(session, [entry.key_id]))
+    booked = await visitor.services.ledger.look(lambda session: _booked(session, entry))
+    names = await visitor.services.ledger.look(lambda session: names_of(session, [entry.key_id]))
     turns = await stored_turns(visitor, entry.request_id)
     paths = {shown.path for shown in pages_of(visitor.request)}
     whole = _foretold(entry).get("end")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from accounting.errors import BooksUnavailable
+from accounting.errors import LedgerUnavailable
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.terms import NANO_PER_CENT
 from gateway.api.accounting.dependencies import sheet
@@ -75,7 +75,7 @@ async def pay_out(request: Request, visitor: Seller) -> Response:
         nonlocal is_unsure
         try:
             return await account.pay_out(wanted.amount, wanted.once)
-        except (Overloaded, BooksUnavailable):
+        except (Overloaded, LedgerUnavailable):
             # The payout may exist already: repeating it must use the same key.
             is_unsure = True
             raise

@@ -24,7 +24,7 @@ from market.marketplace.terms import MarketplaceTerms
 from market.protocol.channels.terms import ChannelTerms, read_allocation
 from market.protocol.records.envelope import Kind, Record, open_record
 from runtime.database import open_engine, write_sessions
-from tests.accounting.books import Books
+from tests.accounting.books import LedgerService
 from tests.market.parties import STANDING, id_of, key_of, said
 
 USD = NANO_PER_USD
@@ -48,7 +48,7 @@ class HouseVoice:
 class Marketplace:
     """Every desk of the house, and what tests ask of it often. Ann, Bob and Cem buy, Sam sells as `seller`."""
 
-    books: Books
+    books: LedgerService
     engine: Engine
     terms: MarketplaceTerms = field(default_factory=MarketplaceTerms)
     disputed: set[str] = field(default_factory=set)
@@ -132,7 +132,7 @@ def engine(dsn: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def house(engine: Engine) -> Iterator[Marketplace]:
-    with Books(engine) as books:
+    with LedgerService(engine) as books:
         house = Marketplace(books, engine)
         for user_id in ("ann", "bob", "cem"):
             books.credit(user_id, 100 * USD)

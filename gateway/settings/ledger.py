@@ -1,11 +1,11 @@
-"""Where gateways that share a PostgreSQL reach the one among them that writes the books."""
+"""Where gateways that share a PostgreSQL reach the one among them that writes the ledger."""
 
 from pydantic import Field
 
 from runtime.settings import Section
 
 
-class BooksSettings(Section):
+class LedgerSettings(Section):
     host: str | None = Field(
         None,
         description=(

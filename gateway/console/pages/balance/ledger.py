@@ -18,7 +18,7 @@ VERIFY_S = 20
 """Seconds of reading per verification; the next one continues from there."""
 _HEAD = r"^[0-9]{1,18}:[0-9a-f]{64}$"
 
-router = APIRouter(prefix="/books")
+router = APIRouter(prefix="/ledger")
 
 Block = Annotated[int | None, Query(ge=1, le=2**62)]
 
@@ -68,31 +68,31 @@ async def verify_blocks(request: Request, visitor: Operator) -> Response:
 
 
 async def _page(visitor: Visitor, health: Facts, block: int | None = None) -> Response:
-    books = visitor.services.books
-    newest = books.checkpoint.n if books.checkpoint else 0
+    ledger = visitor.services.ledger
+    newest = ledger.checkpoint.n if ledger.checkpoint else 0
     last = min(block or newest, newest)
     # The oldest page has the remaining blocks, without repeating any.
     rows = min(max(1, last), BLOCKS_SHOWN)
     proofs = await show_blocks(visitor.authority, after=last - rows if last else 0, limit=rows)
     form: Form[VerifyForm] = Form()
     return page(
-        "balance/books.html",
+        "balance/ledger.html",
         visitor,
         health=health,
         rules=_rules(visitor, health),
-        looked_s=next(iter(books.inspection.age_s().values()), None),
+        looked_s=next(iter(ledger.inspection.age_s().values()), None),
         blocks=[_block(block) for block in reversed(proofs["blocks"])],
         checkpoint=proofs["checkpoint"],
         older=last - BLOCKS_SHOWN,
         is_newest=last == newest,
         form=form,
-        tab="books",
+        tab="ledger",
     )
 
 
 def _rules(visitor: Visitor, health: Facts) -> list[dict[str, Any]]:
     """Return each rule with its state: `holds`, `broken`, or `accepted` if all violations were accepted."""
-    last = {name: bool(is_broken) for (name,), is_broken in visitor.services.books.inspection.by_rule().items()}
+    last = {name: bool(is_broken) for (name,), is_broken in visitor.services.ledger.inspection.by_rule().items()}
     found = {each["rule"]: (each, "broken") for each in health["broken"]}
     for each in health["accepted"]:
         found.setdefault(each["rule"], (each, "accepted"))
