@@ -1,7 +1,10 @@
 """Fixtures that every package's tests share."""
 
+import functools
+import gc
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -12,6 +15,22 @@ from tests.databases import KINDS, Databases, Kind
 _CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("house", _CALM, derandomize=True)
 settings.register_profile("wide", _CALM)
+
+
+# Each client of httpx reads all certificate authorities: 50 ms of CPU. Tests make thousands of clients.
+_create_ssl_context = functools.cache(httpx._config.create_ssl_context)
+httpx._config.create_ssl_context = _create_ssl_context
+httpx._transports.default.create_ssl_context = _create_ssl_context  # type: ignore[attr-defined]
+
+# Collection imports every library there is: millions of objects that stay. The garbage collector is off meanwhile,
+# and never looks at these objects again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -54,7 +54,7 @@ def test_two_machines_of_one_name_differ_and_a_name_given_once_lasts(tmp_path: P
 
 
 def test_plans_say_the_name_that_a_machine_has_now(tmp_path: Path) -> None:
-    with running_gateway(tmp_path) as gateway:
+    with running_gateway(tmp_path, nodes=1) as gateway:
 
         def told() -> str:
             return gateway.cli("nodes", "--json") + gateway.cli("plan", "--json")
