@@ -1,14 +1,13 @@
 """Fixtures that every package's tests share."""
 
-import functools
 import gc
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.databases import KINDS, Databases, Kind
+from tests.spared_work import spare_cpu
 
 # How long an example takes is the machine's affair: properties hold or they do not. A run says of the same code
 # the same each time; `make test-slow` looks elsewhere (--hypothesis-profile=wide).
@@ -17,10 +16,7 @@ settings.register_profile("house", _CALM, derandomize=True)
 settings.register_profile("wide", _CALM)
 
 
-# Each client of httpx reads all certificate authorities: 50 ms of CPU. Tests make thousands of clients.
-_create_ssl_context = functools.cache(httpx._config.create_ssl_context)
-httpx._config.create_ssl_context = _create_ssl_context
-httpx._transports.default.create_ssl_context = _create_ssl_context  # type: ignore[attr-defined]
+spare_cpu()
 
 # Collection imports every library there is: millions of objects that stay. The garbage collector is off meanwhile,
 # and never looks at these objects again.
