@@ -106,7 +106,7 @@ def _live(databases: Databases, kind: Kind, operations: int, seed: int) -> None:
 
 
 def test_books_agree_with_the_model(databases: Databases, kind: Kind) -> None:
-    _run(databases, kind, examples=8 if kind == "sqlite" else 4, steps=12)
+    _run(databases, kind, examples=5 if kind == "sqlite" else 2, steps=12)
 
 
 def test_a_long_life_agrees_with_the_model(databases: Databases, kind: Kind) -> None:
