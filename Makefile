@@ -7,7 +7,8 @@ TORCH ?= torch==2.13.0
 # Without CUDA, which is gigabytes on Linux and not needed for CPUs; `make setup TORCH_INDEX=` takes PyPI's build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
-# Tests run in so many processes side by side, since many wait for others; a file's stay together, for they share gateways.
+# Tests run in so many processes side by side, since many wait for others; a file's stay together, for they share gateways
+# (tests/distribution.py has the order, the longest first).
 WORKERS ?= 4
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -61,8 +62,8 @@ fix: .venv/dev ## mend what the formatter and linter can mend
 
 # Of hundreds of processes that tests start each would compile all of our modules anew, where bytecode is not kept.
 test: export PYTHONDONTWRITEBYTECODE =
-test: .venv/dev ## the tests that every change passes (under 10 minutes on 2 cores)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow and not browser" $(ARGS)
+test: .venv/dev ## the tests that every change passes (about 8 minutes on 2 cores)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not browser" $(ARGS)
 
 # Debian's etcd, unpacked beside us and not installed: nothing is started, and nobody has to be root.
 .bench/etcd/usr/bin/etcd:
@@ -70,7 +71,7 @@ test: .venv/dev ## the tests that every change passes (under 10 minutes on 2 cor
 		|| echo "etcd cannot be had here: its tests are left out" >&2
 
 test-slow: .venv/dev $(if $(shell command -v etcd),,.bench/etcd/usr/bin/etcd) ## soak, chaos and large property runs
-	@$(BIN)/python -m pytest -q -m slow --timeout 3600 --hypothesis-profile=wide $(ARGS)
+	@$(BIN)/python -m pytest -q -m "slow or hypothesis" --timeout 3600 --hypothesis-profile=wide $(ARGS)
 
 test-browser: .venv/dev ## console pages in a real Chromium
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium >&2

@@ -1,17 +1,44 @@
 """Fixtures that every package's tests share."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
 from tests.databases import KINDS, Databases, Kind
+from tests.distribution import SharedScheduling, put_longest_first, schedule
+from tests.examples import EXAMPLES
+from tests.spared_work import spare_cpu
 
 # How long an example takes is the machine's affair: properties hold or they do not. A run says of the same code
 # the same each time; `make test-slow` looks elsewhere (--hypothesis-profile=wide).
 _CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("house", _CALM, derandomize=True)
+settings.register_profile("house", _CALM, derandomize=True, max_examples=EXAMPLES)
 settings.register_profile("wide", _CALM)
+
+
+spare_cpu()
+
+# Collection imports every library there is: millions of objects that stay. The garbage collector is off meanwhile,
+# and never looks at these objects again.
+gc.disable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedScheduling | None:
+    return schedule(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    put_longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -113,12 +113,13 @@ class Gateway:
 
 
 def until(look: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
-    """What `look` finds, as soon as it finds something."""
-    deadline_s = time.monotonic() + timeout_s
+    """What `look` finds, as soon as it finds something. It looks less often the longer that takes."""
+    deadline_s, pause_s = time.monotonic() + timeout_s, 0.03
     while time.monotonic() < deadline_s:
         if (found := look()) is not None:
             return found
-        time.sleep(0.03)
+        time.sleep(pause_s)
+        pause_s = min(0.3, pause_s * 1.2)
     raise AssertionError("it did not happen in time")
 
 

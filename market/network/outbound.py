@@ -5,6 +5,7 @@ pooled per name. This uses httpcore, httpx's own transport, without what httpx a
 """
 
 import asyncio
+import functools
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Generator, Mapping
@@ -30,6 +31,12 @@ _URL = re.compile(
     r"(https?)://([a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::([0-9]{1,5}))?(?:/[!\"$-\[\]-~]{0,4000})?"
 )
 _PORTS = {"https": 443, "http": 80}
+
+
+@functools.cache
+def _system_trust() -> ssl.SSLContext:
+    """Return a TLS context with the certificate authorities that the system trusts, which takes 50 ms to read."""
+    return ssl.create_default_context()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class Outbound:
         self._ours = frozenset(map(_origin, named))
         self._system = SystemResolver()
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=trust or ssl.create_default_context(),
+            ssl_context=trust or _system_trust(),
             max_connections=CONNECTIONS_MAX,
             max_keepalive_connections=_IDLE_MAX,
             keepalive_expiry=_IDLE_S,

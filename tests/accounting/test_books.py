@@ -106,18 +106,24 @@ def _live(databases: Databases, kind: Kind, operations: int, seed: int) -> None:
 
 
 def test_books_agree_with_the_model(databases: Databases, kind: Kind) -> None:
-    _run(databases, kind, examples=8 if kind == "sqlite" else 4, steps=12)
+    _run(databases, kind, examples=5 if kind == "sqlite" else 2, steps=12)
 
 
-@pytest.mark.timeout(600)
 def test_a_long_life_agrees_with_the_model(databases: Databases, kind: Kind) -> None:
-    _live(databases, kind, ENOUGH if kind == "sqlite" else 10_000, seed=1)
+    """Long enough for every denial; `make test-slow` lives on until everything has happened."""
+    _live(databases, kind, 4_000 if kind == "sqlite" else 1_500, seed=3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_books_agree_with_the_model_for_long(databases: Databases, kind: Kind) -> None:
     _run(databases, kind, examples=500 if kind == "sqlite" else 200, steps=100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_in_a_longer_life_everything_happens(databases: Databases, kind: Kind) -> None:
+    _live(databases, kind, ENOUGH if kind == "sqlite" else 10_000, seed=1)
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 def test_leases_agree_with_the_model(databases: Databases, kind: Kind) -> None:
-    run_machine(LeaseMachine, databases, kind, examples=12 if kind == "sqlite" else 5)
+    run_machine(LeaseMachine, databases, kind, examples=6 if kind == "sqlite" else 2)
 
 
 @pytest.mark.slow

@@ -249,7 +249,7 @@ class PurseMachine(RuleBasedStateMachine):
 
 
 def test_purses_keep_what_they_promise(databases: Databases, kind: Kind) -> None:
-    run_machine(PurseMachine, databases, kind, examples=8 if kind == "sqlite" else 3)
+    run_machine(PurseMachine, databases, kind, examples=4 if kind == "sqlite" else 2)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import Served
+from tests.clients.snippet_process import run_snippet
 from tests.fakes.whole_api import MODEL, TEXT
 
 ROOT = Path(__file__).parents[2]
@@ -33,23 +34,12 @@ PYTHON = [*blocks("docs/apps.md", "python"), *blocks("README.md", "python")]
 JAVASCRIPT = blocks("docs/apps.md", "js")
 
 
-def run(command: list[str], served: Served, folder: Path) -> str:
-    gateway = served.gateway
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={
-            **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
-            "OPENAI_BASE_URL": gateway.base_url,
-            "OPENAI_API_KEY": gateway.api_key,
-        },
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def environment_of(served: Served) -> dict[str, str]:
+    return {
+        **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
+        "OPENAI_BASE_URL": served.gateway.base_url,
+        "OPENAI_API_KEY": served.gateway.api_key,
+    }
 
 
 def filled_in(snippet: str, served: Served) -> str:
@@ -68,7 +58,10 @@ def filled_in(snippet: str, served: Served) -> str:
 
 @pytest.mark.parametrize("snippet", PYTHON, ids=imported)
 def test_snippets_of_python_run(snippet: str, served: Served, tmp_path: Path) -> None:
-    said = run([sys.executable, "-c", filled_in(snippet, served)], served, tmp_path)
+    code, said, complained = run_snippet(
+        filled_in(snippet, served), environment_of(served), tmp_path, timeout_s=100
+    )
+    assert code == 0, complained
     assert said.strip(), "each shows what it is for"
     if ".content)" in snippet or ".text)" in snippet:
         assert TEXT in said
@@ -78,8 +71,17 @@ def test_snippets_of_python_run(snippet: str, served: Served, tmp_path: Path) ->
 @pytest.mark.parametrize("snippet", JAVASCRIPT)
 def test_snippets_of_javascript_run(snippet: str, served: Served) -> None:
     assert NODE
-    said = run([NODE, "--input-type=module", "-e", filled_in(snippet, served)], served, NPM)
-    assert said.strip() == TEXT
+    done = subprocess.run(
+        [NODE, "--input-type=module", "-e", filled_in(snippet, served)],
+        cwd=NPM,
+        env=environment_of(served),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == TEXT
 
 
 def test_there_are_snippets_of_every_client() -> None:

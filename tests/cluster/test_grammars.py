@@ -18,6 +18,7 @@ from cluster.models.text import TextCodec
 from cluster.models.tool_calls.forms import FORMS
 from cluster.models.tool_calls.grammar import write_grammar
 from tests.clusters import DEMO_MODEL
+from tests.examples import examples
 
 CODEC = TextCodec(DEMO_MODEL)
 VOCABULARY = CODEC.tokenizer.get_vocab_size()
@@ -72,7 +73,7 @@ def logits(seed: int, position: int) -> torch.Tensor:
     return torch.randn(PADDED, generator=torch.Generator().manual_seed(1000 * seed + position)) * 4
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15, 40), deadline=None)
 @given(
     schema=st.sampled_from(SCHEMAS),
     seed=st.integers(0, 10_000),

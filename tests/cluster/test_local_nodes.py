@@ -54,8 +54,11 @@ async def test_a_node_that_was_removed_is_not_started_again(tmp_path: Path, at_o
 
 
 async def test_a_stage_process_that_never_starts_is_the_reason_that_its_node_gives(
-    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A fourth start would come a minute after the third, however long the node takes to end.
+    pauses_s = (*[0.01] * STARTS_MAX, 60.0)
+    monkeypatch.setattr("cluster.nodes.child_processes.RESTART_PAUSES_S", pauses_s)
     started: list[str] = []
 
     def broken(crew: ChildProcesses, role: str) -> tuple[str, list[str]]:

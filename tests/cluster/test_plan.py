@@ -20,6 +20,7 @@ from cluster.plans.plan import BLOCK_TOKENS, Goal, Member, Pin, Plan, plan_stage
 from cluster.plans.plan_changes import explain_change, is_worth
 from cluster.plans.replicas import with_standby
 from cluster.trust.identity import NodeId
+from tests.examples import examples
 
 GIB = 2**30
 QUICK, SLOW = 0.1e-3, 1e-3
@@ -94,7 +95,7 @@ def check_plan(plan: Plan, model: ModelCard) -> None:
         assert held[copy.member.node_id] <= copy.member.machine.memory_usable_bytes
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(15, 40))
 @given(
     machines=st.lists(
         st.tuples(st.floats(0.1, 64), st.sampled_from([QUICK, 3e-4, SLOW])), min_size=1, max_size=14

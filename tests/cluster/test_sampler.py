@@ -15,6 +15,7 @@ from transformers.generation.logits_process import (
 
 from cluster.compute.sampler import Draw, Sampler
 from cluster.generation import SampledToken, Sampling
+from tests.examples import examples
 
 VOCABULARY = 40
 
@@ -31,7 +32,7 @@ def random_logits(seed: int) -> torch.Tensor:
     return torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     top_k=st.integers(0, VOCABULARY),

@@ -14,6 +14,7 @@ from cluster.generation import SampledToken, Sampling
 from cluster.models.stage_spec import CHUNK_TOKENS
 from cluster.plans.plan import BLOCK_TOKENS
 from cluster.wire import MESSAGE_BYTES_MAX, Sampled, Step, encode
+from tests.examples import examples
 
 
 def successor(context: list[int]) -> int:
@@ -157,7 +158,7 @@ class Run:
                     self.scheduler.finish(sequence)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(30, 150), deadline=None)
 @given(
     stages=st.integers(1, 4),
     slots=st.integers(1, 6),

@@ -37,7 +37,9 @@ def expected(reference: LlamaForCausalLM, prompts: list[list[int]]) -> list[list
     return [generate(reference, ids, TOKENS) for ids in prompts]
 
 
-@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.fixture(
+    scope="module", params=[pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 async def cluster(
     request: pytest.FixtureRequest, expected: list[list[int]], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Cluster]:

@@ -12,6 +12,7 @@ from cluster.models.chat_format import ChatFormat, ToolFormat
 from cluster.models.tool_calls.forms import FORMS
 from cluster.models.tool_calls.parser_choice import listen
 from cluster.models.tool_calls.speech import CallArguments, CallBegun, Content, Speech, Thought, merged
+from tests.examples import examples
 
 FUNCTIONS = frozenset(("weather", "noon"))
 THINK = ("<think>", "</think>")
@@ -211,7 +212,7 @@ def is_read(kind: ToolFormat, said: Written) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMS)
-@settings(max_examples=35)
+@settings(max_examples=examples(20, 35))
 @given(said=WRITTEN)
 def test_what_is_written_is_what_is_read(kind: ToolFormat, said: Written) -> None:
     is_read(kind, said)
@@ -219,7 +220,7 @@ def test_what_is_written_is_what_is_read(kind: ToolFormat, said: Written) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMS)
-@settings(max_examples=1000)
+@settings(max_examples=examples(200, 1000))
 @given(said=WRITTEN)
 def test_what_is_written_is_what_is_read_for_long(kind: ToolFormat, said: Written) -> None:
     is_read(kind, said)

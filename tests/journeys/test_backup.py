@@ -1,5 +1,6 @@
 """A data folder is backed up under a running gateway, lost, and restored; and what `deploy/` has is understood."""
 
+import contextlib
 import json
 import os
 import re
@@ -10,23 +11,27 @@ import tarfile
 import time
 from pathlib import Path
 
+import openai
 import pytest
 
-from tests.clusters import DEMO_MODEL
+from tests.crowds import FREE
+from tests.fakes.counting_provider import counting_provider
 from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def ask(gateway: Gateway, key: str | None = None) -> str:
-    """The request's id."""
-    answer = gateway.openai(key).chat.completions.with_raw_response.create(
-        model=DEMO_MODEL.name,
-        messages=HELLO,  # type: ignore[arg-type]
-        max_tokens=4,
-    )
-    return str(answer.headers["x-request-id"])
+def ask(gateway: Gateway, key: str) -> str | None:
+    """The request's id; None until the gateway has found its backend."""
+    with contextlib.suppress(openai.NotFoundError, openai.InternalServerError):
+        answer = gateway.openai(key).chat.completions.with_raw_response.create(
+            model=FREE,
+            messages=HELLO,  # type: ignore[arg-type]
+            max_tokens=4,
+        )
+        return str(answer.headers["x-request-id"])
+    return None
 
 
 def back_up(data: Path, kept: Path) -> Path:
@@ -52,10 +57,15 @@ def proven(gateway: Gateway) -> str | None:
 
 
 def test_a_lost_data_folder_is_restored_as_it_was(tmp_path: Path) -> None:
-    data, kept = tmp_path / "data", tmp_path / "kept"
-    with running_gateway(data, nodes=1) as gateway:
-        key = gateway.new_key("laptop", "cluster")
-        asked = ask(gateway, key)
+    with counting_provider() as provider:
+        backend = {"name": "desk", "base_url": provider.base_url, "kind": "openai", "models": [FREE]}
+        lose_and_restore(tmp_path / "data", tmp_path / "kept", {"POOL__BACKENDS": json.dumps([backend])})
+
+
+def lose_and_restore(data: Path, kept: Path, settings: dict[str, str]) -> None:
+    with running_gateway(data, model=None, settings=settings) as gateway:
+        key = gateway.new_key("laptop", "pool")
+        asked = until(lambda: ask(gateway, key))
         gateway.record(asked)
         head = until(lambda: proven(gateway))
         saved = back_up(data, kept)
@@ -77,9 +87,9 @@ def test_a_lost_data_folder_is_restored_as_it_was(tmp_path: Path) -> None:
         check=False,
     )
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    with running_gateway(data, nodes=1) as again:
+    with running_gateway(data, model=None, settings=settings) as again:
         assert again.record(asked)
-        again.record(ask(again, key))
+        again.record(until(lambda: ask(again, key)))
         assert json.loads(again.cli("ledger", "health", "--json")) == [], "no rule is broken"
 
 

@@ -36,6 +36,7 @@ def test_what_a_killed_gateway_had_put_aside_is_free_soon(tmp_path: Path) -> Non
                 assert next(lines)
                 assert held_nano(gateway, key) > 0
                 gateway.stop(signal.SIGKILL)
-        with running_gateway(folder, model=None, nodes=0, settings=settings) as gateway:
+        # It asks no provider, and so needs no process for the cloud.
+        with running_gateway(folder, model=None, nodes=0) as gateway:
             # The patience is that of every wait here; a lease of three minutes would outlast it.
             until(lambda: held_nano(gateway, key) == 0 or None)

@@ -103,11 +103,12 @@ def test_a_killed_gateway_takes_its_nodes_along_and_keeps_its_books(tmp_path: Pa
         gateway.process.kill()
         _, alive = psutil.wait_procs(family, PATIENCE_S)
         assert not alive
-    with running_gateway(tmp_path, nodes=1) as gateway:
+    # The books and the keys are what it keeps: it needs no machine for them.
+    with running_gateway(tmp_path, model=None) as gateway:
         assert gateway.record(raw.headers["x-request-id"]) == booked
         assert gateway.api_key != first_key
         for key in (first_key, gateway.api_key):
-            assert [model.id for model in gateway.openai(key).models.list()] == [MODEL]
+            assert list(gateway.openai(key).models.list()) == []
 
 
 @pytest.fixture(scope="module")

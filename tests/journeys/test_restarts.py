@@ -69,7 +69,7 @@ def _ask(client: httpx.Client, gateway: Gateway, number: int, is_stream: bool) -
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_no_request_fails_at_the_other_gateway(tmp_path: Path, number: signal.Signals) -> None:
     """Streams that have begun end with a gateway that is killed; all else is held and asked for again."""
     has_cluster = tmp_path / "has-cluster"

@@ -16,6 +16,7 @@ from market.protocol.listings.prices import Prices
 from market.protocol.records.amounts import Amount
 from market.protocol.records.canonical import INTEGER_MAX
 from market.protocol.records.envelope import open_record
+from tests.examples import examples
 from tests.market.parties import STANDING, id_of, said
 from tests.market.trade import (
     BUYER,
@@ -52,7 +53,7 @@ def trade_of(requests: list[Request], *, buyer_signs_last: bool = True) -> Trade
 
 
 @given(st.lists(honest, max_size=6), st.randoms())
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 def test_all_that_was_signed_comes_to_what_was_delivered(requests: list[Request], chance: random.Random) -> None:
     trade = trade_of(requests)
     told = trade.pieces * 2
@@ -63,7 +64,7 @@ def test_all_that_was_signed_comes_to_what_was_delivered(requests: list[Request]
 
 
 @given(st.lists(honest, max_size=6), st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 def test_parts_of_it_come_to_no_more_and_later_parts_only_add(
     requests: list[Request], data: st.DataObject
 ) -> None:
@@ -80,7 +81,7 @@ def test_parts_of_it_come_to_no_more_and_later_parts_only_add(
 
 
 @given(st.lists(honest, min_size=1, max_size=5), st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 def test_merging_is_a_join(requests: list[Request], data: st.DataObject) -> None:
     pieces = st.lists(st.sampled_from(trade_of(requests).pieces), max_size=6).map(known)
     a, b, c = data.draw(pieces), data.draw(pieces), data.draw(pieces)
@@ -90,7 +91,7 @@ def test_merging_is_a_join(requests: list[Request], data: st.DataObject) -> None
 
 
 @given(st.lists(honest, min_size=1, max_size=5))
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 def test_each_side_alone_can_settle_all_of_it(requests: list[Request]) -> None:
     """The buyer vanishes without a word after the last request; or the seller's records are all lost."""
     trade = trade_of(requests, buyer_signs_last=False)
@@ -101,7 +102,7 @@ def test_each_side_alone_can_settle_all_of_it(requests: list[Request]) -> None:
 
 
 @given(st.lists(lying, min_size=1, max_size=5), st.randoms())
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 def test_a_seller_that_counts_more_gets_no_more(requests: list[Request], chance: random.Random) -> None:
     trade = trade_of(requests)
     chance.shuffle(trade.by_seller)
@@ -133,7 +134,7 @@ def test_a_voucher_confirms_what_came_before_it_also_in_the_sellers_hands() -> N
 
 
 @given(st.lists(honest, max_size=5), st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(15, 40))
 def test_a_stranger_comes_to_the_same_from_the_records_alone(requests: list[Request], data: st.DataObject) -> None:
     pieces = trade_of(requests).pieces
     channel = known(data.draw(st.lists(st.sampled_from(pieces), max_size=8)) if pieces else [])

@@ -17,6 +17,7 @@ from market.protocol.counting.measure import tokens_ratio
 from market.protocol.counting.padding_flags import padding_flags
 from market.protocol.counting.token_count import Counting
 from tests.accounting.tokenizer import make_tokenizer, pinned
+from tests.examples import examples
 from tests.market.texts import ROOT, honest_texts
 from tests.market.trade import DIGEST
 
@@ -75,7 +76,7 @@ def cut_answers(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, A
     return cut(), cut()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 @given(cut_answers())
 def test_count_and_hash_rest_on_the_text_however_it_was_cut(
     counter: TokenCounter, cuts: tuple[list[dict[str, Any]], list[dict[str, Any]]]

@@ -15,6 +15,7 @@ from market.protocol.matching.caps import LearnedCap
 from market.protocol.matching.choice import EXPLORED, choose
 from market.protocol.matching.track import HALF_LIFE_S, Tally, Track
 from market.protocol.matching.weights import weigh
+from tests.examples import examples
 
 NEED = Need()
 counts = st.integers(0, 500).map(float)
@@ -119,7 +120,7 @@ def test_more_names_of_one_owner_gain_nothing(several: list[Candidate], names: i
 
 
 @given(st.integers(1, 60), st.integers(0, 10**6))
-@settings(max_examples=40)
+@settings(max_examples=examples(15, 40))
 def test_all_newcomers_together_get_what_exploring_gives(names: int, seed: int) -> None:
     strangers = [seller(f"new{n}", 1, 0, 0, is_probation=True) for n in range(names)]
     chance = random.Random(seed)

@@ -19,6 +19,7 @@ from market.protocol.records.canonical import INTEGER_MAX, canonical
 from market.protocol.records.envelope import DOMAIN, RECORD_BYTES_MAX, Record, open_record
 from market.protocol.records.exchange import differing, summary
 from market.protocol.records.key_status import Standing
+from tests.examples import examples
 from tests.market.curves import ANYONES_KEYS, FIELD, GROUP_ORDER, forged, signed_again
 from tests.market.parties import NOW_MS, id_of, key_of, said
 
@@ -76,7 +77,7 @@ def test_a_record_reads_as_it_was_signed() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(30, 150))
 def test_no_byte_of_a_record_can_be_changed(data: st.DataObject) -> None:
     raw = said("ann", "listing", Note("hello", Amount(5)), lasts_ms=MINUTE_MS).raw
     at = data.draw(st.integers(0, len(raw) - 1))
@@ -155,7 +156,7 @@ TEXTS: list[Callable[[bytes], bytes]] = [
 
 
 @given(st.sampled_from("abcdefgh"), st.sampled_from([lambda text: text, *SIGNATURES]), st.sampled_from(TEXTS))
-@settings(max_examples=200)
+@settings(max_examples=examples(40, 200))
 def test_no_other_bytes_carry_what_was_signed(
     name: str, spell: Callable[[str], str], write: Callable[[bytes], bytes]
 ) -> None:

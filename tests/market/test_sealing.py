@@ -11,6 +11,7 @@ from market.protocol.sealing.agreement import Context, Keys, SealingKey
 from market.protocol.sealing.request import BODY_BYTES_MAX, open_request, seal_request
 from market.protocol.sealing.seen import Seen
 from market.protocol.sealing.stream import PIECE_BYTES_MAX, Opener, Sealer
+from tests.examples import examples
 
 CONTEXT = Context("c" * 64, 3, 17, "5" * 64)
 SELLER_KEY = SealingKey()
@@ -25,7 +26,7 @@ def sealed_pieces(pieces: list[bytes]) -> list[bytes]:
 
 
 @given(st.binary(max_size=3 * PIECE_BYTES_MAX), pieces_lists)
-@settings(max_examples=40)
+@settings(max_examples=examples(15, 40))
 def test_what_was_sent_comes_out_both_ways(body: bytes, answer: list[bytes]) -> None:
     request = seal_request(body, SELLER_KEY.public, CONTEXT)
     asked = open_request(request.sealed, SELLER_KEY, CONTEXT, Seen())

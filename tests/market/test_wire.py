@@ -10,6 +10,7 @@ from market.protocol.channels.admission import ChannelCredit, PricedRequest, ref
 from market.protocol.channels.channel import Channel, delivered, merge, promised, settle
 from market.protocol.channels.next_voucher import VoucherOrder, free_lane, next_voucher
 from market.protocol.channels.statements import Delivery, Promise
+from tests.examples import examples
 from tests.market.parties import NOW_MS
 from tests.market.trade import BUYER, DIGEST, PRICES, SELLER, TERMS, cost_nano, receive, vouch
 
@@ -167,5 +168,5 @@ class Wire(RuleBasedStateMachine):
         assert settle(merge(known, self.buyer), LIMIT_NANO) == due
 
 
-Wire.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Wire.TestCase.settings = settings(max_examples=examples(20, 60), stateful_step_count=40, deadline=None)
 TestWire = Wire.TestCase

@@ -27,6 +27,7 @@ from runtime.database import open_engine, read_sessions
 from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
 from tests.accounting.proofs.proven import book_some, checked, maker
 from tests.databases import KINDS, Databases, Kind
+from tests.examples import examples
 
 PROVEN = ("event", "transfer", "usage", "account", "block", "block_key")
 
@@ -116,7 +117,8 @@ def _flip(connection: Connection, table: str, row: int, column: int, bit: int) -
 
 
 @settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
+    max_examples=examples(20, 60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
 )
 @given(
     table=st.sampled_from(PROVEN),
@@ -275,7 +277,7 @@ def _rows(path: Path) -> Any:
         return None
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20, 80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_of_the_file_is_found(file: Path, place: float, bit: int) -> None:
     """Where it changes a row, that is, or keeps one from being read: files have room that nothing is in."""

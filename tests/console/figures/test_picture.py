@@ -11,6 +11,7 @@ from gateway.console.figures.machines import link_matrix
 from gateway.console.figures.picture import Picture, PicturePart, Tank, Wire, draw, rate
 from gateway.console.renderer import render
 from tests.console.topologies import CARD, GIB, everybody, household, member, node_id, topology, without_prediction
+from tests.examples import examples
 
 
 def test_a_household_with_a_radio_and_a_spare() -> None:
@@ -74,7 +75,7 @@ def tank(at: int, sizes: list[int], stage: int | None) -> Tank:
     return Tank(node_id(at), f"m{at}", "CPU", stage, "", parts, sum(sizes), sum(sizes), "")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(15, 40))
 @given(
     st.integers(0, 12),
     st.integers(0, 12),

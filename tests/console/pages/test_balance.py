@@ -339,13 +339,14 @@ async def test_lots_that_ended_long_ago_cost_a_page_nothing(house: Served) -> No
     asked: list[str] = []
     with house.services.directory.read() as session:
         codes = codes_of(session, Whose("kim", "", "kim", is_own=True), ALL)
-        engine = session.get_bind()
-        listen(engine, "before_cursor_execute", note := lambda *args: asked.append(args[2]))
+        # Of this connection: the gateway's background work has others.
+        connection = session.connection()
+        listen(connection, "before_cursor_execute", note := lambda *args: asked.append(args[2]))
         found = read_lines(session, codes, LineFilter(), None, 4)
-        remove(engine, "before_cursor_execute", note)
+        remove(connection, "before_cursor_execute", note)
         assert [line.account for line in found.lines] == [chart.user_paid("kim")] * 4
         assert found.before is not None, "the lots are older"
-        assert len(asked) <= 2
+        assert 0 < len(asked) <= 2
         rest = read_lines(session, codes, LineFilter(), found.before, 50)
         assert rest.lines[0].account == chart.user_promo("kim", "kim11")
         assert len(rest.lines) == 12

@@ -9,6 +9,7 @@ import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.gateway.api.conftest import Serve
 from tests.gateway.api.shops import Shop, open_shop
 from tests.gateway.api.test_admin_fuzz import values
@@ -76,7 +77,7 @@ def test_nothing_that_is_sent_is_a_fault_of_ours(serve: Serve, dsn: str) -> None
         clients = (shop.served.machine, shop.of("ann"))
         try:
 
-            @settings(max_examples=200, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=examples(40, 200), suppress_health_check=list(HealthCheck))
             @given(st.sampled_from(clients), st.sampled_from((*WRITES, *READS)), texts, changes, keys)
             def check(
                 client: httpx.AsyncClient, route: tuple[str, str], name: str, change: Any, key: str | None

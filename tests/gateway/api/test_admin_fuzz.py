@@ -9,6 +9,7 @@ import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.gateway.api.conftest import Serve
 
 KNOWN = (
@@ -87,7 +88,7 @@ def test_nothing_that_is_sent_is_a_fault_of_ours(serve: Serve, dsn: str) -> None
         machine = served.machine
         try:
 
-            @settings(max_examples=150, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=examples(30, 150), suppress_health_check=list(HealthCheck))
             @given(st.sampled_from(POSTS + GETS), texts, bodies)
             def check(route: tuple[str, str], name: str, body: Any) -> None:
                 answer = runner.run(_asked(machine, route, name, body))

@@ -1,6 +1,7 @@
 """What errors and pages of the product tell users to do can be done as it is written."""
 
 import ast
+import functools
 import re
 import shlex
 import tomllib
@@ -27,8 +28,16 @@ _PAGE = "gateway/cli/reference.py"
 _FILES = (".db", ".json", ".jsonl", ".key", ".keys", ".lock", ".md", ".py", ".sock", ".toml", ".txt")
 
 
-def said() -> Iterator[tuple[str, str]]:
-    """Each text of the product with its place, docstrings apart; VALUE stands for what is filled in."""
+@functools.cache
+def said() -> tuple[tuple[str, str], ...]:
+    """Each text of the product with its place, docstrings apart; VALUE stands for what is filled in.
+
+    It parses every module, which takes seconds: all tests of this file share one reading.
+    """
+    return tuple(_texts())
+
+
+def _texts() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             finder = _Texts()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.gateway.hostile.range import Range, question
 
 PATIENCE_S = 0.15
@@ -124,7 +125,7 @@ def check(target: Range, base: int, wanted: list[tuple[int, int, bytes]]) -> Non
         assert target.upstream.last_body in bodies, (raw, target.upstream.last_body, bodies)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(base=st.integers(0, 4), wanted=changes)
 @example(base=0, wanted=[])
 @example(base=1, wanted=[])
@@ -145,7 +146,7 @@ def test_whoever_is_answered_was_understood_at_length(
     check(target, base, wanted)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200), max_size=3))
 def test_noise_is_refused(target: Range, raw: bytes, cuts: list[int]) -> None:
     assert all(400 <= status < 500 for status in answered(target, raw + b"\r\n\r\n"))

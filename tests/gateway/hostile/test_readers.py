@@ -16,6 +16,7 @@ from gateway.lanes.base import Call, Meter
 from gateway.lanes.events import Reader, StreamReader
 from gateway.lanes.json_body import WholeReader
 from runtime.errors import LaneFailed, ServiceError
+from tests.examples import examples
 from tests.fakes.broken_upstream import CHAT
 
 ASKED: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -84,7 +85,7 @@ def test_any_bytes_are_an_answer_or_none(content: bytes, cuts: list[int]) -> Non
     read(WholeReader(asked, 200), asked, content, cuts)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(30, 150))
 @given(streams, st.lists(st.integers(0, 400), max_size=4), st.booleans())
 @example(b'data: {"error": ' + DEEP + b"}\n\n", [], False)
 @example(b'data: {"choices":[{"finish_reason":"stop","index":[]}]}\n\n', [], False)
@@ -114,7 +115,7 @@ def asks(route: Route, *, stream: bool) -> Question:
 
 
 @pytest.mark.parametrize("route", WRITERS, ids=lambda route: route.path)
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 @given(content=streams | bodies, cut=st.integers(0, 200), stream=st.booleans())
 @example(content=b'{"error": ' + DEEP + b"}", cut=5, stream=False)
 @example(content=b'{"choices": [{"message": {"tool_calls": [{"function": null}]}}]}', cut=5, stream=False)
@@ -130,7 +131,7 @@ def test_writers_write_whatever_comes(route: Route, content: bytes, cut: int, st
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 @given(raw=bodies, extra=st.dictionaries(st.sampled_from((*NAMES, "stream", "model", "input", "prompt", "tools",
        "messages", "max_tokens", "stop", "provider", "millrace", "options", "system", "query", "documents")),
        values, max_size=4), is_extra=st.booleans())  # fmt: skip

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from market.buyer.carrier import EVENT_BYTES_MAX, WAITS_MAX, Carrier, Nonce, Sealed
 from market.buyer.chunks import Chunks, Json
 from market.buyer.errors import Garbled
+from tests.examples import examples
 
 NONCE = os.urandom(32)
 FIRST = b"event: nonce\ndata: " + base64.b64encode(NONCE) + b"\n\n"
@@ -131,7 +132,7 @@ def check_is_ours(choices: list[Json]) -> None:
         assert b"\n" not in msgspec.json.encode(choice)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 @given(st.lists(CHUNK, max_size=4))
 def test_nothing_but_known_fields_gets_through(chunks: list[Any]) -> None:
     reading = reader()

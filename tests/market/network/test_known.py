@@ -16,6 +16,7 @@ from market.protocol.identity.statements import found, revoke, rotate
 from market.protocol.records.book import alive
 from market.protocol.records.envelope import Record
 from market.protocol.records.exchange import differing, summary
+from tests.examples import examples
 from tests.market.parties import NOW_MS, id_of, key_of, said
 from tests.market.test_listings import LISTING
 
@@ -99,7 +100,7 @@ def offers(known: KnownRecords, now_ms: int) -> set[str]:
 
 
 @given(st.lists(events, max_size=30))
-@settings(max_examples=120)
+@settings(max_examples=examples(30, 120))
 def test_three_keepers_agree_when_they_meet_again(script: list[tuple[str, Any, Any]]) -> None:
     keepers = [keeper() for _ in range(3)]
     now_ms, told = NOW_MS + 3 * MINUTE_MS, set[str]()
