@@ -40,4 +40,4 @@ def _share_routes() -> None:
             prepared[key] = context, original_route, include_context.dependencies
         return prepared[key][0]
 
-    kind.from_api_route = prepare_once  # type: ignore[method-assign, assignment]
+    kind.from_api_route = prepare_once  # type: ignore[method-assign]
