@@ -55,7 +55,7 @@ def buyer(marketplace_url: str, marketplace_key: str, seller: str) -> dict[str, 
         "MILLRACE_MARKET__MARKETPLACE_URL": marketplace_url,
         "MILLRACE_MARKET__MARKETPLACE_KEY": marketplace_key,
         # New sellers get requests of at most a cent, but this one is known.
-        "MILLRACE_MARKET__FRIENDS": json.dumps([seller]),
+        "MILLRACE_MARKET__PARTNERS": json.dumps([seller]),
         "MILLRACE_MARKET__ALLOCATION_USD": "5.00",
         "MILLRACE_MARKET__PROMPT_USD_PER_MTOK_MAX": PROMPT_USD_PER_MTOK,
         "MILLRACE_MARKET__COMPLETION_USD_PER_MTOK_MAX": COMPLETION_USD_PER_MTOK,

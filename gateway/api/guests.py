@@ -1,4 +1,4 @@
-"""/admin/guest-key and /admin/idle: what the selling agent beside this gateway asks of it."""
+"""/admin/preemptible-key and /admin/idle: what the selling agent beside this gateway asks of it."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ WaitS = Annotated[float, Query(ge=0, le=WAIT_S_MAX)]
 State = Annotated[str | None, Query(max_length=200)]
 
 
-@router.post("/guest-key")
+@router.post("/preemptible-key")
 async def make_guest_key(authority: Operator) -> dict[str, Any]:
     """Create a key for preemptible market jobs, valid until the next one is created or this gateway restarts."""
     services = authority.services

@@ -20,7 +20,7 @@ Modules:
     download        Downloads one file of a model from Hugging Face into the library's cache, resuming an
                     interrupted download
     earnings        `millrace offers`, `earnings` and `payout`: marketplace offers, what was sold, and payouts
-    friends         `millrace friend`: bilateral credit lines with known gateways, without a marketplace
+    partners         `millrace partner`: bilateral credit lines with known gateways, without a marketplace
     gateway_client  Requests of commands to the gateway that runs on the same data folder
     identity        `millrace identity`: this gateway's identity on the market; rotating, revoking and recovering
                     its key

@@ -64,8 +64,8 @@ def earnings(user: User = "owner", data_dir: DataDir = None, as_json: AsJson = F
         return
     earned = found["earned"]
     output.table(tuple(f"{name}_usd" for name in earned), [tuple(earned.values())], as_json=False)
-    if found["barred"]:
-        output.say(("suspended:", "bold red"), f" {found['barred']}; pending earnings stay pending")
+    if found["suspended"]:
+        output.say(("suspended:", "bold red"), f" {found['suspended']}; pending earnings stay pending")
     if found["probation"]:
         lacking = ", ".join(f"{count} {what}" for what, count in found["lacking"].items() if count)
         output.say(f"to leave the new-seller period: {lacking} more")
@@ -150,7 +150,7 @@ def _marketplace(settings: Settings, user: str) -> Generator[_Marketplace]:
     if peek(DataFolder(settings.data_dir).read_running(), "/market/v1/marketplace") is None:
         output.fail(
             "no marketplace is configured, and none is running here: set selling.marketplace_url and "
-            "selling.marketplace_key; `millrace friend list` shows debts of trading partners",
+            "selling.marketplace_key; `millrace partner list` shows debts of trading partners",
             output.WRONG_USAGE,
         )
     with borrowed_key(settings, "earnings", user, lasts_s=600) as key:

@@ -14,7 +14,6 @@ from gateway.cli import (
     config,
     credit,
     earnings,
-    friends,
     identity,
     keys,
     leave,
@@ -23,6 +22,7 @@ from gateway.cli import (
     market,
     models,
     money,
+    partners,
     payments,
     pool,
     prices,
@@ -92,7 +92,7 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(prices.app, name="prices")
 app.add_typer(identity.app, name="identity")
 app.add_typer(market.app, name="market")
-app.add_typer(friends.app, name="friend")
+app.add_typer(partners.app, name="partner")
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command("version")(serving.version)

@@ -46,18 +46,18 @@ def sellers(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         output.say(f"{row['seller'][:_ID_CHARS_MIN]} {row['model']} is excluded: {row['reason']}")
 
 
-@app.command("lift")
-def lift(
+@app.command("reinstate")
+def reinstate(
     seller: Annotated[str, typer.Argument(help="The seller's identity, or its first 12 digits.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reinstate a seller and clear its record. Example: millrace market lift 5f0c9a41e2b7"""
+    """Reinstate a seller and clear its record. Example: millrace market reinstate 5f0c9a41e2b7"""
     probe_store = _shelf(settings_from(data_dir))
     found = _suspended(probe_store, seller)
-    probe_store.lift(found)
+    probe_store.reinstate(found)
     text = f"{found[:_ID_CHARS_MIN]} is reinstated within seconds; it is audited like a new seller"
-    output.tell({"lifted": found}, text, as_json=as_json)
+    output.tell({"reinstated": found}, text, as_json=as_json)
 
 
 @app.command("confirm")
@@ -240,7 +240,7 @@ async def _own_engine(settings: Settings, *, needs_told: bool, needs_end: bool) 
     from runtime.data_folder import DataFolder
 
     running = DataFolder(settings.data_dir).read_running()
-    key = ask(settings, "POST", "/admin/guest-key")["key"]
+    key = ask(settings, "POST", "/admin/preemptible-key")["key"]
     assert running is not None, "it has just answered"
     engine = OwnEngine(running["base_url"], key, needs_told=needs_told, needs_end=needs_end)
     try:

@@ -190,7 +190,7 @@ class ProbeStore:
             for row in rows
         }
 
-    def lift(self, seller: str) -> bool:
+    def reinstate(self, seller: str) -> bool:
         """Clear a seller's record, so that nothing is held against it. Return whether it was suspended."""
         with self._engine.begin() as connection:
             gone = connection.execute(delete(suspension_table).where(suspension_table.c.seller == seller))

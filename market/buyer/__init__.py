@@ -24,7 +24,7 @@ Modules:
     errors               Failures of one seller; the gateway gets them as a `Refusal`
                          (gateway.lanes.cloud.worker.errors)
     flow                 Flow control between buyer and gateway: the buyer runs at most a few kilobytes ahead
-    lines                Buying from friends: a channel on each credit line, without a marketplace and under our own
+    lines                Buying from partners: a channel on each credit line, without a marketplace and under our own
                          identity
     listing_sample       The choice of listings to show if there are too many: a flood of new identities gets only
                          a limited share

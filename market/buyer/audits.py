@@ -66,7 +66,7 @@ class Audits:
         self._begin(self._note(audited_as(offering), is_odd))
 
     async def run(self) -> None:
-        """Audit until cancelled, and pick up suspensions that the admin has lifted."""
+        """Audit until cancelled, and pick up suspensions that the admin has ended."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.auditor.run(), name="auditor")
             tasks.create_task(self._refresh(), name="suspensions")

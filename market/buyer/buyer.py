@@ -259,15 +259,15 @@ class Buyer:
             self._tell(purchase)
 
     def _draw_audit(self, request: PurchaseRequest, offering: PurchasableListing, bought: Bought) -> None:
-        # Do not test friends, least of all on their own credit.
-        if bought.completion_tokens and not request.is_audit and not self._credit.is_friend(offering.seller):
+        # Do not test partners, least of all on their own credit.
+        if bought.completion_tokens and not request.is_audit and not self._credit.is_partner(offering.seller):
             self.served(offering, bool(_HELD_AGAINST.intersection(bought.flags)))
 
     def _avoid_rejected(self, state: ChannelState, lane: int, error: SellerRefuses) -> None:
         """Stop using what a seller objects to. Raises SellerFailed if the seller objects to valid credit."""
         if error.code in _LANE_REFUSALS:
             state.shun(lane, error.code)
-        elif error.code in _CHANNEL_REFUSALS and not self._credit.is_friend(state.terms.seller):
+        elif error.code in _CHANNEL_REFUSALS and not self._credit.is_partner(state.terms.seller):
             if not state.may_be_used_up(error.code, lane, self._sellers.now_ms()):
                 raise SellerFailed(f"it rejects credit that is available: {error}", "disbelieved") from None
             state.is_retired = True

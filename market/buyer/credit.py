@@ -86,9 +86,9 @@ class BuyerCredit:
             return self._lines.speaker()
         return self.pseudonym(state.terms.seller)
 
-    def is_friend(self, seller: str) -> bool:
+    def is_partner(self, seller: str) -> bool:
         """Return whether there is a credit line; we then buy nothing there on the marketplace's credit."""
-        return self._lines is not None and self._lines.is_friend(seller)
+        return self._lines is not None and self._lines.is_partner(seller)
 
     def is_at_hand(self, seller: str) -> bool:
         """Return whether we can buy from this seller without asking the marketplace."""
@@ -105,10 +105,10 @@ class BuyerCredit:
         Raises:
             SellerRefuses: there is none, and the marketplace gives no more.
         """
-        if self._lines and self._lines.is_friend(seller):
+        if self._lines and self._lines.is_partner(seller):
             await self._lines.refresh(seller)
         found = self._find(seller, most_nano)
-        if self.is_friend(seller):
+        if self.is_partner(seller):
             if found is None:
                 raise SellerRefuses("the credit line is used up", "no_credit")
             return found

@@ -1,6 +1,6 @@
-"""Buying from friends: a channel on each credit line, without a marketplace and under our own identity.
+"""Buying from partners: a channel on each credit line, without a marketplace and under our own identity.
 
-The limit is read again before each request: it rises with payments and with what the friend buys from us.
+The limit is read again before each request: it rises with payments and with what the partner buys from us.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from market.buyer.channels import ChannelState, Pseudonym, pack_records, restore
 from market.buyer.receipts import sign_left_open
 from market.buyer.store import BuyingStore
 from market.credit_lines.balance import Balances
-from market.credit_lines.friends import Friends
-from market.credit_lines.friendship import Friendship
+from market.credit_lines.partners import Partners
+from market.credit_lines.partnership import Partnership
 from market.errors import MarketError
 from market.network.identity import OwnIdentity
 from market.network.record_keeper import RecordKeeper
@@ -39,9 +39,9 @@ class Lines:
     """Credit lines as channels. One event loop owns it; files and databases are read in threads."""
 
     def __init__(
-        self, friends: Friends, positions: Balances, own: OwnIdentity, store: BuyingStore, keeper: RecordKeeper
+        self, partners: Partners, positions: Balances, own: OwnIdentity, store: BuyingStore, keeper: RecordKeeper
     ) -> None:
-        self._friends = friends
+        self._partners = partners
         self._positions = positions
         self._own = own
         self._store = store
@@ -51,7 +51,7 @@ class Lines:
         self._met: set[str] = set()
         self._refreshing = asyncio.Lock()
 
-    def is_friend(self, seller: str) -> bool:
+    def is_partner(self, seller: str) -> bool:
         """Return whether we have a line with this seller, even if its limit is used up."""
         return seller in self._states
 
@@ -63,7 +63,7 @@ class Lines:
         return [state for states in self._states.values() for state in states]
 
     def speaker(self) -> Pseudonym:
-        """Return our identity towards every friend: both sides of a line know each other's identity."""
+        """Return our identity towards every partner: both sides of a line know each other's identity."""
         statements = tuple(record.raw for record in self._own.statements)
         return Pseudonym(self._own.id, self._own.signer, statements)
 
@@ -98,8 +98,8 @@ class Lines:
         """Read lines in a thread. States in use are only looked up; their event loop changes them."""
         self._keeper.add([record.raw for record in self._own.statements], OWN)
         found = []
-        for each in self._friends:
-            if not each.is_open or seller not in ("", each.friend):
+        for each in self._partners:
+            if not each.is_open or seller not in ("", each.partner):
                 continue
             limit_nano = self._positions.of(each).may_buy_nano
             state = known.get(each.bought.channel) or self._restored(each, limit_nano)
@@ -107,11 +107,11 @@ class Lines:
                 found.append((state, limit_nano, each.ends_ms))
         return found
 
-    def _restored(self, each: Friendship, limit_nano: int) -> ChannelState | None:
+    def _restored(self, each: Partnership, limit_nano: int) -> ChannelState | None:
         terms = each.bought
         records = pack_records([record.raw for record in each.records])
         row: Any = _Row(terms.seller, terms.buyer, terms.backing, records, limit_nano, each.ends_ms)
-        self._keeper.add([record.raw for record in each.statements], each.url or each.friend)
+        self._keeper.add([record.raw for record in each.statements], each.url or each.partner)
         try:
             if terms.channel not in self._met:
                 # Sign only once in a process: later, jobs without a receipt are still being answered.

@@ -9,7 +9,7 @@ from market.buyer.purchasable_listing import PurchasableListing
 
 OFFERS_MAX = 512
 MODEL_MAX = 64
-"""Listings of one model, not counting friends."""
+"""Listings of one model, not counting partners."""
 NEWCOMERS_MAX = 128
 
 
@@ -20,17 +20,17 @@ class ListingSample:
         self._salt = secrets.token_bytes(16)
 
     def of(
-        self, offerings: Iterable[PurchasableListing], is_friend: Callable[[str], bool]
+        self, offerings: Iterable[PurchasableListing], is_partner: Callable[[str], bool]
     ) -> list[PurchasableListing]:
-        """Return friends first, then known sellers, then new sellers with one listing per model each."""
+        """Return partners first, then known sellers, then new sellers with one listing per model each."""
         shown: list[PurchasableListing] = []
         of_model: Counter[str] = Counter()
         seen: set[tuple[str, str, str]] = set()
         newcomers = 0
-        for offering in sorted(offerings, key=lambda each: self._place(each, is_friend)):
+        for offering in sorted(offerings, key=lambda each: self._place(each, is_partner)):
             kind = "" if offering.is_probation else offering.listing.quantization
             thing = offering.seller, offering.listing.id, kind
-            if not is_friend(offering.seller) and (thing in seen or of_model[offering.listing.id] >= MODEL_MAX):
+            if not is_partner(offering.seller) and (thing in seen or of_model[offering.listing.id] >= MODEL_MAX):
                 continue
             if offering.is_probation and newcomers >= NEWCOMERS_MAX:
                 continue
@@ -40,8 +40,8 @@ class ListingSample:
             shown.append(offering)
         return shown[:OFFERS_MAX]
 
-    def _place(self, offering: PurchasableListing, is_friend: Callable[[str], bool]) -> tuple[bool, bool, bytes]:
+    def _place(self, offering: PurchasableListing, is_partner: Callable[[str], bool]) -> tuple[bool, bool, bytes]:
         lot = hashlib.blake2b(
             f"{offering.seller}/{offering.name}".encode(), key=self._salt, digest_size=8
         ).digest()
-        return not is_friend(offering.seller), offering.is_probation, lot
+        return not is_partner(offering.seller), offering.is_probation, lot

@@ -37,7 +37,7 @@ class Orders(Struct, frozen=True, forbid_unknown_fields=True):
     prompt_nano_max: int = 10**15
     completion_nano_max: int = 10**15
     trusted_auditors: tuple[str, ...] = ()
-    friends: tuple[str, ...] = ()
+    partners: tuple[str, ...] = ()
     allows_loopback: bool = False
     audit_nano_per_day: int = 0
     tells_findings: bool = False

@@ -42,7 +42,7 @@ def orders_of(settings: MarketSettings, folder: Path, socket_path: str) -> Order
         prompt_nano_max=settings.prompt_nano_max,
         completion_nano_max=settings.completion_nano_max,
         trusted_auditors=settings.trusted_auditors,
-        friends=settings.friends,
+        partners=settings.partners,
         allows_loopback=settings.allows_loopback,
         audit_nano_per_day=settings.audit_nano_per_day,
         tells_findings=settings.tells_findings,

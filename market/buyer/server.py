@@ -35,8 +35,8 @@ from market.buyer.shop import Shop
 from market.buyer.store import BuyingStore
 from market.buyer.tokenizers import Tokenizers
 from market.credit_lines.balance import Balances
-from market.credit_lines.friends import Friends
-from market.credit_lines.listing_exchange import exchange_with_friends
+from market.credit_lines.listing_exchange import exchange_with_partners
+from market.credit_lines.partners import Partners
 from market.network.gossip import Gossip
 from market.network.identity import OwnIdentity
 from market.network.outbound import Outbound
@@ -73,10 +73,10 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         stack.callback(store.close)
         trusted = (orders.marketplace_url,) if orders.marketplace_url else ()
         own = OwnIdentity.open(folder)
-        friends = Friends(folder, own)
+        partners = Partners(folder, own)
         keeping = KeeperPolicy(
             Sources(trusted, orders.peers),
-            always=_Always((*orders.friends, *orders.trusted_auditors), friends),
+            always=_Always((*orders.partners, *orders.trusted_auditors), partners),
             allows_loopback=orders.allows_loopback,
         )
         keeper = RecordKeeper(folder / "known.db", _now_ms, keeping)
@@ -87,7 +87,7 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
                 orders.marketplace_url, orders.marketplace_key, orders.marketplace_id, outbound, store, keeper
             )
         secret = _secret(folder / "buyer.secret")
-        lines = Lines(friends, Balances(folder), own, store, keeper)
+        lines = Lines(partners, Balances(folder), own, store, keeper)
         await lines.refresh()
         credit = BuyerCredit(store, marketplace, secret, keeper.standing, orders.allocation_nano, lines)
         stack.push_async_callback(credit.stop)
@@ -104,7 +104,7 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         gossip = Gossip(keeper, outbound, named)
         work: dict[str, Coroutine[Any, Any, None]] = {
             "gossip": gossip.run(),
-            "friends": exchange_with_friends(friends, gossip),
+            "partners": exchange_with_partners(partners, gossip),
             "lines": lines.run(),
             "audits": audits.run(),
             "tracks": again("tracks", _KEPT_EVERY_S, partial(asyncio.to_thread, sellers.keep)),
@@ -143,13 +143,13 @@ async def _auditing(
 
 @dataclass(frozen=True, slots=True)
 class _Always:
-    """Identities whose records always have room: those the admin named, and friends, who may change."""
+    """Identities whose records always have room: those the admin named, and partners, who may change."""
 
     named: tuple[str, ...]
-    friends: Friends
+    partners: Partners
 
     def __contains__(self, identity: object) -> bool:
-        return identity in self.named or identity in self.friends
+        return identity in self.named or identity in self.partners
 
 
 def _made(path: str) -> Path:

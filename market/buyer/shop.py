@@ -78,7 +78,7 @@ class Shop:
             sold.setdefault(offering.listing.id, []).append(offering.seller)
         broken = {model: self._sellers.broken(sellers) for model, sellers in sold.items()}
         suspended = self._suspended(excluded)
-        shown = [*self._display.of(offerings, self._is_friend), *suspended][:OFFERS_MAX]
+        shown = [*self._display.of(offerings, self._is_partner), *suspended][:OFFERS_MAX]
         rows = tuple(self._row(offering, broken.get(offering.listing.id, ())) for offering in shown)
         return Offers(version, rows, tuple(excluded[:OFFERS_MAX]))
 
@@ -144,12 +144,12 @@ class Shop:
             url = f"{self._orders.marketplace_url}/market/v1/relay/{record.issuer}"
         return PurchasableListing(record, listing, url, self._is_probation(record.issuer, listing))
 
-    def _is_friend(self, seller: str) -> bool:
-        return seller in self._orders.friends or self._credit.is_friend(seller)
+    def _is_partner(self, seller: str) -> bool:
+        return seller in self._orders.partners or self._credit.is_partner(seller)
 
     def _is_probation(self, seller: str, listing: Listing) -> bool:
         """Return whether the seller is new: not known as good to us, a trusted auditor or the admin."""
-        if self._is_friend(seller):
+        if self._is_partner(seller):
             return False
         if self._believed(seller, listing).tier != "declared":
             return False
@@ -200,7 +200,7 @@ class Shop:
             return "label"
         if not offering.base_url:
             return "unreachable"
-        has_marketplace = self._credit.has_marketplace and not self._credit.is_friend(offering.seller)
+        has_marketplace = self._credit.has_marketplace and not self._credit.is_partner(offering.seller)
         if not has_marketplace and not self._credit.is_at_hand(offering.seller):
             return "no_credit"
         return "suspended" if self._suspended_why(offering) else None

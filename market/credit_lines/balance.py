@@ -1,4 +1,4 @@
-"""The balance of two friends: what was bought, sold and paid on a line, what is owed, and what may still be
+"""The balance of two partners: what was bought, sold and paid on a line, what is owed, and what may still be
 bought.
 
 Buyer and seller are two processes; each reads what the other has on disk. On either channel, only what its buyer
@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from market.credit_lines.friendship import Friendship
+from market.credit_lines.partnership import Partnership
 from market.protocol.channels.channel import Due, settle
 from market.protocol.channels.credit_line import first_owes_nano, limit_nano
 from market.protocol.channels.evidence import read_evidence
@@ -39,28 +39,28 @@ _LANES = "SELECT lane, evidence FROM lanes WHERE channel = ?"
 class Balance:
     """Sums in nano-USD since the line was opened.
 
-    `claimed_nano` was sold by our count, but not signed by the friend.
+    `claimed_nano` was sold by our count, but not signed by the partner.
     """
 
-    friendship: Friendship
+    partnership: Partnership
     bought_nano: int
     sold_nano: int
     claimed_nano: int = 0
 
     @property
     def paid_nano(self) -> int:
-        """Return what we have paid, as the friend acknowledges."""
-        return self.friendship.paid_nano(self.friendship.own)
+        """Return what we have paid, as the partner acknowledges."""
+        return self.partnership.paid_nano(self.partnership.own)
 
     @property
     def received_nano(self) -> int:
-        """Return what the friend has paid, as we acknowledge."""
-        return self.friendship.paid_nano(self.friendship.friend)
+        """Return what the partner has paid, as we acknowledge."""
+        return self.partnership.paid_nano(self.partnership.partner)
 
     @property
     def owed_nano(self) -> int:
-        """Return what we owe the friend; negative if the friend owes us."""
-        each = self.friendship
+        """Return what we owe the partner; negative if the partner owes us."""
+        each = self.partnership
         is_first = each.own == each.line.first
         first_nano, second_nano = (self.bought_nano, self.sold_nano)[:: 1 if is_first else -1]
         owed_nano = first_owes_nano(first_nano, second_nano, each.paid)
@@ -69,12 +69,12 @@ class Balance:
     @property
     def may_buy_nano(self) -> int:
         """Return the limit on the sum of all that we buy on this line."""
-        return limit_nano(self.friendship.line, self.friendship.own, self.sold_nano, self.friendship.paid)
+        return limit_nano(self.partnership.line, self.partnership.own, self.sold_nano, self.partnership.paid)
 
     @property
     def may_sell_nano(self) -> int:
-        """Return the limit on the sum of all that the friend buys on this line."""
-        return limit_nano(self.friendship.line, self.friendship.friend, self.bought_nano, self.friendship.paid)
+        """Return the limit on the sum of all that the partner buys on this line."""
+        return limit_nano(self.partnership.line, self.partnership.partner, self.bought_nano, self.partnership.paid)
 
 
 class Balances:
@@ -85,11 +85,11 @@ class Balances:
         self._selling = folder / "selling.db"
         self._dues: dict[tuple[str, int], tuple[bytes, Due]] = {}
 
-    def of(self, friendship: Friendship) -> Balance:
-        sold = self._sold(friendship.sold)
-        bought_nano = self._bought_nano(friendship.bought)
+    def of(self, partnership: Partnership) -> Balance:
+        sold = self._sold(partnership.sold)
+        bought_nano = self._bought_nano(partnership.bought)
         return Balance(
-            friendship,
+            partnership,
             bought_nano,
             sum(due.confirmed_nano for due in sold),
             sum(due.claimed_nano + due.disputed_nano for due in sold),

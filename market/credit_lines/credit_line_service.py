@@ -5,8 +5,8 @@ from pathlib import Path
 
 from market.credit_lines.balance import Balance, Balances
 from market.credit_lines.export import is_address, read, written
-from market.credit_lines.friends import Friends
-from market.credit_lines.friendship import Friendship
+from market.credit_lines.partners import Partners
+from market.credit_lines.partnership import Partnership
 from market.errors import StatementInvalid
 from market.network.identity import OwnIdentity
 from market.protocol.channels.credit_line import CreditLine
@@ -20,7 +20,7 @@ _NAME_DIGITS = 32
 class LineOffer:
     """The most that each side may owe the other, in nano-USD, and how long the line lasts."""
 
-    friend: str
+    partner: str
     they_owe_max_nano: int
     we_owe_max_nano: int
     lasts_ms: int
@@ -38,71 +38,71 @@ class CreditLineService:
     def __init__(self, folder: Path, own: OwnIdentity) -> None:
         self._own = own
         self._positions = Balances(folder)
-        self.friends = Friends(folder, own)
+        self.partners = Partners(folder, own)
 
-    def invite(self, offer: LineOffer, now_ms: int) -> Friendship:
+    def invite(self, offer: LineOffer, now_ms: int) -> Partnership:
         """Sign a line; return the unanswered one if the same was offered before."""
         line = self._line(offer, now_ms)
-        for each in self.friends:
+        for each in self.partners:
             is_same = _reopened(each.line, line) == line
             if (
                 is_same
                 and each.own_signature
-                and not each.friend_signature
+                and not each.partner_signature
                 and not each.is_ended
                 and now_ms < each.ends_ms
             ):
                 return each
-        self._check_alone(line, offer.friend, now_ms)
+        self._check_alone(line, offer.partner, now_ms)
         own_signature = self._sign(line, now_ms, now_ms + offer.lasts_ms)
-        return self.friends.keep(Friendship(line, self._own.id, own_signature))
+        return self.partners.keep(Partnership(line, self._own.id, own_signature))
 
-    def heard(self, text: str) -> Friendship:
-        """Return what a friend's text says, checked; nothing is stored.
+    def heard(self, text: str) -> Partnership:
+        """Return what a partner's text says, checked; nothing is stored.
 
-        Raises StatementInvalid if the friend has not signed it.
+        Raises StatementInvalid if the partner has not signed it.
         """
-        told = self.friends.heard(read(text))
-        if told.friend_signature is None:
-            raise StatementInvalid("the friend has not signed this credit line")
+        told = self.partners.heard(read(text))
+        if told.partner_signature is None:
+            raise StatementInvalid("the partner has not signed this credit line")
         return told
 
-    def known(self, told: Friendship) -> Friendship | None:
-        return self.friends.find(told.line.id)
+    def known(self, told: Partnership) -> Partnership | None:
+        return self.partners.find(told.line.id)
 
-    def accept(self, told: Friendship, now_ms: int) -> tuple[Friendship, bool]:
-        """Store what a friend says, and sign the line if we have not; also return whether we did.
+    def accept(self, told: Partnership, now_ms: int) -> tuple[Partnership, bool]:
+        """Store what a partner says, and sign the line if we have not; also return whether we did.
 
-        Raises StatementInvalid if the friend's offer has expired.
+        Raises StatementInvalid if the partner's offer has expired.
         """
         known = self.known(told)
         merged = known.merged(told) if known else told
-        if merged.own_signature is not None or merged.friend_signature is None:
-            return self.friends.keep(merged), False
-        until_ms = merged.friend_signature.expires_ms or 0
+        if merged.own_signature is not None or merged.partner_signature is None:
+            return self.partners.keep(merged), False
+        until_ms = merged.partner_signature.expires_ms or 0
         if until_ms <= now_ms:
-            raise StatementInvalid("the friend's offer has expired. Ask for another one.")
-        self._check_alone(merged.line, merged.friend, now_ms)
+            raise StatementInvalid("the partner's offer has expired. Ask for another one.")
+        self._check_alone(merged.line, merged.partner, now_ms)
         # Clocks may differ: our signature must not make a record that lasts longer than allowed.
         own_signature = self._sign(
             merged.line, now_ms, min(until_ms, now_ms + (LIFETIME_MAX_MS["credit_line"] or 0))
         )
-        return self.friends.keep(replace(merged, own_signature=own_signature)), True
+        return self.partners.keep(replace(merged, own_signature=own_signature)), True
 
-    def acknowledge(self, friendship: Friendship, paid_nano: int, now_ms: int) -> Friendship:
-        """Sign how much the friend has paid in all, in nano-USD."""
-        body = friendship.acknowledgement(paid_nano)
-        if friendship.paid_nano(friendship.friend) == paid_nano:
-            return friendship
-        name = f"{friendship.line.id[:_NAME_DIGITS]}.paid"
+    def acknowledge(self, partnership: Partnership, paid_nano: int, now_ms: int) -> Partnership:
+        """Sign how much the partner has paid in all, in nano-USD."""
+        body = partnership.acknowledgement(paid_nano)
+        if partnership.paid_nano(partnership.partner) == paid_nano:
+            return partnership
+        name = f"{partnership.line.id[:_NAME_DIGITS]}.paid"
         record = self._own.say("payment", name, now_ms, body, now_ms)
-        return self.friends.keep(replace(friendship, payments=(*friendship.payments, record)))
+        return self.partners.keep(replace(partnership, payments=(*partnership.payments, record)))
 
-    def end(self, friendship: Friendship) -> Friendship:
-        return self.friends.keep(replace(friendship, is_ended=True))
+    def end(self, partnership: Partnership) -> Partnership:
+        return self.partners.keep(replace(partnership, is_ended=True))
 
-    def text(self, friendship: Friendship, url: str = "") -> str:
-        """Return the text that tells the friend all we know. `url` is where we sell.
+    def text(self, partnership: Partnership, url: str = "") -> str:
+        """Return the text that tells the partner all we know. `url` is where we sell.
 
         Raises:
             StatementInvalid: the address is invalid.
@@ -110,33 +110,33 @@ class CreditLineService:
         address = url.strip().rstrip("/")
         if not is_address(address):
             raise StatementInvalid("the address must be like https://mill.example, without a path")
-        return written(self.friends.told(friendship, address))
+        return written(self.partners.told(partnership, address))
 
-    def position(self, friendship: Friendship) -> Balance:
-        return self._positions.of(friendship)
+    def position(self, partnership: Partnership) -> Balance:
+        return self._positions.of(partnership)
 
     def positions(self) -> list[Balance]:
-        return [self._positions.of(each) for each in self.friends]
+        return [self._positions.of(each) for each in self.partners]
 
     def _line(self, offer: LineOffer, now_ms: int) -> CreditLine:
-        own, friend = self._own.id, offer.friend
-        if friend == own:
-            raise StatementInvalid("this is our own identity. Use the friend's identity.")
-        if len(friend) != len(own) or set(friend) - set("0123456789abcdef"):
+        own, partner = self._own.id, offer.partner
+        if partner == own:
+            raise StatementInvalid("this is our own identity. Use the partner's identity.")
+        if len(partner) != len(own) or set(partner) - set("0123456789abcdef"):
             raise StatementInvalid(
-                "a friend's identity has 64 hex digits, as shown by its `millrace identity show`"
+                "a partner's identity has 64 hex digits, as shown by its `millrace identity show`"
             )
-        owes_max = {friend: Amount(offer.they_owe_max_nano), own: Amount(offer.we_owe_max_nano)}
-        first, second = sorted((own, friend))
+        owes_max = {partner: Amount(offer.they_owe_max_nano), own: Amount(offer.we_owe_max_nano)}
+        first, second = sorted((own, partner))
         return CreditLine(first, second, owes_max[first], owes_max[second], now_ms)
 
-    def _check_alone(self, line: CreditLine, friend: str, now_ms: int) -> None:
-        """Allow one line per friend, since with two it could owe twice the limit. Raises StatementInvalid."""
-        for each in self.friends:
+    def _check_alone(self, line: CreditLine, partner: str, now_ms: int) -> None:
+        """Allow one line per partner, since with two it could owe twice the limit. Raises StatementInvalid."""
+        for each in self.partners:
             holds = each.own_signature is not None and not each.is_ended and now_ms < each.ends_ms
-            if holds and each.friend == friend and each.line != line:
+            if holds and each.partner == partner and each.line != line:
                 raise StatementInvalid(
-                    f"line {each.line.id} with this friend is open. End it before you open another."
+                    f"line {each.line.id} with this partner is open. End it before you open another."
                 )
 
     def _sign(self, line: CreditLine, now_ms: int, until_ms: int) -> Record:

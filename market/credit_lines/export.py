@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from market.errors import StatementInvalid
 from market.protocol.records.envelope import RECORD_BYTES_MAX
 
-PREFIX = "millrace-friend:"
+PREFIX = "millrace-partner:"
 TEXT_CHARS_MAX = 2**18
 _BYTES_MAX = 2**20
 _STATEMENTS_MAX = 128
@@ -54,7 +54,7 @@ def read(text: str) -> CreditLineExport:
     """Parse what `written` wrote, without checking signatures. Raises StatementInvalid for anything else."""
     packed = "".join(text.split())
     if len(packed) > TEXT_CHARS_MAX or not packed.startswith(PREFIX):
-        raise StatementInvalid(f"a friend's text is one line that begins with {PREFIX}")
+        raise StatementInvalid(f"a partner's text is one line that begins with {PREFIX}")
     encoded = packed.removeprefix(PREFIX)
     try:
         compressed = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
@@ -62,10 +62,10 @@ def read(text: str) -> CreditLineExport:
         plain = unpacking.decompress(compressed, _BYTES_MAX)
         # The decoder ignores characters outside its alphabet, and spare bits at the end.
         if not unpacking.eof or unpacking.unused_data or _encoded(compressed) != encoded:
-            raise StatementInvalid("the friend's text is incomplete, too long or changed")
+            raise StatementInvalid("the partner's text is incomplete, too long or changed")
         return msgspec.json.decode(plain, type=CreditLineExport)
     except (binascii.Error, ValueError, zlib.error, msgspec.MsgspecError, RecursionError) as error:
-        raise StatementInvalid(f"the friend's text cannot be read: {error}") from None
+        raise StatementInvalid(f"the partner's text cannot be read: {error}") from None
 
 
 def _encoded(packed: bytes) -> str:

@@ -54,7 +54,7 @@ class Allocations:
 
         Raises:
             NotRegistered: the marketplace does not know this seller.
-            MarketplaceRefuses: the buyer is the seller, too many allocations are open, the seller is barred, the
+            MarketplaceRefuses: the buyer is the seller, too many allocations are open, the seller is suspended, the
             time is
                 too long, or the id belongs to another allocation.
             InsufficientCredit: there are fewer credits; promotional ones cannot be used here.
@@ -149,8 +149,8 @@ class Allocations:
         with self.office.read() as session:
             found = credits_of(session, payer, self.office.clock_ns())
         is_own = payer.pool_id and self.office.organization_of(seller_user_id) == payer.pool_id
-        barred = {chart.pool_paid(payer.pool_id)} if is_own else set()
-        return [share for share in found if not chart.is_promo(share.account) and share.account not in barred]
+        excluded = {chart.pool_paid(payer.pool_id)} if is_own else set()
+        return [share for share in found if not chart.is_promo(share.account) and share.account not in excluded]
 
     def _is_forgotten(self, allocation_id: str) -> bool:
         """Delete an unpublished allocation. Return False if its credits are reserved by now."""

@@ -175,10 +175,10 @@ class Earnings:
             self._move(row, "released", row.amount_nano)
 
     def _with_status(self, status: str, before_ns: int) -> Sequence[Maturity]:
-        """Return maturities with this status of sellers that are not barred."""
-        barred = select(seller_table.c.user_id).where(seller_table.c.suspended_reason.is_not(None))
+        """Return maturities with this status of sellers that are not suspended."""
+        suspended = select(seller_table.c.user_id).where(seller_table.c.suspended_reason.is_not(None))
         query = select(Maturity).where(_maturity.status == status, _maturity.created_ns <= before_ns)
-        query = query.where(_maturity.seller_user_id.not_in(barred)).order_by(_maturity.created_ns).limit(_PAGE)
+        query = query.where(_maturity.seller_user_id.not_in(suspended)).order_by(_maturity.created_ns).limit(_PAGE)
         with self.office.read() as session:
             found = session.scalars(query).all()
             session.expunge_all()

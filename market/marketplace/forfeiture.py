@@ -24,12 +24,12 @@ class Forfeiture:
     office: Office
 
     def forfeit(self, user_id: str, why: str) -> int:
-        """Refund all unmatured earnings of a seller to their buyers, and bar the seller. Return the number of
+        """Refund all unmatured earnings of a seller to their buyers, and suspend the seller. Return the number of
         sales.
 
         Use it if it is proved that what was sold was not what was listed. The marketplace returns its fee too, so that
-        it does not earn from fraud. It is final: records submitted later are not booked, and lifting the bar does
-        not change that. An interrupted call continues when it is repeated.
+        it does not earn from fraud. It is final: records submitted later are not booked, and reinstating the
+        seller does not change that. An interrupted call continues when it is repeated.
 
         Raises:
             NotRegistered: the user sells nothing here.

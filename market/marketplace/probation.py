@@ -35,7 +35,7 @@ class Probation:
 
 
 def probation(record: SellerHistory, terms: MarketplaceTerms, now_ns: int) -> Probation:
-    """Return what a seller lacks. One buyer counts for at most half of the jobs: a friend is not enough."""
+    """Return what a seller lacks. One buyer counts for at most half of the jobs: a partner is not enough."""
     most = max(1, terms.probation_jobs // 2)
     jobs = sum(min(count, most) for count in record.jobs.values())
     days = 0 if record.first_sale_ns is None else max(0, now_ns - record.first_sale_ns) // DAY_NS

@@ -80,12 +80,12 @@ class SellerRegistry:
             return frozenset(session.scalars(select(identity_table.c.identity)))
 
     def suspended_reason(self, user_id: str) -> str | None:
-        """Return why a seller is barred; None for others."""
+        """Return why a seller is suspended; None for others."""
         with self.office.read() as session:
             seller = session.get(Seller, user_id)
             return seller.suspended_reason if seller else None
 
-    def bar(self, user_id: str, why: str | None) -> None:
+    def suspend(self, user_id: str, why: str | None) -> None:
         """Stop allocations to a seller and the maturing of its earnings until an admin has examined it. None ends
         that.
 

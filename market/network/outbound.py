@@ -62,7 +62,7 @@ class Outbound:
 
     Args:
         allows_loopback: also allow http://127.0.0.1:port, for trials on one machine.
-        named: addresses named by this gateway's owner, such as a friend's `http://10.0.0.7:8000`; they may be
+        named: addresses named by this gateway's owner, such as a partner's `http://10.0.0.7:8000`; they may be
             private and without TLS.
         resolve, network: replace the system's resolver and sockets.
         trust: trusted certificates, instead of the system's list.

@@ -11,8 +11,8 @@ from fastapi import FastAPI, Request
 from sqlalchemy.exc import SQLAlchemyError
 
 from market.credit_lines.balance import Balances
-from market.credit_lines.friends import Friends
-from market.credit_lines.listing_exchange import exchange_with_friends
+from market.credit_lines.listing_exchange import exchange_with_partners
+from market.credit_lines.partners import Partners
 from market.errors import IdentityInvalid
 from market.network.gossip import Gossip
 from market.network.gossip_routes import peer_of, router
@@ -58,7 +58,7 @@ class Agent:
     job_handler: JobHandler
     watch: Watch
     gossip: Gossip
-    friends: Friends
+    partners: Partners
     submitting: ChannelSubmitter
     disputing: DeniedPrompts
     booking: SaleReporter
@@ -77,7 +77,7 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watch.run(), name="watch")
             tasks.create_task(self.gossip.run(), name="gossip")
-            tasks.create_task(exchange_with_friends(self.friends, self.gossip), name="friends")
+            tasks.create_task(exchange_with_partners(self.partners, self.gossip), name="partners")
             tasks.create_task(self.submitting.run(), name="submitting")
             tasks.create_task(self.disputing.run(), name="disputing")
             tasks.create_task(self.booking.run(), name="booking")
@@ -123,8 +123,8 @@ async def open_agent(
         store = SellingStore(market / "selling.db")
         stack.push_async_callback(store.close)
         stack.push_async_callback(gateway.aclose)
-        friends = Friends(market, own)
-        keeper = _keeper(market / "selling-records.db", settings, own, friends, clock_ms)
+        partners = Partners(market, own)
+        keeper = _keeper(market / "selling-records.db", settings, own, partners, clock_ms)
         stack.callback(keeper.close)
         await asyncio.to_thread(keeper.add, [record.raw for record in own.statements], OWN)
         check_speaks(own, keeper)
@@ -133,7 +133,7 @@ async def open_agent(
         marketplace = _marketplace(settings, own, outbound, keeper, store)
         if marketplace:
             await marketplace.remember()
-        agent = _agent(settings, market, own, friends, gateway, store, keeper, outbound, marketplace, clock_ms)
+        agent = _agent(settings, market, own, partners, gateway, store, keeper, outbound, marketplace, clock_ms)
         await finish_leftovers(store, agent.job_handler)
         yield agent
 
@@ -150,22 +150,22 @@ def _peer(request: Request) -> str:
 
 
 def _keeper(
-    path: Path, settings: SellingSettings, own: OwnIdentity, friends: Friends, clock_ms: Callable[[], int]
+    path: Path, settings: SellingSettings, own: OwnIdentity, partners: Partners, clock_ms: Callable[[], int]
 ) -> RecordKeeper:
     sources = Sources(trusted=tuple(filter(None, [settings.marketplace_url])), peers=settings.peers)
-    keeping = KeeperPolicy(sources, always=_Always(own.id, friends), allows_loopback=settings.allows_loopback)
+    keeping = KeeperPolicy(sources, always=_Always(own.id, partners), allows_loopback=settings.allows_loopback)
     return RecordKeeper(path, clock_ms, keeping)
 
 
 @dataclass(frozen=True, slots=True)
 class _Always:
-    """Identities whose records always have room: our own and friends. Friends may change."""
+    """Identities whose records always have room: our own and partners. Partners may change."""
 
     own: str
-    friends: Friends
+    partners: Partners
 
     def __contains__(self, identity: object) -> bool:
-        return identity == self.own or identity in self.friends
+        return identity == self.own or identity in self.partners
 
 
 def _marketplace(
@@ -181,7 +181,7 @@ def _agent(
     settings: SellingSettings,
     folder: Path,
     own: OwnIdentity,
-    friends: Friends,
+    partners: Partners,
     gateway: OwnGateway,
     store: SellingStore,
     keeper: RecordKeeper,
@@ -207,7 +207,7 @@ def _agent(
         own.id,
         knowing_ourselves(own, keeper.standing),
         lambda: marketplace.identity if marketplace else None,
-        friends,
+        partners,
         Balances(folder),
     )
     job_handler = JobHandler(
@@ -227,7 +227,7 @@ def _agent(
         job_handler,
         watch,
         gossip,
-        friends,
+        partners,
         submitting,
         DeniedPrompts(marketplace, own, store, proofs, settings.submit_s),
         SaleReporter(store, gateway),

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from market.credit_lines.balance import Balances
-from market.credit_lines.friends import Friends
-from market.credit_lines.friendship import Friendship
+from market.credit_lines.partners import Partners
+from market.credit_lines.partnership import Partnership
 from market.errors import RecordInvalid, StatementInvalid
 from market.network.identity import OwnIdentity
 from market.protocol.channels.admission import ChannelCredit
@@ -72,13 +72,13 @@ class _LineHead(Struct):
 class Creditor:
     """Reads backings. `marketplace` returns the identity of the currently trusted marketplace, if any.
 
-    `friends` are the lines that count here. Our signature alone is not enough, because a line may be ended.
+    `partners` are the lines that count here. Our signature alone is not enough, because a line may be ended.
     """
 
     seller: str
     standing: StandingOf
     marketplace: Callable[[], str | None]
-    friends: Friends
+    partners: Partners
     positions: Balances
 
     def read(self, backing: Sequence[bytes], statements: Sequence[bytes]) -> Credited:
@@ -143,7 +143,7 @@ class Creditor:
     def _lent(self, raws: Sequence[bytes], heads: Sequence[_Head]) -> Backed:
         if self.seller not in (head.issuer for head in heads):
             raise StatementInvalid("the job's backing is for another seller")
-        self._friendship(_line(raws[0]))
+        self._partnership(_line(raws[0]))
         records = tuple(map(open_record, raws))
         line = records[0].read("credit_line", CreditLine)
         ends_ms = min((record.expires_ms for record in records if record.expires_ms is not None), default=None)
@@ -158,19 +158,19 @@ class Creditor:
 
     def _credit(self, line: CreditLine, ends_ms: int | None) -> ChannelCredit:
         """Return a line's credit, including payments and what we have bought and signed for ourselves."""
-        friendship = self._friendship(line)
+        partnership = self._partnership(line)
         try:
-            limit_nano = self.positions.of(friendship).may_sell_nano
+            limit_nano = self.positions.of(partnership).may_sell_nano
         except sqlite3.Error as error:
             raise JobRefused("full", "This seller cannot read its ledger now. Try again later.") from error
         # Receipts of what was delivered before the end still count.
-        return ChannelCredit(limit_nano, 0 if friendship.is_ended else ends_ms)
+        return ChannelCredit(limit_nano, 0 if partnership.is_ended else ends_ms)
 
-    def _friendship(self, line: CreditLine) -> Friendship:
-        friendship = self.friends.find(line.id)
-        if friendship is None or friendship.own_signature is None:
+    def _partnership(self, line: CreditLine) -> Partnership:
+        partnership = self.partners.find(line.id)
+        if partnership is None or partnership.own_signature is None:
             raise JobRefused("refused", "This seller does not know this credit line.")
-        return friendship
+        return partnership
 
 
 def knowing_ourselves(own: OwnIdentity, standing: StandingOf) -> StandingOf:

@@ -138,11 +138,11 @@ class OwnGateway:
         """
         async with self._asking_key:
             if self._key is None:
-                answer = await self._admin("POST", "/admin/guest-key", {}, ASK_S)
+                answer = await self._admin("POST", "/admin/preemptible-key", {}, ASK_S)
                 try:
                     self._key = msgspec.json.decode(answer.content, type=_GuestKey).key
                 except msgspec.MsgspecError as error:
-                    raise GatewayAway(f"/admin/guest-key: {error}") from None
+                    raise GatewayAway(f"/admin/preemptible-key: {error}") from None
             return self._key
 
     async def book(self, sale: RecordedSale) -> None:

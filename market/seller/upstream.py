@@ -98,7 +98,7 @@ class Upstream:
 def refused_by(failure: _Failure) -> JobRefused:
     """Return the error for the buyer: either the owner needs the machines, or something failed."""
     if isinstance(failure, UpstreamRefused):
-        if failure.code == "guests_not_now":
+        if failure.code == "preemptible_not_now":
             return JobRefused("not_idle", "The owner needs these machines now. Try again later.")
         if failure.code == "preempted":
             return JobRefused("preempted", "The owner needs these machines now. Try again later.")

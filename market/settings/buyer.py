@@ -64,7 +64,7 @@ class MarketSettings(Section):
     tells_findings: bool = Field(
         False, description="Send audit findings to marketplace and peers, under this gateway's own identity."
     )
-    friends: tuple[Identity, ...] = Field((), description="Sellers that count as known from the start.")
+    partners: tuple[Identity, ...] = Field((), description="Sellers that count as known from the start.")
     allows_loopback: bool = Field(
         False, description="Accept sellers at http://127.0.0.1 too, for tests on one machine."
     )

@@ -46,10 +46,10 @@ def _busy(_: Posting) -> "Future[Posted]":
 
 
 @contextmanager
-def server(*friends: Credentials) -> Iterator[tuple[Leader, str]]:
+def server(*partners: Credentials) -> Iterator[tuple[Leader, str]]:
     """The server of a leader whose writer is busy, and the certificate that it has."""
     own = make_credentials("server")
-    opened = LeaderServer(own, lambda: {each.fingerprint: each.certificate for each in friends}, _busy)
+    opened = LeaderServer(own, lambda: {each.fingerprint: each.certificate for each in partners}, _busy)
     port = opened.listen("127.0.0.1", 0)
     opened.open()
     try:
@@ -59,19 +59,19 @@ def server(*friends: Credentials) -> Iterator[tuple[Leader, str]]:
 
 
 def test_the_door_knows_whom_it_lets_in_and_who_comes_knows_the_door() -> None:
-    friend, stranger = make_credentials("friend"), make_credentials("stranger")
-    with server(friend) as (leader, certificate):
-        with closing(LeaderConnection.dial(leader, friend, certificate)) as link:
+    partner, stranger = make_credentials("partner"), make_credentials("stranger")
+    with server(partner) as (leader, certificate):
+        with closing(LeaderConnection.dial(leader, partner, certificate)) as link:
             assert [type(answer) for answer in link.ask([credit("c1"), credit("c2")])] == [LedgerBusy] * 2
         with pytest.raises(LeaderAway), closing(LeaderConnection.dial(leader, stranger, certificate)) as link:
             link.ask([credit("c1")])
         with pytest.raises(LeaderAway, match="not the expected leader"):
-            LeaderConnection.dial(leader, friend, stranger.certificate)
+            LeaderConnection.dial(leader, partner, stranger.certificate)
 
 
 def test_the_door_ends_a_link_that_says_nonsense_and_stays(caplog: pytest.LogCaptureFixture) -> None:
-    friend = make_credentials("friend")
-    with server(friend) as (leader, certificate):
+    partner = make_credentials("partner")
+    with server(partner) as (leader, certificate):
         host, _, port = leader.address.partition(":")
         for nonsense in (
             b"GET / HTTP/1.1\r\n\r\n",
@@ -80,13 +80,13 @@ def test_the_door_ends_a_link_that_says_nonsense_and_stays(caplog: pytest.LogCap
         ):
             with (
                 socket.create_connection((host, int(port)), ANSWER_S) as bare,
-                friend.client_context(certificate).wrap_socket(bare) as rude,
+                partner.client_context(certificate).wrap_socket(bare) as rude,
             ):
                 rude.sendall(nonsense)
                 assert rude.recv(1) == b""
         with socket.create_connection((host, int(port)), ANSWER_S) as bare:
             bare.sendall(b"no TLS at all")
-        with closing(LeaderConnection.dial(leader, friend, certificate)) as link:
+        with closing(LeaderConnection.dial(leader, partner, certificate)) as link:
             assert len(link.ask([credit("c1")])) == 1
     assert "invalid events" in caplog.text
 
@@ -97,11 +97,11 @@ def _address(leader: Leader) -> tuple[str, int]:
 
 
 def test_strangers_who_say_nothing_keep_no_gateway_out(caplog: pytest.LogCaptureFixture) -> None:
-    friend = make_credentials("friend")
-    with server(friend) as (leader, certificate), ExitStack() as stack:
+    partner = make_credentials("partner")
+    with server(partner) as (leader, certificate), ExitStack() as stack:
         for _ in range(CONNECTIONS_MAX + 1):
             stack.enter_context(socket.create_connection(_address(leader), ANSWER_S))
-        with closing(LeaderConnection.dial(leader, friend, certificate)) as link:
+        with closing(LeaderConnection.dial(leader, partner, certificate)) as link:
             assert len(link.ask([credit("c1")])) == 1
     assert [each for each in caplog.records if each.levelno > logging.INFO] == []
 
@@ -115,8 +115,8 @@ def test_newcomers_are_few_and_the_oldest_of_the_busiest_address_goes() -> None:
 
 
 def test_who_shakes_hands_with_a_door_that_is_shut_is_sent_away(caplog: pytest.LogCaptureFixture) -> None:
-    own, friend = make_credentials("server"), make_credentials("friend")
-    opened = LeaderServer(own, lambda: {friend.fingerprint: friend.certificate}, _busy)
+    own, partner = make_credentials("server"), make_credentials("partner")
+    opened = LeaderServer(own, lambda: {partner.fingerprint: partner.certificate}, _busy)
     port = opened.listen("127.0.0.1", 0)
     opened.open()
     with socket.create_connection(("127.0.0.1", port), ANSWER_S) as waiting:
@@ -128,9 +128,9 @@ def test_who_shakes_hands_with_a_door_that_is_shut_is_sent_away(caplog: pytest.L
 
 
 def test_only_equals_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    friend = make_credentials("friend")
-    with server(friend) as (leader, certificate):
-        older = friend.client_context(certificate)
+    partner = make_credentials("partner")
+    with server(partner) as (leader, certificate):
+        older = partner.client_context(certificate)
         older.set_alpn_protocols(["millrace-books/0"])
         with (
             socket.create_connection(_address(leader), ANSWER_S) as bare,
@@ -139,15 +139,15 @@ def test_only_equals_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None
             assert link.recv(1) == b""
         monkeypatch.setattr(credentials, "PROTOCOL", "millrace-books/2")
         with pytest.raises(LeaderAway, match="does not speak millrace-books/2"):
-            LeaderConnection.dial(leader, friend, certificate)
+            LeaderConnection.dial(leader, partner, certificate)
 
 
 def test_an_event_that_cannot_be_read_is_refused_alone() -> None:
-    friend, encode = make_credentials("friend"), msgspec.msgpack.encode
+    partner, encode = make_credentials("partner"), msgspec.msgpack.encode
     events = [msgspec.Raw(encode(each)) for each in (credit("c1"), {"kind": "newer"}, credit("c2"))]
     frame = encode(events)
-    with server(friend) as (leader, certificate):
-        context = friend.client_context(certificate)
+    with server(partner) as (leader, certificate):
+        context = partner.client_context(certificate)
         with socket.create_connection(_address(leader), ANSWER_S) as bare, context.wrap_socket(bare) as link:
             link.sendall(len(frame).to_bytes(4, "big") + frame)
             answers = unpack_answers(read_frame(link))

@@ -180,7 +180,7 @@ async def half_open_at_every_port(stage: Stage) -> None:
     """Whoever means it gets through all the same, while they are all there."""
     door = FileServer(stage.folder / "no-models", stage.rogue)
     files = wire.Address(node_id(stage.rogue), "127.0.0.1", await door.open("127.0.0.1"))
-    friend = Identity(stage.folder / "nodes" / "node-1" / "identity")
+    partner = Identity(stage.folder / "nodes" / "node-1" / "identity")
 
     async def join_another() -> None:
         token = stage.cluster.controller.new_token()
@@ -190,7 +190,7 @@ async def half_open_at_every_port(stage: Stage) -> None:
         (await asyncio.to_thread(dial, stage.ring_address(), stage.rogue)).close()
 
     async def ask_for_files() -> None:
-        channel = await open_channel(files, friend)
+        channel = await open_channel(files, partner)
         await channel.send(wire.AskHeld("0" * 64))
         assert await channel.receive(PATIENCE_S) == (wire.Held([]), b"")
         await channel.close()
@@ -315,7 +315,7 @@ async def test_the_cluster_serves_on(tmp_path: Path) -> None:
 async def test_a_recorded_link_cannot_be_played_again(tmp_path: Path) -> None:
     """TLS keys are fresh for every connection: what was overheard opens nothing."""
     authority = Authority.open(tmp_path / "authority")
-    home, friend = (authority.issue_identity(tmp_path / name, "node", name) for name in ("home", "friend"))
+    home, partner = (authority.issue_identity(tmp_path / name, "node", name) for name in ("home", "partner"))
     arrived: list[wire.Message] = []
     listener = Listener("127.0.0.1", home, lambda link: arrived.append(link.receive().message))
     recorded = bytearray()
@@ -333,7 +333,7 @@ async def test_a_recorded_link_cannot_be_played_again(tmp_path: Path) -> None:
 
     async with await asyncio.start_server(overhear, "127.0.0.1", 0) as tap:
         address = wire.Address(node_id(home), "127.0.0.1", tap.sockets[0].getsockname()[1])
-        link = await asyncio.to_thread(dial, address, friend)
+        link = await asyncio.to_thread(dial, address, partner)
         await asyncio.to_thread(link.send, wire.PipelineHello(7))
         await until(lambda: len(arrived) == 1)
         link.close()

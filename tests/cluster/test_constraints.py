@@ -22,12 +22,12 @@ CARD: dict[str, Any] = {
         "name": {"type": "string", "maxLength": 12},
         "age": {"type": "integer", "minimum": 0, "maximum": 120},
         "kind": {"enum": ["cat", "dog", "old man"]},
-        "friends": {"type": "array", "items": {"$ref": "#/$defs/friend"}, "minItems": 2, "maxItems": 3},
+        "partners": {"type": "array", "items": {"$ref": "#/$defs/partner"}, "minItems": 2, "maxItems": 3},
     },
-    "required": ["name", "age", "kind", "friends"],
+    "required": ["name", "age", "kind", "partners"],
     "additionalProperties": False,
     "$defs": {
-        "friend": {
+        "partner": {
             "type": "object",
             "properties": {
                 "name": {"type": "string", "pattern": "^[A-Z][a-z]{2,8}$"},
@@ -38,7 +38,7 @@ CARD: dict[str, Any] = {
         }
     },
 }
-PROMPTS = [f"Tell me about {who} and their friends." for who in ("a cat", "Tom", "the sea", "é 世界", "1 2 3")]
+PROMPTS = [f"Tell me about {who} and their partners." for who in ("a cat", "Tom", "the sea", "é 世界", "1 2 3")]
 
 
 async def ask(

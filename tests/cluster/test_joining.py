@@ -129,7 +129,7 @@ async def test_plain_text_is_refused(tmp_path: Path, logs: list[EventDict], gree
 async def test_data_links_demand_this_clusters_certificate(tmp_path: Path, logs: list[EventDict]) -> None:
     ours = Authority.open(tmp_path / "ours")
     home = ours.issue_identity(tmp_path / "home", "node", "home")
-    friend = ours.issue_identity(tmp_path / "friend", "node", "friend")
+    partner = ours.issue_identity(tmp_path / "partner", "node", "partner")
     stranger = Authority.open(tmp_path / "theirs").issue_identity(tmp_path / "stranger", "node", "stranger")
     arrived: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -145,18 +145,18 @@ async def test_data_links_demand_this_clusters_certificate(tmp_path: Path, logs:
         with pytest.raises(PeerRejected):
             await asyncio.to_thread(dial, address, stranger)
         with pytest.raises(PeerRejected, match="not the expected machine"):
-            await asyncio.to_thread(dial, wire.Address(node_id(friend), "127.0.0.1", listener.port), friend)
+            await asyncio.to_thread(dial, wire.Address(node_id(partner), "127.0.0.1", listener.port), partner)
         plain = socket.create_connection(("127.0.0.1", listener.port))
         plain.sendall(b"hello, is it you?\r\n\r\n")
         plain.settimeout(PATIENCE_S)
         with contextlib.suppress(ConnectionError):
             assert b"hello" not in plain.recv(100)
         plain.close()
-        link = await asyncio.to_thread(dial, address, friend)
-        while (peer := await asyncio.wait_for(arrived.get(), PATIENCE_S)) != node_id(friend):
+        link = await asyncio.to_thread(dial, address, partner)
+        while (peer := await asyncio.wait_for(arrived.get(), PATIENCE_S)) != node_id(partner):
             pass
         link.close()
-        assert peer == node_id(friend)
+        assert peer == node_id(partner)
     finally:
         listener.close()
     assert refusals(logs)
@@ -175,7 +175,7 @@ async def test_links_that_say_nothing_hold_no_place(tmp_path: Path, monkeypatch:
     """Machines of this cluster that open links and never say for what: the one that does finds a place."""
     monkeypatch.setattr("cluster.net.transport.HANDSHAKE_TIMEOUT_S", 3.0)
     ours = Authority.open(tmp_path / "ours")
-    home, friend = (ours.issue_identity(tmp_path / name, "node", name) for name in ("home", "friend"))
+    home, partner = (ours.issue_identity(tmp_path / name, "node", name) for name in ("home", "partner"))
     ends: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -191,13 +191,13 @@ async def test_links_that_say_nothing_hold_no_place(tmp_path: Path, monkeypatch:
     with contextlib.ExitStack() as stack:
         stack.callback(listener.close)
         for _ in range(_LINKS_MAX + 1):
-            link = await asyncio.to_thread(dial, address, friend)
+            link = await asyncio.to_thread(dial, address, partner)
             stack.callback(link.close)
         sent: list[int] = []
         slow = threading.Thread(target=drip, args=(link, sent))
         slow.start()
         stack.callback(slow.join)
-        link = await asyncio.to_thread(dial, address, friend)
+        link = await asyncio.to_thread(dial, address, partner)
         stack.callback(link.close)
         await asyncio.to_thread(link.send, wire.PipelineHello(7))
         async with asyncio.timeout(PATIENCE_S):
@@ -208,11 +208,11 @@ async def test_links_that_say_nothing_hold_no_place(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 2**16), ("127.0.0.1", -1), ("a\0b", 9), ("." * 99, 9)])
 async def test_what_is_no_address_is_out_of_reach(tmp_path: Path, host: str, port: int) -> None:
-    friend = Authority.open(tmp_path / "ours").issue_identity(tmp_path / "friend", "node", "friend")
+    partner = Authority.open(tmp_path / "ours").issue_identity(tmp_path / "partner", "node", "partner")
     with pytest.raises(LinkLost):
-        await asyncio.to_thread(dial, wire.Address(NodeId("n"), host, port), friend)
+        await asyncio.to_thread(dial, wire.Address(NodeId("n"), host, port), partner)
     with pytest.raises(LinkLost):
-        await open_channel(wire.Address(NodeId("n"), host, port), friend)
+        await open_channel(wire.Address(NodeId("n"), host, port), partner)
 
 
 async def test_links_are_tls_1_3_only(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def ring_ports(cluster: Cluster, number: int) -> list[int]:
 
 async def refused_everywhere(cluster: Cluster, outcast: Identity, ports: list[int]) -> None:
     """Its certificate has not ended, but opens no door and no link of the cluster any more."""
-    friend = node_id(Identity(cluster_node(cluster, 1)))
+    partner = node_id(Identity(cluster_node(cluster, 1)))
     channel = await dial_channel("127.0.0.1", cluster.port, outcast.client_context())
     answer, _ = await channel.receive(PATIENCE_S)
     assert isinstance(answer, wire.Refused)
@@ -235,7 +235,7 @@ async def refused_everywhere(cluster: Cluster, outcast: Identity, ports: list[in
         with (
             pytest.raises(LinkError),
             contextlib.closing(
-                await asyncio.to_thread(dial, wire.Address(friend, "127.0.0.1", port), outcast)
+                await asyncio.to_thread(dial, wire.Address(partner, "127.0.0.1", port), outcast)
             ) as link,
         ):
             link.send(wire.PipelineHello(1))

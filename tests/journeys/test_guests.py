@@ -31,7 +31,9 @@ def key(gateway: Gateway) -> str:
     running = DataFolder(gateway.folder).read_running()
     assert running
     headers = {HEADER: running["admin_token"]}
-    made = httpx.post(f"{gateway.root}/admin/guest-key", headers=headers, trust_env=False, timeout=PATIENCE_S)
+    made = httpx.post(
+        f"{gateway.root}/admin/preemptible-key", headers=headers, trust_env=False, timeout=PATIENCE_S
+    )
     return str(made.raise_for_status().json()["key"])
 
 
@@ -96,7 +98,7 @@ def test_a_batch_is_own_work_until_it_is_done(gateway: Gateway, key: str) -> Non
     until(lambda: gateway.admin("/admin/idle")["own_batches"] or None)
     guest = Guest(gateway, key)
     guest.talk()
-    assert (guest.status, guest.code) == (503, "guests_not_now")
+    assert (guest.status, guest.code) == (503, "preemptible_not_now")
     client.batches.cancel(batch.id)
     ended(client, batch.id, 60)
     until(lambda: gateway.admin("/admin/idle")["queue_empty_s"] or None)

@@ -1,4 +1,4 @@
-"""A seller touches its model only for a voucher that will pay; friends stay within what they agreed."""
+"""A seller touches its model only for a voucher that will pay; partners stay within what they agreed."""
 
 from typing import Any
 
@@ -135,7 +135,7 @@ def test_only_the_receiver_says_that_it_was_paid() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["first", "second", "pay_first", "pay_second"]), st.integers(1, 900))))
-def test_friends_never_owe_more_than_they_agreed(steps: list[tuple[str, int]]) -> None:
+def test_partners_never_owe_more_than_they_agreed(steps: list[tuple[str, int]]) -> None:
     first_nano = second_nano = 0
     paid = Paid()
     for what, amount_nano in steps:

@@ -99,7 +99,7 @@ class NewDispute(Body):
         return texts
 
 
-class Barred(Body):
+class Suspended(Body):
     """`why` null reinstates the seller."""
 
     why: Text | None

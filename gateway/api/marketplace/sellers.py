@@ -13,7 +13,7 @@ from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Named
 from gateway.api.marketplace.dependencies import Facts, Open
-from gateway.api.marketplace.forms import Barred, Forfeited, NewSeller
+from gateway.api.marketplace.forms import Forfeited, NewSeller, Suspended
 from market.marketplace.marketplace import Marketplace
 
 keyed = APIRouter(prefix="/market/v1/sellers", route_class=KeyedRoute)
@@ -41,7 +41,7 @@ async def show_seller(marketplace: Open, person: User) -> Facts:
     return {
         "account": account,
         "identities": await marketplace.ask(marketplace.sellers.identities_of, account),
-        "barred": await marketplace.ask(marketplace.sellers.suspended_reason, account),
+        "suspended": await marketplace.ask(marketplace.sellers.suspended_reason, account),
         "earned": {name: format_usd(nano) for name, nano in earned.items()},
         "probation": not probation.is_over,
         "lacking": {"jobs": probation.jobs, "buyers": probation.buyers, "days": probation.days},
@@ -61,12 +61,12 @@ def _earned(marketplace: Marketplace, user_id: str) -> dict[str, int]:
     return {name: found[code] for name, code in codes.items()}
 
 
-@keyed.put("/{user}/barred")
-async def bar(marketplace: Open, operator: Operator, _: Key, user: Named, wanted: Barred) -> Facts:
+@keyed.put("/{user}/suspended")
+async def suspend(marketplace: Open, operator: Operator, _: Key, user: Named, wanted: Suspended) -> Facts:
     """Suspend or reinstate a seller: while suspended it gets no allocations, and its earnings stay pending."""
-    facts: Facts = {"seller": user, "barred": wanted.why}
-    await _write_down(operator, "market.bar", user, facts)
-    await marketplace.ask(marketplace.sellers.bar, user, wanted.why)
+    facts: Facts = {"seller": user, "suspended": wanted.why}
+    await _write_down(operator, "market.suspend", user, facts)
+    await marketplace.ask(marketplace.sellers.suspend, user, wanted.why)
     return facts
 
 

@@ -70,7 +70,7 @@ class Guests:
         if caller.key_id != self._key_id:
             raise KeyInvalid(
                 "This guest key belongs to an earlier start, or to another gateway. "
-                "Get a new one with POST /admin/guest-key."
+                "Get a new one with POST /admin/preemptible-key."
             )
 
     @property

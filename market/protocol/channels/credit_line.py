@@ -1,4 +1,4 @@
-"""Trade between friends: two gateways owe each other up to a limit, without a marketplace.
+"""Trade between partners: two gateways owe each other up to a limit, without a marketplace.
 
 Each buys from the other on its own channel, backed by the credit line. Their debt is the difference. When one has
 paid the other by any means, the receiver acknowledges the total since the beginning.

@@ -1,4 +1,4 @@
-"""Define who trades with whom, and on what credit: an allocation of the marketplace, or a credit line of friends."""
+"""Define who trades with whom, and on what credit: an allocation of the marketplace, or a credit line of partners."""
 
 import hashlib
 from dataclasses import dataclass

@@ -209,7 +209,7 @@ async def test_a_seller_sees_when_earnings_mature_and_nobody_elses(tmp_path: Pat
             assert (len(sheet), sheet[1].split(",")[6]) == (2, "maturing")
             for path in ("/list", "/list/check", "/started", "/marketplace"):
                 assert (await sam.get(SELLING + path)).status_code == 403, path
-            for path in ("/pause", "/list/write", "/marketplace/sellers/sam/unbar"):
+            for path in ("/pause", "/list/write", "/marketplace/sellers/sam/reinstate"):
                 assert (await sam.post(SELLING + path)).status_code == 403, path
         async with visiting(hall.served, "ann") as ann:
             refused = await ann.get(SELLING)
@@ -233,10 +233,10 @@ async def test_nothing_on_its_way_is_left_out_and_of_who_is_barred_all_of_it_wai
         assert "<td>w</td>" not in page
         assert re.search(r"held back</td>.*?\$7\.00.*?is released from the reserve", page, re.DOTALL)
         assert re.search(r"2026-11-01</td>.*?\$3\.00.*?becomes available", page, re.DOTALL)
-        await hall.house.ask(hall.house.sellers.bar, "sam", "odd")
-        barred = (await sam.get(f"{SELLING}/earnings")).text
-        assert barred.count("on hold: you are suspended") == 2
-        assert "is released from the reserve" not in barred
+        await hall.house.ask(hall.house.sellers.suspend, "sam", "odd")
+        suspended = (await sam.get(f"{SELLING}/earnings")).text
+        assert suspended.count("on hold: you are suspended") == 2
+        assert "is released from the reserve" not in suspended
 
 
 async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Path, stripe: StripeServer) -> None:
@@ -307,7 +307,7 @@ async def test_a_house_elsewhere_is_asked_with_the_machines_own_key(tmp_path: Pa
 def test_a_house_elsewhere_that_talks_nonsense_is_told_apart(earned: dict[str, Any]) -> None:
     lacking = earned.pop("lacking", {"jobs": 1, "buyers": 1, "days": 1})
     amounts = dict.fromkeys(("maturing", "payable", "reserve", "owed"), "0.00") | earned
-    mine: dict[str, Any] = {"account": "sam", "identities": [], "barred": None, "probation": True}
+    mine: dict[str, Any] = {"account": "sam", "identities": [], "suspended": None, "probation": True}
     body = json.dumps(mine | {"earned": amounts, "lacking": lacking}).encode()
     with pytest.raises(Overloaded, match=r"Invalid answer from house\.example"):
         read_reply(OutboundReply(200, body), Mine, "house.example")
@@ -462,16 +462,18 @@ async def test_operators_bar_sellers_and_give_back_what_fraud_earned(tmp_path: P
         page = await owner.get(f"{SELLING}/marketplace")
         for part in ("sam", "ann", "$2.00", "needs 19 more requests"):
             assert part in page.text, part
-        nameless = await owner.post(f"{SELLING}/marketplace/sellers/sam/bar", why="")
+        nameless = await owner.post(f"{SELLING}/marketplace/sellers/sam/suspend", why="")
         assert (nameless.status_code, "Enter a value" in nameless.text) == (400, True)
-        assert (await owner.post(f"{SELLING}/marketplace/sellers/ann/bar", why="odd")).status_code == 400
-        assert (await owner.post(f"{SELLING}/marketplace/sellers/sam/bar", why="odd answers")).status_code == 303
+        assert (await owner.post(f"{SELLING}/marketplace/sellers/ann/suspend", why="odd")).status_code == 400
+        assert (
+            await owner.post(f"{SELLING}/marketplace/sellers/sam/suspend", why="odd answers")
+        ).status_code == 303
         assert await hall.house.ask(hall.house.sellers.suspended_reason, "sam") == "odd answers"
         async with visiting(hall.served, "sam") as sam:
             told = await sam.get(f"{SELLING}/earnings")
             assert "You are suspended: odd answers" in told.text
             assert "on hold: you are suspended" in told.text
-        await owner.post(f"{SELLING}/marketplace/sellers/sam/unbar")
+        await owner.post(f"{SELLING}/marketplace/sellers/sam/reinstate")
         assert await hall.house.ask(hall.house.sellers.suspended_reason, "sam") is None
         other = await owner.post(f"{SELLING}/marketplace/sellers/sam/forfeit", why="another model", name="sum")
         assert (other.status_code, "not match the seller" in other.text) == (400, True)
@@ -508,7 +510,7 @@ async def test_a_key_that_may_not_administer_looks_and_changes_nothing(
         weak = hall.served.services.keys.issue("app", ("cluster",), user_id="owner").token
         async with visiting(hall.served, "owner", token=weak) as visit:
             assert "no admin access" in (await visit.get(f"{SELLING}/marketplace")).text
-            for path in ("pause", "list/write", "marketplace/sellers/sam/bar"):
+            for path in ("pause", "list/write", "marketplace/sellers/sam/suspend"):
                 assert (await visit.post(f"{SELLING}/{path}", why="x")).status_code == 403
         assert hall.served.services.pauses.now == ()
 

@@ -112,7 +112,7 @@ async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None
         honest, cheat = market.sellers
         assert [row.seller for row in (await offers_of(market)).offers if row.suspended_why] == [cheat.id]
         await check_confirmed(ProbeStore(tmp_path / "market" / "audits.db"), cheat.id)
-        assert ProbeStore(tmp_path / "market" / "audits.db").lift(cheat.id)
+        assert ProbeStore(tmp_path / "market" / "audits.db").reinstate(cheat.id)
         await audits_of(market).load()
         assert not any(row.suspended_why for row in (await offers_of(market)).offers)
 

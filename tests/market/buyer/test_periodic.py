@@ -13,7 +13,7 @@ from market.buyer.periodic import again
 from market.buyer.sellers import SellerTracker
 from market.buyer.store import KEPT_MS, BegunJob, BuyingStore, EndedJob
 from market.credit_lines.balance import Balances
-from market.credit_lines.friends import Friends
+from market.credit_lines.partners import Partners
 from market.network.record_keeper import KeeperPolicy, RecordKeeper
 from market.protocol.channels.terms import LANES_MAX
 from tests.databases import refusing
@@ -50,7 +50,7 @@ async def test_lines_are_read_again_after_a_disk_that_refuses(tmp_path: Path) ->
     folder, own = tmp_path / "ann", pair.owns[0]
     store = BuyingStore(folder / "buying.db")
     keeper = RecordKeeper(folder / "known.db", lambda: NOW_MS, KeeperPolicy(allows_loopback=True))
-    lines = Lines(Friends(folder, own), Balances(folder), own, store, keeper)
+    lines = Lines(Partners(folder, own), Balances(folder), own, store, keeper)
     with refusing(folder / "buying.db", "job"):
         await lines.refresh()
         assert lines.all() == []

@@ -26,7 +26,7 @@ async def test_they_agree_to_the_nano(tmp_path: Path) -> None:
             str(tmp_path / "buyer"),
             ("public",),
             **given,
-            friends=(record.issuer,),
+            partners=(record.issuer,),
             bounds=BuyerLimits(first_byte_s=5),
         )
         async with opened(orders) as app:

@@ -1,4 +1,4 @@
-"""What friends send each other: signed by whom it must be, and the same in whatever order and however often."""
+"""What partners send each other: signed by whom it must be, and the same in whatever order and however often."""
 
 import base64
 import zlib
@@ -12,7 +12,7 @@ import pytest
 
 from market.credit_lines.credit_line_service import CreditLineService, LineOffer
 from market.credit_lines.export import PREFIX, CreditLineExport, read, written
-from market.credit_lines.friendship import Friendship
+from market.credit_lines.partnership import Partnership
 from market.errors import MarketError, StatementInvalid
 from market.network.identity import OwnIdentity
 from market.protocol.channels.credit_line import CreditLine, Payment
@@ -31,7 +31,7 @@ class Pair:
         offer = LineOffer(self.owns[1].id, 10**9, 2 * 10**9, DAY_MS)
         self.invitation = self.ann.text(self.ann.invite(offer, NOW_MS), "http://127.0.0.1:1")
 
-    def befriended(self) -> tuple[Friendship, Friendship]:
+    def befriended(self) -> tuple[Partnership, Partnership]:
         at_bob, _ = self.bob.accept(self.bob.heard(self.invitation), NOW_MS)
         at_ann, has_signed = self.ann.accept(self.ann.heard(self.bob.text(at_bob)), NOW_MS)
         assert not has_signed
@@ -50,13 +50,13 @@ def test_texts_come_to_the_same_in_any_order(tmp_path: Path) -> None:
     with pytest.raises(MarketError, match="more was acknowledged"):
         pair.bob.acknowledge(at_bob, 29, NOW_MS)
     told = [pair.ann.heard(text) for text in texts]
-    ends = {reduce(Friendship.merged, order, at_ann) for order in permutations(told)}
-    assert {(end.paid_nano(end.own), end.paid_nano(end.friend)) for end in ends} == {(30, 0)}
+    ends = {reduce(Partnership.merged, order, at_ann) for order in permutations(told)}
+    assert {(end.paid_nano(end.own), end.paid_nano(end.partner)) for end in ends} == {(30, 0)}
     assert len(ends) == 1
     # What is on disk is what was heard.
     for each in (*told, *told):
         pair.ann.accept(each, NOW_MS)
-    assert pair.ann.friends.find(at_ann.line.id) == ends.pop()
+    assert pair.ann.partners.find(at_ann.line.id) == ends.pop()
 
 
 def with_records(text: str, *raws: bytes) -> str:
@@ -71,7 +71,7 @@ def of_other_users(pair: Pair) -> str:
 
 
 def in_anns_name(pair: Pair) -> str:
-    (ours,) = pair.ann.friends
+    (ours,) = pair.ann.partners
     return with_records(
         pair.invitation, said("eve", "credit_line", ours.line, lasts_ms=DAY_MS, issuer=pair.owns[0].id).raw
     )
@@ -90,7 +90,7 @@ def of_the_payers_word(pair: Pair) -> str:
 
 def of_a_revoked_key(pair: Pair) -> str:
     pair.owns[0].revoke(pair.owns[0].signer.public_key)
-    (ours,) = pair.ann.friends
+    (ours,) = pair.ann.partners
     return pair.ann.text(ours)
 
 
@@ -129,13 +129,13 @@ TEXTS: list[Callable[[Pair], str]] = [
 def test_texts_that_are_not_believed(tmp_path: Path, text_of: Callable[[Pair], str]) -> None:
     pair = Pair(tmp_path)
     text = text_of(pair)
-    before = list(pair.bob.friends)
+    before = list(pair.bob.partners)
     with pytest.raises(MarketError):
         pair.bob.accept(pair.bob.heard(text), NOW_MS)
-    assert list(pair.bob.friends) == before
+    assert list(pair.bob.partners) == before
 
 
-def test_there_is_one_line_with_a_friend(tmp_path: Path) -> None:
+def test_there_is_one_line_with_a_partner(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     at_ann, at_bob = pair.befriended()
     more = LineOffer(pair.owns[1].id, 10**10, 10**10, DAY_MS)
@@ -148,11 +148,11 @@ def test_there_is_one_line_with_a_friend(tmp_path: Path) -> None:
     pair.bob.end(at_bob)
     assert pair.bob.accept(pair.bob.heard(another), NOW_MS + 1)[0].is_open
     # What is owed on the first one can still be paid.
-    assert pair.bob.acknowledge(pair.bob.friends.named(at_bob.line.id), 5, NOW_MS).paid_nano(pair.owns[0].id) == 5
+    assert pair.bob.acknowledge(pair.bob.partners.named(at_bob.line.id), 5, NOW_MS).paid_nano(pair.owns[0].id) == 5
 
 
 def test_debts_are_seen_after_a_key_was_revoked(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     _, at_bob = pair.befriended()
     pair.owns[1].revoke(pair.owns[1].signer.public_key)
-    assert [each.friendship for each in pair.bob.positions()] == [at_bob]
+    assert [each.partnership for each in pair.bob.positions()] == [at_bob]

@@ -21,14 +21,14 @@ from tests.market.buyer.stalls import Bill, Stalls
 from tests.market.seller.shop import Shop, open_shop, until
 
 
-def friend(folder: Path, *words: str) -> Result:
-    """Run `millrace friend` on a household's folder."""
-    return CliRunner().invoke(millrace, ["friend", *words, "--data-dir", str(folder)])
+def partner(folder: Path, *words: str) -> Result:
+    """Run `millrace partner` on a household's folder."""
+    return CliRunner().invoke(millrace, ["partner", *words, "--data-dir", str(folder)])
 
 
 def said(folder: Path, *words: str) -> str:
     """What the command prints; it must succeed."""
-    result = friend(folder, *words)
+    result = partner(folder, *words)
     assert result.exit_code == 0, result.output
     return result.stdout.strip()
 
@@ -79,7 +79,7 @@ class Buying:
     stalls: Stalls
 
     async def listing_of(self, seller: Side) -> str:
-        """As gossip with the friend's own gateway has told it."""
+        """As gossip with the partner's own gateway has told it."""
 
         def look() -> str | None:
             offerings, _ = self.app.shop.offerings()

@@ -171,7 +171,7 @@ async def staged() -> AsyncIterator[Stage]:
     stage = Stage()
     app = web.Application()
     app.router.add_get("/admin/idle", stage.idle)
-    app.router.add_post("/admin/guest-key", stage.key)
+    app.router.add_post("/admin/preemptible-key", stage.key)
     app.router.add_post("/admin/market/sales", stage.sale)
     app.router.add_post("/v1/chat/completions", stage.chat)
     app.router.add_post("/v1/completions", stage.chat)

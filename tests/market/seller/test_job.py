@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from market.credit_lines.friendship import Friendship
+from market.credit_lines.partnership import Partnership
 from market.protocol.channels.channel import settle
 from market.protocol.channels.credit_line import CreditLine
 from market.protocol.listings.prices import cost_nano
@@ -28,7 +28,7 @@ async def test_completions_are_sold_too(tmp_path: Path) -> None:
         assert final.receipt.prompt_tokens == bought.prompt_tokens
 
 
-async def test_friends_need_no_house(tmp_path: Path) -> None:
+async def test_partners_need_no_house(tmp_path: Path) -> None:
     async with open_shop(tmp_path, marketplace_url=None) as shop:
         buyer, own = await shop.buyer(), shop.agent.own
         first, second = sorted((id_of("buyer"), own.id))
@@ -39,14 +39,14 @@ async def test_friends_need_no_house(tmp_path: Path) -> None:
         assert (await buyer.buy(buyer.order())).error["code"] == "refused"  # nobody's allocation counts here
         buyer.rest_on([by_buyer, ours], line.bought_by(id_of("buyer")))
         assert (await buyer.buy(buyer.order())).error["code"] == "refused"
-        friends = shop.agent.friends
-        friendship = friends.keep(Friendship(line, own.id, ours, by_buyer))
+        partners = shop.agent.partners
+        partnership = partners.keep(Partnership(line, own.id, ours, by_buyer))
         bought = await buyer.buy(buyer.order())
         assert (bought.status, bought.has_ended) == (200, True)
         # A line that the seller has not signed is none, nor one that its owner has ended.
         buyer.rest_on([by_buyer, by_buyer], line.bought_by(id_of("buyer")))
         assert (await buyer.buy(buyer.order())).error["code"] == "malformed"
-        friends.keep(replace(friendship, is_ended=True))
+        partners.keep(replace(partnership, is_ended=True))
         buyer.rest_on([by_buyer, ours], line.bought_by(id_of("buyer")))
         assert (await buyer.buy(buyer.order())).error["code"] == "ended"
 

@@ -99,7 +99,7 @@ async def test_owner_comes_first(tmp_path: Path) -> None:
     """Threat 27, the agent's part: the owner's gateway says no, and the buyer hears it as a plain refusal."""
     async with open_shop(tmp_path) as shop:
         buyer = await shop.buyer()
-        shop.stage.refusal = (503, "guests_not_now")
+        shop.stage.refusal = (503, "preemptible_not_now")
         assert await refusal(buyer, buyer.order()) == (503, "not_idle")
         shop.stage.refusal = (503, "preempted")
         assert await refusal(buyer, buyer.order()) == (503, "preempted")
@@ -143,7 +143,7 @@ async def test_refusals_use_up_no_patience(tmp_path: Path) -> None:
         base_nano = claim.amount_nano - claim.tolerance_nano
         behind: dict[str, Any] = {"base_nano": Amount(base_nano), "ceiling_nano": Amount(4 * 10**8)}
         buyer.receipts = []
-        shop.stage.refusal = (503, "guests_not_now")
+        shop.stage.refusal = (503, "preemptible_not_now")
         for _ in range(8):
             assert await refusal(buyer, buyer.order(**behind)) == (503, "not_idle")
         shop.stage.refusal = None

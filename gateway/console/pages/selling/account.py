@@ -39,7 +39,7 @@ class Mine(Struct, frozen=True):
 
     account: str
     identities: tuple[str, ...]
-    barred: str | None
+    suspended: str | None
     earned: _Earned
     probation: bool
     lacking: Lacking
@@ -163,7 +163,7 @@ def standing_of(mine: Mine) -> Standing:
     return Standing(
         mine.account,
         mine.identities,
-        mine.barred,
+        mine.suspended,
         _nano(earned.maturing),
         _nano(earned.payable),
         _nano(earned.reserve),

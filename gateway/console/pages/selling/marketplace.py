@@ -41,30 +41,30 @@ async def show(visitor: Operator, seller: Wanted = None) -> Response:
     return await _page(visitor, seller=seller)
 
 
-@router.post("/sellers/{user}/bar")
-async def bar(request: Request, visitor: Operator, user: Named) -> Response:
+@router.post("/sellers/{user}/suspend")
+async def suspend(request: Request, visitor: Operator, user: Named) -> Response:
     """Suspend a seller: no new allocations, and pending earnings stay pending until reinstatement."""
     marketplace, form = _marketplace(visitor), await read_form(request, visitor, Why)
     from gateway.api.marketplace import sellers
-    from gateway.api.marketplace.forms import Barred
+    from gateway.api.marketplace.forms import Suspended
 
     async def work(wanted: Why) -> dict[str, Any]:
-        return await sellers.bar(marketplace, visitor.authority, "", user, Barred(why=wanted.why))
+        return await sellers.suspend(marketplace, visitor.authority, "", user, Suspended(why=wanted.why))
 
     done, form = await tried(form, work)
     if done is None:
-        return await _page(visitor, form=form, about=f"bar-{user}", status=400)
+        return await _page(visitor, form=form, about=f"suspend-{user}", status=400)
     return go(visitor, MARKETPLACE, f"{user} is suspended.")
 
 
-@router.post("/sellers/{user}/unbar")
-async def unbar(request: Request, visitor: Operator, user: Named) -> Response:
+@router.post("/sellers/{user}/reinstate")
+async def reinstate(request: Request, visitor: Operator, user: Named) -> Response:
     marketplace = _marketplace(visitor)
     await read_form(request, visitor, Nothing)
     from gateway.api.marketplace import sellers
-    from gateway.api.marketplace.forms import Barred
+    from gateway.api.marketplace.forms import Suspended
 
-    await sellers.bar(marketplace, visitor.authority, "", user, Barred(why=None))
+    await sellers.suspend(marketplace, visitor.authority, "", user, Suspended(why=None))
     return go(visitor, MARKETPLACE, f"{user} is reinstated.")
 
 

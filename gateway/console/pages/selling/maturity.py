@@ -23,7 +23,7 @@ _PAGE = 1_000
 _PAGES_MAX = 20
 _maturity, _withheld = maturity_table.c, withheld_table.c
 
-Why = Literal["matures", "reserve", "disputed", "barred"]
+Why = Literal["matures", "reserve", "disputed", "suspended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def by_day(
         # Without waiting days they become available at the next check, seconds away.
         due_ns = None if is_barred else (day + days + 1) * DAY_NS if days else day * DAY_NS
         if nano:
-            found.append(Portion("barred" if is_barred else "matures", day_of(day), nano, counts[day], due_ns))
+            found.append(Portion("suspended" if is_barred else "matures", day_of(day), nano, counts[day], due_ns))
     return found
 
 
@@ -109,7 +109,7 @@ def _written_down(session: Session, user_id: str, *, is_barred: bool) -> list[Po
     for row in session.scalars(query.order_by(_maturity.created_ns).limit(_PAGE)):
         is_new = row.status == "new"
         nano = row.amount_nano if is_new else row.amount_nano * row.reserve_bps // BPS
-        why: Why = "barred" if is_barred else "matures" if is_new else "reserve"
+        why: Why = "suspended" if is_barred else "matures" if is_new else "reserve"
         due_ns = row.created_ns + (0 if is_new else RESERVE_DAYS * DAY_NS)
         if nano:
             found.append(Portion(why, day_written(row), nano, 0, None if is_barred else due_ns))

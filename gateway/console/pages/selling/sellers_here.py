@@ -91,7 +91,7 @@ def sums(marketplace: Marketplace) -> dict[str, int]:
         ).one()
         return {
             "sellers": int(users[0]),
-            "barred": int(users[1]),
+            "suspended": int(users[1]),
             "forfeited": int(users[2]),
             "maturing_nano": _stands(session, "maturing"),
             "reserve_nano": _stands(session, "reserve"),

@@ -74,5 +74,5 @@ async def house(
         serving(patiently) as first,
         road(folder, first.base_url, backend={"slots": SLOTS} | (backend or {}), **sections) as running,
     ):
-        made = await admin(running, "POST", "/admin/guest-key")
+        made = await admin(running, "POST", "/admin/preemptible-key")
         yield Marketplace(running, first, made.json()["key"])

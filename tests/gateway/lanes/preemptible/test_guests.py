@@ -36,7 +36,7 @@ def code_of(answered: Answered) -> str:
 async def test_the_owner_comes_and_all_guests_go(home: Marketplace) -> None:
     guests = [await home.come() for _ in range(SLOTS)]
     silent = await home.come("wait")  # no slot is left
-    assert (silent.result().status, code_of(silent.result())) == (503, "guests_not_now")
+    assert (silent.result().status, code_of(silent.result())) == (503, "preemptible_not_now")
     await until(lambda: home.backend.open == SLOTS, 60)
     own = await home.own()
     assert (own.status, text_of(own)) == (200, "It turns.")
@@ -83,7 +83,7 @@ async def test_no_guest_comes_in_while_own_requests_run_or_wait(home: Marketplac
     services = home.running.services
     await until(lambda: services.admission.in_flight == SLOTS + 1, 60)
     refused = await home.come()
-    assert (refused.result().status, code_of(refused.result())) == (503, "guests_not_now")
+    assert (refused.result().status, code_of(refused.result())) == (503, "preemptible_not_now")
     found = (await home.admin("GET", "/admin/idle")).json()
     assert (found["own_in_flight"], found["queue_empty_s"], found["guests"]) == (SLOTS + 1, 0, 0)
     for _, writer in asked:
@@ -96,7 +96,7 @@ async def test_no_guest_comes_in_while_own_requests_run_or_wait(home: Marketplac
 
 async def test_a_guest_takes_a_slot_for_each_answer(home: Marketplace) -> None:
     refused = await home.come(n=SLOTS + 1)
-    assert code_of(refused.result()) == "guests_not_now"
+    assert code_of(refused.result()) == "preemptible_not_now"
 
 
 async def test_guests_leave_no_trace_but_their_usage(home: Marketplace) -> None:
@@ -133,7 +133,7 @@ async def test_everything_else_is_closed_to_guests(home: Marketplace) -> None:
         ("POST", "/api/generate", {"model": "m", "keep_alive": 0}),
         ("GET", "/admin/me", None),
         ("GET", "/admin/idle", None),
-        ("POST", "/admin/guest-key", None),
+        ("POST", "/admin/preemptible-key", None),
         ("GET", "/admin/keys", None),
         ("GET", "/accounting/v1/balance", None),
         ("GET", "/accounting/v1/transactions", None),
@@ -159,7 +159,7 @@ async def test_guests_have_no_lane_but_own_machines(tmp_path: Path) -> None:
     for number, strange in enumerate(backends):
         async with house(tmp_path / str(number), backend=strange) as home:
             stranger = await home.come("short")
-            assert (stranger.result().status, code_of(stranger.result())) == (503, "guests_not_now")
+            assert (stranger.result().status, code_of(stranger.result())) == (503, "preemptible_not_now")
             assert (await home.admin("GET", "/admin/idle")).json()["models"] == []
             assert home.backend.requests == []
             assert (await home.own()).status == 200
@@ -207,7 +207,7 @@ async def test_nobody_is_called_as_guests_are(home: Marketplace) -> None:
     told: list[str] = []
     keys.on_revoked = told.extend
     before = keys.find(home.key)
-    await home.admin("POST", "/admin/guest-key")
+    await home.admin("POST", "/admin/preemptible-key")
     assert before
     assert told == [before.key_id]
     keys.refused = {caller.key_id} if (caller := keys.find(home.running.key)) else ()
@@ -241,7 +241,7 @@ async def test_guests_own_load_is_nothing_to_the_cards_condition(
 async def test_a_key_ends_with_the_next_one_and_with_the_gateway(tmp_path: Path) -> None:
     async with house(tmp_path) as home:
         await (await home.come("short"))
-        later = (await home.admin("POST", "/admin/guest-key")).json()
+        later = (await home.admin("POST", "/admin/preemptible-key")).json()
         replaced = (await home.come("short")).result()
         assert (replaced.status, code_of(replaced)) == (401, "invalid_api_key")
         valid = [row for row in (await home.admin("GET", "/admin/keys")).json()["keys"] if row["is_guest"]]

@@ -89,7 +89,7 @@ def test_whoever_is_new_no_more_waits_two_days_and_nothing_is_kept(house: Market
         ({"ann": 10, "bob": 9, "cem": 1}, 6, (0, 0, 1)),
     ],
 )
-def test_a_friend_who_buys_much_is_not_enough(
+def test_a_partner_who_buys_much_is_not_enough(
     jobs: dict[str, int], days: int, lacking: tuple[int, int, int]
 ) -> None:
     found = probation(SellerHistory(jobs, 0 if jobs else None), MarketplaceTerms(), days * DAY_NS)
@@ -212,12 +212,12 @@ def test_proof_of_fraud_gives_back_what_has_not_matured(house: Marketplace) -> N
     fee_nano = house.posted("income:market_fee")
     assert house.posted("user:bob:paid") == 100 * USD
     assert house.settle(allocation, late).settled_nano == 0
-    house.sellers.bar("sam", None)
+    house.sellers.suspend("sam", None)
     house.look()
     assert (house.settlements.due(10), house.settle(allocation, []).settled_nano) == ([], 0)
     with pytest.raises(MarketplaceRefuses, match="forfeited"):
         house.allocate("bob")
-    house.sellers.bar("sam", "odd")
+    house.sellers.suspend("sam", "odd")
     assert house.posted("user:ann:paid") == 100 * USD - sum(theirs) - fee_nano
     house.wait(40 * DAY_NS)
     house.look()

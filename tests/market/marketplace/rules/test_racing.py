@@ -99,7 +99,7 @@ def test_who_forfeits_while_a_sale_is_settled_has_not_earned_it(
     records = Dealing(terms).serve()
     _interrupt_booking(monkeypatch, "settle:", lambda: house.forfeiture.forfeit("sam", "another model"))
     house.settle(allocation, records)
-    house.sellers.bar("sam", None)
+    house.sellers.suspend("sam", None)
     house.wait(40 * DAY_NS)
     house.look()
     assert (house.earned(), house.posted("user:ann:paid")) == (0, 100 * USD)

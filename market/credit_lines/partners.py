@@ -1,4 +1,4 @@
-"""All credit lines of a gateway: one file each under `market/friends`, read by all processes when it changes."""
+"""All credit lines of a gateway: one file each under `market/partners`, read by all processes when it changes."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from market.credit_lines.export import CreditLineExport
-from market.credit_lines.friendship import Friendship, read_friendship
+from market.credit_lines.partnership import Partnership, read_partnership
 from market.errors import MarketError, StatementInvalid
 from market.network.identity import OwnIdentity
 from market.protocol.records.envelope import Record
@@ -27,7 +27,7 @@ class _StoredLine(Struct, frozen=True):
     is_ended: bool
 
 
-class Friends:
+class Partners:
     """Safe to use from several threads and processes.
 
     Args:
@@ -39,9 +39,9 @@ class Friends:
     """
 
     def __init__(self, folder: Path, own: OwnIdentity) -> None:
-        self._folder = folder / "friends"
+        self._folder = folder / "partners"
         self._own = own
-        self._read: dict[str, tuple[tuple[int, int], Friendship]] = {}
+        self._read: dict[str, tuple[tuple[int, int], Partnership]] = {}
         self._identities: frozenset[str] = frozenset()
         self._identities_until_s = 0.0
 
@@ -49,7 +49,7 @@ class Friends:
     def own_id(self) -> str:
         return self._own.id
 
-    def __iter__(self) -> Iterator[Friendship]:
+    def __iter__(self) -> Iterator[Partnership]:
         """Iterate over every line, including ended ones, the oldest first."""
         names = sorted(path.stem for path in self._folder.glob(f"*{_SUFFIX}"))[:LINES_MAX]
         found = [each for name in names if (each := self.find(name))]
@@ -60,7 +60,7 @@ class Friends:
         now_s = time.monotonic()
         if now_s >= self._identities_until_s:
             try:
-                self._identities = frozenset(each.friend for each in self if each.is_open)
+                self._identities = frozenset(each.partner for each in self if each.is_open)
             except (MarketError, OSError):
                 self._identities = frozenset()
             self._identities_until_s = now_s + _SEEN_S
@@ -68,10 +68,10 @@ class Friends:
 
     @property
     def urls(self) -> list[str]:
-        """Return where friends sell, each once."""
+        """Return where partners sell, each once."""
         return list(dict.fromkeys(each.url for each in self if each.url and not each.is_ended))
 
-    def find(self, line: str) -> Friendship | None:
+    def find(self, line: str) -> Partnership | None:
         path = self._folder / f"{line}{_SUFFIX}"
         try:
             found = path.stat()
@@ -83,68 +83,68 @@ class Friends:
             known = self._read[line] = stamp, self._open(path)
         return known[1]
 
-    def named(self, name: str) -> Friendship:
+    def named(self, name: str) -> Partnership:
         """Return the newest line with this id, or with an identity that starts so, of at least eight digits.
 
         Raises:
-            StatementInvalid: none matches, or several friends do.
+            StatementInvalid: none matches, or several partners do.
         """
-        fitting = [each for each in self if len(name) >= 8 and name in (each.line.id, each.friend[: len(name)])]
-        if len({each.friend for each in fitting}) != 1:
-            found = "several friends' ids begin" if fitting else "no friend's id begins"
+        fitting = [each for each in self if len(name) >= 8 and name in (each.line.id, each.partner[: len(name)])]
+        if len({each.partner for each in fitting}) != 1:
+            found = "several partners' ids begin" if fitting else "no partner's id begins"
             raise StatementInvalid(f"{found} with {name[:64]}")
         return fitting[-1]
 
-    def heard(self, telling: CreditLineExport) -> Friendship:
-        """Return what a friend sent, checked. Nothing is stored.
+    def heard(self, telling: CreditLineExport) -> Partnership:
+        """Return what a partner sent, checked. Nothing is stored.
 
         Raises:
             MarketError: it is invalid.
         """
         standing = self._own.lineage.standing
-        told = read_friendship(self.own_id, telling.records, telling.statements, lambda _, key: standing(key))
+        told = read_partnership(self.own_id, telling.records, telling.statements, lambda _, key: standing(key))
         return replace(told, url=telling.url)
 
-    def told(self, friendship: Friendship, url: str = "") -> CreditLineExport:
-        """Return everything that the friend should know; `url` is where we sell."""
-        records = (*friendship.records, *friendship.payments)
+    def told(self, partnership: Partnership, url: str = "") -> CreditLineExport:
+        """Return everything that the partner should know; `url` is where we sell."""
+        records = (*partnership.records, *partnership.payments)
         return CreditLineExport(_raw(records), _raw(self._own.statements), url)
 
-    def keep(self, friendship: Friendship) -> Friendship:
+    def keep(self, partnership: Partnership) -> Partnership:
         """Merge into what is known of this line; on disk when this returns.
 
         Raises StatementInvalid for a new line beyond LINES_MAX.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._folder / "friends.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(self._folder / "partners.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            known = self.find(friendship.line.id)
+            known = self.find(partnership.line.id)
             if known is None and len(list(self._folder.glob(f"*{_SUFFIX}"))) >= LINES_MAX:
                 raise StatementInvalid(f"there are {LINES_MAX} credit lines already, which is the maximum")
-            merged = known.merged(friendship) if known else friendship
+            merged = known.merged(partnership) if known else partnership
             if merged != known:
                 self._write(merged)
             return merged
         finally:
             os.close(descriptor)
 
-    def _open(self, path: Path) -> Friendship:
+    def _open(self, path: Path) -> Partnership:
         with path.open("rb") as file:
             content = file.read(_FILE_BYTES_MAX)
         try:
             kept = msgspec.json.decode(content, type=_StoredLine)
             said = kept.telling
-            told = read_friendship(self.own_id, said.records, said.statements, None)
+            told = read_partnership(self.own_id, said.records, said.statements, None)
         except (msgspec.MsgspecError, MarketError) as error:
             raise StatementInvalid(f"{path}: {error}") from None
         return replace(told, url=said.url, is_ended=kept.is_ended)
 
-    def _write(self, friendship: Friendship) -> None:
-        path = self._folder / f"{friendship.line.id}{_SUFFIX}"
-        records = (*friendship.records, *friendship.payments)
+    def _write(self, partnership: Partnership) -> None:
+        path = self._folder / f"{partnership.line.id}{_SUFFIX}"
+        records = (*partnership.records, *partnership.payments)
         kept = _StoredLine(
-            CreditLineExport(_raw(records), _raw(friendship.statements), friendship.url), friendship.is_ended
+            CreditLineExport(_raw(records), _raw(partnership.statements), partnership.url), partnership.is_ended
         )
         content = _packed(kept)
         fresh = path.with_suffix(".new")
@@ -161,7 +161,7 @@ class Friends:
 
 
 def _packed(kept: _StoredLine) -> bytes:
-    """Pack a line. Raises StatementInvalid if it could not be read again, as a friend may send any amount."""
+    """Pack a line. Raises StatementInvalid if it could not be read again, as a partner may send any amount."""
     content = msgspec.json.encode(kept)
     try:
         msgspec.json.decode(content, type=_StoredLine)

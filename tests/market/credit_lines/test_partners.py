@@ -8,14 +8,14 @@ from typer.testing import CliRunner
 from accounting.money import format_usd, parse_usd
 from gateway.cli.main import app as millrace
 from market.credit_lines.credit_line_service import CreditLineService
-from market.credit_lines.friendship import Friendship
+from market.credit_lines.partnership import Partnership
 from market.protocol.channels.channel import settle
 from market.protocol.channels.credit_line import CreditLine
 from market.protocol.listings.listing import read_listing
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.amounts import Amount
 from tests.market.buyer.stalls import QUESTION
-from tests.market.credit_lines.two import TOKENS, Side, friend, listed, said, two
+from tests.market.credit_lines.two import TOKENS, Side, listed, partner, said, two
 from tests.market.parties import id_of
 from tests.market.parties import said as say
 from tests.market.seller.buyer import COUNTING, asking
@@ -37,7 +37,7 @@ def befriend(ann: Side, bob: Side, owes_max_nano: int) -> None:
     invitation = said(ann.folder, "invite", *given)
     assert said(ann.folder, "invite", *given) == invitation
     assert listed(ann.folder)["state"] == "offered"
-    refused = friend(bob.folder, "accept", invitation)
+    refused = partner(bob.folder, "accept", invitation)
     assert refused.exit_code != 0  # nobody has said yes
     answer = said(bob.folder, "accept", invitation, "--yes", "--url", bob.shop.endpoint)
     for _ in range(2):
@@ -45,7 +45,7 @@ def befriend(ann: Side, bob: Side, owes_max_nano: int) -> None:
         assert said(ann.folder, "accept", answer) == ""
 
 
-async def test_friends_trade_without_a_house(tmp_path: Path) -> None:
+async def test_partners_trade_without_a_house(tmp_path: Path) -> None:
     async with two(tmp_path) as (ann, bob):
         limit_nano = await most_nano(bob) + 1000
         befriend(ann, bob, limit_nano)
@@ -71,7 +71,7 @@ async def test_friends_trade_without_a_house(tmp_path: Path) -> None:
             assert (ann.position.owed_nano, bob.position.owed_nano) == (owed_nano, -owed_nano)
             early = said(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(owed_nano // 2))
             receipt = said(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(owed_nano))
-            assert friend(bob.folder, "paid", ann.id[:12], "--in-all", "0.00").exit_code == 1
+            assert partner(bob.folder, "paid", ann.id[:12], "--in-all", "0.00").exit_code == 1
             assert (await anns.buy(bob)).status == 502  # the text is still on its way
             for text in (receipt, early, receipt):
                 said(ann.folder, "accept", text)
@@ -116,13 +116,13 @@ async def test_a_seller_holds_to_the_line_whatever_is_promised(tmp_path: Path) -
         line = CreditLine(first, second, Amount(order_nano), Amount(order_nano), buyer.made_ms)
         theirs = say("buyer", "credit_line", line, made_ms=buyer.made_ms, lasts_ms=86_400_000)
         desk = CreditLineService(tmp_path / "market", own)
-        friendship, _ = desk.accept(Friendship(line, own.id, friend_signature=theirs), buyer.made_ms)
-        buyer.rest_on(list(friendship.records), friendship.sold)
+        partnership, _ = desk.accept(Partnership(line, own.id, partner_signature=theirs), buyer.made_ms)
+        buyer.rest_on(list(partnership.records), partnership.sold)
         bought = await buyer.buy(buyer.order())
         assert bought.status == 200
         assert (await buyer.buy(buyer.order())).error["code"] == "limit"
         paid_nano = settle(buyer.channel).amount_nano
-        desk.acknowledge(friendship, paid_nano - 1, buyer.made_ms)
+        desk.acknowledge(partnership, paid_nano - 1, buyer.made_ms)
         assert (await buyer.buy(buyer.order())).error["code"] == "limit"
-        desk.acknowledge(friendship, paid_nano, buyer.made_ms)
+        desk.acknowledge(partnership, paid_nano, buyer.made_ms)
         assert (await buyer.buy(buyer.order())).status == 200

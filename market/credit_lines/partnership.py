@@ -17,40 +17,40 @@ from market.protocol.records.key_status import Standing, StandingOf, check_speak
 
 
 @dataclass(frozen=True, slots=True)
-class Friendship:
-    """A line between `own` and a friend.
+class Partnership:
+    """A line between `own` and a partner.
 
-    `statements` are the friend's about its keys, `url` is where it sells. If `is_ended`, we neither sell nor buy
+    `statements` are the partner's about its keys, `url` is where it sells. If `is_ended`, we neither sell nor buy
     on it any more; what is owed stays owed.
     """
 
     line: CreditLine
     own: str
     own_signature: Record | None = None
-    friend_signature: Record | None = None
+    partner_signature: Record | None = None
     payments: tuple[Record, ...] = ()
     statements: tuple[Record, ...] = ()
     url: str = ""
     is_ended: bool = False
 
     @property
-    def friend(self) -> str:
+    def partner(self) -> str:
         return self.line.second if self.own == self.line.first else self.line.first
 
     @property
     def bought(self) -> ChannelTerms:
-        """Return the channel on which we buy from the friend."""
+        """Return the channel on which we buy from the partner."""
         return self.line.bought_by(self.own)
 
     @property
     def sold(self) -> ChannelTerms:
-        """Return the channel on which the friend buys from us."""
-        return self.line.bought_by(self.friend)
+        """Return the channel on which the partner buys from us."""
+        return self.line.bought_by(self.partner)
 
     @property
     def records(self) -> tuple[Record, ...]:
         """Return the line's signatures so far, by either side."""
-        return tuple(each for each in (self.own_signature, self.friend_signature) if each)
+        return tuple(each for each in (self.own_signature, self.partner_signature) if each)
 
     @property
     def ends_ms(self) -> int:
@@ -76,23 +76,23 @@ class Friendship:
         return self.paid.first_nano if payer == self.line.first else self.paid.second_nano
 
     def acknowledgement(self, paid_nano: int) -> Payment:
-        """Return our statement, to be signed, of what the friend has paid since the line was opened.
+        """Return our statement, to be signed, of what the partner has paid since the line was opened.
 
         Raises:
             StatementInvalid: more was acknowledged before; a signed sum only grows.
         """
-        if paid_nano < self.paid_nano(self.friend):
+        if paid_nano < self.paid_nano(self.partner):
             raise StatementInvalid("more was acknowledged before. Give the sum since the line was opened.")
-        return Payment(self.line.id, self.friend, Amount(paid_nano))
+        return Payment(self.line.id, self.partner, Amount(paid_nano))
 
-    def merged(self, other: "Friendship") -> "Friendship":
+    def merged(self, other: "Partnership") -> "Partnership":
         """Return everything that either knows; `other` is newer for what is not signed (the address)."""
         assert (self.line, self.own) == (other.line, other.own), "two lines do not become one"
         known = {each.digest: each for each in (*self.statements, *other.statements)}
         return replace(
             self,
             own_signature=_newer(self.own_signature, other.own_signature),
-            friend_signature=_newer(self.friend_signature, other.friend_signature),
+            partner_signature=_newer(self.partner_signature, other.partner_signature),
             payments=_largest((*self.payments, *other.payments)),
             statements=tuple(known[digest] for digest in sorted(known)),
             url=other.url or self.url,
@@ -100,10 +100,10 @@ class Friendship:
         )
 
 
-def read_friendship(
+def read_partnership(
     own: str, raws: Iterable[str], statements: Iterable[str], standing: StandingOf | None
-) -> Friendship:
-    """Return one of our lines as signed records state it, each of them checked; the statements are the friend's.
+) -> Partnership:
+    """Return one of our lines as signed records state it, each of them checked; the statements are the partner's.
 
     `standing` knows our own keys. It is None if all keys were checked before: a line whose key was revoked since
     opens nothing, but must still show what is owed.
@@ -118,27 +118,27 @@ def read_friendship(
     line = signed[0].read("credit_line", CreditLine)
     if not line.first < line.second or own not in (line.first, line.second):
         raise StatementInvalid("the credit line does not name this gateway")
-    found = Friendship(line, own)
-    said = _statements(statements, found.friend)
-    knows = _standing(Identities(said).standing, found.friend, standing) if standing else _was_checked
+    found = Partnership(line, own)
+    said = _statements(statements, found.partner)
+    knows = _standing(Identities(said).standing, found.partner, standing) if standing else _was_checked
     for record in signed:
         if record.read("credit_line", CreditLine) != line or record.issuer not in (line.first, line.second):
             raise StatementInvalid("the records belong to two credit lines")
         check_speaker(record, record.issuer, knows)
         is_ours = record.issuer == own
-        found = found.merged(Friendship(line, own, record if is_ours else None, None if is_ours else record))
+        found = found.merged(Partnership(line, own, record if is_ours else None, None if is_ours else record))
     payments = [each for each in records if each.kind != "credit_line"]
     for record in payments:
         read_payment(record, line, knows)
     return replace(found, payments=_largest(payments), statements=said)
 
 
-def _statements(raws: Iterable[str], friend: str) -> tuple[Record, ...]:
+def _statements(raws: Iterable[str], partner: str) -> tuple[Record, ...]:
     said = tuple(open_record(raw.encode()) for raw in raws)
     for record in said:
         check_statement(record)
-    if any(record.issuer != friend for record in said):
-        raise StatementInvalid("the statements are not the friend's own")
+    if any(record.issuer != partner for record in said):
+        raise StatementInvalid("the statements are not the partner's own")
     return said
 
 
@@ -146,8 +146,8 @@ def _was_checked(_identity: str, _key: str) -> Standing:
     return "current"
 
 
-def _standing(of_friend: StandingOf, friend: str, of_own: StandingOf) -> StandingOf:
-    return lambda identity, key: (of_friend if identity == friend else of_own)(identity, key)
+def _standing(of_partner: StandingOf, partner: str, of_own: StandingOf) -> StandingOf:
+    return lambda identity, key: (of_partner if identity == partner else of_own)(identity, key)
 
 
 def _newer(one: Record | None, other: Record | None) -> Record | None:

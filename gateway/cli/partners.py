@@ -1,4 +1,4 @@
-"""`millrace friend`: bilateral credit lines with known gateways, without a marketplace.
+"""`millrace partner`: bilateral credit lines with known gateways, without a marketplace.
 
 Each command prints its state as one line of text for the partner; users send it by any means.
 """
@@ -25,14 +25,14 @@ app = typer.Typer(help="Credit lines with trading partners, without a marketplac
 _DAY_MS = 86_400_000
 _TEXT_BYTES_MAX = 2**18
 
-Friend = Annotated[str, typer.Argument(help="Start of the partner's identity, or a line ID.")]
+Partner = Annotated[str, typer.Argument(help="Start of the partner's identity, or a line ID.")]
 Url = Annotated[str, typer.Option(help="Address where this gateway sells, sent to the partner.")]
 To = Annotated[Path | None, typer.Option(help="File for the text to send; default: print it.")]
 
 
 @app.command("invite")
 def invite(
-    friend: Annotated[str, typer.Argument(help="The partner's identity, from its `identity show`.")],
+    partner: Annotated[str, typer.Argument(help="The partner's identity, from its `identity show`.")],
     they_owe: Annotated[str, typer.Option(help="Maximum in USD that the partner may owe this gateway.")],
     we_owe: Annotated[str, typer.Option(help="Maximum in USD that this gateway may owe the partner.")],
     days: Annotated[int, typer.Option(help="Days until the line expires.", min=1, max=366)] = 365,
@@ -41,18 +41,18 @@ def invite(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Offer a credit line. Example: millrace friend invite 5f0c...e1 --they-owe 5.00 --we-owe 5.00"""
+    """Offer a credit line. Example: millrace partner invite 5f0c...e1 --they-owe 5.00 --we-owe 5.00"""
     from accounting.money import parse_usd
     from market.credit_lines.credit_line_service import LineOffer
 
     with _desk(data_dir) as desk:
-        wanted = LineOffer(friend, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
-        friendship = desk.invite(wanted, _now_ms())
-        text = f"line {friendship.line.id} opens when {friend[:16]} accepts it. Send the text to the partner,"
-        _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
+        wanted = LineOffer(partner, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
+        partnership = desk.invite(wanted, _now_ms())
+        text = f"line {partnership.line.id} opens when {partner[:16]} accepts it. Send the text to the partner,"
+        _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
         if not as_json:
             output.say(text)
-            output.say("then run `millrace friend accept TEXT` with the reply")
+            output.say("then run `millrace partner accept TEXT` with the reply")
 
 
 @app.command("accept")
@@ -64,79 +64,79 @@ def accept(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accept a partner's invitation, reply or payment receipt. Example: millrace friend accept their.txt"""
+    """Accept a partner's invitation, reply or payment receipt. Example: millrace partner accept their.txt"""
     with _desk(data_dir) as desk:
         told = desk.heard(_text(text))
         if told.own_signature is None and desk.known(told) is None:
             position = desk.position(told)
-            output.say(f"{told.friend} offers a credit line until {_date(told.ends_ms)}:")
+            output.say(f"{told.partner} offers a credit line until {_date(told.ends_ms)}:")
             they_owe, we_owe = _usd(position.may_sell_nano), _usd(position.may_buy_nano)
             output.say(f"they may owe us at most ${they_owe}, we may owe them at most ${we_owe}")
             if not yes and not typer.confirm("Sign it?", err=True):
                 output.fail("not signed", output.REFUSED)
-        friendship, has_signed = desk.accept(told, _now_ms())
+        partnership, has_signed = desk.accept(told, _now_ms())
         if has_signed:
-            _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
+            _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
             if not as_json:
                 output.say("the line is open here. Send the text to the partner to open it there")
             return
-        position = desk.position(friendship)
-        text = f"line {friendship.line.id[:16]} is {_state(position)}; {_owing(position)}"
+        position = desk.position(partnership)
+        text = f"line {partnership.line.id[:16]} is {_state(position)}; {_owing(position)}"
         output.tell(_facts(position), text, as_json=as_json)
 
 
 @app.command("list")
-def list_friends(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List credit lines: bought, sold, paid, owed, in USD. Example: millrace friend list"""
+def list_partners(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List credit lines: bought, sold, paid, owed, in USD. Example: millrace partner list"""
     with _desk(data_dir) as desk:
         positions = desk.positions()
         if as_json:
             output.data([_facts(each) for each in positions])
             return
-        columns = ("friend", "line", "state", "bought", "sold", "paid", "received", "owed")
+        columns = ("partner", "line", "state", "bought", "sold", "paid", "received", "owed")
         rows = [[str(_facts(each)[name])[:16] for name in columns] for each in positions]
         output.table(columns, rows, as_json=False)
 
 
 @app.command("paid")
 def paid(
-    friend: Friend,
+    partner: Partner,
     in_all: Annotated[str, typer.Option(help="Total in USD that the partner has paid since the line was opened.")],
     url: Url = "",
     to: To = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Confirm the total amount that a partner has paid. Example: millrace friend paid 5f0c21aa --in-all 12.50"""
+    """Confirm the total amount that a partner has paid. Example: millrace partner paid 5f0c21aa --in-all 12.50"""
     from accounting.money import parse_usd
 
     with _desk(data_dir) as desk:
-        friendship = desk.acknowledge(desk.friends.named(friend), parse_usd(in_all), _now_ms())
-        _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
+        partnership = desk.acknowledge(desk.partners.named(partner), parse_usd(in_all), _now_ms())
+        _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
         if not as_json:
-            output.say(f"{_owing(desk.position(friendship))}. Send the text to the partner")
+            output.say(f"{_owing(desk.position(partnership))}. Send the text to the partner")
 
 
 @app.command("tell")
 def tell(
-    friend: Friend,
+    partner: Partner,
     url: Url = "",
     to: To = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the text for a partner again. Example: millrace friend tell 5f0c21aa"""
+    """Print the text for a partner again. Example: millrace partner tell 5f0c21aa"""
     with _desk(data_dir) as desk:
-        friendship = desk.friends.named(friend)
-        _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
+        partnership = desk.partners.named(partner)
+        _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
 
 
 @app.command("end")
-def end(friend: Friend, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Close a credit line; debts remain. Example: millrace friend end 5f0c21aa"""
+def end(partner: Partner, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Close a credit line; debts remain. Example: millrace partner end 5f0c21aa"""
     with _desk(data_dir) as desk:
-        position = desk.position(desk.end(desk.friends.named(friend)))
-        text = f"line {position.friendship.line.id[:16]} has ended; {_owing(position)}"
+        position = desk.position(desk.end(desk.partners.named(partner)))
+        text = f"line {position.partnership.line.id[:16]} has ended; {_owing(position)}"
         output.tell(_facts(position), text, as_json=as_json)
 
 
@@ -167,14 +167,14 @@ def _desk(data_dir: Path | None) -> Generator["CreditLineService"]:
 
 
 def _facts(position: "Balance") -> dict[str, str]:
-    each = position.friendship
+    each = position.partnership
     return {
-        "friend": each.friend,
+        "partner": each.partner,
         "line": each.line.id,
         "state": _state(position),
         "ends": _date(each.ends_ms),
         "url": each.url,
-        "they_may_owe": _usd(each.line.owes_max_nano(each.friend)),
+        "they_may_owe": _usd(each.line.owes_max_nano(each.partner)),
         "we_may_owe": _usd(each.line.owes_max_nano(each.own)),
         "bought": _usd(position.bought_nano),
         "sold": _usd(position.sold_nano),
@@ -186,7 +186,7 @@ def _facts(position: "Balance") -> dict[str, str]:
 
 
 def _state(position: "Balance") -> str:
-    each = position.friendship
+    each = position.partnership
     if each.is_ended:
         return "ended"
     if not each.is_open:
