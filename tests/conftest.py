@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.remote import Producer
+from xdist.remote import Producer  # type: ignore[import-untyped]
 
 from tests.databases import KINDS, Databases, Kind
 from tests.distribution import SharedScheduling, put_longest_first, schedule

@@ -3,8 +3,8 @@
 from pathlib import PurePosixPath
 
 import pytest
-from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 TOGETHER = ("tests/gateway/lanes/cloud", "tests/gateway/batches")
 """Folders whose files share a gateway or a worker that takes seconds of CPU to start."""
@@ -22,7 +22,7 @@ LONGEST = (
 """Folders in the order in which they begin; all others follow."""
 
 
-class SharedScheduling(LoadFileScheduling):
+class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
     """Gives a file to one process, and so each group of files that share what is slow to start."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -46,7 +46,7 @@ def _share_routes() -> None:
             prepared[key] = context, original_route, include_context.dependencies
         return prepared[key][0]
 
-    kind.from_api_route = prepare_once  # type: ignore[method-assign, assignment]
+    kind.from_api_route = prepare_once  # type: ignore[method-assign]
 
 
 def _share_statements() -> None:
@@ -59,8 +59,9 @@ def _share_statements() -> None:
 
     def begin_with_cache(self: Engine, *arguments: Any, **named: Any) -> None:
         begin(self, *arguments, **named)
-        self._compiled_cache = caches.setdefault(type(self.dialect), self._compiled_cache)
-        self._compiled_cache.capacity = STATEMENTS_MAX
+        cache: Any = caches.setdefault(type(self.dialect), self._compiled_cache)
+        cache.capacity = STATEMENTS_MAX
+        self._compiled_cache = cache
 
     Engine.__init__ = begin_with_cache  # type: ignore[method-assign]
     DefaultDialect.__hash__ = lambda self: hash(type(self))  # type: ignore[method-assign]
