@@ -22,7 +22,7 @@ LONGEST = (
 """Folders in the order in which they begin; all others follow."""
 
 
-class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]  # the library has no types
+class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
     """Gives a file to one process, and so each group of files that share what is slow to start."""
 
     def _split_scope(self, nodeid: str) -> str:
