@@ -98,7 +98,7 @@ class Endpoint:
     base_url: str
     model: str
     key: str
-    guest_key: str
+    preemptible_key: str
 
 
 @contextmanager
@@ -193,7 +193,7 @@ async def _round(at: Endpoint, work: Work, heard: RecordingSink, seed: str, *, h
     lots, under_way = random.Random(seed), [0]
     began_s = time.perf_counter()
     places = max(1, work.slots - 1) if has_guests else 0  # the cluster keeps one back
-    guests = [asyncio.create_task(_guest(at, work, heard, under_way)) for _ in range(places)]
+    preemptible_jobs = [asyncio.create_task(_guest(at, work, heard, under_way)) for _ in range(places)]
     await asyncio.sleep(_SETTLED_S)
     asking: list[asyncio.Task[None]] = []
     for _ in range(work.requests):
@@ -201,9 +201,9 @@ async def _round(at: Endpoint, work: Work, heard: RecordingSink, seed: str, *, h
         heard.present.append(under_way[0])
         asking.append(asyncio.create_task(_own(at, work, heard, _prompt(lots, work.prompt_tokens))))
     await asyncio.gather(*asking)
-    for guest in guests:
+    for guest in preemptible_jobs:
         guest.cancel()
-    ended = await asyncio.gather(*guests, return_exceptions=True)
+    ended = await asyncio.gather(*preemptible_jobs, return_exceptions=True)
     for end in ended:
         if isinstance(end, Exception):
             raise end
@@ -227,7 +227,9 @@ async def _guest(at: Endpoint, work: Work, heard: RecordingSink, under_way: list
     lots = random.Random()
     while True:
         is_in = is_over = False
-        async with _asked(at, at.guest_key, _prompt(lots, work.guest_prompt_tokens), work.guest_tokens) as lines:
+        async with _asked(
+            at, at.preemptible_key, _prompt(lots, work.guest_prompt_tokens), work.guest_tokens
+        ) as lines:
             try:
                 async for line in lines:
                     if not is_in and line.startswith(b"data:"):

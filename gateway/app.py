@@ -49,7 +49,7 @@ from gateway.lanes.cloud.worker.providers import CloudConfiguration, CloudModel,
 from gateway.lanes.cluster.lane import ClusterLane
 from gateway.lanes.pool.lane import PoolLane
 from gateway.lanes.preemptible.admission import OwnWork
-from gateway.lanes.preemptible.jobs import Guests
+from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.limits.admission import Admission
 from gateway.limits.factory import open_limits
 from gateway.metrics.metrics import Metrics
@@ -143,12 +143,12 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         watch.start()
         stack.push_async_callback(watch.stop)
         coordination = await _open_coordination(settings, keys, stack, read, write)
-        guests = Guests(
+        preemptible_jobs = PreemptibleJobs(
             lambda: OwnWork(admission.in_flight, batch_runner.open_batches),
             settings.batches.per_backend_max,
             settings.pool.probe_s + settings.pool.probe_timeout_s,
         )
-        pauses = Pauses(read, write, partial(_rest, router, guests))
+        pauses = Pauses(read, write, partial(_rest, router, preemptible_jobs))
         pauses.start()
         stack.push_async_callback(pauses.stop)
         services = Services(
@@ -171,7 +171,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             turns=turns,
             patience=Patience(),
             afterwork=afterwork,
-            guests=guests,
+            preemptible_jobs=preemptible_jobs,
             health=lane_health,
             lanes=lanes,
             router=router,
@@ -184,7 +184,9 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             coordination=coordination,
         )
         metrics.limit_refusals.read = services.limits.refused
-        rates = Rates(settings.costs, read, write, metrics, lambda: admission.in_flight > 0 or bool(guests.stays))
+        rates = Rates(
+            settings.costs, read, write, metrics, lambda: admission.in_flight > 0 or bool(preemptible_jobs.stays)
+        )
         await rates.start()
         stack.push_async_callback(rates.stop)
         batch_runner = BatchRunner(services)
@@ -275,10 +277,12 @@ def _turns(metrics: Metrics, settings: RoutingSettings) -> Turns:
     return turns
 
 
-def _rest(router: Router, guests: Guests, paused: frozenset[Pausable]) -> None:
-    """Apply an operator's pauses: paused lanes get no requests, and a pause of selling admits no guests."""
+def _rest(router: Router, preemptible_jobs: PreemptibleJobs, paused: frozenset[Pausable]) -> None:
+    """Apply an operator's pauses: paused lanes get no requests, and a pause of selling admits no preemptible
+    requests.
+    """
     router.pause(paused)
-    guests.is_paused = "selling" in paused
+    preemptible_jobs.is_paused = "selling" in paused
 
 
 def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list[Booked]], None]]:

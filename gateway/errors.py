@@ -84,7 +84,7 @@ class DeadlinePassed(ServiceError):
     """No first token came within the time that the request allows."""
 
 
-class GuestsNotNow(ServiceError):
+class PreemptibleNotNow(ServiceError):
     """No preemptible request is accepted now: local requests run, or no slot is free. Try another gateway."""
 
 
@@ -153,7 +153,7 @@ _TABLE: dict[type[Exception], Row] = {
     BudgetUnavailable: Row(503, "server_error", "budget_unavailable"),
     PolicyForbids: Row(403, "permission_error", "policy_forbids"),
     FeatureUnsupported: Row(400, "invalid_request_error", "unsupported_feature"),
-    GuestsNotNow: Row(503, "overloaded_error", "preemptible_not_now"),
+    PreemptibleNotNow: Row(503, "overloaded_error", "preemptible_not_now"),
     Preempted: Row(503, "overloaded_error", "preempted"),
     DeadlinePassed: Row(504, "upstream_error", "deadline_passed", "millrace.deadline_s"),
     StorageUnavailable: Row(503, "server_error", "storage_unavailable", message=_NOT_STORED),

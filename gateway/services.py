@@ -16,7 +16,7 @@ from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
 from gateway.lanes.base import Lane
 from gateway.lanes.cloud.lane import CloudLane
-from gateway.lanes.preemptible.jobs import Guests
+from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.limits.admission import Admission
 from gateway.limits.limits import Limits
 from gateway.metrics.metrics import Metrics
@@ -62,7 +62,7 @@ class Services:
     turns: Turns
     patience: Patience
     afterwork: Afterwork
-    guests: Guests
+    preemptible_jobs: PreemptibleJobs
     till: "Till | None" = None
     """Payments, if they are configured."""
     marketplace: "Marketplace | None" = None

@@ -110,7 +110,7 @@ async def run(
                         await stopped
                 finally:
                     starting.cancel()
-                    services.guests.close()
+                    services.preemptible_jobs.close()
                     folder.forget_running()
                     log.info("stopping", in_flight=services.admission.in_flight)
                     # The nodes stop next, so no node may start from here on.

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 
 from accounting.errors import LedgerError
 from cluster.trust.addresses import Target
-from gateway.api import admin, advice, batches, files, guests, messages, ollama, responses, routes_admin
+from gateway.api import admin, advice, batches, files, messages, ollama, preemptible, responses, routes_admin
 from gateway.api import pool as pool_api
 from gateway.api.accounting import ledger
 from gateway.api.accounting.routes import accounting_routers
@@ -44,7 +44,7 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
         admin.router,
         advice.router,
         routes_admin.router,
-        guests.router,
+        preemptible.router,
         pool_api.router,
         ledger.router,
     ):
@@ -56,7 +56,7 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
         from gateway.api.marketplace.relay_factory import relay_of
         from gateway.api.marketplace.routes import marketplace_routers
 
-        relay = relay_of(services.marketplace, lambda: services.guests.is_closed)
+        relay = relay_of(services.marketplace, lambda: services.preemptible_jobs.is_closed)
         for router in (*marketplace_routers(services.marketplace), relay_router(relay)):
             app.include_router(router)
     add_console(app, services)

@@ -58,7 +58,7 @@ _MARKETPLACE_PAGES = (
     "/console/models/live",
 )
 _OWN_PAGES = ("/console/overview/live", "/console/requests/live")
-GUESTS = (
+MARKET_JOBS = (
     *(Guest(name, "home", "admin", _MARKETPLACE_PAGES) for name in ("ann", "ben", "cleo")),
     Guest("dora", "lab", "admin", (*_OWN_PAGES, "/console/keys/live")),
     *(Guest(name, "lab", "member", _OWN_PAGES) for name in ("ed", "fay")),
@@ -193,7 +193,7 @@ def _let_in(client: httpx.Client, folder: Path) -> tuple[tuple[str, ...], list[L
         return made
 
     make("/admin/organizations", id="lab")
-    for guest in GUESTS:
+    for guest in MARKET_JOBS:
         make("/admin/users", user=guest.name, organization=guest.organization, role=guest.role)
         wanted = {"name": guest.name, "user": guest.name, "lanes": ["pool"], "may_administer": guest.is_operator}
         keys.append(str(make("/admin/keys", **wanted)["api_key"]))

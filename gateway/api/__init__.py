@@ -18,7 +18,8 @@ Modules:
     files          /v1/files: uploads for batches, and the results of batches
     generate       Handler of the hot routes: it turns an exchange into a call and has it answered in the caller's
                    dialect
-    guests         /admin/preemptible-key and /admin/idle: what the selling agent beside this gateway asks of it
+    preemptible requests         /admin/preemptible-key and /admin/idle: what the selling agent beside this gateway
+                                 asks of it
     health         GET /healthz, /readyz and /metrics, for monitoring
     idle           This gateway's idle state, for the selling agent: the state itself, and waiting until it changes
     join_command   What is typed on a machine that is to join: the command with the address at which it finds the
@@ -36,10 +37,10 @@ Modules:
     openai_pages   Pages of a list as OpenAI's clients walk through them
     pauses         /admin/pauses: buying on a lane to other people's machines, or selling, stopped until it is
                    resumed
-    users         /admin/organizations and /admin/users: who is there and what each may do
     plain          The routes that are asked every few seconds for as long as a gateway runs: they need no
                    framework
     pool           /admin/pool: who is in the pool and how they are; taken in, taken out, left alone, looked for
+    preemptible    /admin/preemptible-key and /admin/idle: what the selling agent beside this gateway asks of it
     quotas         /admin/quotas: limits of keys, users, teams and organizations
     reference      Every route as a page of documentation: `python -m gateway.api.reference > docs/api.md`
     responses      GET and DELETE /v1/responses/{id}, its input items, and the count of a prompt's tokens
@@ -50,4 +51,5 @@ Modules:
                    from
     token_count    Counts prompt tokens: exactly if the cluster has the model's tokenizer, else with the ledger's
                    estimate
+    users         /admin/organizations and /admin/users: who is there and what each may do
 """

@@ -45,7 +45,7 @@ class GenerateHandler:
         route, caller = exchange.route, exchange.caller
         assert caller
         try:
-            if caller.is_guest:
+            if caller.is_preemptible:
                 await self._host(exchange, caller)
                 return
             try:
@@ -76,13 +76,16 @@ class GenerateHandler:
             exchange.refuse(error)
 
     async def _host(self, exchange: Exchange, caller: Caller) -> None:
-        """Serve a guest. Each request is a tenant of its own, so it shares no prompt cache with any other."""
+        """Serve a preemptible request.
+
+        Each request is a tenant of its own, so it shares no prompt cache with any other.
+        """
         if exchange.route.path not in _FOR_GUESTS:
-            raise RoleForbids(f"Guests ask at {' and '.join(_FOR_GUESTS)}, and nowhere else.")
+            raise RoleForbids(f"Preemptible requests ask at {' and '.join(_FOR_GUESTS)}, and nowhere else.")
         question = exchange.route.read(exchange.raw)
         exchange.drop()
         tenant = f"{caller.user_id}:{exchange.id}"
-        call = Call(exchange.id, question.kind, question.request, question.raw, tenant, is_guest=True)
+        call = Call(exchange.id, question.kind, question.request, question.raw, tenant, is_preemptible=True)
         await host(self._services, caller, call, exchange)
 
     async def _look_after(self, exchange: Exchange, caller: Caller, upkeep: Upkeep) -> None:

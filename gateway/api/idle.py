@@ -25,15 +25,15 @@ _STEP_PERCENT = 10.0
 class Idle:
     """`queue_empty_s` is how long there has been no own work; 0 while there is any.
 
-    `gpu_percent` is the cards' load when there were last no guests. `version` changes whenever anything but the
-    clock changes, or own work has come and gone.
+    `gpu_percent` is the cards' load when there were last no preemptible requests. `version` changes whenever
+    anything but the clock changes, or own work has come and gone.
     """
 
     version: int
     queue_empty_s: float
     own_in_flight: int
     own_batches: int
-    guests: int
+    preemptible_jobs: int
     gpu_percent: float | None
     is_on_battery: bool | None
     models: tuple[SpareModel, ...]
@@ -62,13 +62,13 @@ class IdleWatch:
         until_s = time.monotonic() + wait_s
         while True:
             found, left_s = await self.state(), until_s - time.monotonic()
-            if found.version != version or left_s <= 0 or self.services.guests.is_closed:
+            if found.version != version or left_s <= 0 or self.services.preemptible_jobs.is_closed:
                 return found
             await asyncio.sleep(min(left_s, LOOK_EVERY_S))
 
     def _look(self) -> Idle:
         services, now_s = self.services, time.monotonic()
-        work = services.guests.own_work()
+        work = services.preemptible_jobs.own_work()
         if not work.is_none:
             self._busy_s = now_s
         empty_since_s = max(services.admission.empty_since_s, self._busy_s)
@@ -78,11 +78,11 @@ class IdleWatch:
             queue_empty_s=round(now_s - empty_since_s, 3) if work.is_none else 0.0,
             own_in_flight=work.requests,
             own_batches=work.batches,
-            guests=len(services.guests.stays),
+            preemptible_jobs=len(services.preemptible_jobs.stays),
             gpu_percent=card_percent,
             is_on_battery=is_low,
             models=self._models(),
-            is_paused=services.guests.is_paused,
+            is_paused=services.preemptible_jobs.is_paused,
         )
         # Work that came and went between two looks counts, too.
         lasting = _lasting(found), empty_since_s if work.is_none else 0.0
@@ -96,16 +96,16 @@ class IdleWatch:
         lanes = [lane for name, lane in services.lanes.items() if name in OWN]
         offers = [offer for lane in lanes for name in lane.models() for offer in lane.offers(name)]
         tokenizers = services.bookkeeper.recounter.tokenizers
-        return spare_models(offers, services.guests.places, tokenizers.pinned)
+        return spare_models(offers, services.preemptible_jobs.places, tokenizers.pinned)
 
     async def _sense(self) -> None:
         if time.monotonic() >= self._sensed_until_s:
             self._sensed_until_s = time.monotonic() + SENSED_S
             began_s = time.monotonic()
             card_percent, is_low = await asyncio.to_thread(lambda: (gpu_percent(), is_on_battery()))
-            guests = self.services.guests
-            if guests.stays or guests.left_s > began_s - SETTLES_S:
-                # That would include the guests' own work.
+            preemptible_jobs = self.services.preemptible_jobs
+            if preemptible_jobs.stays or preemptible_jobs.left_s > began_s - SETTLES_S:
+                # That would include the preemptible requests' own work.
                 card_percent = self._sensed[0]
             self._sensed = card_percent, is_low
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import iter_route_contexts
 
-from gateway.api import admin, advice, batches, files, guests, messages, ollama, responses, routes_admin
+from gateway.api import admin, advice, batches, files, messages, ollama, preemptible, responses, routes_admin
 from gateway.api import pool as pool_api
 from gateway.api.accounting import ledger
 from gateway.api.accounting.keyed import key_of
@@ -182,7 +182,7 @@ def _routers() -> list[APIRouter]:
     nothing: Any = None
     return [
         *(module.router for module in (responses, messages, ollama, files, batches, admin, advice, routes_admin)),
-        *(module.router for module in (guests, pool_api, ledger)),
+        *(module.router for module in (preemptible, pool_api, ledger)),
         *accounting_routers(has_payments=True),
         *(
             sellers.keyed,

@@ -41,7 +41,7 @@ def add_console(app: FastAPI, services: Services) -> None:
     built = tuple(page for page in PAGES if _is_built(page))
     app.state.console = Console(
         built,
-        Feeds(lambda: services.guests.is_closed),
+        Feeds(lambda: services.preemptible_jobs.is_closed),
         UsageFigures(services.ledger.look),
         Shared(),
         FirstSales(DataFolder(services.settings.data_dir).market),

@@ -10,8 +10,8 @@ HOME = "home"
 """The home organization, whose admins run this gateway."""
 OWNER = "owner"
 """The organization's own account, which also owns keys created without a named user."""
-GUESTS = "guests@market"
-"""The ledger account for requests of the market's guests. The name is reserved: no user can have it."""
+MARKET_JOBS = "market-jobs"
+"""The ledger account for requests of the market's jobs. The name is reserved: no user can have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Caller:
     priority: int = 0
     may_administer: bool = False
     quotas: tuple[Quota, ...] = ()
-    is_guest: bool = False
+    is_preemptible: bool = False
 
     @property
     def payer(self) -> Payer:

@@ -74,15 +74,20 @@ class Gate:
         Raises:
             KeyInvalid: the token is not valid here.
             TooManyWrongKeys: the same address sent too many wrong tokens before.
-            RoleForbids: the token is a guest's, which may only ask for completions.
+            RoleForbids: the token is a preemptible request's, which may only ask for completions.
         """
         caller = await self.admit_any(token, address)
-        if caller.is_guest:
-            raise RoleForbids("This key is for guests of the market, who ask for completions and nothing else.")
+        if caller.is_preemptible:
+            raise RoleForbids(
+                "This key is for preemptible requests of the market, who ask for completions and nothing else."
+            )
         return caller
 
     async def admit_any(self, token: str, address: str) -> Caller:
-        """Return the caller as `admit` does, but admit guests too. Raises KeyInvalid for an unknown key."""
+        """Return the caller as `admit` does, but admit preemptible requests too.
+
+        Raises KeyInvalid for an unknown key.
+        """
         if (caller := self._keys.cached(token)) is not None:
             return caller
         if not self._keys.knows(token):

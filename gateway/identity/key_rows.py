@@ -56,7 +56,7 @@ class KeyRow:
     created_ns: int
     revoked_ns: int | None
     previous_until_ns: int | None
-    is_guest: bool = False
+    is_preemptible: bool = False
 
     @property
     def cursor(self) -> Cursor:
@@ -77,7 +77,7 @@ class KeyRow:
             "privacy": self.terms.privacy,
             "priority": self.terms.priority,
             "may_administer": self.terms.may_administer,
-            "is_guest": self.is_guest,
+            "is_preemptible": self.is_preemptible,
             "created_ns": self.created_ns,
             "expires_ns": self.terms.expires_ns,
             "previous_until_ns": self.previous_until_ns,
@@ -106,7 +106,7 @@ def as_row(row: Row[Any]) -> KeyRow:
         created_ns=row.created_ns,
         revoked_ns=row.revoked_ns,
         previous_until_ns=row.previous_until_ns,
-        is_guest=bool(row.is_preemptible),
+        is_preemptible=bool(row.is_preemptible),
     )
 
 
@@ -127,7 +127,7 @@ def as_caller(row: Row[Any], quotas: tuple[Quota, ...]) -> Caller:
         priority=row.priority,
         may_administer=bool(row.has_admin_access),
         quotas=quotas,
-        is_guest=bool(row.is_preemptible),
+        is_preemptible=bool(row.is_preemptible),
     )
 
 

@@ -147,18 +147,18 @@ class Keys:
         user_id: str = OWNER,
         department: str = "home",
         terms: KeyTerms = ANY,
-        is_guest: bool = False,
+        is_preemptible: bool = False,
         by: Actor = MACHINE,
     ) -> IssuedKey:
         """Make a key; an unknown user becomes a member of the home organization.
 
-        A guest's key replaces the guest's key of the same name.
+        A preemptible request's key replaces the preemptible request's key of the same name.
 
         Raises:
-            Conflict: the user was removed, or the account is reserved for guests.
+            Conflict: the user was removed, or the account is reserved for preemptible requests.
         """
-        if not is_guest:
-            users.refuse_guests(user_id)
+        if not is_preemptible:
+            users.refuse_market_jobs(user_id)
         replaced: list[str] = []
         token = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         key_id = uuid.uuid4().hex
@@ -171,7 +171,7 @@ class Keys:
             "department": department,
             "lanes": ",".join(lanes),
             "created_ns": time.time_ns(),
-            "is_preemptible": int(is_guest),
+            "is_preemptible": int(is_preemptible),
         }
         with (
             refusing_what_others_did("another admin added this user"),
@@ -179,14 +179,14 @@ class Keys:
             session.begin(),
         ):
             users.ensure(session, user_id, by)
-            if is_guest:
+            if is_preemptible:
                 replaced = _revoke(
                     session, (api_key_table.c.name == name) & (api_key_table.c.is_preemptible == 1), by
                 )
             session.execute(api_key_table.insert().values(values | terms.columns()))
             row = one(session, key_id)
             _record(session, by, "key.create", None, row)
-        if is_guest:
+        if is_preemptible:
             self._tell_revoked(replaced)
         return IssuedKey(token, row)
 

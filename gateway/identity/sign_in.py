@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from gateway.identity import audit, users
 from gateway.identity.audit import Actor
-from gateway.identity.caller import GUESTS
+from gateway.identity.caller import MARKET_JOBS
 from gateway.identity.oidc import Claims
 from gateway.identity.provider_answers import LoginRefused
 from gateway.identity.tables import user_table
@@ -119,7 +119,7 @@ def _free_id(session: Session, claims: Claims) -> str:
     wanted = _NOT_IN_ID.sub("-", claims.email or "")[:60]
     same = select(user_table.c.user_id).where(user_table.c.user_id == wanted)
     is_somebodys = session.execute(same).first() is not None or users.has_account(session, wanted)
-    is_taken = is_somebodys or wanted == GUESTS
+    is_taken = is_somebodys or wanted == MARKET_JOBS
     return wanted if wanted and not is_taken else f"{wanted or 'person'}-{told_apart}"
 
 

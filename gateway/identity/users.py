@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from accounting.ledger.balances import balances
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
-from gateway.identity.caller import GUESTS, HOME, OWNER
+from gateway.identity.caller import HOME, MARKET_JOBS, OWNER
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import organization_table, password_link_table, password_table, user_table
 from gateway.pages import Cursor
@@ -168,7 +168,7 @@ class Users:
             session.begin(),
         ):
             there = organization_named(session, organization).organization_id
-            refuse_guests(user_id)
+            refuse_market_jobs(user_id)
             made = User(
                 checked_id(user_id, "user"),
                 there,
@@ -190,17 +190,17 @@ class Users:
             before = present(session, user_id, lock=True)
             if user_id == OWNER:
                 raise Conflict(f"{OWNER} is the marketplace's own account and stays; give it another role instead")
-            refuse_guests(user_id)
+            refuse_market_jobs(user_id)
             _refuse_last_admin(session, before)
             session.execute(_of(user_id).values(removed_ns=time.time_ns()))
             _forget_passwords(session, user_id)
             _record(session, by, "user.remove", f"user:{user_id}", None, before)
 
 
-def refuse_guests(user_id: str) -> None:
-    """Raises Conflict for the account that the market's guests have."""
-    if user_id == GUESTS:
-        raise Conflict(f"{GUESTS} is the account of the market's guests; choose another id")
+def refuse_market_jobs(user_id: str) -> None:
+    """Raises Conflict for the account that the market's jobs have."""
+    if user_id == MARKET_JOBS:
+        raise Conflict(f"{MARKET_JOBS} is the account of the market's jobs; choose another id")
 
 
 def ensure(session: Session, user_id: str, by: Actor) -> None:

@@ -109,7 +109,7 @@ class Call(Struct, frozen=True):
     """The caller's span in a trace that it has, as W3C Trace Context writes it."""
     address: str = ""
     """The caller's address for the access log; empty if no connection brought the call."""
-    is_guest: bool = False
+    is_preemptible: bool = False
     """The request comes from the market and yields to local requests."""
     _features: dict[Feature, str] | None = None
     _prompt_tokens: int | None = None

@@ -6,7 +6,7 @@ from runtime.errors import Overloaded
 
 
 class Admission:
-    """Counts requests in flight other than guests'; one event loop owns it."""
+    """Counts requests in flight other than preemptible requests'; one event loop owns it."""
 
     def __init__(self, requests_max: int) -> None:
         self._requests_max = requests_max

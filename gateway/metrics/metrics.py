@@ -45,8 +45,10 @@ class Metrics:
         self.upstream_errors = _counter(
             "upstream_errors", "Errors of backends by lane and kind, whenever they came.", "lane", "kind"
         )
-        self.guests = _counter(
-            "guests", "Guests by what came of them (complete, failed, interrupted, preempted, refused).", "outcome"
+        self.preemptible_jobs = _counter(
+            "preemptible_requests",
+            "Preemptible requests by what came of them (complete, failed, interrupted, preempted, refused).",
+            "outcome",
         )
         self.hedges = _counter("hedges", "Second backends asked, by what came of it (won, lost, moved).", "result")
         self.continuations = _counter(

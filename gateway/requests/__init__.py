@@ -27,8 +27,8 @@ Modules:
     opener                  Opens an answer at the best candidate, or at the one that replaces it before the first
                             byte
     outage                  Another gateway that restarts: requests that it alone can answer wait until it is back
-    preemptible_requests    Serve one guest from admission to settled usage: without queue, quotas, cache or other
-                            lanes
+    preemptible_requests    Serve one preemptible request from admission to settled usage: without queue, quotas,
+                            cache or other lanes
     queue_slot              Waiting for a free slot, or for the end of a pause that a backend asked for, and
                             looking round meanwhile
     recall                  Finds an answer that exists already, or is being sent to another caller of the same

@@ -14,11 +14,12 @@ from runtime.errors import LaneFailed, LaneTimeout
 async def begin(services: Services, call: Call, offer: Offer, dispatch: Dispatch) -> Answer:
     """Open the answer and report a failure to routing; the caller reports the end. Raises what `Lane.open` raises.
 
-    No guest was admitted since the request came. Running guests are stopped only if it needs own machines.
+    No preemptible request was admitted since the request came. Running preemptible requests are stopped only if it
+    needs own machines.
     """
     try:
-        if services.guests.stays and offer.lane in OWN:
-            await services.guests.make_way()
+        if services.preemptible_jobs.stays and offer.lane in OWN:
+            await services.preemptible_jobs.make_way()
         if offer.lane == "pool":
             answer = await _open_in_time(services, call, offer, dispatch)
         else:

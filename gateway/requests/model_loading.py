@@ -34,8 +34,8 @@ async def look_after(
     """
     services.admission.enter()
     try:
-        if services.guests.stays:
-            await services.guests.make_way()
+        if services.preemptible_jobs.stays:
+            await services.preemptible_jobs.make_way()
         ticket = await services.limits.enter(caller, upkeep.model, 0)
         is_served = False
         try:

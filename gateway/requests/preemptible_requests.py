@@ -1,4 +1,4 @@
-"""Serve one guest from admission to settled usage: without queue, quotas, cache or other lanes."""
+"""Serve one preemptible request from admission to settled usage: without queue, quotas, cache or other lanes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from gateway.dialects.openai import GENERATES
 from gateway.errors import Preempted, to_api_error
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Meter, Offer
-from gateway.lanes.preemptible.jobs import RunningGuest
+from gateway.lanes.preemptible.jobs import RunningJob
 from gateway.lanes.token_bounds import choices_of
 from gateway.requests.client import Client
 from gateway.requests.context import RequestContext
@@ -25,29 +25,32 @@ from runtime.errors import LaneFailed, LaneTimeout, RequestInvalid, ServiceError
 
 log = structlog.get_logger(__name__)
 
-# Bounds how long a guest keeps a slot, however slowly the answer is read.
+# Bounds how long a preemptible request keeps a slot, however slowly the answer is read.
 STAY_S = 1800.0
 
 
 async def host(services: Services, caller: Caller, call: Call, client: Client) -> None:
-    """Serve a guest. Raises what gateway.errors maps to a status; later errors are the answer's last event."""
-    services.guests.check_key(caller)
+    """Serve a preemptible request.
+
+    Raises what gateway.errors maps to a status; later errors are the answer's last event.
+    """
+    services.preemptible_jobs.check_key(caller)
     offers, context = _offers(services, caller, call)
     places = choices_of(call.generation)
     try:
-        offer = services.guests.place_for(offers, places)
+        offer = services.preemptible_jobs.place_for(offers, places)
     except ServiceError:
-        services.metrics.guests.labels("refused").inc()
+        services.metrics.preemptible_jobs.labels("refused").inc()
         raise
     context.offer = offer
-    with services.guests.staying(offer, places) as stay:
+    with services.preemptible_jobs.staying(offer, places) as stay:
         await _Hosted(services, context, client, stay).run(offer)
 
 
 def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Offer], RequestContext]:
     """Return the offers that may and can serve it, best first; only of the requested model."""
     if call.kind not in GENERATES:
-        raise RequestInvalid("Guests may only request chat completions and completions.")
+        raise RequestInvalid("PreemptibleJobs may only request chat completions and completions.")
     decision = services.router.explain(caller, call)
     model = call.request.model
     offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]
@@ -57,9 +60,9 @@ def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Of
 
 
 class _Hosted:
-    """A guest with a slot, until its answer ends, its backend fails or the owner's work arrives."""
+    """A preemptible request with a slot, until its answer ends, its backend fails or the owner's work arrives."""
 
-    def __init__(self, services: Services, context: RequestContext, client: Client, stay: RunningGuest) -> None:
+    def __init__(self, services: Services, context: RequestContext, client: Client, stay: RunningJob) -> None:
         self._services = services
         self._context = context
         self._client = client
@@ -81,7 +84,7 @@ class _Hosted:
             ending = self._give_up(Preempted("The owner needs this machine. Try another seller."))
         except TimeoutError:
             ending = self._give_up(
-                LaneTimeout(f"The answer took longer than {STAY_S:.0f} s, the limit for guests.")
+                LaneTimeout(f"The answer took longer than {STAY_S:.0f} s, the limit for preemptible requests.")
             )
         except (LaneFailed, GenerationError) as error:
             ending = self._give_up(error)
@@ -107,7 +110,7 @@ class _Hosted:
     def _give_up(self, error: Exception) -> Ending:
         """Send the reason after the last complete event, or as the answer if none has begun."""
         said = to_api_error(error)
-        log.info("guest ends", request_id=self._context.call.id, reason=said.code)
+        log.info("preemptible request ends", request_id=self._context.call.id, reason=said.code)
         self._client.break_off(said)
         status = 200 if self._has_begun else said.status
         if isinstance(error, Preempted):
@@ -117,5 +120,5 @@ class _Hosted:
     def _note(self, meter: Meter, ending: Ending) -> None:
         """Write a usage row and a log line as for any request, but nothing that own requests are judged by."""
         outcome = "preempted" if self._stay.is_over else ending.outcome
-        self._services.metrics.guests.labels(outcome).inc()
+        self._services.metrics.preemptible_jobs.labels(outcome).inc()
         settle_request(self._services.bookkeeper, self._context, meter, ending)

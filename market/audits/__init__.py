@@ -12,7 +12,8 @@ Modules:
     cost_reporter       Book what audits cost, from the buyer's process into the ledger: each once, even if either
                         of them crashes
     findings_publisher  Publish the findings of this gateway's audits under its own identity
-    own_engine          Our own gateway as a trusted engine: asked as a guest, which only our own machines serve
+    own_engine          Our own gateway as a trusted engine: asked as a preemptible request, which only our own
+                        machines serve
     probe_store         audits.db: the probes, the state of each listing, and every audit of the last two weeks
     probes              Requests for audits, drawn from what was frozen for the model's weights
     prompts             Questions for canaries if the owner gives none: too many for a seller to know all their

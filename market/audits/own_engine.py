@@ -1,4 +1,4 @@
-"""Our own gateway as a trusted engine: asked as a guest, which only our own machines serve."""
+"""Our own gateway as a trusted engine: asked as a preemptible request, which only our own machines serve."""
 
 import asyncio
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class OwnEngine:
         return AuditAnswer(text, told, monotonic() - began_s)
 
     async def _asked(self, request: Mapping[str, Any]) -> httpx.Response:
-        """Retry while own work keeps guests out."""
+        """Retry while own work keeps preemptible requests out."""
         for _ in range(_BUSY_TRIES):
             try:
                 reply = await self._client.post("/chat/completions", json=request)
@@ -55,4 +55,4 @@ class OwnEngine:
             if reply.status_code != _UNAVAILABLE:
                 return reply
             await asyncio.sleep(_BUSY_S)
-        raise Unanswered("own work leaves no room for guests")
+        raise Unanswered("own work leaves no room for preemptible requests")

@@ -26,7 +26,7 @@ Modules:
                        at its prices
     marketplace_client  Client of the marketplace for sellers: its identity, pinned at first contact, and what sellers
                         send it
-    own_gateway        Client of our own gateway beside this process: its idleness, its guest key, its answers and
+    own_gateway        Client of our own gateway beside this process: its idleness, its preemptible key, its answers and
                        its ledger
     process            The seller's process: its loopback socket, its way in, its signals and its shutdown
     proofs             Sealed requests, kept in bounded memory for as long as their buyers may still deny them

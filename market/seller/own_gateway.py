@@ -1,4 +1,4 @@
-"""Client of our own gateway beside this process: its idleness, its guest key, its answers and its ledger."""
+"""Client of our own gateway beside this process: its idleness, its preemptible key, its answers and its ledger."""
 
 import asyncio
 import ssl
@@ -61,7 +61,7 @@ class Idle(Struct, frozen=True):
 
     queue_empty_s: float
     own_in_flight: int
-    guests: int
+    preemptible_jobs: int
     models: tuple[SpareModel, ...]
     own_batches: int = 0
     version: int = 0
@@ -70,7 +70,7 @@ class Idle(Struct, frozen=True):
     is_paused: bool = False
 
 
-class _GuestKey(Struct, frozen=True):
+class _PreemptibleKey(Struct, frozen=True):
     key: str
 
 
@@ -129,7 +129,7 @@ class OwnGateway:
         except msgspec.MsgspecError as error:
             raise GatewayAway(f"/admin/idle: {error}") from None
 
-    async def guest_key(self) -> str:
+    async def preemptible_key(self) -> str:
         """Return the key for sending jobs, as far as we know it.
 
         Raises:
@@ -140,7 +140,7 @@ class OwnGateway:
             if self._key is None:
                 answer = await self._admin("POST", "/admin/preemptible-key", {}, ASK_S)
                 try:
-                    self._key = msgspec.json.decode(answer.content, type=_GuestKey).key
+                    self._key = msgspec.json.decode(answer.content, type=_PreemptibleKey).key
                 except msgspec.MsgspecError as error:
                     raise GatewayAway(f"/admin/preemptible-key: {error}") from None
             return self._key
@@ -170,13 +170,13 @@ class OwnGateway:
         running = self._running()
         url = running.base_url + _PATHS[kind]
         for attempt in range(2):
-            key = await self.guest_key()
+            key = await self.preemptible_key()
             request = self._http.build_request(
                 "POST", url, json=body, timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S)
             )
             request.headers["authorization"] = f"Bearer {key}"
             response = await self._send(request)
-            # A restarted gateway does not know its earlier guest keys.
+            # A restarted gateway does not know its earlier preemptible keys.
             if response.status_code == 401 and attempt == 0:
                 await response.aclose()
                 if self._key == key:

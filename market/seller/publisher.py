@@ -24,7 +24,7 @@ from market.settings.seller import SellingSettings
 LISTED_S = 300.0
 RENEW_S = 120.0
 CAPACITY_EVERY_S = 10.0
-"""Slots change with every guest; a change of slots alone makes a new revision at most this often."""
+"""Slots change with every preemptible request; a change of slots alone makes a new revision at most this often."""
 _REVISION = "revision"
 
 

@@ -71,8 +71,8 @@ class SellableModels:
             sellable = await asyncio.to_thread(self._sellable, sold, model) if model else None
             if model is None or sellable is None:
                 continue
-            # Slots held by our own guests can be offered, too; other requests' use of them is not known.
-            slots = min(model.slots, model.slots_free + idle.guests)
+            # Slots held by our own preemptible requests can be offered, too; other requests' use of them is not known.
+            slots = min(model.slots, model.slots_free + idle.preemptible_jobs)
             found.append(Spare(sellable, model, min(slots, sold.slots_max or slots)))
         return found
 

@@ -14,7 +14,7 @@ from market.seller.wanted import GatewayRequest
 log = structlog.get_logger(__name__)
 
 HEAD_S = 0.25
-"""A gateway without room for guests says so at once; the buyer then gets an error instead of a stream."""
+"""A gateway without room for preemptible requests says so at once; the buyer then gets an error instead of a stream."""
 _AHEAD_MAX = 32
 
 _Failure = GatewayAway | UpstreamRefused

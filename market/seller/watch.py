@@ -110,7 +110,7 @@ class Watch:
 
     async def _decide(self, idle: Idle | None) -> None:
         against = self._rule_against(idle)
-        why = against or self._why_unready(idle) or await self._why_no_guests()
+        why = against or self._why_unready(idle) or await self._why_no_jobs()
         spares = await self.sellable_models.spare(idle) if idle and why is None else []
         if why is None and not spares:
             why = "the gateway has none of the models that are sold"
@@ -156,18 +156,18 @@ class Watch:
             return "outside of the owner's hours"
         if idle is None:
             return None
-        # The accelerator use of guests must not drive them out again.
-        percent = 0.0 if idle.guests else idle.gpu_percent
+        # The accelerator use of preemptible requests must not drive them out again.
+        percent = 0.0 if idle.preemptible_jobs else idle.gpu_percent
         return hindrance(
             rule_of(self.settings), MachineCondition(self._queue_empty_s(idle), percent, idle.is_on_battery)
         )
 
-    async def _why_no_guests(self) -> str | None:
-        """Return why the gateway admits no guests, if so; it must then not be listed."""
+    async def _why_no_jobs(self) -> str | None:
+        """Return why the gateway admits no preemptible requests, if so; it must then not be listed."""
         try:
-            await self.gateway.guest_key()
+            await self.gateway.preemptible_key()
         except (GatewayAway, UpstreamRefused) as error:
-            return f"the gateway gives no key for guests: {error}"
+            return f"the gateway gives no key for preemptible requests: {error}"
         return None
 
     def _queue_empty_s(self, idle: Idle) -> float:

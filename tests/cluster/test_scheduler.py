@@ -252,8 +252,10 @@ def test_who_yields_leaves_room_and_memory_to_whoever_comes() -> None:
     assert step.starts[0] >= 100 - BLOCK_TOKENS
 
 
-@pytest.mark.parametrize(("guests", "tokens", "blocks"), [(3, 64, 400), (3, 410, 11)])
-def test_guests_in_all_slots_but_one_leave_what_was_asked_last(guests: int, tokens: int, blocks: int) -> None:
+@pytest.mark.parametrize(("preemptible_jobs", "tokens", "blocks"), [(3, 64, 400), (3, 410, 11)])
+def test_guests_in_all_slots_but_one_leave_what_was_asked_last(
+    preemptible_jobs: int, tokens: int, blocks: int
+) -> None:
     """Four slots with the caches of four requests; in the second case there is little memory beside the last."""
     scheduler = Scheduler(epoch=1, stages=2, slots=4, kv_blocks=blocks)
     prompts = [[number, *range(5, 200)] for number in range(4)]
@@ -262,7 +264,9 @@ def test_guests_in_all_slots_but_one_leave_what_was_asked_last(guests: int, toke
         scheduler.add(owner)
         carry_on(scheduler, owner)
         scheduler.finish(owner)
-    visiting = [Sequence([n] * tokens, tokens, Sampling(), salt=str(n), yields=True) for n in range(guests)]
+    visiting = [
+        Sequence([n] * tokens, tokens, Sampling(), salt=str(n), yields=True) for n in range(preemptible_jobs)
+    ]
     for guest in visiting:
         scheduler.add(guest)
     for guest in visiting:

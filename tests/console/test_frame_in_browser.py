@@ -64,7 +64,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         assert begun.wait(30)
         key = Served(found[0], None).key_of("owner")
         yield Shown(f"http://127.0.0.1:{listening.getsockname()[1]}", found[0], ticking, key)
-        found[0].guests.close()
+        found[0].preemptible_jobs.close()
         servers[0].should_exit = True
         thread.join(60)
         assert not thread.is_alive()

@@ -252,7 +252,7 @@ async def test_streams_end_with_the_gateway(watched: Served) -> None:
     """The last one here: guests do not come back."""
     async with visiting(watched) as owner, watching(watched, owner) as stream:
         await stream.until("load")
-        watched.services.guests.close()
+        watched.services.preemptible_jobs.close()
         async with asyncio.timeout(WAIT_S):
             while not stream.is_over:
                 await asyncio.sleep(0.02)

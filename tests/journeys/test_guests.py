@@ -22,7 +22,9 @@ MODEL = DEMO_MODEL.name
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("guests"), nodes=1, settings={"CLUSTER__SLOTS": "1"}) as running:
+    with running_gateway(
+        tmp_path_factory.mktemp("preemptible_jobs"), nodes=1, settings={"CLUSTER__SLOTS": "1"}
+    ) as running:
         yield running
 
 
@@ -77,7 +79,7 @@ def test_the_owner_gets_the_only_slot(gateway: Gateway, key: str) -> None:
             guest = Guest(gateway, key)
             talking = pool.submit(guest.talk)
             assert guest.has_begun.wait(PATIENCE_S)
-            assert gateway.admin("/admin/idle")["guests"] == 1
+            assert gateway.admin("/admin/idle")["preemptible_jobs"] == 1
             own = client.post("/v1/completions", json={"model": MODEL, "prompt": "A mill", "max_tokens": 4})
             assert own.status_code == 200, own.text
             talking.result(PATIENCE_S)
@@ -87,7 +89,7 @@ def test_the_owner_gets_the_only_slot(gateway: Gateway, key: str) -> None:
             assert (row["lane"], row["outcome"], row["error"]) == ("cluster", "interrupted", "preempted")
             assert 0 < row["completion_tokens"] < 900
     usage = {row["key_id"]: row for row in gateway.admin("/admin/keys")["keys"]}[row["key_id"]]
-    assert (usage["prefix"], usage["is_guest"]) == (key[:10], True)
+    assert (usage["prefix"], usage["is_preemptible"]) == (key[:10], True)
 
 
 def test_a_batch_is_own_work_until_it_is_done(gateway: Gateway, key: str) -> None:

@@ -57,7 +57,7 @@ def requests_of(
             n=request.n or 1,
             resume=resume,
             cache_salt=call.tenant,
-            yields=call.is_guest,
+            yields=call.is_preemptible,
             speculate=speculate,
             constraint=constraint,
             shows_markers=shows_markers,

@@ -95,7 +95,7 @@ class PoolLane:
             raise
 
     def _body(self, call: Call, offer: Offer) -> bytes:
-        if call.is_guest:
+        if call.is_preemptible:
             backend = self.pool.get(offer.backend)
             is_salted = backend is not None and backend.kind in _SALTED
             return for_backend(call, offer.served_as, salt=call.tenant if is_salted else None)

@@ -1,11 +1,12 @@
 """Preemptible requests: jobs from the market on capacity that this gateway does not need.
 
 Modules:
-    admission  Admission of guests: only to what the owner leaves idle
+    admission  Admission of preemptible requests: only to what the owner leaves idle
     agent      The last state reported by the selling agent beside this gateway, whenever it asked how idle the
                gateway is
-    jobs       The guests of this gateway: running ones, admission, and preemption when the owner's work arrives
-    key        The key for guests: one for each gateway, replaced whenever the selling agent asks for it
+    jobs       The preemptible requests of this gateway: running ones, admission, and preemption when the owner's
+               work arrives
+    key        The key for preemptible requests: one for each gateway, replaced whenever the selling agent asks for it
     sensors    The machine's load and power, as its NVIDIA cards and batteries report them
-    spare      The spare models of this gateway for guests, with the facts that a listing needs
+    spare      The spare models of this gateway for preemptible requests, with the facts that a listing needs
 """

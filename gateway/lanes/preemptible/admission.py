@@ -1,4 +1,4 @@
-"""Admission of guests: only to what the owner leaves idle. Pure functions."""
+"""Admission of preemptible requests: only to what the owner leaves idle. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from gateway.lanes.base import Offer
 from gateway.settings import LaneName
 
 OWN: frozenset[LaneName] = frozenset(("cluster", "pool"))
-"""Guests are served by the owner's machines only."""
+"""Preemptible requests are served by the owner's machines only."""
 
 Why = Literal["paused", "own_work", "no_slot"]
 
@@ -34,7 +34,8 @@ class OwnWork:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Guests' slots by backend: those in use, and the most in use lately, which the backend may still count.
+    """Preemptible requests' slots by backend: those in use, and the most in use lately, which the backend may
+    still count.
 
     Backends that do not state their slots are assumed to have `slots_unknown`.
     """
@@ -44,7 +45,7 @@ class Places:
     slots_unknown: int
 
     def of(self, offer: Offer) -> int:
-        """Return the number of slots that guests can have there.
+        """Return the number of slots that preemptible requests can have there.
 
         Our own cluster keeps one slot back if it has several, so that the owner's last prompt stays cached there.
         """
@@ -58,7 +59,7 @@ class Places:
 def choose(offers: Sequence[Offer], places: int, present: Places, work: OwnWork) -> Offer | Why:
     """Return the first offer with enough free slots, in the given order, or why there is none.
 
-    While there is no own work, guests hold all slots that we know of.
+    While there is no own work, preemptible requests hold all slots that we know of.
     """
     if not work.is_none:
         return "own_work"
@@ -69,7 +70,7 @@ def choose(offers: Sequence[Offer], places: int, present: Places, work: OwnWork)
 
 
 def is_open(offer: Offer, present: Places) -> bool:
-    """Return whether guests may be served there at all.
+    """Return whether preemptible requests may be served there at all.
 
     It must be a machine of the owner, because buyers are promised that no one else can read their data. It must
     have the model in memory, since loading one may evict another. It must have no price, and serve no one else as

@@ -1,4 +1,4 @@
-"""The spare models of this gateway for guests, with the facts that a listing needs. Pure functions."""
+"""The spare models of this gateway for preemptible requests, with the facts that a listing needs. Pure functions."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _SHA_CHARS = 64
 class SpareModel:
     """One model over all its backends here. Facts that are unknown, or on which they differ, are None.
 
-    `slots` is what guests could use if there were no own work; `slots_free` is that less what they use.
+    `slots` is what preemptible requests could use if there were no own work; `slots_free` is that less what they use.
     `tokenizer_path` is a file on this machine.
     """
 
@@ -33,7 +33,7 @@ def spare_models(
     present: Places,
     tokenizer_of: Callable[[str], Pinned | None],
 ) -> tuple[SpareModel, ...]:
-    """Return the models that could serve a guest, ordered by name."""
+    """Return the models that could serve a preemptible request, ordered by name."""
     by_model: dict[str, list[Offer]] = {}
     for offer in offers:
         if is_open(offer, present):
@@ -48,7 +48,7 @@ def _spare(model: str, offers: Sequence[Offer], present: Places, pinned: Pinned 
         id=model,
         slots_free=sum(present.free(offer) for offer in offers),
         slots=sum(present.of(offer) for offer in offers),
-        # A guest may get any of the backends.
+        # A preemptible request may get any of the backends.
         context_tokens=min(known) if len(known) == len(contexts) else None,
         weights_sha256=_agreed(_weights(offer) for offer in offers),
         tokenizer_sha256=pinned.sha256.lower() if pinned else None,

@@ -126,7 +126,7 @@ def once_of(page: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("state", "guests", "idle_s", "word", "says"),
+    ("state", "preemptible_jobs", "idle_s", "word", "says"),
     [
         ("selling", 0, 900.0, "listed", "listed for buyers"),
         ("selling", 2, 900.0, "serving", "2 buyer requests"),
@@ -137,10 +137,12 @@ def once_of(page: str) -> str:
         ("this cannot be listed: prices", 0, 900.0, "blocked", "prices"),
     ],
 )
-def test_the_agents_word_is_put_for_users(state: str, guests: int, idle_s: float, word: str, says: str) -> None:
-    idle = Idle(1, idle_s, int(not idle_s), 0, guests, None, None, ())
+def test_the_agents_word_is_put_for_users(
+    state: str, preemptible_jobs: int, idle_s: float, word: str, says: str
+) -> None:
+    idle = Idle(1, idle_s, int(not idle_s), 0, preemptible_jobs, None, None, ())
     known: Any = {"is_paused": False, "idle": idle, "settings": SellingSettings()}
-    view = agent_view(AgentWord(state, 100.0), 101.0, guests, **known)
+    view = agent_view(AgentWord(state, 100.0), 101.0, preemptible_jobs, **known)
     assert view.word == word
     assert says in f"{view.what} {view.remedy}"
     gone = agent_view(AgentWord(state, 100.0), 400.0, 0, **known)

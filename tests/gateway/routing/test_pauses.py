@@ -8,7 +8,7 @@ import pytest
 
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
-from gateway.errors import GuestsNotNow
+from gateway.errors import PreemptibleNotNow
 from gateway.identity.audit import MACHINE, Filter
 from gateway.requests.no_backend import why_nobody
 from gateway.routing import pauses
@@ -80,9 +80,9 @@ async def test_another_gateway_of_the_database_learns_of_it(
         async with asyncio.timeout(60):
             await services.pauses.pause("selling", MACHINE)
             assert await heard.get() == {"selling"}
-            with pytest.raises(GuestsNotNow, match="paused selling"):
-                services.guests.place_for([POOL], 1)
+            with pytest.raises(PreemptibleNotNow, match="paused selling"):
+                services.preemptible_jobs.place_for([POOL], 1)
             await services.pauses.resume("selling", MACHINE)
             assert await heard.get() == set()
-            assert services.guests.place_for([POOL], 1) is POOL
+            assert services.preemptible_jobs.place_for([POOL], 1) is POOL
         await other.stop()

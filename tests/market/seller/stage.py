@@ -93,7 +93,7 @@ class Stage:
             "weights_sha256": "a" * 64,
             "tokenizer_path": str(DEMO_MODEL / "tokenizer.json"),
         }
-        facts = {"queue_empty_s": self.queue_empty_s, "own_in_flight": 0, "guests": 0, "models": [model]}
+        facts = {"queue_empty_s": self.queue_empty_s, "own_in_flight": 0, "preemptible_jobs": 0, "models": [model]}
         return web.json_response(
             {"version": self.version, "own_batches": self.own_batches, "is_paused": self.is_paused, **facts}
         )

@@ -153,7 +153,7 @@ async def _alerts(services: Services, scope: Scope, cluster: Sketch) -> list[Ale
         *(alerts.of_troubles(services.troubles()) if scope.is_instance else ()),
         *alerts.of_lanes(offers),
         *alerts.of_silent(_silent(services)),
-        *alerts.of_selling(services.guests.agent, time.monotonic()),
+        *alerts.of_selling(services.preemptible_jobs.agent, time.monotonic()),
         *alerts.of_pauses(services.pauses.now),
     ]
 
@@ -218,6 +218,6 @@ def can_pause(services: Services) -> dict[Pausable, bool]:
     there: dict[Pausable, bool] = {
         "cloud": "cloud" in services.lanes,
         "market": "market" in services.lanes,
-        "selling": services.guests.agent is not None,
+        "selling": services.preemptible_jobs.agent is not None,
     }
     return {name: name in paused for name, is_there in there.items() if is_there or name in paused}

@@ -33,9 +33,15 @@ class AgentView:
 
 
 def agent_view(
-    agent: AgentWord | None, now_s: float, guests: int, *, is_paused: bool, idle: Idle, settings: SellingSettings
+    agent: AgentWord | None,
+    now_s: float,
+    preemptible_jobs: int,
+    *,
+    is_paused: bool,
+    idle: Idle,
+    settings: SellingSettings,
 ) -> AgentView:
-    """Return the view of this gateway's agent; `guests` is the number of running marketplace jobs."""
+    """Return the view of this gateway's agent; `preemptible requests` is the number of running marketplace jobs."""
     if agent is None:
         return AgentView("not started", "off", "No selling agent has connected since this gateway started.")
     if agent.is_silent(now_s):
@@ -52,12 +58,12 @@ def agent_view(
             "An operator paused selling. Nothing is listed.",
             "Resume selling with the button above.",
         )
-    return _working(agent.state, guests, idle, settings)
+    return _working(agent.state, preemptible_jobs, idle, settings)
 
 
-def _working(state: str, guests: int, idle: Idle, settings: SellingSettings) -> AgentView:
-    if guests:
-        many = "1 buyer request" if guests == 1 else f"{guests} buyer requests"
+def _working(state: str, preemptible_jobs: int, idle: Idle, settings: SellingSettings) -> AgentView:
+    if preemptible_jobs:
+        many = "1 buyer request" if preemptible_jobs == 1 else f"{preemptible_jobs} buyer requests"
         return AgentView("serving", "busy", f"The machine is serving {many}.")
     if state == SELLING:
         return AgentView("listed", "good", "The machine is idle and listed for buyers.")

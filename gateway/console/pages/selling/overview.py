@@ -124,12 +124,12 @@ async def _values(visitor: Visitor) -> dict[str, Any]:
     files = AgentFiles(DataFolder(services.settings.data_dir).market)
     now_ms = time.time_ns() // 10**6
     identity, listings, sold, problem = await asyncio.to_thread(_of_files, visitor, files, now_ms)
-    guests, idle = services.guests, await idle_now(visitor)
+    preemptible_jobs, idle = services.preemptible_jobs, await idle_now(visitor)
     view = agent_view(
-        guests.agent,
+        preemptible_jobs.agent,
         time.monotonic(),
-        len(guests.stays),
-        is_paused=guests.is_paused,
+        len(preemptible_jobs.stays),
+        is_paused=preemptible_jobs.is_paused,
         idle=idle,
         settings=settings,
     )
@@ -137,12 +137,12 @@ async def _values(visitor: Visitor) -> dict[str, Any]:
         "price": price,
         "settings_problem": problem,
         "view": view,
-        "is_paused": guests.is_paused,
+        "is_paused": preemptible_jobs.is_paused,
         "identity": identity,
         "listings": listings,
         "sold": sold,
         "settings": settings,
-        "guests": len(guests.stays),
+        "preemptible_jobs": len(preemptible_jobs.stays),
         "checks": checks(bool(settings.models), view, listings, settings),
         "differs": differs(listings, settings),
         "has_section": bool(settings.models),

@@ -46,11 +46,13 @@ class Marketplace:
 
     async def come(self, text: str = "talk", **fields: Any) -> "asyncio.Task[Answered]":
         """A guest, who is told of once it is under way, or was refused."""
-        guests = len(self.running.services.guests.stays)
+        preemptible_jobs = len(self.running.services.preemptible_jobs.stays)
         messages = [{"role": "user", "content": text}]
         asked = await send(self.running, self.key, stream=True, **({"messages": messages} | fields))
         task = asyncio.create_task(receive(asked))
-        await until(lambda: task.done() or len(self.running.services.guests.stays) > guests, 60)
+        await until(
+            lambda: task.done() or len(self.running.services.preemptible_jobs.stays) > preemptible_jobs, 60
+        )
         return task
 
     async def own(self) -> Answered:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.api import idle
-from gateway.identity.caller import GUESTS
+from gateway.identity.caller import MARKET_JOBS
 from gateway.quota import Quota
 from gateway.settings import CacheSettings
 from market.seller.own_gateway import OwnGateway, Running
@@ -34,13 +34,13 @@ def code_of(answered: Answered) -> str:
 
 
 async def test_the_owner_comes_and_all_guests_go(home: Marketplace) -> None:
-    guests = [await home.come() for _ in range(SLOTS)]
+    preemptible_jobs = [await home.come() for _ in range(SLOTS)]
     silent = await home.come("wait")  # no slot is left
     assert (silent.result().status, code_of(silent.result())) == (503, "preemptible_not_now")
     await until(lambda: home.backend.open == SLOTS, 60)
     own = await home.own()
     assert (own.status, text_of(own)) == (200, "It turns.")
-    for guest in guests:
+    for guest in preemptible_jobs:
         heard = await guest
         assert (heard.status, code_of(heard)) == (200, "preempted")
         # Every event before is whole.
@@ -48,7 +48,7 @@ async def test_the_owner_comes_and_all_guests_go(home: Marketplace) -> None:
         assert heard.content.endswith(b"\n\n")
     await until(lambda: home.backend.open == 0, 60)
     await nothing_is_left(home.running)
-    assert not home.running.services.guests.stays
+    assert not home.running.services.preemptible_jobs.stays
     again = await home.come("short")  # and may come again
     assert text_of(await again) == "It turns."
 
@@ -61,7 +61,7 @@ async def test_guests_stay_where_the_owner_needs_no_machine(home: Marketplace) -
     asked = len(home.backend.requests)
     again = await receive(await send(home.running, stream=True, **question))
     assert (again.status, len(home.backend.requests)) == (200, asked)  # it was in the cache
-    assert home.running.services.guests.stays
+    assert home.running.services.preemptible_jobs.stays
     assert (await home.own()).status == 200
     assert code_of(await guest) == "preempted"
 
@@ -85,7 +85,7 @@ async def test_no_guest_comes_in_while_own_requests_run_or_wait(home: Marketplac
     refused = await home.come()
     assert (refused.result().status, code_of(refused.result())) == (503, "preemptible_not_now")
     found = (await home.admin("GET", "/admin/idle")).json()
-    assert (found["own_in_flight"], found["queue_empty_s"], found["guests"]) == (SLOTS + 1, 0, 0)
+    assert (found["own_in_flight"], found["queue_empty_s"], found["preemptible_jobs"]) == (SLOTS + 1, 0, 0)
     for _, writer in asked:
         writer.close()
     await until(lambda: services.admission.in_flight == 0, 60)
@@ -113,8 +113,8 @@ async def test_guests_leave_no_trace_but_their_usage(home: Marketplace) -> None:
     await until(lambda: services.bookkeeper.waiting == 0, 60)
     rows = [row for row in (await home.admin("GET", "/admin/requests")).json() if row["lane"] == "pool"]
     keys = {row["key_id"]: row for row in (await home.admin("GET", "/admin/keys")).json()["keys"]}
-    assert [keys[row["key_id"]]["is_guest"] for row in rows] == [False, True, True]
-    assert keys[rows[1]["key_id"]]["user"] == GUESTS
+    assert [keys[row["key_id"]]["is_preemptible"] for row in rows] == [False, True, True]
+    assert keys[rows[1]["key_id"]]["user"] == MARKET_JOBS
     assert rows[1]["completion_tokens"] > 0
 
 
@@ -142,7 +142,7 @@ async def test_everything_else_is_closed_to_guests(home: Marketplace) -> None:
         for method, path, body in asked:
             answered = await client.request(method, path, json=body)
             assert answered.status_code == 403, (method, path, answered.text)
-            assert "for guests" in answered.text or "Guests ask" in answered.text, (path, answered.text)
+            assert "for guests" in answered.text or "PreemptibleJobs ask" in answered.text, (path, answered.text)
         signed_in = await client.post("/console/login", data={"key": home.key})
         assert signed_in.status_code == 403
     assert home.backend.requests == []
@@ -190,7 +190,7 @@ async def test_what_a_vllm_caches_of_guests_is_theirs_alone(tmp_path: Path) -> N
             assert (await (await home.come("short", cache_salt=salt))).status == 200
         salts = [json.loads(body)["cache_salt"] for body in home.backend.requests]
         assert len(set(salts)) == 2
-        assert all(salt.startswith(f"{GUESTS}:") for salt in salts)
+        assert all(salt.startswith(f"{MARKET_JOBS}:") for salt in salts)
         await home.own()
         assert "cache_salt" not in json.loads(home.backend.requests[-1])
 
@@ -198,9 +198,9 @@ async def test_what_a_vllm_caches_of_guests_is_theirs_alone(tmp_path: Path) -> N
 async def test_nobody_is_called_as_guests_are(home: Marketplace) -> None:
     users, keys = home.running.services.directory.users, home.running.services.keys
     for refused in (
-        partial(users.add, GUESTS),
-        partial(users.remove, GUESTS),
-        partial(keys.create, "k", ("pool",), user_id=GUESTS),
+        partial(users.add, MARKET_JOBS),
+        partial(users.remove, MARKET_JOBS),
+        partial(keys.create, "k", ("pool",), user_id=MARKET_JOBS),
     ):
         with pytest.raises(Conflict):
             refused()
@@ -218,15 +218,15 @@ async def test_nobody_is_called_as_guests_are(home: Marketplace) -> None:
 async def test_guests_own_load_is_nothing_to_the_cards_condition(
     home: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guests = home.running.services.guests
-    monkeypatch.setattr(idle, "gpu_percent", lambda: 90.0 if guests.stays else 7.0)
+    preemptible_jobs = home.running.services.preemptible_jobs
+    monkeypatch.setattr(idle, "gpu_percent", lambda: 90.0 if preemptible_jobs.stays else 7.0)
     monkeypatch.setattr(idle, "SENSED_S", 0.0)
     watch = idle.IdleWatch(home.running.services)
     before = await watch.state()
     guest = await home.come()
     assert (await watch.state()).gpu_percent == 7.0
     guest.cancel()
-    await until(lambda: not guests.stays, 60)
+    await until(lambda: not preemptible_jobs.stays, 60)
     monkeypatch.setattr(idle, "gpu_percent", lambda: 90.0)
     assert (await watch.state()).gpu_percent == 7.0  # a mean over the last second has the guest's in it
     monkeypatch.setattr(idle, "SETTLES_S", -100.0)
@@ -244,20 +244,20 @@ async def test_a_key_ends_with_the_next_one_and_with_the_gateway(tmp_path: Path)
         later = (await home.admin("POST", "/admin/preemptible-key")).json()
         replaced = (await home.come("short")).result()
         assert (replaced.status, code_of(replaced)) == (401, "invalid_api_key")
-        valid = [row for row in (await home.admin("GET", "/admin/keys")).json()["keys"] if row["is_guest"]]
+        valid = [row for row in (await home.admin("GET", "/admin/keys")).json()["keys"] if row["is_preemptible"]]
         assert [row["revoked_ns"] is None for row in valid] == [True, False]
     async with house(tmp_path) as home:
         forgotten = Marketplace(home.running, home.backend, later["key"])
         refused = (await forgotten.come("short")).result()
         assert (refused.status, code_of(refused)) == (401, "invalid_api_key")
         # Not even before the agent has asked for another: what was made by an earlier start means nothing.
-        home.running.services.guests._key_id = None
+        home.running.services.preemptible_jobs._key_id = None
         services = home.running.services
-        made = services.keys.issue("of another start", ("pool",), user_id=GUESTS, is_guest=True)
+        made = services.keys.issue("of another start", ("pool",), user_id=MARKET_JOBS, is_preemptible=True)
         stale = Marketplace(home.running, home.backend, made.token)
         assert (await stale.come("short")).result().status == 401
         changed = await home.admin("PATCH", f"/admin/keys/{made.row.key_id}", json={"priority": 0})
-        assert changed.json()["is_guest"]  # no change of its terms makes it the owner's
+        assert changed.json()["is_preemptible"]  # no change of its terms makes it the owner's
 
 
 async def test_whoever_waits_hears_of_a_change(home: Marketplace) -> None:
@@ -282,5 +282,5 @@ async def test_whoever_waits_hears_of_a_change(home: Marketplace) -> None:
     guest = await home.come()
     changed = (await waiting).json()
     assert changed["version"] != found["version"]
-    assert (changed["guests"], changed["models"][0]["slots_free"]) == (1, SLOTS - 1)
+    assert (changed["preemptible_jobs"], changed["models"][0]["slots_free"]) == (1, SLOTS - 1)
     guest.cancel()

@@ -9,7 +9,7 @@ import pytest
 from accounting.metering.tokenizers import Pinned
 from gateway.lanes.base import Offer
 from gateway.lanes.preemptible.admission import OwnWork, Places, choose
-from gateway.lanes.preemptible.jobs import Guests
+from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.lanes.preemptible.sensors import gpu_percent, is_on_battery
 from gateway.lanes.preemptible.spare import spare_models
 from tests.gateway.requests.roads import PRICE
@@ -66,11 +66,11 @@ def test_a_backends_word_may_be_of_guests_who_have_left_since() -> None:
 
 @pytest.mark.anyio
 async def test_who_has_left_counts_for_as_long_as_a_backend_may_say_so() -> None:
-    guests = Guests(lambda: IDLE, 4, told_s=1000.0)
-    with guests.staying(OFFER, 1), guests.staying(OFFER, 1):
-        assert guests.places.lately == {"pool:first": 2}
-    assert (guests.places.taken, guests.places.lately) == ({}, {"pool:first": 2})
-    forgetful = Guests(lambda: IDLE, 4)
+    preemptible_jobs = PreemptibleJobs(lambda: IDLE, 4, told_s=1000.0)
+    with preemptible_jobs.staying(OFFER, 1), preemptible_jobs.staying(OFFER, 1):
+        assert preemptible_jobs.places.lately == {"pool:first": 2}
+    assert (preemptible_jobs.places.taken, preemptible_jobs.places.lately) == ({}, {"pool:first": 2})
+    forgetful = PreemptibleJobs(lambda: IDLE, 4)
     with forgetful.staying(OFFER, 1):
         pass
     assert forgetful.places.lately == {}

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from gateway.api.authority import Operator
 from gateway.api.idle import IdleWatch
 from gateway.lanes.preemptible.agent import AgentWord
-from gateway.lanes.preemptible.key import issue_guest_key
+from gateway.lanes.preemptible.key import issue_preemptible_key
 
 WAIT_S_MAX = 60.0
 
@@ -21,11 +21,13 @@ State = Annotated[str | None, Query(max_length=200)]
 
 
 @router.post("/preemptible-key")
-async def make_guest_key(authority: Operator) -> dict[str, Any]:
+async def make_preemptible_key(authority: Operator) -> dict[str, Any]:
     """Create a key for preemptible market jobs, valid until the next one is created or this gateway restarts."""
     services = authority.services
     folder = services.settings.data_dir
-    issued = await asyncio.to_thread(issue_guest_key, services.keys, services.guests, folder, authority.actor)
+    issued = await asyncio.to_thread(
+        issue_preemptible_key, services.keys, services.preemptible_jobs, folder, authority.actor
+    )
     return {"key": issued.token, "key_id": issued.row.key_id, "prefix": issued.row.prefix}
 
 
@@ -42,7 +44,7 @@ async def show_idle(
     With `state` the agent says how it is itself, for people who look at this gateway.
     """
     if state is not None:
-        authority.services.guests.agent = AgentWord(state, time.monotonic())
+        authority.services.preemptible_jobs.agent = AgentWord(state, time.monotonic())
     watch: IdleWatch = request.app.state.idle
     found = await (watch.state() if version is None else watch.after(version, wait_s))
     return asdict(found)
