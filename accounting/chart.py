@@ -124,9 +124,9 @@ def debtor_of(code: str) -> str:
     return code.removeprefix(prefix) if code.startswith(prefix) else ""
 
 
-def user_promo(user_id: str, lot_id: str) -> str:
+def user_promo(user_id: str, grant_id: str) -> str:
     """Return the account of one lot of promotional credits, which expire. Each lot has its own account."""
-    return f"user:{user_id}:promo:{lot_id}"
+    return f"user:{user_id}:promo:{grant_id}"
 
 
 def is_clearing(code: str) -> bool:

@@ -71,7 +71,7 @@ from runtime.database import read_sessions, write_sessions
 from runtime.settings import SettingsInvalid
 
 if TYPE_CHECKING:
-    from gateway.billing.payments.payments_service import Till
+    from gateway.billing.payments.payments_service import PaymentsService
     from gateway.coordination.factory import Coordination
     from market.marketplace.marketplace import Marketplace
 
@@ -136,7 +136,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         stack.push_async_callback(afterwork.stop)
         router = Router(lanes, lane_health, settings.routing, settings.policy, report=metrics.foretold)
         model = settings.cache.semantic_model
-        till = _open_till(settings, ledger, metrics, stack, read, write)
+        payments_service = _open_payments_service(settings, ledger, metrics, stack, read, write)
         embed = Embedder(router, lanes, turns, model) if model else None
         keys = Keys(secret, read, write)
         watch = KeyWatch(keys)
@@ -179,7 +179,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             model_terms=model_terms,
             controller=controller,
             admin_token=secrets.token_urlsafe(32),
-            till=till,
+            payments_service=payments_service,
             marketplace=await _open_marketplace(settings, folder, ledger, stack, engine),
             coordination=coordination,
         )
@@ -207,25 +207,25 @@ async def _watch_storage(folder: DataFolder, database: Path | None, stack: Async
     return storage
 
 
-def _open_till(
+def _open_payments_service(
     settings: Settings,
     ledger: LedgerService,
     metrics: Metrics,
     stack: AsyncExitStack,
     read: Callable[[], Session],
     write: Callable[[], Session],
-) -> "Till | None":
+) -> "PaymentsService | None":
     """Payments, if Stripe is configured; otherwise none of their modules is imported."""
     if not settings.payments.is_wanted:
         return None
-    from gateway.billing.payments.factory import open_till, watch
+    from gateway.billing.payments.factory import open_payments_service, watch
 
-    till = open_till(settings, ledger.writer, read, write, ledger.inspection.check)
-    watch(till, metrics)
-    ledger.frozen_why = till.frozen.why
-    till.keeper.start()
-    stack.push_async_callback(asyncio.to_thread, till.stop)
-    return till
+    payments_service = open_payments_service(settings, ledger.writer, read, write, ledger.inspection.check)
+    watch(payments_service, metrics)
+    ledger.frozen_why = payments_service.frozen.why
+    payments_service.keeper.start()
+    stack.push_async_callback(asyncio.to_thread, payments_service.stop)
+    return payments_service
 
 
 async def _open_coordination(

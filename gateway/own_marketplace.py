@@ -14,7 +14,7 @@ from gateway.identity.caller import HOME
 from gateway.identity.users import Users
 from market.errors import IdentityInvalid
 from market.marketplace.always import Always
-from market.marketplace.context import MS_NS, Office
+from market.marketplace.context import MS_NS, MarketplaceContext
 from market.marketplace.counters import Counters
 from market.marketplace.marketplace import Links, Marketplace
 from market.marketplace.periodic import PeriodicTasks
@@ -50,7 +50,7 @@ def open_marketplace(
     keeper = RecordKeeper(engine, lambda: time.time_ns() // MS_NS, keeping)
     keeper.add([record.raw for record in statements], OWN)
     booking = Ledger(ledger.writer, read_sessions(engine))
-    office = Office(
+    context = MarketplaceContext(
         speaker=identity,
         ledger=booking,
         write=write_sessions(engine),
@@ -62,8 +62,8 @@ def open_marketplace(
     )
     outbound = Outbound(settings.allows_loopback)
     links = Links(keeper, outbound, Counters.of(folder.path / "market" / "tokenizers", outbound))
-    always.sellers = SellerRegistry(office).identities
-    return Marketplace.of(office, lambda user_id: ledger.frozen_why(user_id) is not None, links)
+    always.sellers = SellerRegistry(context).identities
+    return Marketplace.of(context, lambda user_id: ledger.frozen_why(user_id) is not None, links)
 
 
 def _organizations(engine: Engine) -> Callable[[str], str]:

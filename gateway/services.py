@@ -31,7 +31,7 @@ from gateway.telemetry.history import History
 from runtime.afterwork import Afterwork
 
 if TYPE_CHECKING:
-    from gateway.billing.payments.payments_service import Till
+    from gateway.billing.payments.payments_service import PaymentsService
     from gateway.coordination.factory import Coordination
     from market.marketplace.marketplace import Marketplace
 
@@ -63,7 +63,7 @@ class Services:
     patience: Patience
     afterwork: Afterwork
     preemptible_jobs: PreemptibleJobs
-    till: "Till | None" = None
+    payments_service: "PaymentsService | None" = None
     """Payments, if they are configured."""
     marketplace: "Marketplace | None" = None
     """The marketplace, if this gateway operates one."""

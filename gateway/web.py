@@ -49,7 +49,7 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
         ledger.router,
     ):
         app.include_router(router)
-    for router in accounting_routers(has_payments=services.till is not None):
+    for router in accounting_routers(has_payments=services.payments_service is not None):
         app.include_router(router)
     if services.marketplace is not None:
         from gateway.api.marketplace.relay import relay_router

@@ -255,7 +255,7 @@ def _paid_by(charge_seq: ColumnElement[int], payee: Any, refunded_ns: ColumnElem
     )
 
 
-def misused_lots(scope: Scope) -> Query:
+def misused_grants(scope: Scope) -> Query:
     """Find wrong uses of lots. A grant and refunds may credit a lot; clearing accounts and its expiry may debit
     it.
 

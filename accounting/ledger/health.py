@@ -175,7 +175,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "promo_lots": Rule(
             "promotional credits come from one grant, and pay for requests or expire",
-            conduct.misused_lots,
+            conduct.misused_grants,
             is_of_events=True,
         ),
         "lots_expired": Rule(

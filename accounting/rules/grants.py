@@ -27,20 +27,20 @@ def pool_returned(move_id: str, pool_id: str, user_id: str, amount_nano: int) ->
     return Posting(f"pool:{move_id}", "pool", move_id, (leg,))
 
 
-def promo(lot_id: str, user_id: str, amount_nano: int, reason: str) -> Posting:
+def promo(grant_id: str, user_id: str, amount_nano: int, reason: str) -> Posting:
     """Grant promotional credits, which expire, as a new lot: `expense:promo -> user:promo:<lot>`, once a lot."""
-    lot = chart.user_promo(user_id, lot_id)
-    return _given(f"promo:{lot_id}", "promo", chart.EXPENSE_PROMO, lot, amount_nano, reason)
+    lot = chart.user_promo(user_id, grant_id)
+    return _given(f"promo:{grant_id}", "promo", chart.EXPENSE_PROMO, lot, amount_nano, reason)
 
 
-def expire(lot_id: str, user_id: str, available_nano: int, number: int) -> Posting:
+def expire(grant_id: str, user_id: str, available_nano: int, number: int) -> Posting:
     """Expire what no hold keeps of an ended lot: `user:promo:<lot> -> income:breakage`.
 
     What a hold keeps expires after that hold is resolved, by another event. `number` counts the expiries of a lot
     from 1.
     """
-    leg = Leg(chart.user_promo(user_id, lot_id), chart.INCOME_BREAKAGE, checked_nano(available_nano))
-    return Posting(f"exp:{lot_id}:{number}", "expiry", lot_id, (leg,))
+    leg = Leg(chart.user_promo(user_id, grant_id), chart.INCOME_BREAKAGE, checked_nano(available_nano))
+    return Posting(f"exp:{grant_id}:{number}", "expiry", grant_id, (leg,))
 
 
 def goodwill(goodwill_id: str, user_id: str, amount_nano: int, reason: str) -> Posting:

@@ -16,7 +16,7 @@ class Payer(NamedTuple):
 
     user_id: str
     pool_id: str = ""
-    takes_lots: bool = True
+    takes_grants: bool = True
     is_own_use: bool = False
 
 
@@ -35,12 +35,12 @@ class Hold:
     expires_ns: int
     lease: str = ""
     pool_id: str = ""
-    takes_lots: bool = True
+    takes_grants: bool = True
     is_own_use: bool = False
 
     @property
     def payer(self) -> Payer:
-        return Payer(self.user_id, self.pool_id, self.takes_lots, self.is_own_use)
+        return Payer(self.user_id, self.pool_id, self.takes_grants, self.is_own_use)
 
     @property
     def account(self) -> str:

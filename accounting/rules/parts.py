@@ -26,19 +26,19 @@ class Share:
     amount_nano: int
 
 
-def split(amount_nano: int, purse: Sequence[Share]) -> tuple[Share, ...]:
+def split(amount_nano: int, funding: Sequence[Share]) -> tuple[Share, ...]:
     """Split an amount over accounts in their order, each as far as its credits go.
 
     Raises:
         InsufficientCredit: together they have less. The error names the last account, whose owner has to top up.
     """
     left_nano, shares = amount_nano, []
-    for each in purse:
+    for each in funding:
         if taken_nano := min(left_nano, each.amount_nano):
             shares.append(Share(each.account, taken_nano))
             left_nano -= taken_nano
     if left_nano:
-        raise InsufficientCredit(purse[-1].account, amount_nano, amount_nano - left_nano)
+        raise InsufficientCredit(funding[-1].account, amount_nano, amount_nano - left_nano)
     return tuple(shares)
 
 

@@ -21,7 +21,7 @@ class RefundParties:
 
     seller_has: tuple[Share, ...] = ()
     owed_nano: int = 0
-    ended_lots: frozenset[str] = frozenset()
+    ended_grants: frozenset[str] = frozenset()
 
 
 def refund(
@@ -97,7 +97,7 @@ def _to_payers(charge: Charged, amount_nano: int, standing: RefundParties) -> tu
             forgiven_nano = max(0, min(given_nano, standing.owed_nano))
             legs += moved(charge.clearing, share.account, forgiven_nano)
             legs += moved(charge.clearing, chart.user_paid(debtor), given_nano - forgiven_nano)
-        elif share.account in standing.ended_lots:
+        elif share.account in standing.ended_grants:
             legs += moved(charge.clearing, chart.own_beside(share.account), given_nano)
         else:
             legs += moved(charge.clearing, share.account, given_nano)

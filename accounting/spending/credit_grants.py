@@ -28,7 +28,7 @@ _code: ColumnElement[str] = literal("user:") + _lot.user_id + literal(":promo:")
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class CreditGrant:
     """A lot as it was granted. An `id` names one lot, even across users."""
 
     id: str
@@ -40,23 +40,23 @@ class Lot:
 
 
 @dataclass(frozen=True, slots=True)
-class LotLeft:
+class GrantLeft:
     """A lot with its balance. Open holds keep `held_nano` of `posted_nano`."""
 
-    lot: Lot
+    lot: CreditGrant
     created_ns: int
     posted_nano: int
     held_nano: int
 
 
-class Lots:
+class CreditGrants:
     """Store lots. `open_session` returns sessions that may write."""
 
     def __init__(self, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._open_session = open_session
         self._clock_ns = clock_ns
 
-    def write_down(self, lot: Lot) -> Posting:
+    def write_down(self, lot: CreditGrant) -> Posting:
         """Store a lot's row and return the event that grants it. The same lot gives the same event, booked once.
 
         The row comes first. A lot whose event was never booked has no credits, and a retry grants it.
@@ -75,7 +75,7 @@ class Lots:
         self._write(lot)
         return posting
 
-    def _write(self, lot: Lot) -> None:
+    def _write(self, lot: CreditGrant) -> None:
         try:
             try:
                 self._write_once(lot)
@@ -85,11 +85,11 @@ class Lots:
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"a lot could not be written: {type(error).__name__}") from error
 
-    def _write_once(self, lot: Lot) -> None:
+    def _write_once(self, lot: CreditGrant) -> None:
         now_ns = self._clock_ns()
         with self._open_session() as session, session.begin():
             found = session.execute(select(credit_grant_table).where(_lot.id == lot.id)).one_or_none()
-            if found is not None and _lot_of(found) != lot:
+            if found is not None and _grant_of(found) != lot:
                 raise IdempotencyConflict(f"promo:{lot.id}")
             if found is not None:
                 return
@@ -98,7 +98,7 @@ class Lots:
             session.execute(insert(credit_grant_table).values(_row(lot, now_ns)))
 
 
-def lots_of(reader: Reader, user_id: str, *, limit: int = _SHOWN_MAX) -> list[LotLeft]:
+def grants_of(reader: Reader, user_id: str, *, limit: int = _SHOWN_MAX) -> list[GrantLeft]:
     """Return a user's lots with what is left of each, in the order of their ends.
 
     If there are more than `limit`, those that ended longest ago are left out.
@@ -108,9 +108,9 @@ def lots_of(reader: Reader, user_id: str, *, limit: int = _SHOWN_MAX) -> list[Lo
     return [_left_of(row) for row in reversed(rows)]
 
 
-def lot_named(reader: Reader, lot_id: str) -> LotLeft | None:
+def grant_named(reader: Reader, grant_id: str) -> GrantLeft | None:
     """Return a lot by its id; None if there is none."""
-    row = reader.execute(_with_left().where(_lot.id == lot_id)).one_or_none()
+    row = reader.execute(_with_left().where(_lot.id == grant_id)).one_or_none()
     return None if row is None else _left_of(row)
 
 
@@ -128,8 +128,8 @@ def expiries(reader: Reader, now_ns: int, *, ended_from_ns: int = 0, limit: int 
         .limit(min(limit, _SHOWN_MAX))
     )
     return [
-        grants.expire(lot_id, user_id, left_nano, _expired_before(reader, account_id) + 1)
-        for lot_id, user_id, left_nano, account_id in reader.execute(query).all()
+        grants.expire(grant_id, user_id, left_nano, _expired_before(reader, account_id) + 1)
+        for grant_id, user_id, left_nano, account_id in reader.execute(query).all()
     ]
 
 
@@ -140,8 +140,8 @@ def _with_left() -> Select[*tuple[Any, ...]]:
     return select(credit_grant_table, posted, held).join(account_table, _account.code == _code, isouter=True)
 
 
-def _left_of(row: Row[*tuple[Any, ...]]) -> LotLeft:
-    return LotLeft(_lot_of(row), row.created_ns, row[-2], row[-1])
+def _left_of(row: Row[*tuple[Any, ...]]) -> GrantLeft:
+    return GrantLeft(_grant_of(row), row.created_ns, row[-2], row[-1])
 
 
 def _expired_before(reader: Reader, account_id: int) -> int:
@@ -151,7 +151,7 @@ def _expired_before(reader: Reader, account_id: int) -> int:
     return reader.execute(count).scalar_one()
 
 
-def _row(lot: Lot, now_ns: int) -> dict[str, str | int]:
+def _row(lot: CreditGrant, now_ns: int) -> dict[str, str | int]:
     return {
         "id": lot.id,
         "user_id": lot.user_id,
@@ -163,5 +163,5 @@ def _row(lot: Lot, now_ns: int) -> dict[str, str | int]:
     }
 
 
-def _lot_of(row: Row[*tuple[Any, ...]]) -> Lot:
-    return Lot(row.id, row.user_id, row.amount_nano, row.expires_ns, row.scope, row.reason)
+def _grant_of(row: Row[*tuple[Any, ...]]) -> CreditGrant:
+    return CreditGrant(row.id, row.user_id, row.amount_nano, row.expires_ns, row.scope, row.reason)

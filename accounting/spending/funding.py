@@ -15,7 +15,7 @@ class FundingSource:
     ends_ns: int | None = None
 
 
-Purse: TypeAlias = tuple[FundingSource, ...]
+Funding: TypeAlias = tuple[FundingSource, ...]
 """The funding sources in their charge order: the user's promo lots, those that end first before the others; the
 pool's credits; the user's own; the expense of an operator's own use."""
 
@@ -31,7 +31,7 @@ def left_of(parts: Sequence[HeldPart], charge_nano: int) -> dict[str, int]:
 
 
 def at_hand(
-    purse: Purse, left: Mapping[str, int], available: Mapping[str, int], *, kept_nano: int, now_ns: int
+    funding: Funding, left: Mapping[str, int], available: Mapping[str, int], *, kept_nano: int, now_ns: int
 ) -> list[Share]:
     """Return how much of each account a lease's next event may reserve, in the charge order.
 
@@ -39,7 +39,7 @@ def at_hand(
     ended or left the purse only covers running requests: `kept_nano` is what these need in all. The lease itself
     holds that much.
     """
-    open_accounts = {source.account for source in purse if source.ends_ns is None or now_ns < source.ends_ns}
+    open_accounts = {source.account for source in funding if source.ends_ns is None or now_ns < source.ends_ns}
     ended = [account for account in left if account not in open_accounts]
     shares = []
     for account in ended:
@@ -47,14 +47,14 @@ def at_hand(
         kept_nano -= shares[-1].amount_nano
     shares += [
         Share(source.account, left.get(source.account, 0) + max(0, available.get(source.account, 0)))
-        for source in purse
+        for source in funding
         if source.account in open_accounts
     ]
     return shares
 
 
-def first_end_ns(purse: Purse, parts: Sequence[HeldPart], now_ns: int) -> int | None:
+def first_end_ns(funding: Funding, parts: Sequence[HeldPart], now_ns: int) -> int | None:
     """Return when the first of the parts that have not ended yet ends; None if none of them ends."""
     accounts = {part.account for part in parts}
-    ends = [source.ends_ns for source in purse if source.ends_ns is not None and source.account in accounts]
+    ends = [source.ends_ns for source in funding if source.ends_ns is not None and source.account in accounts]
     return min((ends_ns for ends_ns in ends if ends_ns > now_ns), default=None)

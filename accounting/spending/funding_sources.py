@@ -13,7 +13,7 @@ from accounting.ledger.balances import Reader, available
 from accounting.money import MAX_EVENT_NANO
 from accounting.rules.held import Payer
 from accounting.rules.parts import Share
-from accounting.spending.funding import FundingSource, Purse
+from accounting.spending.funding import Funding, FundingSource
 from accounting.tables import account_table, credit_grant_table
 
 LOTS_MAX = 16
@@ -27,26 +27,26 @@ _SURVEYED_MAX = 1_000
 _account, _lot = account_table.c, credit_grant_table.c
 
 
-def purse_of(reader: Reader, payer: Payer, now_ns: int) -> Purse:
+def funding_of(reader: Reader, payer: Payer, now_ns: int) -> Funding:
     """Return the accounts that pay for a caller, in their order, without empty lots and pools."""
-    lots_of = payer.user_id if payer.takes_lots else ""
-    rows = reader.execute(_lots(lots_of, now_ns).union_all(_pool(payer.pool_id))).all()
+    grants_of = payer.user_id if payer.takes_grants else ""
+    rows = reader.execute(_lots(grants_of, now_ns).union_all(_pool(payer.pool_id))).all()
     lots = sorted((row for row in rows if row.expires_ns is not None), key=lambda row: (row.expires_ns, row.id))
     pools = [row for row in rows if row.expires_ns is None]
     return (*(FundingSource(row.code, row.expires_ns) for row in (*lots, *pools)), *_last(payer))
 
 
-def purses_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Payer, Purse]:
+def fundings_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Payer, Funding]:
     """Return the purses of many callers at once, each as in `purse_of`."""
-    lots, users = dict[str, list[FundingSource]](), {payer.user_id for payer in payers if payer.takes_lots}
-    for user_id, code, ends_ns in reader.execute(_lots_of_many(users, now_ns)):
+    lots, users = dict[str, list[FundingSource]](), {payer.user_id for payer in payers if payer.takes_grants}
+    for user_id, code, ends_ns in reader.execute(_grants_of_many(users, now_ns)):
         lots.setdefault(user_id, []).append(FundingSource(code, ends_ns))
     codes = {pool_paid(payer.pool_id) for payer in payers if payer.pool_id}
     has_credits = _account.credits_posted > _account.debits_posted
     pools = set(reader.scalars(select(_account.code).where(_account.code.in_(codes), has_credits)))
     return {
         payer: (
-            *(lots.get(payer.user_id, ())[:LOTS_MAX] if payer.takes_lots else ()),
+            *(lots.get(payer.user_id, ())[:LOTS_MAX] if payer.takes_grants else ()),
             *(
                 (FundingSource(pool_paid(payer.pool_id)),)
                 if payer.pool_id and pool_paid(payer.pool_id) in pools
@@ -60,62 +60,64 @@ def purses_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Pa
 
 def credits_of(reader: Reader, payer: Payer, now_ns: int) -> list[Share]:
     """Return what a caller may spend now from each account of the purse, in their order."""
-    purse = purse_of(reader, payer, now_ns)
-    found = _spendable(reader, [source.account for source in purse])
-    return [Share(source.account, max(0, found[source.account])) for source in purse]
+    funding = funding_of(reader, payer, now_ns)
+    found = _spendable(reader, [source.account for source in funding])
+    return [Share(source.account, max(0, found[source.account])) for source in funding]
 
 
-class Purses:
+class FundingLookup:
     """Remember purses. Belongs to the leases' thread."""
 
     def __init__(self, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._open_session = open_session
         self._clock_ns = clock_ns
-        self._remembered: dict[Payer, tuple[int, Purse]] = {}
+        self._remembered: dict[Payer, tuple[int, Funding]] = {}
 
-    def of(self, payer: Payer) -> Purse:
+    def of(self, payer: Payer) -> Funding:
         """Return a caller's purse. Raises DatabaseFailing."""
-        looked_ns, purse = self._remembered.get(payer, (0, ()))
+        looked_ns, funding = self._remembered.get(payer, (0, ()))
         now_ns = self._clock_ns()
-        if purse and abs(now_ns - looked_ns) < REMEMBERED_NS:
-            return purse
+        if funding and abs(now_ns - looked_ns) < REMEMBERED_NS:
+            return funding
         return self.look(payer)
 
-    def look(self, payer: Payer) -> Purse:
+    def look(self, payer: Payer) -> Funding:
         """Read a purse again, because credits were missing or may have come. Raises DatabaseFailing."""
         # If credits are granted meanwhile, `forget_all` replaces this dictionary, and the stale result is not
         # kept.
         now_ns, remembered = self._clock_ns(), self._remembered
         try:
             with self._open_session() as session:
-                purse = purse_of(session, payer, now_ns)
+                funding = funding_of(session, payer, now_ns)
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"credits cannot be read: {type(error).__name__}") from error
         if len(remembered) >= _REMEMBERED_MAX:
             remembered.clear()
-        remembered[payer] = (now_ns, purse)
-        return purse
+        remembered[payer] = (now_ns, funding)
+        return funding
 
     def survey(
         self, payers: Collection[Payer], accounts: Collection[str]
-    ) -> tuple[dict[Payer, Purse], dict[str, int]]:
+    ) -> tuple[dict[Payer, Funding], dict[str, int]]:
         """Read many callers' purses at once, and what may be spent from these and from `accounts`.
 
         Raises:
             DatabaseFailing: the credits cannot be read.
         """
         now_ns, asked = self._clock_ns(), list(payers)
-        purses, found = dict[Payer, Purse](), dict[str, int]()
+        funding_lookup, found = dict[Payer, Funding](), dict[str, int]()
         try:
             with self._open_session() as session:
                 for start in range(0, len(asked), _SURVEYED_MAX):
-                    purses |= purses_of(session, asked[start : start + _SURVEYED_MAX], now_ns)
-                codes = sorted({source.account for purse in purses.values() for source in purse} | set(accounts))
+                    funding_lookup |= fundings_of(session, asked[start : start + _SURVEYED_MAX], now_ns)
+                codes = sorted(
+                    {source.account for funding in funding_lookup.values() for source in funding} | set(accounts)
+                )
                 for start in range(0, len(codes), _SURVEYED_MAX):
                     found |= _spendable(session, codes[start : start + _SURVEYED_MAX])
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"credits cannot be read: {type(error).__name__}") from error
-        return purses, found
+        return funding_lookup, found
 
     def available(self, accounts: Iterable[str]) -> dict[str, int]:
         """Return what may be spent from each account, leases and holds included. Raises DatabaseFailing."""
@@ -136,12 +138,12 @@ def _spendable(reader: Reader, codes: Collection[str]) -> dict[str, int]:
     return available(reader, codes) | unbounded
 
 
-def _last(payer: Payer) -> Purse:
+def _last(payer: Payer) -> Funding:
     own = FundingSource(user_paid(payer.user_id))
     return (own, FundingSource(EXPENSE_OWN_USE)) if payer.is_own_use else (own,)
 
 
-def _lots_of_many(user_ids: Collection[str], now_ns: int) -> Select[str, str, int]:
+def _grants_of_many(user_ids: Collection[str], now_ns: int) -> Select[str, str, int]:
     code = literal("user:") + _lot.user_id + literal(":promo:") + _lot.id
     return (
         select(_lot.user_id, _account.code, _lot.expires_ns)

@@ -17,7 +17,7 @@ from accounting.money import MAX_EVENT_NANO
 from accounting.rules.burst import lease
 from accounting.rules.held import Hold, Payer
 from accounting.rules.parts import HeldPart, Share, split
-from accounting.spending.funding import FundingSource, Purse, at_hand, first_end_ns, left_of
+from accounting.spending.funding import Funding, FundingSource, at_hand, first_end_ns, left_of
 from accounting.spending.lease_renewal import Capture, Draw, LeaseRenewal, fail_draws, refuse, tell_ended
 
 LEASE_NS = 20 * 10**9
@@ -58,7 +58,7 @@ class Lease:
     """
 
     payer: Payer
-    purse: Purse = ()
+    funding: Funding = ()
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
     reservation: Reservation | None = None
     reserved: dict[str, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Lease:
     unanswered: LeaseRenewal | None = None
 
     def __post_init__(self) -> None:
-        self.purse = self.purse or (FundingSource(user_paid(self.payer.user_id)),)
+        self.funding = self.funding or (FundingSource(user_paid(self.payer.user_id)),)
 
     @property
     def amount_nano(self) -> int:
@@ -90,13 +90,13 @@ class Lease:
     @property
     def accounts(self) -> set[str]:
         """The accounts that it has drawn from, and those that it would draw from."""
-        return {part.account for part in self.parts} | {source.account for source in self.purse}
+        return {part.account for part in self.parts} | {source.account for source in self.funding}
 
     @property
     def is_single(self) -> bool:
         """Whether one account pays for everything. The ledger then check its balance at each draw."""
-        parts, account = self.parts, self.purse[0].account
-        return len(self.purse) == 1 and (not parts or (len(parts) == 1 and parts[0].account == account))
+        parts, account = self.parts, self.funding[0].account
+        return len(self.funding) == 1 and (not parts or (len(parts) == 1 and parts[0].account == account))
 
     def reserve(self, request_id: str, amount_nano: int, now_ns: int) -> Hold | None:
         """Reserve a part for a request. Return None if too little is free, or the lease may end too soon.
@@ -118,9 +118,9 @@ class Lease:
         self.reserved_nano += more_nano
         self.reserved[request_id] = amount_nano
         self.used_ns = now_ns
-        user_id, pool_id, takes_lots, is_own_use = self.payer
+        user_id, pool_id, takes_grants, is_own_use = self.payer
         seq, lease, expires_ns = reservation.parts[0].pending_seq, self.identity, reservation.expires_ns
-        return Hold(request_id, user_id, amount_nano, seq, expires_ns, lease, pool_id, takes_lots, is_own_use)
+        return Hold(request_id, user_id, amount_nano, seq, expires_ns, lease, pool_id, takes_grants, is_own_use)
 
     def end(self, request_id: str, charge_nano: int) -> None:
         """End a request with its charge and free the rest of its part. Only the first call counts."""
@@ -156,25 +156,25 @@ class Lease:
         draws = self._draws_of_running() if takes_draws else []
         spent_nano = sum(self.spent.get(capture.usage.request_id, 0) for capture in captures)
         kept_nano = self.reserved_nano + self.spent_nano - spent_nano
-        purse, short = None, list[Draw]()
+        funding, short = None, list[Draw]()
         if not knows_one:
-            purse = self._at_hand(now_ns, available or {}, captures, kept_nano)
-            draws, short = self._granted(draws, _total(purse) - kept_nano, is_final=is_final)
+            funding = self._at_hand(now_ns, available or {}, captures, kept_nano)
+            draws, short = self._granted(draws, _total(funding) - kept_nano, is_final=is_final)
         amount_nano = kept_nano + sum(map(self._more_nano, draws))
         is_alone = not (self.slice_count or self.reserved)
         if draws and not is_final:
-            amount_nano += self._slice_nano(draws, now_ns, _spare_nano(purse, amount_nano))
+            amount_nano += self._slice_nano(draws, now_ns, _spare_nano(funding, amount_nano))
         if not (is_closing or is_alone or now_ns - self.used_ns >= IDLE_NS):
             amount_nano = max(amount_nano, self.amount_nano - spent_nano)
-        if purse is not None:
-            amount_nano = min(amount_nano, _total(purse))
+        if funding is not None:
+            amount_nano = min(amount_nano, _total(funding))
         amount_nano = max(kept_nano, min(amount_nano, MAX_EVENT_NANO))
         if takes_draws:
             self.draws = draws + short
         is_old = self.reservation is not None and self.reservation.expires_ns - now_ns < _RENEWED_NS
         if not captures and not draws and amount_nano == self.amount_nano and not (is_old and amount_nano):
             return None
-        shares = split(amount_nano, purse or [Share(self.purse[0].account, amount_nano)])
+        shares = split(amount_nano, funding or [Share(self.funding[0].account, amount_nano)])
         renewal = self._made(captures, draws, shares, now_ns + LEASE_NS)
         self.spare_nano = amount_nano - kept_nano - sum(map(self._more_nano, draws))
         self.captures = self.captures[len(captures) :]
@@ -199,7 +199,7 @@ class Lease:
                 for share, seq in zip(renewal.shares, seqs, strict=True)
             )
             until_ns = renewal.expires_ns - _LAST_NS
-            ends_ns = first_end_ns(self.purse, parts, now_ns)
+            ends_ns = first_end_ns(self.funding, parts, now_ns)
             until_ns = until_ns if ends_ns is None else min(until_ns, ends_ns)
             self.reservation = Reservation(parts, _total(renewal.shares), renewal.expires_ns, until_ns)
         for capture in renewal.captures:
@@ -266,7 +266,7 @@ class Lease:
                 left_nano -= more_nano
                 granted.append(draw)
             elif is_final:
-                refuse(draw, self.purse[-1].account, more_nano, left_nano)
+                refuse(draw, self.funding[-1].account, more_nano, left_nano)
             else:
                 short.append(draw)
         return granted, short
@@ -275,11 +275,11 @@ class Lease:
         self, now_ns: int, available: Mapping[str, int], captures: Sequence[Capture], kept_nano: int
     ) -> list[Share]:
         left = left_of(self.parts, sum(capture.charge_nano for capture in captures))
-        purse = at_hand(self.purse, left, available, kept_nano=kept_nano, now_ns=now_ns)
-        if (missing_nano := kept_nano - _total(purse)) > 0:
+        funding = at_hand(self.funding, left, available, kept_nano=kept_nano, now_ns=now_ns)
+        if (missing_nano := kept_nano - _total(funding)) > 0:
             # This only happens if something is captured twice. The ledger has to refuse that.
-            purse.append(Share(self.purse[-1].account, missing_nano))
-        return purse
+            funding.append(Share(self.funding[-1].account, missing_nano))
+        return funding
 
     def _slice_nano(self, draws: Sequence[Draw], now_ns: int, spare_nano: int) -> int:
         """Return what to draw beyond the need: more if draws follow soon, and if more is running at once."""
@@ -296,6 +296,6 @@ def _total(shares: Sequence[Share]) -> int:
     return sum(share.amount_nano for share in shares)
 
 
-def _spare_nano(purse: Sequence[Share] | None, amount_nano: int) -> int:
+def _spare_nano(funding: Sequence[Share] | None, amount_nano: int) -> int:
     """Return how large a slice may be, given the known balance beyond the needed amount."""
-    return MAX_EVENT_NANO if purse is None else max(0, _total(purse) - amount_nano) // _SLICE_PART
+    return MAX_EVENT_NANO if funding is None else max(0, _total(funding) - amount_nano) // _SLICE_PART

@@ -20,8 +20,8 @@ from accounting.errors import (
 from accounting.ledger.postings import MAX_USAGES, Posted
 from accounting.ledger.writer import Writer
 from accounting.rules.held import Payer
-from accounting.spending.funding import Purse
-from accounting.spending.funding_sources import Purses
+from accounting.spending.funding import Funding
+from accounting.spending.funding_sources import FundingLookup
 from accounting.spending.lease import Lease
 from accounting.spending.lease_renewal import LeaseRenewal, fail_captures, fail_draws, tell_ended
 
@@ -42,16 +42,18 @@ _SURVEYED_LEAST = 2
 class LeaseRenewer:
     """Belongs to the leases' thread. It holds `lock` whenever it touches a lease, and never while it waits."""
 
-    def __init__(self, poster: Writer, purses: Purses, lock: threading.Lock, clock_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, poster: Writer, funding_lookup: FundingLookup, lock: threading.Lock, clock_ns: Callable[[], int]
+    ) -> None:
         self._poster = poster
-        self._purses = purses
+        self._funding_lookup = funding_lookup
         self._lock = lock
         self._clock_ns = clock_ns
         # The deadline for this turn's answers, on the monotonic clock.
         self._until_s = 0.0
         self._poor: dict[Payer, int] = {}
         # Balances that this turn has read for payers who lacked credits, while they may still be true.
-        self._seen: dict[Payer, Purse] = {}
+        self._seen: dict[Payer, Funding] = {}
         self._seen_nano: dict[str, int] = {}
 
     def renew(self, leases: Sequence[Lease], *, is_closing: bool = False) -> bool:
@@ -134,12 +136,14 @@ class LeaseRenewer:
         """
         seen = self._seen.get(lease.payer)
         if seen is not None and all(part.account in self._seen_nano for part in lease.parts):
-            lease.purse = seen
+            lease.funding = seen
             return {account: self._seen_nano[account] for account in lease.accounts}
         try:
-            lease.purse = self._purses.look(lease.payer) if refresh else self._purses.of(lease.payer)
+            lease.funding = (
+                self._funding_lookup.look(lease.payer) if refresh else self._funding_lookup.of(lease.payer)
+            )
             knows_one = lease.is_single and not refresh and not self._is_poor(lease)
-            return None if knows_one else self._purses.available(lease.accounts)
+            return None if knows_one else self._funding_lookup.available(lease.accounts)
         except LedgerUnavailable as error:
             with self._lock:
                 draws, lease.draws = lease.draws, []
@@ -154,7 +158,7 @@ class LeaseRenewer:
             return
         accounts = {part.account for lease in lacking for part in lease.parts}
         with suppress(LedgerUnavailable):
-            self._seen, self._seen_nano = self._purses.survey({lease.payer for lease in lacking}, accounts)
+            self._seen, self._seen_nano = self._funding_lookup.survey({lease.payer for lease in lacking}, accounts)
 
     def _is_poor(self, lease: Lease) -> bool:
         return self._clock_ns() < self._poor.get(lease.payer, 0)

@@ -17,7 +17,7 @@ from accounting.ledger.postings import Posted, UsageRecord
 from accounting.ledger.writer import Writer
 from accounting.money import checked_nano
 from accounting.rules.held import CloudBill, Hold, Payer
-from accounting.spending.funding_sources import Purses
+from accounting.spending.funding_sources import FundingLookup
 from accounting.spending.lease import Lease
 from accounting.spending.lease_renewal import Capture, Draw
 from accounting.spending.lease_renewer import LeaseRenewer
@@ -49,8 +49,8 @@ class Leases:
         self._work = False
         self._open = True
         self._draws = 0
-        self.purses = Purses(open_session, clock_ns=clock_ns)
-        self._renewer = LeaseRenewer(poster, self.purses, self._lock, clock_ns)
+        self.funding_lookup = FundingLookup(open_session, clock_ns=clock_ns)
+        self._renewer = LeaseRenewer(poster, self.funding_lookup, self._lock, clock_ns)
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
 
     def start(self) -> None:

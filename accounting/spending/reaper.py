@@ -133,8 +133,8 @@ class Reaper:
             lambda session: open_holds(session, expires_from_ns=self._swept_until_ns, expires_before_ns=now_ns)
         )
         reaped = self._book([burst.reap(held.ref, held.parts, held.clearing) for held in expired], timeout_s)
-        lots_from_ns = max(0, self._swept_until_ns - _LOT_OVERLAP_NS)
-        self._book(self._look(lambda session: expiries(session, now_ns, ended_from_ns=lots_from_ns)), timeout_s)
+        grants_from_ns = max(0, self._swept_until_ns - _LOT_OVERLAP_NS)
+        self._book(self._look(lambda session: expiries(session, now_ns, ended_from_ns=grants_from_ns)), timeout_s)
         # If nearly a full page of parts was read, there may be more: keep the start of the next sweep.
         if sum(len(held.parts) for held in expired) < _SWEEP_MAX - MAX_LEGS:
             self._swept_until_ns = max(0, now_ns - _SWEEP_OVERLAP_NS)

@@ -13,7 +13,7 @@ from gateway.billing.finished_request import Ended
 from gateway.billing.ledger_service import LedgerService
 from gateway.billing.recount import WAITING_MAX, Recounter
 from gateway.billing.request_log import RequestEntry, RequestLog
-from gateway.billing.settlement_worker import Booked, Clerk
+from gateway.billing.settlement_worker import Booked, SettlementWorker
 from gateway.billing.spool import Spool
 from gateway.metrics.metrics import Metrics
 
@@ -44,10 +44,10 @@ class Bookkeeper:
         self._witnesses = (self._write_down, *witnesses)
         self.recounter = recounter or Recounter(Tokenizers({}), metrics)
         self._spool = spool
-        self._clerk = Clerk(ledger.settler, spool, metrics, self._witness, self.recounter)
+        self._settlement_worker = SettlementWorker(ledger.settler, spool, metrics, self._witness, self.recounter)
 
     def start(self) -> None:
-        self._clerk.start()
+        self._settlement_worker.start()
 
     def settle(self, ended: Ended) -> int:
         """Book a request and tell the logs of it. Only `stop` waits for that; never raises.
@@ -63,7 +63,7 @@ class Bookkeeper:
         if settlement.hold and settlement.hold.lease and not (recount and recount.price):
             # Release the unused part for the next request now, not when the request is booked.
             self._leases.end(settlement.hold, settlement.charge_nano)
-        self._clerk.add(ended)
+        self._settlement_worker.add(ended)
         return settlement.spent_nano
 
     def abandon(self, hold: Hold | None, lane: str, outcome: Outcome) -> None:
@@ -75,23 +75,23 @@ class Bookkeeper:
     @property
     def waiting(self) -> int:
         """Ended requests that are not booked yet."""
-        return self._clerk.waiting
+        return self._settlement_worker.waiting
 
     @property
     def is_behind(self) -> bool:
         """Whether requests that have ended are not booked yet, those on disk among them."""
         # In this order: what leaves the one for the other is seen in one of them.
-        return bool(self._clerk.waiting) or not self._spool.is_empty
+        return bool(self._settlement_worker.waiting) or not self._spool.is_empty
 
     async def caught_up(self) -> None:
         """Return when all requests are booked that have ended by now, or on disk because the ledger is away."""
         loop, caught_up = asyncio.get_running_loop(), asyncio.Event()
-        self._clerk.tell_when_caught_up(lambda: loop.call_soon_threadsafe(caught_up.set))
+        self._settlement_worker.tell_when_caught_up(lambda: loop.call_soon_threadsafe(caught_up.set))
         await caught_up.wait()
 
     async def stop(self) -> None:
         """Afterwards all ended requests are booked or on disk, and so are those that end later."""
-        await asyncio.to_thread(self._clerk.stop, _STOP_S)
+        await asyncio.to_thread(self._settlement_worker.stop, _STOP_S)
 
     def _witness(self, batch: list[Booked]) -> None:
         for witness in self._witnesses:

@@ -21,7 +21,7 @@ from accounting.payments.errors import PayerFrozen
 from accounting.payments.ledger import Ledger
 from accounting.rules import grants
 from accounting.rules.held import Hold, Payer
-from accounting.spending.credit_grants import Lot, Lots
+from accounting.spending.credit_grants import CreditGrant, CreditGrants
 from accounting.spending.leases import Leases
 from accounting.spending.reaper import Reaper
 from gateway.billing.batch_settlement import ANSWER_TIMEOUT_S, Settler
@@ -56,7 +56,7 @@ class LedgerService:
         self._shared = shared
         self._poster = Poster(write, booking=shared)
         self.leases = Leases(self._poster, read)
-        self._lots = Lots(write)
+        self._lots = CreditGrants(write)
         self._reaper = Reaper(self._poster, read)
         self.settler = Settler(self._poster, self.leases, self._look)
         self.inspection = Inspection(self._look, self._witness)
@@ -207,17 +207,17 @@ class LedgerService:
     async def credit_pool(self, credit_id: str, pool_id: str, amount_nano: int, reason: str) -> Posted:
         """As `credit`, for all members of an organization, whose id is the pool's."""
         posted = await self.book(grants.pool_credit(credit_id, pool_id, amount_nano, reason))
-        self.leases.purses.forget_all()
+        self.leases.funding_lookup.forget_all()
         return posted
 
-    async def grant(self, lot: Lot) -> Posted:
+    async def grant(self, lot: CreditGrant) -> Posted:
         """Give a user credits that end one day, once per lot.
 
         Raises AccountUnknown, AmountInvalid, PostingInvalid, IdempotencyConflict, LedgerUnavailable.
         """
         posting = await asyncio.to_thread(self._lots.write_down, lot)
         posted = await self.book(posting)
-        self.leases.purses.forget_all()
+        self.leases.funding_lookup.forget_all()
         return posted
 
     async def balance(self, user_id: str) -> Balance:

@@ -41,7 +41,7 @@ class Booked(NamedTuple):
     event_seq: int | None
 
 
-class Clerk:
+class SettlementWorker:
     """Settles batch after batch. Requests that the ledger does not accept go to the spool, which it replays.
 
     `witness` gets every batch after it was booked or written to disk; it must not raise.

@@ -69,7 +69,7 @@ def grant(
 ) -> None:
     """Give promotional credits that expire. Example: millrace credit grant 2.00 --user ann --days 90"""
     from accounting.money import parse_usd
-    from accounting.spending.credit_grants import Lot
+    from accounting.spending.credit_grants import CreditGrant
     from gateway.cli.store import open_store, saying_what_is_wrong, with_ledger
 
     settings, name = settings_from(data_dir), credit_id or uuid.uuid4().hex
@@ -78,7 +78,7 @@ def grant(
         refuse_unknown(settings, user)
         with open_store(settings, make=True) as (read, _):
             expires_ns = _end_ns(read, name, days)
-        lot = Lot(name, user, amount_nano, expires_ns, reason=note)
+        lot = CreditGrant(name, user, amount_nano, expires_ns, reason=note)
         posted = with_ledger(settings, lambda ledger: ledger.grant(lot), make=True)
     _tell(settings, Given(f"user:{user}", amount_nano, name, note, days), posted, as_json=as_json)
 
@@ -139,12 +139,12 @@ def _tell(settings: Settings, given: Given, posted: "Posted", *, as_json: bool) 
     output.say(f"{name} {what} (entry {posted.event_seq})")
 
 
-def _end_ns(read: "Sessions", lot_id: str, days: int) -> int:
+def _end_ns(read: "Sessions", grant_id: str, days: int) -> int:
     """Return when a grant expires; a repeated grant keeps its first expiry."""
-    from accounting.spending.credit_grants import lot_named
+    from accounting.spending.credit_grants import grant_named
 
     with read() as session:
-        found = lot_named(session, lot_id)
+        found = grant_named(session, grant_id)
     now_ns = time.time_ns()
     if found is None:
         return now_ns + days * _DAY_NS

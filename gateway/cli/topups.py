@@ -117,11 +117,11 @@ def _lines(session: "Session", user: str, pool: str | None, limit: int) -> list[
 
 def _accounts(session: "Session", user: str, pool: str | None) -> list[str]:
     from accounting import chart
-    from accounting.spending.credit_grants import lots_of
+    from accounting.spending.credit_grants import grants_of
 
     if pool is not None:
         return [chart.pool_paid(pool)]
-    lots = [chart.user_promo(user, left.lot.id) for left in lots_of(session, user, limit=_LOTS_MAX)]
+    lots = [chart.user_promo(user, left.lot.id) for left in grants_of(session, user, limit=_LOTS_MAX)]
     return [chart.user_paid(user), chart.user_receivable(user), *lots]
 
 

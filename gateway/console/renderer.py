@@ -85,7 +85,7 @@ def _frame(visitor: Visitor) -> Mapping[str, Any]:
         "groups": navigation.visible(pages_of(request), visitor.standings),
         "here": navigation.current(request.url.path),
         "base_url": root_of(request) + "/v1",
-        "is_test_mode": services.till is not None and not services.till.is_live,
+        "is_test_mode": services.payments_service is not None and not services.payments_service.is_live,
     }
 
 

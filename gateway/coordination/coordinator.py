@@ -32,7 +32,7 @@ class EntryInvalid(MarketError):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldSeat:
+class HeldLease:
     """A seat held by this process until `ttl_s` after its last renewal. `token` tells holders apart."""
 
     name: str
@@ -64,15 +64,15 @@ class Coordinator(Protocol):
     Every method raises `CoordinatorUnavailable`; those with keys or values raise `EntryInvalid`.
     """
 
-    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldSeat | None:
+    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldLease | None:
         """Take a free seat, with an epoch higher than any before and than `above`. Return None if it is held."""
         ...
 
-    async def renew(self, seat: HeldSeat) -> bool:
+    async def renew(self, seat: HeldLease) -> bool:
         """Renew the seat for another `ttl_s`. Return False if it is lost and has to be acquired again."""
         ...
 
-    async def release(self, seat: HeldSeat) -> None:
+    async def release(self, seat: HeldLease) -> None:
         """Give the seat back at once. Do nothing if it is already lost."""
         ...
 

@@ -19,7 +19,7 @@ from gateway.coordination.coordinator import (
     CoordinatorEntry,
     CoordinatorUnavailable,
     EntryChange,
-    HeldSeat,
+    HeldLease,
     check_entry,
     check_key,
     check_ttl,
@@ -61,7 +61,7 @@ class DatabaseCoordinator:
         self._open_write = write
         self._poll_s = poll_s
 
-    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldSeat | None:
+    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldLease | None:
         check_key(name)
         check_ttl(ttl_s)
         token = secrets.token_hex(16)
@@ -76,9 +76,9 @@ class DatabaseCoordinator:
             return found
 
         epoch = await self._ask(self._open_write, take)
-        return None if epoch is None else HeldSeat(name, epoch, token, ttl_s)
+        return None if epoch is None else HeldLease(name, epoch, token, ttl_s)
 
-    async def renew(self, seat: HeldSeat) -> bool:
+    async def renew(self, seat: HeldLease) -> bool:
         def keep(session: Session) -> bool:
             now_ns = _now_ns(session)
             mine = update(lease_table).where(*_held(seat), _lease.expires_ns >= now_ns)
@@ -87,7 +87,7 @@ class DatabaseCoordinator:
 
         return await self._ask(self._open_write, keep)
 
-    async def release(self, seat: HeldSeat) -> None:
+    async def release(self, seat: HeldLease) -> None:
         leaving = update(lease_table).where(*_held(seat)).values(expires_ns=0, holder="")
         await self._ask(self._open_write, lambda session: session.execute(leaving))
 
@@ -171,7 +171,7 @@ class DatabaseCoordinator:
             ) from error
 
 
-def _held(seat: HeldSeat) -> tuple[ColumnElement[bool], ...]:
+def _held(seat: HeldLease) -> tuple[ColumnElement[bool], ...]:
     return _lease.name == seat.name, _lease.epoch == seat.epoch, _lease.holder == seat.token
 
 

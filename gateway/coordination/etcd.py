@@ -19,7 +19,7 @@ from gateway.coordination.coordinator import (
     CoordinatorEntry,
     CoordinatorUnavailable,
     EntryChange,
-    HeldSeat,
+    HeldLease,
     check_entry,
     check_key,
     check_ttl,
@@ -47,7 +47,7 @@ class EtcdCoordinator:
     async def aclose(self) -> None:
         await self._members.aclose()
 
-    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldSeat | None:
+    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldLease | None:
         check_key(name)
         check_ttl(ttl_s)
         lease = await self._lease(ttl_s)
@@ -62,17 +62,17 @@ class EtcdCoordinator:
             held = _entries(answer["responses"][0].get("response_range", {}))
             # If an answer was lost and the call was retried, this gateway already holds the seat.
             if answer.get("succeeded") or (held and held[0].value == mine):
-                return HeldSeat(name, epoch, lease, ttl_s)
+                return HeldLease(name, epoch, lease, ttl_s)
             if held:
                 break
         await self._end(lease)
         return None
 
-    async def renew(self, seat: HeldSeat) -> bool:
+    async def renew(self, seat: HeldLease) -> bool:
         kept = await self._call("lease/keepalive", {"ID": seat.token})
         return int(kept.get("TTL", 0)) > 0 and await self._is_held(seat)
 
-    async def release(self, seat: HeldSeat) -> None:
+    async def release(self, seat: HeldLease) -> None:
         await self._end(seat.token)
 
     async def put(
@@ -154,7 +154,7 @@ class EtcdCoordinator:
     def _named(self, entry: CoordinatorEntry) -> CoordinatorEntry:
         return CoordinatorEntry(entry.key.removeprefix(f"{self._prefix}/entries/"), entry.value, entry.revision)
 
-    async def _is_held(self, seat: HeldSeat) -> bool:
+    async def _is_held(self, seat: HeldLease) -> bool:
         found = await self._entry(self._key("seats", seat.name))
         return found is not None and int(orjson.loads(found.value)["epoch"]) == seat.epoch
 

@@ -6,7 +6,7 @@ ones are refused once a successor has written, or, if the database stores the se
 
 from sqlalchemy import Connection, text
 
-from gateway.coordination.coordinator import Deposed, HeldSeat
+from gateway.coordination.coordinator import Deposed, HeldLease
 
 _PASS = text(
     "INSERT INTO coordination_lease (name, epoch, holder, expires_ns) VALUES (:name, :epoch, '', 0)"
@@ -15,7 +15,7 @@ _PASS = text(
 )
 
 
-def fence(connection: Connection, seat: HeldSeat) -> None:
+def fence(connection: Connection, seat: HeldLease) -> None:
     """Let the transaction go on only while no higher epoch is known, and make higher ones wait until it ends.
 
     Raises:

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from gateway.coordination.coordinator import Coordinator, CoordinatorUnavailable, HeldSeat
+from gateway.coordination.coordinator import Coordinator, CoordinatorUnavailable, HeldLease
 
 _log = logging.getLogger(__name__)
 
@@ -37,11 +37,11 @@ class Leadership:
         self._name = name
         self._ttl_s = ttl_s
         self._highest_epoch = highest_epoch
-        self._seat: HeldSeat | None = None
+        self._seat: HeldLease | None = None
         self._until_s = 0.0
 
     @property
-    def seat(self) -> HeldSeat | None:
+    def seat(self) -> HeldLease | None:
         """The seat while it is certainly held. Writes under it must still pass `fencing.fence`."""
         return self._seat if time.monotonic() < self._until_s else None
 

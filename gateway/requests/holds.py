@@ -106,11 +106,14 @@ async def _hold(services: Services, context: RequestContext, amount_nano: int) -
     lane, payer = context.offer.lane if context.offer else "", context.caller.payer
     if lane == "market":
         # A user who is both buyer and seller would turn promotional credits into money.
-        payer = payer._replace(takes_lots=False)
+        payer = payer._replace(takes_grants=False)
     elif lane == "cloud":
         # Sellers' earnings are paid out, so only providers may be paid at this gateway's expense.
         payer = payer._replace(is_own_use=context.caller.owns_provider_keys)
-    if context.hold and (context.hold.takes_lots, context.hold.is_own_use) != (payer.takes_lots, payer.is_own_use):
+    if context.hold and (context.hold.takes_grants, context.hold.is_own_use) != (
+        payer.takes_grants,
+        payer.is_own_use,
+    ):
         # The hold was for an endpoint that was asked before. It belongs to another lease; free it.
         services.ledger.leases.end(context.hold, 0)
         context.hold = None

@@ -15,7 +15,7 @@ from accounting.rules.held import Payer
 from accounting.rules.parts import Share, split
 from accounting.spending.funding_sources import credits_of
 from market.errors import MarketplaceRefuses
-from market.marketplace.context import MS_NS, Office
+from market.marketplace.context import MS_NS, MarketplaceContext
 from market.marketplace.sellers import seller_behind
 from market.marketplace.tables import AllocationRow, Seller, allocation_table
 from market.protocol.channels.terms import SETTLE_GRACE_MS, Allocation
@@ -47,7 +47,7 @@ class AllocationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    office: Office
+    context: MarketplaceContext
 
     def issue(self, wanted: AllocationRequest) -> bytes:
         """Reserve the credits and return the allocation's record. The same request again returns the same record.
@@ -59,7 +59,7 @@ class Allocations:
                 too long, or the id belongs to another allocation.
             InsufficientCredit: there are fewer credits; promotional ones cannot be used here.
         """
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             row = session.get(AllocationRow, wanted.allocation_id)
             row = row or self._kept(session, self._row(session, wanted))
             _refuse_other(row, wanted)
@@ -70,7 +70,7 @@ class Allocations:
         except InsufficientCredit:
             if self._is_forgotten(wanted.allocation_id):
                 raise
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             # A request at the same moment that found too few credits may have deleted the row since.
             return self._kept(session, AllocationRow(**row.model_dump())).raw.encode()
 
@@ -85,16 +85,16 @@ class Allocations:
     def _row(self, session: Session, wanted: AllocationRequest) -> AllocationRow:
         seller = seller_behind(session, wanted.seller)
         self._check(session, wanted, seller)
-        now_ms = self.office.now_ms
+        now_ms = self.context.now_ms
         expires_ms = now_ms + wanted.hours * _HOUR_MS
         body = Allocation(
             wanted.buyer,
             wanted.seller,
             Amount(wanted.limit_nano),
             f"hold:{wanted.allocation_id}",
-            self.office.epoch(),
+            self.context.epoch(),
         )
-        record = self.office.speaker.say("allocation", wanted.allocation_id, 0, body, now_ms, expires_ms)
+        record = self.context.speaker.say("allocation", wanted.allocation_id, 0, body, now_ms, expires_ms)
         return AllocationRow(
             id=wanted.allocation_id,
             digest=record.digest,
@@ -102,13 +102,13 @@ class Allocations:
             buyer_user_id=wanted.payer.user_id,
             seller_user_id=seller.user_id,
             limit_nano=wanted.limit_nano,
-            fee_bps=self.office.terms.fee_bps,
+            fee_bps=self.context.terms.fee_bps,
             created_ns=now_ms * MS_NS,
             expires_ns=(expires_ms + SETTLE_GRACE_MS) * MS_NS,
         )
 
     def _check(self, session: Session, wanted: AllocationRequest, seller: Seller) -> None:
-        most = self.office.terms.allocation_hours_max
+        most = self.context.terms.allocation_hours_max
         if not 1 <= wanted.hours <= most:
             raise MarketplaceRefuses("hours", f"an allocation must last from 1 to {most} hours")
         if wanted.limit_nano < LIMIT_NANO_MIN:
@@ -120,7 +120,7 @@ class Allocations:
         if seller.forfeited_ns is not None or seller.suspended_reason:
             why = seller.suspended_reason or "its earnings are forfeited"
             raise MarketplaceRefuses("seller_barred", f"this seller cannot receive allocations now: {why}")
-        now_ns = self.office.clock_ns()
+        now_ns = self.context.clock_ns()
         query = select(func.count()).where(
             _column.buyer_user_id == wanted.payer.user_id, _column.expires_ns > now_ns
         )
@@ -129,11 +129,11 @@ class Allocations:
 
     def _put_aside(self, wanted: AllocationRequest, seller_user_id: str, expires_ns: int) -> None:
         for _ in range(_TRIES_MAX):
-            if self.office.ledger.is_booked(f"hold:{wanted.allocation_id}"):
+            if self.context.ledger.is_booked(f"hold:{wanted.allocation_id}"):
                 return
             shares = split(wanted.limit_nano, self._credits(wanted.payer, seller_user_id))
             try:
-                self.office.ledger.book(market.hold(wanted.allocation_id, shares, expires_ns))
+                self.context.ledger.book(market.hold(wanted.allocation_id, shares, expires_ns))
             except (InsufficientCredit, IdempotencyConflict):
                 # Another request has spent some of these credits, or made this reservation. Look again.
                 continue
@@ -146,17 +146,17 @@ class Allocations:
         An organization's pool cannot buy from its own members: two of them could turn its credits into their
         money.
         """
-        with self.office.read() as session:
-            found = credits_of(session, payer, self.office.clock_ns())
-        is_own = payer.pool_id and self.office.organization_of(seller_user_id) == payer.pool_id
+        with self.context.read() as session:
+            found = credits_of(session, payer, self.context.clock_ns())
+        is_own = payer.pool_id and self.context.organization_of(seller_user_id) == payer.pool_id
         excluded = {chart.pool_paid(payer.pool_id)} if is_own else set()
         return [share for share in found if not chart.is_promo(share.account) and share.account not in excluded]
 
     def _is_forgotten(self, allocation_id: str) -> bool:
         """Delete an unpublished allocation. Return False if its credits are reserved by now."""
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             row = session.get(AllocationRow, allocation_id, with_for_update=True)
-            if self.office.ledger.is_booked(f"hold:{allocation_id}"):
+            if self.context.ledger.is_booked(f"hold:{allocation_id}"):
                 return False
             if row is not None:
                 session.delete(row)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from sqlalchemy.orm import Session
 
 from market.errors import RecordInvalid, StatementInvalid
-from market.marketplace.context import Office
+from market.marketplace.context import MarketplaceContext
 from market.marketplace.dispute_state import claim_of, signed_counts
 from market.marketplace.statements import identities_known, standing_to_settle
 from market.marketplace.tables import DisputeRow
@@ -26,14 +26,16 @@ RECEIPTS_MAX = 2
 """The buyer's receipt, and the seller's own earlier one."""
 
 
-def keep_word(office: Office, session: Session, row: DisputeRow, lane: Lane, receipts: Iterable[Record]) -> None:
+def keep_word(
+    context: MarketplaceContext, session: Session, row: DisputeRow, lane: Lane, receipts: Iterable[Record]
+) -> None:
     """Store receipts of the disputed request, with those submitted before.
 
     Raises:
         StatementInvalid: one belongs to another request, or is by neither party of the channel.
     """
     brought = Channel(_terms(row, lane), {row.sub_channel: word_of(row, lane)})
-    standing = _standing(office, session, brought.terms)
+    standing = _standing(context, session, brought.terms)
     for record in receipts:
         try:
             delivery = read_receipt(record, claim_of(lane).promise, brought.terms, standing)
@@ -80,9 +82,9 @@ def _terms(row: DisputeRow, lane: Lane) -> ChannelTerms:
     return ChannelTerms(claim.promise.record.issuer, claim.record.issuer, row.allocation_digest)
 
 
-def _standing(office: Office, session: Session, terms: ChannelTerms) -> StandingOf:
+def _standing(context: MarketplaceContext, session: Session, terms: ChannelTerms) -> StandingOf:
     """Return whose signatures count, as at settlement: neither party withdraws a statement by revoking a key."""
-    told = [open_record(raw) for issuer in (terms.buyer, terms.seller) for raw in office.told(issuer)]
+    told = [open_record(raw) for issuer in (terms.buyer, terms.seller) for raw in context.told(issuer)]
     identities = identities_known(session, (terms.buyer, terms.seller), told)
     return lambda identity, key: standing_to_settle(identities, identity)(identity, key)
 

@@ -37,7 +37,7 @@ def _none(_: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
+class MarketplaceContext:
     """The marketplace's context. `epoch` counts changes of the ledger's leader; `clock_ns` is the wall clock, or a
     test's.
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from accounting.metering.delivered import TokenCounter
 from market.errors import MarketplaceRefuses
 from market.marketplace.buyer_receipts import agreed_end, remembered
-from market.marketplace.context import Office
+from market.marketplace.context import MarketplaceContext
 from market.marketplace.dispute_history import SETTLED, conduct_of
 from market.marketplace.dispute_state import admitted_word, buyers_word, claim_of, is_about, lane_of, signed_counts
 from market.marketplace.fees import Fees
@@ -29,7 +29,7 @@ _allocation = allocation_table.c
 class Decisions:
     """Decide disputes. `counter_of` returns the tokenizer with this hash, if the marketplace has it."""
 
-    office: Office
+    context: MarketplaceContext
     counter_of: Callable[[str], TokenCounter | None]
 
     def decide(self, dispute_id: str) -> DisputeRow:
@@ -40,9 +40,9 @@ class Decisions:
         Raises:
             MarketplaceRefuses: the marketplace does not have the tokenizer that the listing names.
         """
-        with self.office.read() as session:
+        with self.context.read() as session:
             row = session.get_one(DisputeRow, dispute_id)
-            lane = lane_of(self.office, found(session, row.allocation_digest), row.sub_channel)
+            lane = lane_of(self.context, found(session, row.allocation_digest), row.sub_channel)
             is_settled = not is_about(lane, row.seq)
             is_open = row.status == "open"
             verdict = self._verdict(session, row, lane) if is_open and not is_settled else None
@@ -50,7 +50,7 @@ class Decisions:
         if is_open:
             row = self._write_down(dispute_id, verdict)
         if row.status == "decided":
-            Fees(self.office).end(row)
+            Fees(self.context).end(row)
         return row
 
     def is_ripe(self, row: DisputeRow, lane: Lane) -> bool:
@@ -76,7 +76,7 @@ class Decisions:
 
     def _write_down(self, dispute_id: str, verdict: Verdict | None) -> DisputeRow:
         """Store a decision. Only the first one counts. Without a verdict the dispute ends as settled."""
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             row = session.get_one(DisputeRow, dispute_id, with_for_update=True)
             if row.status == "open" and verdict is None:
                 row.status, row.reason = "decided", SETTLED
@@ -101,7 +101,7 @@ class Decisions:
 
     def _verdict(self, session: Session, row: DisputeRow, lane: Lane) -> Verdict:
         texts = [read_texts(packed) for packed in (row.buyer_text, row.seller_text) if packed]
-        now_ns = self.office.clock_ns()
+        now_ns = self.context.clock_ns()
         conducts = conduct_of(session, row.buyer_user_id, now_ns), conduct_of(session, row.seller_user_id, now_ns)
         counting = self.counting(row.tokenizer)
         return decide(dispute_of(row, lane), texts, counting, presumed_wrong=presumption(*conducts))

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec.structs import replace as with_fields
 
 from market.errors import MarketplaceRefuses
-from market.marketplace.context import Office
+from market.marketplace.context import MarketplaceContext
 from market.marketplace.settlements import decided_on, known, parties
 from market.marketplace.tables import AllocationRow
 from market.protocol.channels.channel import Channel, Lane, due
@@ -37,12 +37,14 @@ class LaneStanding:
     records: tuple[Record, ...]
 
 
-def standings(office: Office, allocation: AllocationRow, over: Collection[tuple[int, int]]) -> list[LaneStanding]:
+def standings(
+    context: MarketplaceContext, allocation: AllocationRow, over: Collection[tuple[int, int]]
+) -> list[LaneStanding]:
     """Return the state of every lane with a receipt of the seller.
 
     `over` has decided disputes, by lane and seq.
     """
-    terms, decided = parties(office, allocation), decided_on(allocation)
+    terms, decided = parties(context, allocation), decided_on(allocation)
     found = []
     for n, lane in known(allocation, terms).lanes.items():
         if lane.claim is None:
@@ -56,16 +58,16 @@ def standings(office: Office, allocation: AllocationRow, over: Collection[tuple[
     return found
 
 
-def disputed_lane(office: Office, allocation: AllocationRow, number: int) -> Lane:
+def disputed_lane(context: MarketplaceContext, allocation: AllocationRow, number: int) -> Lane:
     """Return the lane as it is known now. Raises MarketplaceRefuses if nothing is disputed on it."""
-    lane = lane_of(office, allocation, number)
+    lane = lane_of(context, allocation, number)
     if not due(lane).disputed_nano:
         raise MarketplaceRefuses("not_disputed", "buyer and seller have not signed different counts on this lane")
     return lane
 
 
-def lane_of(office: Office, allocation: AllocationRow, number: int) -> Lane:
-    return known(allocation, parties(office, allocation)).lanes.get(number, Lane())
+def lane_of(context: MarketplaceContext, allocation: AllocationRow, number: int) -> Lane:
+    return known(allocation, parties(context, allocation)).lanes.get(number, Lane())
 
 
 def is_about(lane: Lane, seq: int) -> bool:

@@ -16,7 +16,7 @@ from accounting import chart
 from accounting.metering.delivered import TokenCounter
 from market.errors import MarketplaceRefuses, NotRegistered, StatementInvalid
 from market.marketplace.buyer_receipts import keep_word
-from market.marketplace.context import Office
+from market.marketplace.context import MarketplaceContext
 from market.marketplace.decisions import Decisions
 from market.marketplace.dispute_history import conduct_of
 from market.marketplace.dispute_state import (
@@ -77,7 +77,7 @@ class _Proved:
 class Disputes:
     """Handle disputes. `counter_of` returns the tokenizer with this hash, if the marketplace has it."""
 
-    office: Office
+    context: MarketplaceContext
     counter_of: Callable[[str], TokenCounter | None]
 
     def bring(self, user_id: str, brought: Brought) -> DisputeRow:
@@ -94,21 +94,21 @@ class Disputes:
         packed = pack_texts(brought.texts) if brought.texts else None
         self._end_settled(user_id)
         proved = self._proved(user_id, brought) if brought.prompt else None
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             allocation = found(session, brought.allocation)
-            side, lane = _party(self.office, allocation, user_id, brought)
+            side, lane = _party(self.context, allocation, user_id, brought)
             row = self._heard(session, allocation, brought, lane, user_id, is_kept=True)
             session.add(row)
             if brought.receipts and side != "buyer":
                 raise StatementInvalid("only the buyer submits receipts here: settle yours", "receipts")
             if brought.receipts:
-                keep_word(self.office, session, row, lane, brought.receipts)
+                keep_word(self.context, session, row, lane, brought.receipts)
             _keep(row, side, packed, proved, claim_of(lane).promise.voucher.request)
             is_ripe = self._decisions.is_ripe(row, lane)
             session.flush()
             session.expunge(row)
         if row.status == "new":
-            row = Fees(self.office).reserve_funds(row, side)
+            row = Fees(self.context).reserve_funds(row, side)
         return self.decide(row.id) if is_ripe else row
 
     def check(self, user_id: str, brought: Brought) -> None:
@@ -116,8 +116,8 @@ class Disputes:
 
         Raises as `bring` does.
         """
-        with self.office.read() as session:
-            _party(self.office, found(session, brought.allocation), user_id, brought)
+        with self.context.read() as session:
+            _party(self.context, found(session, brought.allocation), user_id, brought)
 
     def of(self, user_id: str, digest: str) -> list[tuple[LaneStanding, DisputeRow | None]]:
         """Return the state of each lane of this user's allocation, with the dispute about it.
@@ -125,32 +125,32 @@ class Disputes:
         Raises:
             NotRegistered: the marketplace has issued no such allocation, or to others than this user.
         """
-        with self.office.read() as session:
+        with self.context.read() as session:
             allocation = found(session, digest)
             _side_of(allocation, user_id)
             rows = session.scalars(select(DisputeRow).where(_row.allocation_digest == digest)).all()
             session.expunge_all()
         by_lane = {(row.sub_channel, row.seq): row for row in rows if row.status != "new"}
         over = [about for about, row in by_lane.items() if row.status == "decided"]
-        lanes = standings(self.office, allocation, over)
+        lanes = standings(self.context, allocation, over)
         return [(each, by_lane.get((each.lane, each.seq))) for each in lanes]
 
     def statements_of(self, digest: str) -> tuple[Record, ...]:
         """Return the known statements of an allocation's buyer about its keys. Raises NotRegistered."""
-        with self.office.read() as session:
-            buyer = parties(self.office, found(session, digest)).buyer
-            told = [open_record(raw) for raw in self.office.told(buyer)]
+        with self.context.read() as session:
+            buyer = parties(self.context, found(session, digest)).buyer
+            told = [open_record(raw) for raw in self.context.told(buyer)]
             return identities_known(session, (buyer,), told).statements_of(buyer)
 
     def tokenizers(self) -> list[str]:
         """Return the hashes of the tokenizers that open disputes need."""
-        with self.office.read() as session:
+        with self.context.read() as session:
             return list(session.scalars(select(_row.tokenizer).where(_row.status == "open").distinct()))
 
     def due(self, limit: int) -> list[str]:
         """Return the ids of disputes that one side has not answered in time."""
-        with self.office.read() as session:
-            ripe = (_row.status == "open", _row.answer_due_ns <= self.office.clock_ns())
+        with self.context.read() as session:
+            ripe = (_row.status == "open", _row.answer_due_ns <= self.context.clock_ns())
             return list(session.scalars(select(_row.id).where(*ripe).limit(limit)))
 
     def decide(self, dispute_id: str) -> DisputeRow:
@@ -159,21 +159,21 @@ class Disputes:
 
     def put_off(self, dispute_id: str) -> None:
         """Postpone a decision that failed by an hour."""
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             row = session.get_one(DisputeRow, dispute_id)
-            row.answer_due_ns = self.office.clock_ns() + _HOUR_NS
+            row.answer_due_ns = self.context.clock_ns() + _HOUR_NS
 
     @property
     def _decisions(self) -> Decisions:
-        return Decisions(self.office, self.counter_of)
+        return Decisions(self.context, self.counter_of)
 
     def _end_settled(self, user_id: str) -> None:
         """End this user's disputes that are settled by now, so that they do not block new ones."""
         is_of = or_(_row.buyer_user_id == user_id, _row.seller_user_id == user_id)
-        with self.office.read() as session:
+        with self.context.read() as session:
             query = select(DisputeRow).where(is_of, _row.status == "open").order_by(_row.opened_ns)
             mine = [row for row in session.scalars(query) if user_of(row, row.opened_by) == user_id][:OPEN_MAX]
-            lanes = [lane_of(self.office, found(session, row.allocation_digest), row.sub_channel) for row in mine]
+            lanes = [lane_of(self.context, found(session, row.allocation_digest), row.sub_channel) for row in mine]
         for row, lane in zip(mine, lanes, strict=True):
             if not is_about(lane, row.seq):
                 self.decide(row.id)
@@ -184,9 +184,9 @@ class Disputes:
         Only a user that may submit it, fee included, gets a count, and only once, so that counting is never free.
         """
         assert brought.prompt is not None, "there is something to prove"
-        with self.office.read() as session:
+        with self.context.read() as session:
             allocation = found(session, brought.allocation)
-            side, lane = _party(self.office, allocation, user_id, brought)
+            side, lane = _party(self.context, allocation, user_id, brought)
             row = self._heard(session, allocation, brought, lane, user_id, is_kept=False)
             session.expunge_all()
         request = claim_of(lane).promise.voucher.request
@@ -194,7 +194,7 @@ class Disputes:
         if known_tokens is not None:
             return _Proved(request, known_tokens)
         if row.status == "new":
-            Fees(self.office).check(chart.user_paid(user_id), row.fee_nano)
+            Fees(self.context).check(chart.user_paid(user_id), row.fee_nano)
         counting = self._decisions.counting(row.tokenizer)
         return _Proved(request, proved_prompt_tokens(request, brought.prompt, counting))
 
@@ -228,9 +228,9 @@ class Disputes:
             raise StatementInvalid("the listing is required to open a dispute", "listing")
         tokenizer = brought.listing.read("listing", Listing).tokenizer_sha256
         self._decisions.counting(tokenizer)
-        if why := refusal_to_hear(conduct_of(session, user_id, self.office.clock_ns())):
+        if why := refusal_to_hear(conduct_of(session, user_id, self.context.clock_ns())):
             raise MarketplaceRefuses(why, "you have lost too many disputes, or have too many open")
-        now_ns = self.office.clock_ns()
+        now_ns = self.context.clock_ns()
         is_opener = or_(
             (_row.buyer_user_id == user_id) & (_row.opened_by == "buyer"),
             (_row.seller_user_id == user_id) & (_row.opened_by == "seller"),
@@ -267,14 +267,16 @@ def _keep(row: DisputeRow, side: Side, packed: str | None, proved: _Proved | Non
         row.seller_prompt_tokens = proved.tokens if proved else row.seller_prompt_tokens
 
 
-def _party(office: Office, allocation: AllocationRow, user_id: str, brought: Brought) -> tuple[Side, Lane]:
+def _party(
+    context: MarketplaceContext, allocation: AllocationRow, user_id: str, brought: Brought
+) -> tuple[Side, Lane]:
     """Return the user's side, and the lane as it is known now.
 
     Raises:
         NotRegistered, MarketplaceRefuses: the user is on no side, or nothing is disputed there.
         StatementInvalid: the listing is not the voucher's.
     """
-    side, lane = _side_of(allocation, user_id), disputed_lane(office, allocation, brought.lane)
+    side, lane = _side_of(allocation, user_id), disputed_lane(context, allocation, brought.lane)
     if brought.listing and brought.listing.digest != claim_of(lane).promise.voucher.listing:
         raise StatementInvalid("the voucher names another listing", "listing")
     return side, lane

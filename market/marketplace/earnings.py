@@ -20,7 +20,7 @@ from accounting.rules import earnings
 from accounting.rules.market import BPS
 from accounting.spending.earned import Earned, earned_after, given_back
 from accounting.tables import account_table
-from market.marketplace.context import Office
+from market.marketplace.context import MarketplaceContext
 from market.marketplace.probation import Probation, SellerHistory, matures_before_ns, probation
 from market.marketplace.tables import (
     Maturity,
@@ -42,7 +42,7 @@ _maturity, _withheld, _allocation = maturity_table.c, withheld_table.c, allocati
 class Earnings:
     """Mature earnings. `is_disputed` returns whether a buyer's payments (by user) may be taken back."""
 
-    office: Office
+    context: MarketplaceContext
     is_disputed: Callable[[str], bool]
 
     def look(self) -> None:
@@ -64,14 +64,14 @@ class Earnings:
 
     def mature(self, user_id: str) -> None:
         """Store which of a seller's earnings are old enough by now. `look` books them."""
-        now_ns = self.office.clock_ns()
-        with self.office.write() as session, session.begin():
+        now_ns = self.context.clock_ns()
+        with self.context.write() as session, session.begin():
             seller = session.get(Seller, user_id, with_for_update=True)
             if seller is None or seller.suspended_reason:
                 return
             is_new = not self._probation(session, user_id).is_over
-            before_ns = matures_before_ns(self.office.terms, now_ns, is_new=is_new)
-            bps = self.office.terms.reserve_bps if is_new else 0
+            before_ns = matures_before_ns(self.context.terms, now_ns, is_new=is_new)
+            bps = self.context.terms.reserve_bps if is_new else 0
             self._free_withheld(session, user_id, bps)
             found = earned_after(session, user_id, seller.matured_seq, limit=_PAGE)
             ripe = [each for each in found if each.created_ns < before_ns]
@@ -112,7 +112,7 @@ class Earnings:
             reserve_bps=bps,
             first_seq=seqs[0],
             last_seq=seqs[1],
-            created_ns=self.office.clock_ns(),
+            created_ns=self.context.clock_ns(),
         )
 
     def _free_withheld(self, session: Session, user_id: str, bps: int) -> None:
@@ -138,7 +138,7 @@ class Earnings:
             session.delete(row)
 
     def _book_all(self) -> None:
-        for row in self._with_status("new", self.office.clock_ns()):
+        for row in self._with_status("new", self.context.clock_ns()):
             amount_nano = self._book(row.seller_user_id, row.label, row.amount_nano, row.reserve_bps)
             kept_nano = amount_nano * row.reserve_bps // BPS
             self._move(row, "booked" if kept_nano else "released", amount_nano)
@@ -146,28 +146,28 @@ class Earnings:
     def _book(self, user_id: str, label: str, amount_nano: int, bps: int) -> int:
         """Book an amount, as far as refunds have left it, and return the booked amount."""
         for _ in range(_TRIES_MAX):
-            there_nano = max(0, self.office.ledger.available(chart.seller_maturing(user_id)))
+            there_nano = max(0, self.context.ledger.available(chart.seller_maturing(user_id)))
             some_nano = min(amount_nano, there_nano)
             posting = earnings.matured(user_id, label, some_nano, bps)
             try:
-                self.office.ledger.book(posting)
+                self.context.ledger.book(posting)
             except InsufficientCredit:
                 continue
             except IdempotencyConflict:
                 return amount_nano  # It was booked before, when the balance was different.
-            if not some_nano and self.office.ledger.is_booked(posting.idem_key):
+            if not some_nano and self.context.ledger.is_booked(posting.idem_key):
                 return amount_nano  # The balance is empty because another gateway has just booked it.
             return some_nano
         raise LedgerBusy(f"the earnings of {user_id} change too quickly to mature")
 
     def _release_all(self) -> None:
-        before_ns = self.office.clock_ns() - earnings.RESERVE_DAYS * DAY_NS
+        before_ns = self.context.clock_ns() - earnings.RESERVE_DAYS * DAY_NS
         for row in self._with_status("booked", before_ns):
             kept_nano = row.amount_nano * row.reserve_bps // BPS
-            there_nano = max(0, self.office.ledger.available(chart.seller_reserve(row.seller_user_id)))
+            there_nano = max(0, self.context.ledger.available(chart.seller_reserve(row.seller_user_id)))
             try:
                 some_nano = min(kept_nano, there_nano)
-                self.office.ledger.book(earnings.reserve_released(row.seller_user_id, row.label, some_nano))
+                self.context.ledger.book(earnings.reserve_released(row.seller_user_id, row.label, some_nano))
             except InsufficientCredit:
                 continue  # A refund has just taken some of it; the next run reads the new balance.
             except IdempotencyConflict:
@@ -179,7 +179,7 @@ class Earnings:
         suspended = select(seller_table.c.user_id).where(seller_table.c.suspended_reason.is_not(None))
         query = select(Maturity).where(_maturity.status == status, _maturity.created_ns <= before_ns)
         query = query.where(_maturity.seller_user_id.not_in(suspended)).order_by(_maturity.created_ns).limit(_PAGE)
-        with self.office.read() as session:
+        with self.context.read() as session:
             found = session.scalars(query).all()
             session.expunge_all()
         return found
@@ -191,7 +191,7 @@ class Earnings:
             _maturity.label == row.label,
             _maturity.status == row.status,
         )
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             values = {"status": status, "amount_nano": amount_nano}
             session.execute(update(maturity_table).where(*mine).values(values))
 
@@ -200,14 +200,14 @@ class Earnings:
         account = account_table.c
         is_there = account.credits_posted - account.debits_posted > 0
         matches = account.code.startswith("seller:") & account.code.endswith(":maturing")
-        with self.office.read() as session:
+        with self.context.read() as session:
             return [
                 chart.seller_of(code) for code in session.scalars(select(account.code).where(matches, is_there))
             ]
 
     def probation_of(self, user_id: str) -> Probation:
         """Return what a seller still needs to leave the new-seller period."""
-        with self.office.read() as session:
+        with self.context.read() as session:
             return self._probation(session, user_id)
 
     def _probation(self, reader: Session, user_id: str) -> Probation:
@@ -218,7 +218,7 @@ class Earnings:
         )
         rows = reader.execute(query).all()
         record = SellerHistory({row[0]: int(row[1]) for row in rows}, min((row[2] for row in rows), default=None))
-        return probation(record, self.office.terms, self.office.clock_ns())
+        return probation(record, self.context.terms, self.context.clock_ns())
 
 
 def _buyers(reader: Reader, allocation_ids: set[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from accounting.rules.usage_refunds import refund
 from accounting.spending.charges import event_legs, find_charge, find_refund_parties
 from accounting.spending.earned import earned_after
 from market.errors import NotRegistered
-from market.marketplace.context import Office
+from market.marketplace.context import MarketplaceContext
 from market.marketplace.tables import Seller, maturity_table, withheld_table
 
 _PAGE = 1_000
@@ -21,7 +21,7 @@ _maturity, _withheld = maturity_table.c, withheld_table.c
 
 @dataclass(frozen=True, slots=True)
 class Forfeiture:
-    office: Office
+    context: MarketplaceContext
 
     def forfeit(self, user_id: str, why: str) -> int:
         """Refund all unmatured earnings of a seller to their buyers, and suspend the seller. Return the number of
@@ -34,17 +34,17 @@ class Forfeiture:
         Raises:
             NotRegistered: the user sells nothing here.
         """
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             seller = session.get(Seller, user_id, with_for_update=True)
             if seller is None:
                 raise NotRegistered(f"{user_id} sells nothing here")
             seller.suspended_reason = why
             if seller.forfeited_ns is None:
-                seller.forfeited_ns = self.office.clock_ns()
+                seller.forfeited_ns = self.context.clock_ns()
             sales = set(self._given_up(session, seller))
         # Search again: a settlement that ledger at this moment is found now, or it notices the forfeiture
         # afterwards.
-        with self.office.read() as session:
+        with self.context.read() as session:
             sales.update(self._given_up(session, session.get_one(Seller, user_id)))
         for charge_id in sorted(sales):
             self._give_back(charge_id, why)
@@ -77,26 +77,26 @@ class Forfeiture:
         """Refund a whole sale, and settle the buyers' debts from it."""
         key = f"refund:{charge_id}"
         for _ in range(_TRIES_MAX):
-            if self.office.ledger.is_booked(key):
+            if self.context.ledger.is_booked(key):
                 break
-            with self.office.read() as session:
+            with self.context.read() as session:
                 charge = find_charge(session, charge_id)
                 assert charge is not None, "a seller's earnings were charged to a buyer"
-                standing = find_refund_parties(session, charge, self.office.clock_ns())
+                standing = find_refund_parties(session, charge, self.context.clock_ns())
             try:
-                self.office.ledger.book(refund(charge, charge.charge_nano, why, standing))
+                self.context.ledger.book(refund(charge, charge.charge_nano, why, standing))
             except (InsufficientCredit, IdempotencyConflict):
                 continue  # Some of it matured or was refunded at this moment; look again.
             break
         else:
             raise LedgerBusy(f"the draw {charge_id} changes too quickly to be refunded")
-        with self.office.read() as session:
+        with self.context.read() as session:
             owners = {chart.owner_of(leg.credit) for leg in event_legs(session, key)} - {""}
         for owner in owners:
-            self.office.ledger.settle_debt(key, owner)
+            self.context.ledger.settle_debt(key, owner)
 
     def _end_new(self, user_id: str) -> None:
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             new = (_maturity.seller_user_id == user_id, _maturity.status == "new")
             session.execute(delete(maturity_table).where(*new))
             session.execute(delete(withheld_table).where(_withheld.seller_user_id == user_id))

@@ -17,7 +17,7 @@ from market.errors import (
     StatementInvalid,
 )
 from market.marketplace.allocations import Allocations
-from market.marketplace.context import Office
+from market.marketplace.context import MarketplaceContext
 from market.marketplace.counters import Counters
 from market.marketplace.disputes import Disputes
 from market.marketplace.earnings import Earnings
@@ -51,7 +51,7 @@ class Links:
 class Marketplace:
     """One per gateway that is a marketplace: its services and its connections."""
 
-    office: Office
+    context: MarketplaceContext
     sellers: SellerRegistry
     allocations: Allocations
     settlements: Settlements
@@ -65,12 +65,14 @@ class Marketplace:
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_THREADS))
 
     @classmethod
-    def of(cls, office: Office, is_disputed: Callable[[str], bool], links: Links) -> "Marketplace":
+    def of(cls, context: MarketplaceContext, is_disputed: Callable[[str], bool], links: Links) -> "Marketplace":
         """Return the marketplace; `is_disputed` tells whether a user's payments may be charged back."""
-        services = SellerRegistry(office), Allocations(office), Settlements(office)
-        earnings, forfeiture = Earnings(office, is_disputed), Forfeiture(office)
-        disputes = Disputes(office, links.counters.find)
-        return cls(office, *services, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters)
+        services = SellerRegistry(context), Allocations(context), Settlements(context)
+        earnings, forfeiture = Earnings(context, is_disputed), Forfeiture(context)
+        disputes = Disputes(context, links.counters.find)
+        return cls(
+            context, *services, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters
+        )
 
     async def ask(self, question: Callable[..., T], *arguments: Any) -> T:
         """Run `question` in a thread and return its result.

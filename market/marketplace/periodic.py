@@ -65,5 +65,5 @@ class PeriodicTasks:
 
     @property
     def _earnings_every_s(self) -> float:
-        terms = self.marketplace.office.terms
+        terms = self.marketplace.context.terms
         return _EARNINGS_EVERY_S if terms.maturity_days_new and terms.maturity_days else 0.0

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from accounting.payments.rows import put_if_new
 from accounting.proofs.signing_key import is_signed
 from market.errors import MarketplaceRefuses, NotRegistered, StatementInvalid
-from market.marketplace.context import Office
+from market.marketplace.context import MarketplaceContext
 from market.marketplace.statements import identities_known, keep_statements, open_statements
 from market.marketplace.tables import Seller, SellerIdentity, identity_table
 from market.protocol.records.envelope import open_record
@@ -32,7 +32,7 @@ def proof_message(marketplace: str, user_id: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SellerRegistry:
-    office: Office
+    context: MarketplaceContext
 
     def register(self, user_id: str, identity: str, key: str, proof: str, statements: Sequence[bytes]) -> None:
         """Let an identity earn for a user. Repeating it changes nothing.
@@ -45,19 +45,19 @@ class SellerRegistry:
             MarketplaceRefuses: the identity earns for another user, or the user has too many.
         """
         said = open_statements(statements, (identity,))
-        with self.office.write() as session, session.begin():
-            told = map(open_record, self.office.told(identity))
+        with self.context.write() as session, session.begin():
+            told = map(open_record, self.context.told(identity))
             known = identities_known(session, (identity,), (*said, *told))
             if known.standing(identity, key) != "current":
                 raise StatementInvalid("the key is not this identity's current key")
-            message = proof_message(self.office.speaker.id, user_id)
+            message = proof_message(self.context.speaker.id, user_id)
             if not is_signed(bytes.fromhex(key), bytes.fromhex(proof), message):
                 raise StatementInvalid("the proof is not this key's signature over this marketplace and account")
             keep_statements(session, said)
             self._put(session, user_id, identity)
 
     def _put(self, session: Session, user_id: str, identity: str) -> None:
-        now_ns = self.office.clock_ns()
+        now_ns = self.context.clock_ns()
         put_if_new(session, Seller(user_id=user_id, registered_ns=now_ns))
         session.get_one(Seller, user_id, with_for_update=True)
         put_if_new(session, SellerIdentity(identity=identity, user_id=user_id, registered_ns=now_ns))
@@ -70,18 +70,18 @@ class SellerRegistry:
             )
 
     def identities_of(self, user_id: str) -> list[str]:
-        with self.office.read() as session:
+        with self.context.read() as session:
             query = select(identity_table.c.identity).where(identity_table.c.user_id == user_id)
             return sorted(session.scalars(query))
 
     def identities(self) -> frozenset[str]:
         """Return all identities that sell here."""
-        with self.office.read() as session:
+        with self.context.read() as session:
             return frozenset(session.scalars(select(identity_table.c.identity)))
 
     def suspended_reason(self, user_id: str) -> str | None:
         """Return why a seller is suspended; None for others."""
-        with self.office.read() as session:
+        with self.context.read() as session:
             seller = session.get(Seller, user_id)
             return seller.suspended_reason if seller else None
 
@@ -94,7 +94,7 @@ class SellerRegistry:
         Raises:
             NotRegistered: the user sells nothing here.
         """
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             seller = session.get(Seller, user_id, with_for_update=True)
             if seller is None:
                 raise NotRegistered(f"{user_id} sells nothing here")

@@ -20,7 +20,7 @@ from accounting.rules.parts import Share
 from accounting.spending.allocations import AllocationState, allocation_state
 from market.errors import MarketplaceRefuses, NotRegistered
 from market.marketplace.amounts_due import Decided, Reckoning, Seen, reckon
-from market.marketplace.context import MS_NS, Office
+from market.marketplace.context import MS_NS, MarketplaceContext
 from market.marketplace.forfeiture import Forfeiture
 from market.marketplace.statements import identities_known, keep_statements, open_statements, standing_to_settle
 from market.marketplace.tables import AllocationRow, Seller, allocation_table
@@ -55,7 +55,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Settlements:
-    office: Office
+    context: MarketplaceContext
 
     def submit(self, digest: str, raws: Sequence[bytes], statements: Sequence[bytes] = ()) -> Settled:
         """Take records of an allocation's channel, and book what is due by now.
@@ -70,10 +70,10 @@ class Settlements:
             LedgerBusy: too many other requests settle the same allocation now.
         """
         for _ in range(_TRIES_MAX):
-            with self.office.read() as session:
+            with self.context.read() as session:
                 row = found(session, digest)
                 is_forfeited = session.get_one(Seller, row.seller_user_id).forfeited_ns is not None
-                terms = parties(self.office, row)
+                terms = parties(self.context, row)
                 channel = known(row, terms)
                 said = open_statements(statements, (terms.buyer, terms.seller))
                 if raws:
@@ -88,19 +88,19 @@ class Settlements:
 
     def due(self, limit: int) -> list[str]:
         """Return the digests of allocations with receipts that were not answered in time."""
-        with self.office.read() as session:
-            query = select(_column.digest).where(_column.next_check_ns <= self.office.clock_ns())
+        with self.context.read() as session:
+            query = select(_column.digest).where(_column.next_check_ns <= self.context.clock_ns())
             return list(session.scalars(query.order_by(_column.next_check_ns).limit(limit)))
 
     def give_up(self, digest: str) -> None:
         """Stop checking an allocation periodically, because nothing can be booked on it."""
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             session.execute(update(allocation_table).where(_column.digest == digest).values(next_check_ns=None))
 
     def _read(
         self, session: Session, raws: Sequence[bytes], terms: ChannelTerms, said: Sequence[Record]
     ) -> Channel:
-        told = [open_record(raw) for issuer in (terms.buyer, terms.seller) for raw in self.office.told(issuer)]
+        told = [open_record(raw) for issuer in (terms.buyer, terms.seller) for raw in self.context.told(issuer)]
         identities = identities_known(session, (terms.buyer, terms.seller), (*said, *told))
         standing = standing_to_settle(identities, terms.buyer)
         return read_evidence(map(open_record, dict.fromkeys(raws)), terms, standing)
@@ -109,7 +109,7 @@ class Settlements:
         self, row: AllocationRow, channel: Channel, said: Sequence[Record], *, is_over: bool
     ) -> Reckoning | None:
         """Store what is known now. Return None if another process has stored something meanwhile."""
-        reckoning = reckon(channel, row.limit_nano, _seen_of(row), decided_on(row), self.office.now_ms)
+        reckoning = reckon(channel, row.limit_nano, _seen_of(row), decided_on(row), self.context.now_ms)
         values = {
             "evidence": json.dumps([record.raw.decode() for record in evidence(channel)]),
             "unanswered": json.dumps({n: [seen.digest, seen.since_ms] for n, seen in reckoning.seen.items()}),
@@ -120,7 +120,7 @@ class Settlements:
         if not said and all(getattr(row, name) == value for name, value in values.items()):
             return reckoning
         values["version"] = row.version + 1
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             keep_statements(session, said)
             mine = (_column.id == row.id, _column.version == row.version)
             is_mine = session.execute(update(allocation_table).where(*mine).values(values)).rowcount  # type: ignore[attr-defined]
@@ -137,24 +137,24 @@ class Settlements:
             account = self._account(row.id, before)
             posting = self._next(allocated, account, reckoning.due_nano)
             more_nano = reckoning.due_nano - account.drawn.amount_nano
-            if posting is None or self.office.clock_ns() < _draw_ns(row, more_nano):
+            if posting is None or self.context.clock_ns() < _draw_ns(row, more_nano):
                 self._remember(row, reckoning, account.drawn)
                 return account.drawn.amount_nano
             try:
-                self.office.ledger.book(posting)
+                self.context.ledger.book(posting)
             except (IdempotencyConflict, InsufficientCredit, HoldExpired):
                 continue  # Another process drew, spent or reaped meanwhile; read the state again.
         raise LedgerBusy("too many requests are settling this allocation at once")
 
     def _give_back_if_forfeited(self, user_id: str) -> None:
         """Refund what was booked while the seller's earnings were being forfeited."""
-        with self.office.read() as session:
+        with self.context.read() as session:
             seller = session.get_one(Seller, user_id)
         if seller.forfeited_ns is not None:
-            Forfeiture(self.office).forfeit(user_id, seller.suspended_reason or "forfeited")
+            Forfeiture(self.context).forfeit(user_id, seller.suspended_reason or "forfeited")
 
     def _account(self, allocation_id: str, before: Drawn) -> AllocationState:
-        with self.office.read() as session:
+        with self.context.read() as session:
             account = allocation_state(session, allocation_id, before)
         if account is None:
             raise HoldNotFound(f"no credits were ever reserved for {allocation_id}")
@@ -164,10 +164,10 @@ class Settlements:
         if not account.is_reaped:
             return draw(allocated, account.drawn, due_nano)
         more_nano = min(due_nano, allocated.limit_nano) - account.drawn.amount_nano
-        if more_nano > 0 and self.office.clock_ns() > allocated.expires_ns + LATE_NS:
+        if more_nano > 0 and self.context.clock_ns() > allocated.expires_ns + LATE_NS:
             raise MarketplaceRefuses("ended", "the allocation ended too long ago to book anything on it")
         paid = chart.user_paid(allocated.buyer_id)
-        there_nano = max(0, self.office.ledger.available(paid))
+        there_nano = max(0, self.context.ledger.available(paid))
         covered = [Share(paid, min(there_nano, max(0, more_nano)))]
         return draw_late(allocated, account.drawn, due_nano, covered=covered)
 
@@ -175,11 +175,11 @@ class Settlements:
         """Store where the next reading of the ledger starts, and stop checks of what is booked."""
         if drawn.turns == row.draws:
             return
-        with self.office.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             latest = session.get_one(AllocationRow, row.id, with_for_update=True)
             if latest.draws < drawn.turns:
                 latest.draws, latest.drawn_nano = drawn.turns, drawn.amount_nano
-                latest.drawn_ns = self.office.clock_ns()
+                latest.drawn_ns = self.context.clock_ns()
             if latest.version == row.version:
                 latest.next_check_ns = _next_check_ns(latest, reckoning)
 
@@ -208,9 +208,9 @@ def found(session: Session, digest: str) -> AllocationRow:
     return row
 
 
-def parties(office: Office, row: AllocationRow) -> ChannelTerms:
+def parties(context: MarketplaceContext, row: AllocationRow) -> ChannelTerms:
     """Return the two parties of an allocation's channel."""
-    terms, _ = read_allocation(open_record(row.raw.encode()), office.speaker.id, _believed)
+    terms, _ = read_allocation(open_record(row.raw.encode()), context.speaker.id, _believed)
     return terms
 
 

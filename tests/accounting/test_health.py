@@ -12,7 +12,7 @@ from accounting.rules.corrections import correction
 from accounting.rules.held import CloudBill
 from accounting.rules.parts import HeldPart, Share
 from accounting.rules.variances import owed_beyond
-from accounting.spending.credit_grants import Lot, Lots
+from accounting.spending.credit_grants import CreditGrant, CreditGrants
 from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, usage
 
@@ -121,8 +121,8 @@ def test_what_users_put_right_is_no_breach(written: LedgerService) -> None:
 
 
 def test_what_nobody_swept_is_seen_and_is_no_reason_to_stop(written: LedgerService, engine: Engine) -> None:
-    lot = Lot("l2", "ann", 100, written.now_ns + MINUTE_NS)
-    written.post(Lots(write_sessions(engine), clock_ns=lambda: written.now_ns).write_down(lot))
+    lot = CreditGrant("l2", "ann", 100, written.now_ns + MINUTE_NS)
+    written.post(CreditGrants(write_sessions(engine), clock_ns=lambda: written.now_ns).write_down(lot))
     written.hold("r4", "ann", 10)
     written.now_ns += 4 * MINUTE_NS
     found = written.findings()

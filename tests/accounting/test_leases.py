@@ -221,7 +221,7 @@ def test_a_lease_that_gives_back_for_another_and_is_not_answered_keeps_what_its_
     writer = Deaf(books.poster)
     leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
     books.credit("ann", 1000)
-    payers = Payer("ann"), Payer("ann", takes_lots=False)
+    payers = Payer("ann"), Payer("ann", takes_grants=False)
     asked = [leases.hold(f"r{n}-{at}", payer, 10) for at, payer in enumerate(payers) for n in range(2)]
     assert leases.turn()
     running = result(asked[-1])

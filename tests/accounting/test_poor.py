@@ -7,7 +7,7 @@ from sqlalchemy.event import listen
 
 from accounting.rules.held import Payer
 from tests.accounting.books import LedgerService, outcome
-from tests.accounting.purses import held, leases_of, pool
+from tests.accounting.funding_lookup import held, leases_of, pool
 
 
 def test_many_who_have_nothing_are_refused_by_a_few_readings(books: LedgerService, engine: Engine) -> None:

@@ -14,14 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from accounting.chart import INCOME_BREAKAGE, pool_paid, user_paid, user_promo
 from accounting.errors import InsufficientCredit
 from accounting.rules.held import Hold, Payer
-from accounting.spending.credit_grants import lots_of
+from accounting.spending.credit_grants import grants_of
 from accounting.spending.funding_sources import credits_of
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from runtime.database import open_engine
 from tests.accounting.books import ANSWER_S, LedgerService
+from tests.accounting.funding_lookup import ANN, BOB, FORMER, end, grant, pool
 from tests.accounting.machines import Interrupted, run_machine
-from tests.accounting.purses import ANN, BOB, FORMER, end, grant, pool
 from tests.databases import Databases, Kind
 
 PROCESSES = (0, 1)
@@ -144,7 +144,7 @@ class PurseMachine(RuleBasedStateMachine):
             account = user_promo(payer.user_id, f"l{number}")
             self.accounts.add(account)
             with books.read() as session:
-                (lot,) = [each.lot for each in lots_of(session, payer.user_id) if each.lot.id == f"l{number}"]
+                (lot,) = [each.lot for each in grants_of(session, payer.user_id) if each.lot.id == f"l{number}"]
             self.lots[account] = lot.expires_ns
 
     def hold(self, process: int, payer: Payer, amount: int) -> None:

@@ -13,17 +13,17 @@ from accounting.errors import AmountInvalid, IdempotencyConflict, InsufficientCr
 from accounting.ledger.balances import Reader
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.rules.parts import Share
-from accounting.spending import funding_sources as purses
-from accounting.spending.credit_grants import Lot, Lots, lots_of
-from accounting.spending.funding import FundingSource, Purse
-from accounting.spending.funding_sources import Purses, credits_of, purse_of
+from accounting.spending import funding_sources as funding_lookup
+from accounting.spending.credit_grants import CreditGrant, CreditGrants, grants_of
+from accounting.spending.funding import Funding, FundingSource
+from accounting.spending.funding_sources import FundingLookup, credits_of, funding_of
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from accounting.spending.reaper import lease_tip, open_holds
 from accounting.tables import credit_grant_table
 from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, LedgerService, usage
-from tests.accounting.purses import (
+from tests.accounting.funding_lookup import (
     ANN,
     BOB,
     FORMER,
@@ -54,7 +54,7 @@ def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(
         found = credits_of(session, ANN, books.now_ns)
         later = user_promo("ann", "0-later")
         assert found == [Share(account, 100) for account in (LOT_A, LOT_B, later, POOL, OWN)]
-        assert purse_of(session, FORMER, books.now_ns)[-2:] == (
+        assert funding_of(session, FORMER, books.now_ns)[-2:] == (
             FundingSource(later, START_NS + 61 * MINUTE_NS),
             FundingSource(OWN),
         )
@@ -126,30 +126,30 @@ def test_what_others_of_this_process_have_unused_is_there_for_who_needs_it(books
 
 
 def test_a_lot_is_given_once_and_stays_what_it_is(books: LedgerService, engine: Engine) -> None:
-    lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
-    lot = Lot("a", "ann", 100, books.now_ns + MINUTE_NS, reason="welcome")
+    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: books.now_ns)
+    lot = CreditGrant("a", "ann", 100, books.now_ns + MINUTE_NS, reason="welcome")
     assert [books.post(lots.write_down(lot)).replayed for _ in range(2)] == [False, True]
-    for other in (Lot("a", "bob", 100, lot.expires_ns), Lot("a", "ann", 100, lot.expires_ns + 1)):
+    for other in (CreditGrant("a", "bob", 100, lot.expires_ns), CreditGrant("a", "ann", 100, lot.expires_ns + 1)):
         with pytest.raises(IdempotencyConflict):
             lots.write_down(other)
     for expires_ns in (books.now_ns, books.now_ns + 10**19):
         with pytest.raises(PostingInvalid):
-            lots.write_down(Lot("b", "ann", 100, expires_ns))
+            lots.write_down(CreditGrant("b", "ann", 100, expires_ns))
     with pytest.raises(AmountInvalid):
-        lots.write_down(Lot("b", "ann", 0, lot.expires_ns))
+        lots.write_down(CreditGrant("b", "ann", 0, lot.expires_ns))
     with books.read() as session:
-        assert [(each.lot, each.posted_nano) for each in lots_of(session, "ann")] == [(lot, 100)]
+        assert [(each.lot, each.posted_nano) for each in grants_of(session, "ann")] == [(lot, 100)]
     for change in (credit_grant_table.update().values(expires_ns=lot.expires_ns + 1), credit_grant_table.delete()):
         with pytest.raises(IntegrityError), write_sessions(engine)() as session, session.begin():
             session.execute(change)
 
 
 def test_a_market_lot_pays_for_no_cloud_request(books: LedgerService, engine: Engine) -> None:
-    lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
+    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: books.now_ns)
     with pytest.raises(PostingInvalid, match="its scope must be 'cloud'"):
-        lots.write_down(Lot("a", "ann", 100, books.now_ns + MINUTE_NS, "market"))
+        lots.write_down(CreditGrant("a", "ann", 100, books.now_ns + MINUTE_NS, "market"))
     with books.read() as session:
-        assert purse_of(session, ANN, books.now_ns) == (FundingSource(OWN),)
+        assert funding_of(session, ANN, books.now_ns) == (FundingSource(OWN),)
 
 
 def test_parts_of_a_process_that_died_come_back_together(books: LedgerService, engine: Engine) -> None:
@@ -218,7 +218,7 @@ def test_credits_that_were_given_buy_nothing_on_the_market(books: LedgerService,
     books.credit("ann", 100)
     pool(books, 50)
     grant(books, engine, "a", 1000, minutes=60)
-    buying = ANN._replace(takes_lots=False)
+    buying = ANN._replace(takes_grants=False)
     with books.read() as session:
         assert credits_of(session, buying, books.now_ns) == [Share(POOL, 50), Share(OWN, 100)]
     at_provider = held(leases, leases.hold("r1", ANN, 80))
@@ -235,15 +235,15 @@ def test_credits_that_were_given_buy_nothing_on_the_market(books: LedgerService,
 def test_what_is_given_while_a_purse_is_looked_at_pays_next(
     books: LedgerService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Purses(books.read, clock_ns=lambda: books.now_ns)
+    asked = FundingLookup(books.read, clock_ns=lambda: books.now_ns)
 
-    def slowly(reader: Reader, payer: Payer, now_ns: int) -> Purse:
-        monkeypatch.setattr(purses, "purse_of", purse_of)
-        found = purse_of(reader, payer, now_ns)
+    def slowly(reader: Reader, payer: Payer, now_ns: int) -> Funding:
+        monkeypatch.setattr(funding_lookup, "funding_of", funding_of)
+        found = funding_of(reader, payer, now_ns)
         grant(books, engine, "a", 100, minutes=60)
         asked.forget_all()
         return found
 
-    monkeypatch.setattr(purses, "purse_of", slowly)
+    monkeypatch.setattr(funding_lookup, "funding_of", slowly)
     assert [source.account for source in asked.of(ANN)] == [OWN]
     assert [source.account for source in asked.of(ANN)] == [LOT_A, OWN]

@@ -8,7 +8,7 @@ from accounting.rules import burst, usage_refunds
 from accounting.rules.held import CloudBill
 from accounting.rules.parts import HeldPart, Share
 from accounting.spending.charges import find_charge, find_refund_parties
-from accounting.spending.credit_grants import Lot, Lots
+from accounting.spending.credit_grants import CreditGrant, CreditGrants
 from runtime.database import write_sessions
 from tests.accounting.books import MINUTE_NS, LedgerService, usage
 
@@ -18,8 +18,8 @@ LOT, OWN = "user:ann:promo:l1", "user:ann:paid"
 @pytest.fixture
 def spent(books: LedgerService, engine: Engine) -> LedgerService:
     """A lot of 10 and 10 of one's own paid two requests of 10 each, which one event ended."""
-    lot = Lot("l1", "ann", 10, books.now_ns + 10 * MINUTE_NS)
-    books.post(Lots(write_sessions(engine), clock_ns=lambda: books.now_ns).write_down(lot))
+    lot = CreditGrant("l1", "ann", 10, books.now_ns + 10 * MINUTE_NS)
+    books.post(CreditGrants(write_sessions(engine), clock_ns=lambda: books.now_ns).write_down(lot))
     books.credit("ann", 10)
     shares = (Share(LOT, 10), Share(OWN, 10))
     placed = books.post(burst.lease("first", (), (), shares, expires_ns=books.now_ns + MINUTE_NS))

@@ -12,7 +12,7 @@ from accounting.metering.tokenizers import Tokenizers
 from gateway.billing.batch_settlement import Settled
 from gateway.billing.finished_request import Ended
 from gateway.billing.recount import Recount, Recounter
-from gateway.billing.settlement_worker import Clerk
+from gateway.billing.settlement_worker import SettlementWorker
 from gateway.billing.spool import Settlement, Spool
 from gateway.metrics.metrics import Metrics
 from gateway.routing.decision import Decision
@@ -57,7 +57,7 @@ def ended(request_id: str, recount: Recount | None = None) -> Ended:
 def booked(tmp_path: Path, settler: Settling, answers: list[Ended]) -> Spool:
     """What is on disk after a clerk has had these, one batch, and has stopped."""
     spool, metrics = Spool(tmp_path / "unbooked.jsonl"), Metrics.create()
-    clerk = Clerk(settler, spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
+    clerk = SettlementWorker(settler, spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
     for answer in answers:
         clerk.add(answer)
     clerk.start()
@@ -88,7 +88,7 @@ def test_a_batch_that_breaks_its_clerk_is_on_disk(tmp_path: Path) -> None:
 
 def test_what_ends_in_the_moment_in_which_the_clerk_stops_is_on_disk(tmp_path: Path) -> None:
     spool, metrics = Spool(tmp_path / "unbooked.jsonl"), Metrics.create()
-    clerk = Clerk(Settling(), spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
+    clerk = SettlementWorker(Settling(), spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
 
     class Interrupted(deque[Ended]):
         def append(self, ended: Ended) -> None:
@@ -104,7 +104,7 @@ def test_what_ends_in_the_moment_in_which_the_clerk_stops_is_on_disk(tmp_path: P
 
 def test_what_the_clerk_takes_in_the_moment_in_which_it_stops_is_on_disk(tmp_path: Path) -> None:
     spool, metrics = Spool(tmp_path / "unbooked.jsonl"), Metrics.create()
-    clerk = Clerk(Settling(), spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
+    clerk = SettlementWorker(Settling(), spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
     taken: list[Ended] = []
 
     class Overtaken(deque[Ended]):

@@ -12,7 +12,7 @@ from accounting.errors import LedgerUnavailable
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending import lease_renewer
-from accounting.spending.funding_sources import Purses
+from accounting.spending.funding_sources import FundingLookup
 from accounting.spending.lease import Lease
 from accounting.spending.lease_renewal import Draw
 from accounting.spending.lease_renewer import LeaseRenewer
@@ -119,16 +119,16 @@ def test_a_turn_of_leases_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(lease_renewer, "ANSWER_TIMEOUT_S", ANSWER_S)
     silent = Silent()
     monkeypatch.setattr(lease_renewer, "time", silent.clock)
-    purses = Purses(no_session)
+    funding_lookup = FundingLookup(no_session)
     leases = []
     for number in range(MANY):
         payer = Payer(f"user{number}")
         lease = Lease(payer)
         lease.draws.append(Draw(f"r{number}", 10, Future()))
         # As if somebody had looked a moment ago: one account, whose credits the books know.
-        purses._remembered[payer] = (time.time_ns(), lease.purse)
+        funding_lookup._remembered[payer] = (time.time_ns(), lease.funding)
         leases.append(lease)
     began_s = silent.clock.now_s
-    assert not LeaseRenewer(silent, purses, threading.Lock(), time.time_ns).renew(leases)
+    assert not LeaseRenewer(silent, funding_lookup, threading.Lock(), time.time_ns).renew(leases)
     assert silent.clock.now_s - began_s == ANSWER_S
     assert all(lease.unanswered for lease in leases)

@@ -17,7 +17,7 @@ from accounting.ledger.balances import balance
 from accounting.ledger.health import BrokenRule
 from accounting.payments.errors import PayerFrozen
 from accounting.rules.held import CloudBill, Hold, Payer
-from accounting.spending.credit_grants import Lot
+from accounting.spending.credit_grants import CreditGrant
 from accounting.spending.leases import Leases
 from gateway.billing import inspection
 from gateway.billing.batch_settlement import Settler
@@ -118,7 +118,7 @@ async def test_whoever_is_frozen_spends_nothing(books: LedgerService) -> None:
 
 async def given(books: LedgerService) -> tuple[str, str, str]:
     """A hundred in a lot, in the pool, and of one's own."""
-    await books.grant(Lot("welcome", "ann", 100, time.time_ns() + HOUR_NS))
+    await books.grant(CreditGrant("welcome", "ann", 100, time.time_ns() + HOUR_NS))
     await books.credit_pool("c1", "lab", 100, "test")
     await books.credit("c2", "ann", 100, "test")
     return user_promo("ann", "welcome"), pool_paid("lab"), user_paid("ann")

@@ -9,7 +9,7 @@ from accounting import chart
 from accounting.ledger.balances import Balance, balance
 from accounting.money import format_usd
 from accounting.rules.held import Payer
-from accounting.spending.credit_grants import LotLeft, lots_of
+from accounting.spending.credit_grants import GrantLeft, grants_of
 from accounting.spending.funding_sources import credits_of
 from gateway.api.accounting.dependencies import Facts, organization_of, user_of
 from gateway.api.authority import AnyCaller, Authority
@@ -41,7 +41,7 @@ def _of_user(session: Session, authority: Authority, user_id: str) -> Facts:
     """`available` is all that pays for a request at a provider now: promo lots, the pool, own credits."""
     person = authority.directory.users.ever(user_id)
     now_ns = time.time_ns()
-    lots = lots_of(session, user_id)
+    lots = grants_of(session, user_id)
     paid = balance(session, chart.user_paid(user_id))
     shares_pool = person.removed_ns is None
     lasting = [left for left in lots if left.lot.expires_ns > now_ns]
@@ -68,7 +68,7 @@ def _amounts(found: Balance) -> Facts:
     }
 
 
-def _lot(left: LotLeft) -> Facts:
+def _lot(left: GrantLeft) -> Facts:
     return {
         "id": left.lot.id,
         "scope": left.lot.scope,

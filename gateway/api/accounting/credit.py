@@ -10,7 +10,7 @@ from accounting.errors import PostingDenied, PostingInvalid
 from accounting.ledger.postings import Posted, Posting
 from accounting.money import UsdAmount, format_usd
 from accounting.rules import grants
-from accounting.spending.credit_grants import Lot
+from accounting.spending.credit_grants import CreditGrant
 from gateway.api.accounting.dependencies import Facts, Key, User
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.authority import AnyCaller, Authority, Operator
@@ -82,17 +82,17 @@ async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
 
     Raises RequestInvalid if the credits would expire in the past or too far ahead.
     """
-    lot_id = id_of("promo", operator.actor.name, key)
+    grant_id = id_of("promo", operator.actor.name, key)
     person = await asyncio.to_thread(operator.directory.users.user, wanted.user)
     expires_ns = as_ns(wanted.expires)
     assert expires_ns is not None, "the field is there"
-    lot = Lot(lot_id, person.user_id, wanted.amount, expires_ns, wanted.scope, wanted.reason)
+    lot = CreditGrant(grant_id, person.user_id, wanted.amount, expires_ns, wanted.scope, wanted.reason)
     try:
         posted = await operator.services.ledger.grant(lot)
     except PostingInvalid as error:
         raise RequestInvalid(f"expires: {error}", param="expires") from error
     facts = {
-        "id": lot_id,
+        "id": grant_id,
         "to": f"user:{lot.user_id}",
         "amount": format_usd(lot.amount_nano),
         "scope": lot.scope,
@@ -133,19 +133,19 @@ async def return_from_pool(operator: Operator, key: Key, wanted: OutOfPool) -> F
 
 async def _put_in(services: Services, user_id: str, amount_nano: int, posting: Posting) -> Posted:
     """Raises PayerFrozen, RequestInvalid for credits that are too recent, and the errors of the ledger."""
-    till = services.till
-    if till is None:
+    payments_service = services.payments_service
+    if payments_service is None:
         return await _moved(services.ledger, posting)
-    if await till.ask(till.payments.topups.context.ledger.is_booked, posting.idem_key):
+    if await payments_service.ask(payments_service.payments.topups.context.ledger.is_booked, posting.idem_key):
         return await _moved(services.ledger, posting)
-    move = till.moving(user_id, amount_nano)
-    await till.ask(move.begin)
+    move = payments_service.moving(user_id, amount_nano)
+    await payments_service.ask(move.begin)
     try:
         posted = await _moved(services.ledger, posting)
     except PostingDenied:
-        await till.ask(move.end)
+        await payments_service.ask(move.end)
         raise
-    await till.ask(move.end)
+    await payments_service.ask(move.end)
     return posted
 
 
@@ -153,7 +153,7 @@ async def _moved(ledger: LedgerService, posting: Posting) -> Posted:
     """Book a posting and drop cached balances, so that later payments read them again. Raises LedgerBroken."""
     ledger.inspection.check()
     posted = await ledger.book(posting)
-    ledger.leases.purses.forget_all()
+    ledger.leases.funding_lookup.forget_all()
     return posted
 
 

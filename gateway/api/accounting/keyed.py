@@ -68,9 +68,9 @@ class KeyedRoute(APIRoute):
 
 def _replayed(request: Request, answer: Answer) -> Response:
     headers = {REPLAYED: "true"}
-    till = request.app.state.services.till
-    if till is not None and request.url.path.startswith(_OF_PAYMENTS):
-        headers[MODE_HEADER] = "live" if till.is_live else "test"
+    payments_service = request.app.state.services.payments_service
+    if payments_service is not None and request.url.path.startswith(_OF_PAYMENTS):
+        headers[MODE_HEADER] = "live" if payments_service.is_live else "test"
     return Response(answer.body, answer.status, headers, "application/json")
 
 

@@ -12,7 +12,7 @@ from gateway.errors import FeatureUnsupported, RoleForbids
 from runtime.errors import NotFound
 
 if TYPE_CHECKING:
-    from gateway.billing.payments.payments_service import Till
+    from gateway.billing.payments.payments_service import PaymentsService
 
 LISTED_MAX = 100
 
@@ -20,23 +20,27 @@ T = TypeVar("T")
 Limit = Annotated[int, Query(ge=1, le=LISTED_MAX)]
 
 
-def _till(request: Request, response: Response) -> "Till":
+def _payments_service(request: Request, response: Response) -> "PaymentsService":
     """Payments; every answer about them says whether money is real."""
-    till: Till | None = request.app.state.services.till
-    if till is None:
+    payments_service: PaymentsService | None = request.app.state.services.payments_service
+    if payments_service is None:
         raise FeatureUnsupported("This gateway takes no payments: its owner has not set up Stripe.")
-    response.headers[MODE_HEADER] = "live" if till.is_live else "test"
-    return till
+    response.headers[MODE_HEADER] = "live" if payments_service.is_live else "test"
+    return payments_service
 
 
-Paying = Annotated["Till", Depends(_till)]
+Paying = Annotated["PaymentsService", Depends(_payments_service)]
 
 
 async def own(
-    till: "Till", authority: AnyCaller, find: Callable[[str], T], object_id: str, owner: Callable[[T], str]
+    payments_service: "PaymentsService",
+    authority: AnyCaller,
+    find: Callable[[str], T],
+    object_id: str,
+    owner: Callable[[T], str],
 ) -> T:
     """Return an object, which only its owner and operators may see. Raises NotFound, also for another user's."""
-    found = await till.ask(find, object_id)
+    found = await payments_service.ask(find, object_id)
     caller = authority.caller
     if not is_operator(authority) and (caller is None or owner(found) != caller.user_id):
         raise NotFound(f"there is no {object_id} here")
@@ -53,11 +57,13 @@ def whose(authority: Authority, wanted: str | None) -> str | None:
     return authority.caller.user_id
 
 
-def page(till: "Till", found: Sequence[Any], limit: int, facts: Callable[[Any], Facts]) -> Facts:
+def page(
+    payments_service: "PaymentsService", found: Sequence[Any], limit: int, facts: Callable[[Any], Facts]
+) -> Facts:
     """The first `limit` of what was found; `next` is the `before` of the next page."""
     shown = found[:limit]
     return {
         "data": [facts(one) for one in shown],
         "next": shown[-1].id if len(found) > limit else None,
-        "mode": till.mode,
+        "mode": payments_service.mode,
     }

@@ -27,58 +27,76 @@ class NewPayout(Body):
 
 
 @router.post("/sellers/onboard")
-async def onboard(till: Paying, person: User, key: Key) -> Facts:
+async def onboard(payments_service: Paying, person: User, key: Key) -> Facts:
     """Start the onboarding of a seller at Stripe: `url` is a page of Stripe's that expires within minutes."""
     link_id = id_of("link", person.user_id, key)
-    url = await till.ask(till.payments.sellers.onboard, person.user_id, link_id)
-    return {"url": url, "mode": till.mode}
+    url = await payments_service.ask(payments_service.payments.sellers.onboard, person.user_id, link_id)
+    return {"url": url, "mode": payments_service.mode}
 
 
 @router.get("/sellers/me")
-async def show_account(till: Paying, person: User) -> Facts:
+async def show_account(payments_service: Paying, person: User) -> Facts:
     """Show whether the caller can be paid, and what is missing."""
-    account = await till.ask(till.payments.sellers.find, person.user_id)
-    return {"ready": account.is_ready, "reason": account.frozen_reason or account.reason, "mode": till.mode}
+    account = await payments_service.ask(payments_service.payments.sellers.find, person.user_id)
+    return {
+        "ready": account.is_ready,
+        "reason": account.frozen_reason or account.reason,
+        "mode": payments_service.mode,
+    }
 
 
 @router.put("/sellers/frozen/{user}")
-async def freeze_seller(till: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
+async def freeze_seller(
+    payments_service: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen
+) -> Facts:
     """Stop payouts to a seller with a reason, for example disputed money, or resume them with null."""
     person = await asyncio.to_thread(operator.directory.users.ever, user)
     facts: Facts = {"seller": person.user_id, "frozen": wanted.why}
     await asyncio.to_thread(operator.directory.audit.add, operator.actor, "sellers.freeze", f"user:{user}", facts)
-    await till.ask(till.payments.sellers.freeze, person.user_id, wanted.why)
+    await payments_service.ask(payments_service.payments.sellers.freeze, person.user_id, wanted.why)
     return facts
 
 
 @router.post("/payouts")
-async def open_payout(till: Paying, person: User, key: Key, wanted: NewPayout) -> Facts:
+async def open_payout(payments_service: Paying, person: User, key: Key, wanted: NewPayout) -> Facts:
     """Pay out available earnings."""
     payout_id = id_of("payout", person.user_id, key)
-    payout = await till.ask(till.payments.payouts.open, payout_id, person.user_id, wanted.amount)
-    return _facts(payout) | {"mode": till.mode}
+    payout = await payments_service.ask(
+        payments_service.payments.payouts.open, payout_id, person.user_id, wanted.amount
+    )
+    return _facts(payout) | {"mode": payments_service.mode}
 
 
 @router.get("/payouts")
 async def list_payouts(
-    till: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+    payments_service: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
 ) -> Facts:
     """List the caller's payouts, newest first; for operators all users'."""
-    found = await till.ask(till.payments.payouts.newest, whose(authority, user), before, limit + 1)
-    return page(till, found, limit, _facts)
+    found = await payments_service.ask(
+        payments_service.payments.payouts.newest, whose(authority, user), before, limit + 1
+    )
+    return page(payments_service, found, limit, _facts)
 
 
 @router.get("/payouts/{payout_id}")
-async def show_payout(till: Paying, authority: AnyCaller, payout_id: Named) -> Facts:
+async def show_payout(payments_service: Paying, authority: AnyCaller, payout_id: Named) -> Facts:
     """Show a payout and its state."""
-    payout = await own(till, authority, till.payments.payouts.find, payout_id, lambda payout: payout.seller_id)
-    return _facts(payout) | {"mode": till.mode}
+    payout = await own(
+        payments_service,
+        authority,
+        payments_service.payments.payouts.find,
+        payout_id,
+        lambda payout: payout.seller_id,
+    )
+    return _facts(payout) | {"mode": payments_service.mode}
 
 
 @router.post("/payouts/{payout_id}/retry")
-async def retry_payout(till: Paying, _: Operator, __: Key, payout_id: Named) -> Facts:
+async def retry_payout(payments_service: Paying, _: Operator, __: Key, payout_id: Named) -> Facts:
     """Retry a payout that failed too often and is no longer retried."""
-    return _facts(await till.ask(till.payments.payouts.drive, payout_id)) | {"mode": till.mode}
+    return _facts(await payments_service.ask(payments_service.payments.payouts.drive, payout_id)) | {
+        "mode": payments_service.mode
+    }
 
 
 def _facts(payout: Payout) -> Facts:

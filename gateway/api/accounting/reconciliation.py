@@ -21,36 +21,36 @@ class Frozen(Body):
 
 
 @router.get("")
-async def show_payments(till: Paying, operator: Operator) -> Facts:
+async def show_payments(payments_service: Paying, operator: Operator) -> Facts:
     """Show the state of payments: mode, waiting and failed messages, the last reconciliation."""
-    return {"mode": till.mode, **await operator.services.ledger.look(status_report)}
+    return {"mode": payments_service.mode, **await operator.services.ledger.look(status_report)}
 
 
 @router.post("/reconcile")
-async def reconcile(till: Paying, _: Operator, __: Key) -> Facts:
+async def reconcile(payments_service: Paying, _: Operator, __: Key) -> Facts:
     """Compare Stripe with the ledger now; otherwise this is done once a day."""
-    return dict(await till.ask(till.keeper.reconcile)) | {"mode": till.mode}
+    return dict(await payments_service.ask(payments_service.keeper.reconcile)) | {"mode": payments_service.mode}
 
 
 @router.post("/messages/{message}/retry")
-async def retry(till: Paying, operator: Operator, _: Key, message: Named) -> Facts:
+async def retry(payments_service: Paying, operator: Operator, _: Key, message: Named) -> Facts:
     """Retry a failed Stripe message. `failures` of the payments has the IDs."""
-    await till.ask(till.payments.worker.retry, message)
+    await payments_service.ask(payments_service.payments.worker.retry, message)
     facts: Facts = {"id": message, "status": "waiting"}
     await asyncio.to_thread(
         operator.directory.audit.add, operator.actor, "payments.retry", f"message:{message}", facts
     )
-    till.keeper.wake()
+    payments_service.keeper.wake()
     return facts
 
 
 @router.put("/frozen/{user}")
-async def freeze(till: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
+async def freeze(payments_service: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
     """Freeze a user with a reason, or unfreeze with null: a frozen user cannot spend or buy."""
     person = await asyncio.to_thread(operator.directory.users.ever, user)
     facts: Facts = {"user": person.user_id, "frozen": wanted.why}
     await asyncio.to_thread(operator.directory.audit.add, operator.actor, "payments.freeze", f"user:{user}", facts)
-    await till.ask(till.payments.payers.freeze, person.user_id, wanted.why)
-    await till.ask(till.frozen.look)
+    await payments_service.ask(payments_service.payments.payers.freeze, person.user_id, wanted.why)
+    await payments_service.ask(payments_service.frozen.look)
     # A dispute that is open freezes whatever is wished here.
-    return facts | {"frozen": till.frozen.why(person.user_id)}
+    return facts | {"frozen": payments_service.frozen.why(person.user_id)}

@@ -15,7 +15,7 @@ from gateway.api.fields import Body, Named, Text, Wanted
 from runtime.times import at
 
 if TYPE_CHECKING:
-    from gateway.billing.payments.payments_service import Till
+    from gateway.billing.payments.payments_service import PaymentsService
 
 router = APIRouter(prefix="/accounting/v1/refunds", route_class=KeyedRoute)
 
@@ -26,32 +26,45 @@ class NewRefund(Body):
 
 
 @router.post("")
-async def open_refund(till: Paying, operator: Operator, key: Key, wanted: NewRefund) -> Facts:
+async def open_refund(payments_service: Paying, operator: Operator, key: Key, wanted: NewRefund) -> Facts:
     """Refund a top-up: credits are not a way to move money from one card to another."""
     refund_id = id_of("refund", operator.actor.name, key)
-    refund = await till.ask(till.payments.refunds.open, refund_id, wanted.topup, wanted.amount)
-    return _facts(refund) | {"mode": till.mode}
+    refund = await payments_service.ask(
+        payments_service.payments.refunds.open, refund_id, wanted.topup, wanted.amount
+    )
+    return _facts(refund) | {"mode": payments_service.mode}
 
 
 @router.get("")
 async def list_refunds(
-    till: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+    payments_service: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
 ) -> Facts:
     """List refunds of the caller's top-ups, newest first; for operators all users'."""
-    found = await till.ask(till.payments.refunds.newest, whose(authority, user), before, limit + 1)
-    return page(till, found, limit, _facts)
+    found = await payments_service.ask(
+        payments_service.payments.refunds.newest, whose(authority, user), before, limit + 1
+    )
+    return page(payments_service, found, limit, _facts)
 
 
 @router.get("/{refund_id}")
-async def show_refund(till: Paying, authority: AnyCaller, refund_id: Named) -> Facts:
+async def show_refund(payments_service: Paying, authority: AnyCaller, refund_id: Named) -> Facts:
     """Show a refund and its state."""
-    refund = await own(till, authority, till.payments.refunds.find, refund_id, lambda refund: refund.user_id)
-    return _facts(refund) | {"mode": till.mode}
+    refund = await own(
+        payments_service,
+        authority,
+        payments_service.payments.refunds.find,
+        refund_id,
+        lambda refund: refund.user_id,
+    )
+    return _facts(refund) | {"mode": payments_service.mode}
 
 
-async def refunds_of(till: "Till", topup_ids: Collection[str]) -> list[Facts]:
+async def refunds_of(payments_service: "PaymentsService", topup_ids: Collection[str]) -> list[Facts]:
     """What was given back of top-ups that the caller may see, newest first."""
-    return [_facts(refund) for refund in await till.ask(till.payments.refunds.of_topups, topup_ids)]
+    return [
+        _facts(refund)
+        for refund in await payments_service.ask(payments_service.payments.refunds.of_topups, topup_ids)
+    ]
 
 
 def _facts(refund: TopupRefund) -> Facts:

@@ -39,23 +39,23 @@ class AutoTopup(Body):
 
 
 @router.get("/quote")
-async def quote_topup(till: Paying, _: AnyCaller, amount: Annotated[UsdAmount, Query()]) -> Facts:
+async def quote_topup(payments_service: Paying, _: AnyCaller, amount: Annotated[UsdAmount, Query()]) -> Facts:
     """Quote a top-up with its fee."""
-    paid = await till.ask(quote, till.payments.topups.context.terms, amount)
+    paid = await payments_service.ask(quote, payments_service.payments.topups.context.terms, amount)
     return {
         "credits": format_usd(paid.credit_nano),
         "fee": format_usd(paid.fee_nano),
         "total": format_usd(paid.total_nano),
-        "mode": till.mode,
+        "mode": payments_service.mode,
     }
 
 
 @router.get("/auto")
-async def show_auto(till: Paying, person: User) -> Facts:
+async def show_auto(payments_service: Paying, person: User) -> Facts:
     """Show the settings of automatic top-ups."""
-    payer = await till.ask(till.payments.payers.find, person.user_id)
-    spent_nano = await till.ask(till.payments.topups.spent_unasked, person.user_id)
-    return _auto_facts(till.mode, payer) | {
+    payer = await payments_service.ask(payments_service.payments.payers.find, person.user_id)
+    spent_nano = await payments_service.ask(payments_service.payments.topups.spent_unasked, person.user_id)
+    return _auto_facts(payments_service.mode, payer) | {
         "spent_this_month": format_usd(spent_nano),
         "has_method": payer.method_id is not None,
         "failures": payer.auto_failures,
@@ -64,47 +64,53 @@ async def show_auto(till: Paying, person: User) -> Facts:
 
 
 @router.put("/auto")
-async def set_auto(till: Paying, person: User, _: Key, wanted: AutoTopup) -> Facts:
+async def set_auto(payments_service: Paying, person: User, _: Key, wanted: AutoTopup) -> Facts:
     """Turn on automatic top-ups below a threshold."""
-    payers = till.payments.payers
+    payers = payments_service.payments.payers
     terms = (wanted.below, wanted.amount, wanted.per_day, wanted.per_month)
-    await till.ask(payers.top_up_below, person.user_id, *terms)
-    return _auto_facts(till.mode, await till.ask(payers.find, person.user_id))
+    await payments_service.ask(payers.top_up_below, person.user_id, *terms)
+    return _auto_facts(payments_service.mode, await payments_service.ask(payers.find, person.user_id))
 
 
 @router.delete("/auto")
-async def end_auto(till: Paying, person: User) -> Facts:
+async def end_auto(payments_service: Paying, person: User) -> Facts:
     """Turn automatic top-ups off."""
-    await till.ask(till.payments.payers.top_up_no_more, person.user_id)
-    return _auto_facts(till.mode, await till.ask(till.payments.payers.find, person.user_id))
+    await payments_service.ask(payments_service.payments.payers.top_up_no_more, person.user_id)
+    return _auto_facts(
+        payments_service.mode, await payments_service.ask(payments_service.payments.payers.find, person.user_id)
+    )
 
 
 @router.post("")
-async def open_topup(till: Paying, person: User, key: Key, wanted: NewTopup) -> Facts:
+async def open_topup(payments_service: Paying, person: User, key: Key, wanted: NewTopup) -> Facts:
     """Start a top-up: `url` is where to pay; the credits are booked when Stripe confirms the payment."""
     topup_id = id_of("topup", person.user_id, key)
 
     def opened() -> Topup:
-        topups = till.payments.topups
+        topups = payments_service.payments.topups
         return topups.open(topup_id, person.user_id, wanted.amount, saves_method=wanted.save_method)
 
-    return _facts(await till.ask(opened)) | {"mode": till.mode}
+    return _facts(await payments_service.ask(opened)) | {"mode": payments_service.mode}
 
 
 @router.get("")
 async def list_topups(
-    till: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+    payments_service: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
 ) -> Facts:
     """List own top-ups, newest first; for operators all users'. `next` is the `before` of the next page."""
-    found = await till.ask(till.payments.topups.newest, whose(authority, user), before, limit + 1)
-    return page(till, found, limit, _facts)
+    found = await payments_service.ask(
+        payments_service.payments.topups.newest, whose(authority, user), before, limit + 1
+    )
+    return page(payments_service, found, limit, _facts)
 
 
 @router.get("/{topup_id}")
-async def show_topup(till: Paying, authority: AnyCaller, topup_id: Named) -> Facts:
+async def show_topup(payments_service: Paying, authority: AnyCaller, topup_id: Named) -> Facts:
     """Show a top-up and its state."""
-    topup = await own(till, authority, till.payments.topups.find, topup_id, lambda topup: topup.user_id)
-    return _facts(topup) | {"mode": till.mode}
+    topup = await own(
+        payments_service, authority, payments_service.payments.topups.find, topup_id, lambda topup: topup.user_id
+    )
+    return _facts(topup) | {"mode": payments_service.mode}
 
 
 def _facts(topup: Topup) -> Facts:

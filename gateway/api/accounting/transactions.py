@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.ledger.balances import StatementLine, statement
 from accounting.money import format_usd
-from accounting.spending.credit_grants import lots_of
+from accounting.spending.credit_grants import grants_of
 from gateway.api.accounting.dependencies import Facts, Form, managed, sheet, user_of
 from gateway.api.authority import AnyCaller, Authority
 from gateway.api.fields import Wanted
@@ -52,7 +52,7 @@ def _accounts(session: Session, authority: Authority, user: str | None, organiza
     if organization is not None:
         return [chart.pool_paid(managed(authority, organization))]
     user_id = user_of(authority, user)
-    lots = [chart.user_promo(user_id, left.lot.id) for left in lots_of(session, user_id, limit=_LOTS_MAX)]
+    lots = [chart.user_promo(user_id, left.lot.id) for left in grants_of(session, user_id, limit=_LOTS_MAX)]
     return [chart.user_paid(user_id), chart.user_receivable(user_id), *lots]
 
 

@@ -10,24 +10,24 @@ from gateway.api.accounting.payment_dependencies import Paying
 from runtime.errors import BodyTooLarge, RequestInvalid
 
 if TYPE_CHECKING:
-    from gateway.billing.payments.payments_service import Till
+    from gateway.billing.payments.payments_service import PaymentsService
 
 router = APIRouter(prefix="/accounting/v1/webhooks")
 
 
 @router.post("/stripe")
-async def take_own(till: Paying, request: Request) -> dict[str, bool]:
+async def take_own(payments_service: Paying, request: Request) -> dict[str, bool]:
     """Receive events of the gateway's own account, verified by Stripe's signature."""
-    return await _take(till, "account", request)
+    return await _take(payments_service, "account", request)
 
 
 @router.post("/stripe-connect")
-async def take_connected(till: Paying, request: Request) -> dict[str, bool]:
+async def take_connected(payments_service: Paying, request: Request) -> dict[str, bool]:
     """Receive events of sellers' accounts, verified by Stripe's signature."""
-    return await _take(till, "connect", request)
+    return await _take(payments_service, "connect", request)
 
 
-async def _take(till: "Till", source: Source, request: Request) -> dict[str, bool]:
+async def _take(payments_service: "PaymentsService", source: Source, request: Request) -> dict[str, bool]:
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -35,7 +35,7 @@ async def _take(till: "Till", source: Source, request: Request) -> dict[str, boo
             raise BodyTooLarge.of_request(BODY_MAX)
     signature = request.headers.get("stripe-signature", "")
     try:
-        is_new = await till.hear(source, bytes(body), signature)
+        is_new = await payments_service.hear(source, bytes(body), signature)
     except WebhookRefused as error:
         raise RequestInvalid(f"This is no message of Stripe's for us: {error}", code="webhook_refused") from error
     return {"received": True, "new": is_new}

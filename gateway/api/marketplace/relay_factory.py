@@ -16,16 +16,16 @@ from market.protocol.records.key_status import Standing
 
 def relay_of(marketplace: Marketplace, is_ending: Callable[[], bool]) -> Relay:
     """Return the relay; `is_ending` tells whether the gateway is shutting down."""
-    speaker = marketplace.office.speaker
+    speaker = marketplace.context.speaker
 
     def standing(identity: str, key: str) -> Standing:
         if identity == speaker.id:
             return Identities(speaker.statements).standing(identity, key)
-        with marketplace.office.read() as session:
+        with marketplace.context.read() as session:
             return identities_known(session, (identity,)).standing(identity, key)
 
     def is_seller(identity: str) -> bool:
-        with marketplace.office.read() as session:
+        with marketplace.context.read() as session:
             try:
                 return seller_behind(session, identity).suspended_reason is None
             except NotRegistered:
@@ -33,7 +33,7 @@ def relay_of(marketplace: Marketplace, is_ending: Callable[[], bool]) -> Relay:
 
     def accounts_of(allocation: str) -> tuple[str, ...]:
         query = select(AllocationRow).where(allocation_table.c.digest == allocation)
-        with marketplace.office.read() as session:
+        with marketplace.context.read() as session:
             row = session.scalars(query).one_or_none()
             return (f"buyer:{row.buyer_user_id}", f"seller:{row.seller_user_id}") if row else ()
 

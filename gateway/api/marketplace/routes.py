@@ -31,10 +31,10 @@ def marketplace_routers(marketplace: Marketplace) -> list[APIRouter]:
 @plain.get("/marketplace")
 async def show_marketplace(marketplace: Open, services: Shared) -> Facts:
     """Show the marketplace's identity and terms, and the newest block of its ledger, which receipts may name."""
-    terms, checkpoint = marketplace.office.terms, services.ledger.checkpoint
+    terms, checkpoint = marketplace.context.terms, services.ledger.checkpoint
     return {
-        "identity": marketplace.office.speaker.id,
-        "statements": [record.raw.decode() for record in marketplace.office.speaker.statements],
+        "identity": marketplace.context.speaker.id,
+        "statements": [record.raw.decode() for record in marketplace.context.speaker.statements],
         "fee_bps": terms.fee_bps,
         "ledger_checkpoint": str(checkpoint) if checkpoint else None,
         "allocation_hours_max": terms.allocation_hours_max,
@@ -56,8 +56,8 @@ async def allocate(marketplace: Open, services: Shared, person: User, key: Key, 
     Raises RequestInvalid if `hours` is above the marketplace's limit.
     """
     await _check(services, person)
-    if wanted.hours > marketplace.office.terms.allocation_hours_max:
-        most = marketplace.office.terms.allocation_hours_max
+    if wanted.hours > marketplace.context.terms.allocation_hours_max:
+        most = marketplace.context.terms.allocation_hours_max
         raise RequestInvalid(f"hours is too large. Credits are allocated for at most {most} hours.", param="hours")
     allocation_id = f"a-{id_of('allocation', person.user_id, key)}"
     asked = AllocationRequest(allocation_id, person.payer, wanted.buyer, wanted.seller, wanted.limit, wanted.hours)

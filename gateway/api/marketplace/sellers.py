@@ -56,7 +56,7 @@ def _earned(marketplace: Marketplace, user_id: str) -> dict[str, int]:
         "owed": chart.seller_receivable(user_id),
     }
     session: Session
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         found = available(session, list(codes.values()))
     return {name: found[code] for name, code in codes.items()}
 

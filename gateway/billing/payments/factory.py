@@ -21,7 +21,7 @@ from accounting.payments.ledger import Ledger
 from accounting.payments.mode import keep_mode
 from accounting.payments.payments import open_payments
 from accounting.payments.terms import PaymentTerms
-from gateway.billing.payments.payments_service import Till
+from gateway.billing.payments.payments_service import PaymentsService
 from gateway.metrics.metrics import Metrics
 from gateway.settings import PaymentsSettings, Settings
 from runtime.settings import SettingsInvalid
@@ -30,13 +30,13 @@ _OTHERS = 0o077
 _HOUR_S = 3600
 
 
-def open_till(
+def open_payments_service(
     settings: Settings,
     writer: Writer,
     read: Callable[[], Session],
     write: Callable[[], Session],
     check: Callable[[], None],
-) -> Till:
+) -> PaymentsService:
     """Payments over the ledger of `writer`. The caller starts `Till.keeper`.
 
     `check` raises LedgerBroken while the ledger breaks a rule.
@@ -70,12 +70,12 @@ def open_till(
     frozen = FrozenUsers(read)
     frozen.look()
     schedule = Schedule(wanted.tick_s, wanted.daily_hour, wanted.payout_schedule, wanted.days_kept)
-    return Till(payments, Keeper(payments, chores, frozen, schedule), frozen)
+    return PaymentsService(payments, Keeper(payments, chores, frozen, schedule), frozen)
 
 
-def watch(till: Till, metrics: Metrics) -> None:
+def watch(payments_service: PaymentsService, metrics: Metrics) -> None:
     """Let the metrics say how payments are."""
-    keeper = till.keeper
+    keeper = payments_service.keeper
 
     def note(name: str) -> dict[tuple[str, ...], float]:
         found = keeper.state.reconciliation.note

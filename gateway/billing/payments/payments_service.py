@@ -32,7 +32,7 @@ _STOP_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Till:
+class PaymentsService:
     """Payments and the thread that keeps them going. One per gateway."""
 
     payments: Payments

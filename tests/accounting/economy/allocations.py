@@ -28,7 +28,7 @@ class Open:
 
 def allocate(world: World) -> Attempt | None:
     user, name = world.user(), world.name("a")
-    parts = world.purse((f"pool:{POOL}:paid", f"user:{user}:paid"))
+    parts = world.funding((f"pool:{POOL}:paid", f"user:{user}:paid"))
     expires_ns = world.books.now_ns + LASTS_NS
     if not parts:
         return None
@@ -79,7 +79,7 @@ def draw_late(world: World) -> Attempt | None:
     if one is None:
         return None
     due, buyer = _due(world, one), one.allocated.buyer_id
-    covered = tuple((account, amount // 2) for account, amount in world.purse([f"user:{buyer}:paid"]))
+    covered = tuple((account, amount // 2) for account, amount in world.funding([f"user:{buyer}:paid"]))
     posting = allocations.draw_late(one.allocated, one.drawn, due, covered=[Share(*share) for share in covered])
     if posting is None:
         return None

@@ -16,7 +16,7 @@ PERCENTS = (0, 1, 50, 80, 100, 150)
 
 def place(world: World) -> Attempt | None:
     user, name = world.user(), world.name("r")
-    parts = world.purse((f"pool:{POOL}:paid", f"user:{user}:paid"))
+    parts = world.funding((f"pool:{POOL}:paid", f"user:{user}:paid"))
     expires_ns = world.books.now_ns + MINUTE_NS + HOLD_GRACE_NS
     if not parts:
         return None
@@ -55,7 +55,7 @@ def capture_late(world: World) -> Attempt | None:
     sale = _sale(world, hold)
     charge = min(sale.charge_nano, hold.amount)
     fee = charge * sale.fee_bps // 10_000
-    covered = tuple((account, amount // 2) for account, amount in world.purse([hold.parts[0].account]))
+    covered = tuple((account, amount // 2) for account, amount in world.funding([hold.parts[0].account]))
     paid = taken(covered, charge)
     owed = charge - sum(amount for _, amount in paid)
     paid = (*paid, (f"asset:user_recv:{hold.owner}", owed))

@@ -92,7 +92,7 @@ def owed(world: World) -> Attempt:
     user, name, most = world.user(), world.name("r"), world.amount()
     asked, cost = _charge(world, most)
     charge = min(asked, most)
-    covered = world.purse((f"pool:{POOL}:paid", f"user:{user}:paid"))
+    covered = world.funding((f"pool:{POOL}:paid", f"user:{user}:paid"))
     paid = taken(covered, charge)
     debt = charge - sum(amount for _, amount in paid)
     deltas = shared(charge, cost) | {account: -amount for account, amount in paid}
@@ -125,7 +125,7 @@ def roll(world: World) -> Attempt | None:
     world.busy.add(lease.name if lease else name)
     lots = [f"user:{user}:promo:{lot}" for owner, lot in world.lots if owner == user]
     pays = [*lots[:1], f"pool:{POOL}:paid", f"user:{user}:paid"]
-    kept = world.purse(pays) if world.chance.random() < 0.9 else ()
+    kept = world.funding(pays) if world.chance.random() < 0.9 else ()
     bills = _bills(world, lease.amount) if lease else {}
     charge, deltas = sum(bill.charge_nano for bill in bills.values()), _shared_together(bills)
     expires_ns = world.books.now_ns + 3 * MINUTE_NS

@@ -93,7 +93,7 @@ class World:
             return min(left + self.chance.choice((0, 0, 1, 9)), 10**15) or 1
         return max(1, min(self.chance.randint(0, left // self.chance.choice((8, 40, 200))), 10**15))
 
-    def purse(self, accounts: Sequence[str]) -> Shares:
+    def funding(self, accounts: Sequence[str]) -> Shares:
         """Parts of several accounts, of each what it can afford."""
         chosen = [account for account in accounts if self.model.left(account) > 0]
         return tuple((account, self.part_of(account)) for account in chosen[:3])

@@ -19,7 +19,7 @@ from accounting.ledger.balances import StatementLine
 from accounting.money import NANO_PER_USD as USD
 from accounting.payments.tables import stripe_event_table
 from accounting.rules.held import CloudBill, Payer
-from accounting.spending.credit_grants import Lot, lots_of
+from accounting.spending.credit_grants import CreditGrant, grants_of
 from gateway.billing.spool import Settlement
 from gateway.console.pages.balance import manual_credits
 from gateway.console.pages.balance.daily import Cell, daily
@@ -308,7 +308,7 @@ async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_bal
     for number in range(7):
         await books.credit(f"gus{number}", "gus", (number + 1) * USD, "bit by bit")
         if number == 3:
-            await books.grant(Lot("lot", "gus", 5 * USD, time.time_ns() + 10**15))
+            await books.grant(CreditGrant("lot", "gus", 5 * USD, time.time_ns() + 10**15))
     await ask_of(house, "gus", "req_gus", USD)
 
     everything = LineFilter()
@@ -333,7 +333,7 @@ async def test_lots_that_ended_long_ago_cost_a_page_nothing(house: Served) -> No
     """And of more lots than a statement has, those that end last are in it."""
     books, ends_ns = house.services.ledger, time.time_ns() + 10**15
     for number in range(12):
-        await books.grant(Lot(f"kim{number:02}", "kim", USD, ends_ns + number))
+        await books.grant(CreditGrant(f"kim{number:02}", "kim", USD, ends_ns + number))
     for number in range(4):
         await books.credit(f"kim{number}", "kim", USD, "later")
     asked: list[str] = []
@@ -350,7 +350,7 @@ async def test_lots_that_ended_long_ago_cost_a_page_nothing(house: Served) -> No
         rest = read_lines(session, codes, LineFilter(), found.before, 50)
         assert rest.lines[0].account == chart.user_promo("kim", "kim11")
         assert len(rest.lines) == 12
-        assert [left.lot.id for left in lots_of(session, "kim", limit=2)] == ["kim10", "kim11"]
+        assert [left.lot.id for left in grants_of(session, "kim", limit=2)] == ["kim10", "kim11"]
 
 
 def test_an_account_grows_on_its_own_side() -> None:
@@ -471,7 +471,7 @@ async def test_a_top_up_says_its_fee_first_and_books_nothing_before_stripe_says_
         strange = await ann.post(f"{BALANCE}/topups", amount="7.00", once=uuid.uuid4().hex)
         assert strange.status_code == 400
         assert 'id="f-amount-error"' in strange.text
-        [topup] = await shop.till.ask(shop.till.payments.topups.newest, "ann", None, 10)
+        [topup] = await shop.payments_service.ask(shop.payments_service.payments.topups.newest, "ann", None, 10)
         back = (await ann.get(f"{BALANCE}/paid", session=topup.session_id)).text
         assert "awaiting confirmation" in back
         assert (await shop.paid("ann"), "$25.00" in (await ann.get(BALANCE)).text) == (0, True)  # pending
@@ -514,8 +514,10 @@ async def test_automatic_top_ups_need_a_saved_method_and_can_be_ended(shop: Shop
         assert "and $40.00 a month. Paid this month: $0.00" in page
         assert re.search(r'value="40\.00"[^>]*id="a-per_month"', page)
         assert "Monthly limit reached" not in page
-        await shop.till.ask(shop.till.payments.payers.top_up_below, "ann", 50 * USD, 50 * USD, 24, 53 * USD)
-        assert await shop.till.ask(shop.till.payments.topups.open_auto, "ann", "first")
+        await shop.payments_service.ask(
+            shop.payments_service.payments.payers.top_up_below, "ann", 50 * USD, 50 * USD, 24, 53 * USD
+        )
+        assert await shop.payments_service.ask(shop.payments_service.payments.topups.open_auto, "ann", "first")
         full = (await ann.get(f"{BALANCE}/topups")).text
         assert "Paid this month: $52.75" in full
         assert "Monthly limit reached" in full
@@ -547,7 +549,7 @@ async def test_operators_refund_compare_retry_and_freeze(shop: Shop) -> None:
         for _ in range(2):
             assert (await owner.post(action, amount="5.00", once=once)).status_code == 303
         await shop.settle()
-        refunds = await shop.till.ask(shop.till.payments.refunds.newest, "ann", None, 10)
+        refunds = await shop.payments_service.ask(shop.payments_service.payments.refunds.newest, "ann", None, 10)
         assert len(refunds) == 1
         listed = (await owner.get(f"{BALANCE}/topups", user="all")).text
         assert '<span class="mr-row">$5.00' in listed, "beside its top-up"
@@ -586,7 +588,7 @@ async def test_messages_that_failed_and_money_that_does_not_match_are_there_to_b
         # Paid, and Stripe's message gets lost.
         once = await form_of(owner, f"{BALANCE}/topups", f"{BALANCE}/topups")
         await owner.post(f"{BALANCE}/topups", amount="10.00", once=once)
-        [topup] = await shop.till.ask(shop.till.payments.topups.newest, "owner", None, 10)
+        [topup] = await shop.payments_service.ask(shop.payments_service.payments.topups.newest, "owner", None, 10)
         await shop.pay(topup.id)
         compared = await owner.post(f"{payments}/reconcile", once=uuid.uuid4().hex)
         assert compared.status_code == 303

@@ -220,7 +220,7 @@ async def test_a_seller_sees_when_earnings_mature_and_nobody_elses(tmp_path: Pat
 
 def held_back_before(house: Marketplace) -> None:
     """As if a sale had been freed, and one more had matured that nothing has booked yet."""
-    with house.office.write() as session, session.begin():
+    with house.context.write() as session, session.begin():
         terms: dict[str, Any] = {"seller_user_id": "sam", "reserve_bps": 1000, "first_seq": 1, "last_seq": 1}
         session.add(Maturity(**terms, label="w.1", amount_nano=70 * USD, status="booked", created_ns=1))
         session.add(Maturity(**terms, label="2026-11-01.9", amount_nano=3 * USD, status="new", created_ns=1))
@@ -255,7 +255,7 @@ async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Pa
             assert (early.status_code, "complete onboarding first" in early.text) == (400, True)
             linked = await sam.post(f"{SELLING}/earnings/onboard", once=once_of(page.text))
             assert re.search('href="https://connect.stripe.test/[^"]*" target="_blank" rel="noopener', linked.text)
-            account = await asyncio.to_thread(shop.till.payments.sellers.find, "sam")
+            account = await asyncio.to_thread(shop.payments_service.payments.sellers.find, "sam")
             with stripe.lock:
                 connect.onboard(stripe.state, account.account_id or "")
             await shop.settle()
@@ -279,7 +279,7 @@ async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Pa
                 done = await sam.post(f"{SELLING}/earnings/payout", amount="0.10", once=once)
                 assert done.status_code == 303, done.text
             await shop.settle()
-            rows = await asyncio.to_thread(shop.till.payments.payouts.newest, "sam", None, 10)
+            rows = await asyncio.to_thread(shop.payments_service.payments.payouts.newest, "sam", None, 10)
             assert [(row.amount_nano, row.status) for row in rows if row.status != "refused"] == [
                 (USD // 10, rows[0].status)
             ]
@@ -376,7 +376,7 @@ async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
                 assert "not started" in page.text
                 linked = await owner.post(f"{SELLING}/earnings/onboard", once=once_of(page.text))
                 assert "https://connect.stripe.test/" in linked.text
-                account = await asyncio.to_thread(shop.till.payments.sellers.find, "sam")
+                account = await asyncio.to_thread(shop.payments_service.payments.sellers.find, "sam")
                 with stripe.lock:
                     connect.onboard(stripe.state, account.account_id or "")
                 await shop.settle()
@@ -397,7 +397,7 @@ async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
                     assert refused.status_code == 403, "it is not the key's person's money"
                 priced = await owner.get(f"{SELLING}/list/price", model="m", minutes="5")
                 assert "10 %" in priced.text, "the house's own fee"
-        rows = await asyncio.to_thread(shop.till.payments.payouts.newest, "sam", None, 10)
+        rows = await asyncio.to_thread(shop.payments_service.payments.payouts.newest, "sam", None, 10)
         assert [row.amount_nano for row in rows if row.status != "refused"] == [USD // 4]
         await hall.check()
 
@@ -407,7 +407,7 @@ async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
 
 def overdue(house: Marketplace, dispute_id: str) -> None:
     """As after a day in which the tokenizer could not be had."""
-    with house.office.write() as session, session.begin():
+    with house.context.write() as session, session.begin():
         row = session.get_one(DisputeRow, dispute_id)
         row.opened_ns -= 2 * DAY_NS
 

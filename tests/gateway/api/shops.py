@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from accounting import chart
 from accounting.money import NANO_PER_USD
-from gateway.billing.payments.payments_service import Till
+from gateway.billing.payments.payments_service import PaymentsService
 from gateway.settings import PaymentsSettings
 from tests.fakes.stripe import paying
 from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, CONNECT_SECRET, StripeServer
@@ -31,10 +31,10 @@ class Shop:
     stripe: StripeServer
 
     @property
-    def till(self) -> Till:
-        till = self.served.services.till
-        assert till
-        return till
+    def payments_service(self) -> PaymentsService:
+        payments_service = self.served.services.payments_service
+        assert payments_service
+        return payments_service
 
     def of(self, user_id: str) -> httpx.AsyncClient:
         """A client of a person, who is a member of the house."""
@@ -49,14 +49,14 @@ class Shop:
                     headers = {"Stripe-Signature": sign(one.body, one.endpoint.secret)}
                     answer = await client.post(_PATHS[one.endpoint.name], content=one.body, headers=headers)
                     assert answer.status_code == 200, answer.text
-            await asyncio.to_thread(self.till.keeper.look)
-            if not batch and not self.till.keeper.state.inbox["waiting"]:
+            await asyncio.to_thread(self.payments_service.keeper.look)
+            if not batch and not self.payments_service.keeper.state.inbox["waiting"]:
                 return
         raise AssertionError("payments do not come to rest")
 
     async def pay(self, topup_id: str) -> None:
         """On Stripe's page; what Stripe tells of it waits until `settle`."""
-        topup = await asyncio.to_thread(self.till.payments.topups.find, topup_id)
+        topup = await asyncio.to_thread(self.payments_service.payments.topups.find, topup_id)
         with self.stripe.lock:
             paying.pay_session(self.stripe.state, topup.session_id or "")
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from accounting.spending.credit_grants import Lot
+from accounting.spending.credit_grants import CreditGrant
 from gateway.api.accounting.keyed import id_of
 from gateway.identity.audit import Filter
 from runtime.times import at
@@ -22,7 +22,7 @@ async def test_what_was_booked_by_somebody_who_died_then_is_audited_when_it_is_a
         served.services.directory.users.add("ann")
         actor, expires_ns = "machine", (int(time.time()) + 86_400) * 10**9
         await books.credit(id_of("credit", actor, "k"), "ann", 5 * USD, "paid")
-        await books.grant(Lot(id_of("promo", actor, "lot"), "ann", USD, expires_ns, "cloud", "welcome"))
+        await books.grant(CreditGrant(id_of("promo", actor, "lot"), "ann", USD, expires_ns, "cloud", "welcome"))
         async with served.machine as machine:
             given = await post(machine, "/credits", "k", user="ann", amount="5.00", reason="paid")
             lot = {"user": "ann", "amount": "1.00", "expires": at(expires_ns), "reason": "welcome"}

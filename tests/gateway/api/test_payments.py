@@ -157,7 +157,7 @@ async def test_a_seller_is_onboarded_and_paid(shop: Shop) -> None:
         assert (await post(sam, "/payouts", amount="20.00")).status_code == 404
         assert (await post(sam, "/sellers/onboard")).json()["url"].startswith("https://")
         assert (await get(sam, "/sellers/me")).json()["ready"] is False
-        account = await asyncio.to_thread(shop.till.payments.sellers.find, "sam")
+        account = await asyncio.to_thread(shop.payments_service.payments.sellers.find, "sam")
         with shop.stripe.lock:
             connect.onboard(shop.stripe.state, account.account_id or "")
         await shop.settle()
@@ -190,7 +190,7 @@ async def test_a_success_page_and_foreign_messages_book_nothing(shop: Shop) -> N
             headers = {"Stripe-Signature": signature}
             answer = await stranger.post("/accounting/v1/webhooks/stripe", content=content, headers=headers)
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, "webhook_refused"), what
-        await asyncio.to_thread(shop.till.keeper.look)
+        await asyncio.to_thread(shop.payments_service.keeper.look)
         assert await shop.standing() == before
         good = {"Stripe-Signature": sign(body, ACCOUNT_SECRET)}
         elsewhere = await stranger.post("/accounting/v1/webhooks/stripe-connect", content=body, headers=good)
@@ -210,7 +210,7 @@ async def test_a_dispute_freezes_until_it_is_won(shop: Shop) -> None:
     books, payer = shop.served.services.ledger, Payer("ann", "home")
     async with shop.of("ann") as ann:
         topup_id = await shop.buy(ann)
-        topup = await asyncio.to_thread(shop.till.payments.topups.find, topup_id)
+        topup = await asyncio.to_thread(shop.payments_service.payments.topups.find, topup_id)
         await books.hold("r1", payer, USD)
         with shop.stripe.lock:
             dispute = paying.open_dispute(shop.stripe.state, topup.intent_id or "")

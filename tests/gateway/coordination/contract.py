@@ -11,7 +11,7 @@ from gateway.coordination.coordinator import (
     CoordinatorUnavailable,
     EntryChange,
     EntryInvalid,
-    HeldSeat,
+    HeldLease,
 )
 
 STEP_S = 60.0
@@ -135,7 +135,7 @@ async def next_of(watching: AsyncGenerator[EntryChange]) -> EntryChange:
         return await anext(watching)
 
 
-async def seat_within(coordinator: Coordinator, name: str, above: int = 0) -> HeldSeat:
+async def seat_within(coordinator: Coordinator, name: str, above: int = 0) -> HeldLease:
     """The seat, as soon as it is free and the coordinator answers."""
     async with asyncio.timeout(STEP_S):
         while True:

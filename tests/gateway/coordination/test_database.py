@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, text
 
-from gateway.coordination.coordinator import Coordinator, CoordinatorUnavailable, Deposed, HeldSeat
+from gateway.coordination.coordinator import Coordinator, CoordinatorUnavailable, Deposed, HeldLease
 from gateway.coordination.database import DatabaseCoordinator
 from gateway.coordination.fence import fence, highest_epoch
 from runtime.database import open_engine, read_sessions, write_sessions
@@ -50,7 +50,7 @@ async def test_whoever_lost_the_seat_writes_nothing(engine: Engine) -> None:
         fence(session.connection(), successor)
         assert highest_epoch(session.connection(), "maturity") == successor.epoch
     # Seats that are kept elsewhere: the first write of a successor ends what came before.
-    elsewhere = [HeldSeat("elsewhere", epoch, "token", 5.0) for epoch in (7, 9)]
+    elsewhere = [HeldLease("elsewhere", epoch, "token", 5.0) for epoch in (7, 9)]
     for seat in elsewhere:
         with write() as session, session.begin():
             fence(session.connection(), seat)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.coordination.coordinator import CoordinatorUnavailable, HeldSeat
+from gateway.coordination.coordinator import CoordinatorUnavailable, HeldLease
 from gateway.coordination.etcd import EtcdCoordinator
 from gateway.coordination.etcd_members import EtcdMembers
 from gateway.coordination.leadership import Leadership
@@ -168,7 +168,7 @@ async def test_of_two_sides_only_the_one_with_most_members_decides(tmp_path: Pat
         await others.aclose()
 
 
-async def _renewed(coordinator: EtcdCoordinator, seat: HeldSeat) -> bool:
+async def _renewed(coordinator: EtcdCoordinator, seat: HeldLease) -> bool:
     try:
         return await coordinator.renew(seat)
     except CoordinatorUnavailable:

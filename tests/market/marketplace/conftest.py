@@ -69,7 +69,7 @@ class Hall:
 
     async def register(self, user_id: str, name: str) -> httpx.Response:
         """Let the identity of this name sell for a user."""
-        proof = key_of(name).sign(proof_message(self.house.office.speaker.id, user_id)).hex()
+        proof = key_of(name).sign(proof_message(self.house.context.speaker.id, user_id)).hex()
         async with self.of(user_id) as client:
             return await post(
                 client, "/sellers", identity=id_of(name), key=key_of(name).public_key.hex(), proof=proof

@@ -87,7 +87,7 @@ async def opened(folder: Path) -> AsyncIterator[Market]:
                 wanted = {"buyer": buyer.terms.buyer, "seller": buyer.seller, "limit": "5.00"}
                 answer = await post(ann, "/allocations", **wanted)
             allocation = open_record(answer.json()["allocation"].encode())
-            buyer.rest_on([allocation], read_allocation(allocation, hall.house.office.speaker.id, STANDING)[0])
+            buyer.rest_on([allocation], read_allocation(allocation, hall.house.context.speaker.id, STANDING)[0])
             yield Market(hall, shop, buyer, allocation)
 
 

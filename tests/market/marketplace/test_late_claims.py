@@ -64,7 +64,7 @@ async def test_a_made_up_text_about_an_earlier_request_gains_nothing(hall: Hall,
     listing, counting = listed(endpoint=None, tokenizer_sha256=sha256), Counting(counter)
     came, made_up = (counting.delivered([Delivered(text)]).completion_tokens for text in (CAME, MADE_UP))
     allocation = await hall.allocated("ann", "1.00")
-    terms, _ = read_allocation(allocation, hall.house.office.speaker.id, STANDING)
+    terms, _ = read_allocation(allocation, hall.house.context.speaker.id, STANDING)
     dealing = Dealing(terms, listing=listing.digest)
     jobs = [dealing.serve(0, 0, came, transcript=transcript_of(DIGEST, {0: Delivered(CAME)})) for _ in range(2)]
     (promise, _, own), (next_promise, _, next_own) = jobs

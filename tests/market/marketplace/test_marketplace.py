@@ -10,7 +10,7 @@ import pytest
 
 from accounting.metering.delivered import Delivered
 from accounting.money import format_usd
-from accounting.spending.credit_grants import Lot
+from accounting.spending.credit_grants import CreditGrant
 from gateway.quota import Quota
 from market.marketplace.periodic import PeriodicTasks
 from market.marketplace.sellers import proof_message
@@ -63,7 +63,7 @@ async def test_what_was_signed_is_paid_from_what_was_put_aside(hall: Hall) -> No
 
 async def test_nobody_allocates_what_is_not_there_or_was_given(hall: Hall) -> None:
     ends_ns = time.time_ns() + 30 * 86_400 * 10**9
-    await hall.served.services.ledger.grant(Lot("l1", "bob", 5 * USD, ends_ns))
+    await hall.served.services.ledger.grant(CreditGrant("l1", "bob", 5 * USD, ends_ns))
     for user_id, limit in (("ann", "10.01"), ("bob", "0.01")):
         answer = await hall.allocate(user_id, limit)
         assert (answer.status_code, answer.json()["error"]["code"]) == (402, "insufficient_credit")
@@ -139,7 +139,7 @@ async def test_whoever_has_a_budget_does_not_spend_beside_it(hall: Hall) -> None
 
 async def test_an_identity_earns_for_one_account_which_has_signed_for_it(hall: Hall) -> None:
     assert (await hall.register("bob", "seller")).json()["error"]["code"] == "identity_taken"
-    own = hall.house.office.speaker.id
+    own = hall.house.context.speaker.id
     async with hall.of("bob") as bob:
         for name, signer, voice in (
             ("other", "seller", own),

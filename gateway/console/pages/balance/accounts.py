@@ -123,7 +123,7 @@ async def _values(visitor: Visitor, whose: Whose) -> dict[str, Any]:
         "whose": whose,
         "pool_name": pool_name,
         "newest": newest.lines,
-        "has_till": visitor.services.till is not None,
+        "has_till": visitor.services.payments_service is not None,
         "sees_pool": visitor.may_administer,
         # Admins of other organizations see their users' credits, but not their payments.
         "sees_topups": whose.is_own or visitor.is_operator,
@@ -161,11 +161,11 @@ def _part(kind: str, amounts: Facts, id: str, account: str, reason: str = "", en
 
 async def _pending_nano(visitor: Visitor, user_id: str) -> int:
     """Sum the newest top-ups that Stripe has neither confirmed nor rejected yet, in nano-USD."""
-    till = visitor.services.till
-    if till is None:
+    payments_service = visitor.services.payments_service
+    if payments_service is None:
         return 0
     # Not through the payments facade: balances are shown even while payments are stopped.
-    newest = await asyncio.to_thread(till.payments.topups.newest, user_id, None, _PENDING_MAX)
+    newest = await asyncio.to_thread(payments_service.payments.topups.newest, user_id, None, _PENDING_MAX)
     return sum(topup.credit_nano for topup in newest if topup.status in ("new", "open"))
 
 

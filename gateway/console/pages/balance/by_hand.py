@@ -102,7 +102,7 @@ async def _book(visitor: Visitor, posting: Posting, action: str, target: str, re
     """Post the entry and log it in the audit log, once, as the command line does."""
     ledger = visitor.services.ledger
     posted = await ledger.book(posting)
-    ledger.leases.purses.forget_all()
+    ledger.leases.funding_lookup.forget_all()
     moves = [f"{format_usd(leg.amount_nano)} from {leg.debit} to {leg.credit}" for leg in posting.legs]
     facts = {"id": posting.idem_key, "moves": moves, "reason": reason}
     add_once = visitor.directory.audit.add_once

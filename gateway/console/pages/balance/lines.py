@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from accounting import chart
 from accounting.ledger.balances import StatementLine, statement
-from accounting.spending.credit_grants import lots_of
+from accounting.spending.credit_grants import grants_of
 from accounting.tables import account_table, event_table, transfer_table
 from gateway.billing.usage_report import DAY_NS
 from gateway.console.pages.balance.whose import Whose
@@ -151,7 +151,7 @@ def accounts_of(session: Session, whose: Whose) -> dict[str, tuple[tuple[str, ..
         "paid": ((chart.user_paid(user_id),), "Own credits"),
         "owed": ((chart.user_receivable(user_id),), "Owed"),
     }
-    for left in lots_of(session, user_id, limit=_LOTS_MAX):
+    for left in grants_of(session, user_id, limit=_LOTS_MAX):
         ends = datetime.fromtimestamp(left.lot.expires_ns / 1e9, UTC)
         name = f"{left.lot.reason or 'Promotional'}, expires {ends:%Y-%m-%d}"
         found[left.lot.id] = ((chart.user_promo(user_id, left.lot.id),), name)

@@ -12,7 +12,7 @@ from gateway.api.fields import Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.balance.form_submission import Button, Once, answered, fresh, refuse_weak_key
-from gateway.console.pages.balance.topping_up import till_of
+from gateway.console.pages.balance.topping_up import payments_service_of
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go, page
 from gateway.identity.users import User
@@ -46,10 +46,10 @@ async def reconcile(request: Request, visitor: Operator) -> Response:
     """Compare Stripe with the ledger now."""
     from gateway.api.accounting import reconciliation
 
-    till = till_of(visitor)
+    payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, Button)
     found, form = await answered(
-        form, lambda wanted: reconciliation.reconcile(till, visitor.authority, wanted.once)
+        form, lambda wanted: reconciliation.reconcile(payments_service, visitor.authority, wanted.once)
     )
     if found is None:
         return await _page(visitor, form, 400)
@@ -63,9 +63,9 @@ async def retry(request: Request, visitor: Operator, message: Message) -> Respon
     """Retry a Stripe webhook that failed too often. Raises NotFound."""
     from gateway.api.accounting import reconciliation
 
-    till = till_of(visitor)
+    payments_service = payments_service_of(visitor)
     await read_form(request, visitor, Button)
-    await reconciliation.retry(till, visitor.authority, "", message)
+    await reconciliation.retry(payments_service, visitor.authority, "", message)
     return go(visitor, _PAYMENTS, f"{message} will be retried.")
 
 
@@ -74,12 +74,12 @@ async def freeze(request: Request, visitor: Operator) -> Response:
     """Stop a user from spending and buying until an admin unfreezes them."""
     from gateway.api.accounting import reconciliation
 
-    till = till_of(visitor)
+    payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, FreezeForm)
     done, form = await answered(
         form,
         lambda wanted: reconciliation.freeze(
-            till, visitor.authority, wanted.once, wanted.user, reconciliation.Frozen(why=wanted.why)
+            payments_service, visitor.authority, wanted.once, wanted.user, reconciliation.Frozen(why=wanted.why)
         ),
     )
     if done is None:
@@ -92,12 +92,12 @@ async def thaw(request: Request, visitor: Operator) -> Response:
     """Let a user spend again, unless a dispute is open."""
     from gateway.api.accounting import reconciliation
 
-    till = till_of(visitor)
+    payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, ThawForm)
     done, form = await answered(
         form,
         lambda wanted: reconciliation.freeze(
-            till, visitor.authority, wanted.once, wanted.user, reconciliation.Frozen(why=None)
+            payments_service, visitor.authority, wanted.once, wanted.user, reconciliation.Frozen(why=None)
         ),
     )
     if done is None:
@@ -111,12 +111,12 @@ async def thaw(request: Request, visitor: Operator) -> Response:
 
 
 async def _page(visitor: Visitor, form: Form[Any], status: int = 200) -> Response:
-    till = visitor.services.till
-    if till is None:
+    payments_service = visitor.services.payments_service
+    if payments_service is None:
         return page("balance/no_payments.html", visitor, tab="payments")
     from gateway.api.accounting import reconciliation
 
-    facts = await reconciliation.show_payments(till, visitor.authority)
+    facts = await reconciliation.show_payments(payments_service, visitor.authority)
     suspense = await visitor.services.ledger.look(lambda session: balance(session, SUSPENSE))
     users: list[User] = await asyncio.to_thread(visitor.directory.users.users)
     return page(
@@ -126,8 +126,8 @@ async def _page(visitor: Visitor, form: Form[Any], status: int = 200) -> Respons
         facts=facts,
         note=facts["reconciliation"] or {},
         suspense_nano=suspense.posted_nano,
-        wrong=str(till.keeper.wrong or ""),
-        is_live=till.is_live,
+        wrong=str(payments_service.keeper.wrong or ""),
+        is_live=payments_service.is_live,
         users=users,
         form=form,
         button=fresh(),

@@ -23,7 +23,7 @@ from gateway.console.renderer import go, page
 from gateway.errors import FeatureUnsupported
 
 if TYPE_CHECKING:
-    from gateway.billing.payments.payments_service import Till
+    from gateway.billing.payments.payments_service import PaymentsService
 
 ROWS = 20
 _TOPUPS = f"{PATH}/topups"
@@ -67,14 +67,14 @@ class Offer:
         return self.credit_nano + self.fee_nano
 
 
-def till_of(visitor: Visitor) -> "Till":
+def payments_service_of(visitor: Visitor) -> "PaymentsService":
     """Return the payments facade. Raises FeatureUnsupported."""
-    till = visitor.services.till
-    if till is None:
+    payments_service = visitor.services.payments_service
+    if payments_service is None:
         raise FeatureUnsupported(
             "Payments are not set up. The owner enables them with payments.secret_key and webhook_secrets."
         )
-    return till
+    return payments_service
 
 
 @router.get("/topups")
@@ -88,12 +88,12 @@ async def open_one(request: Request, visitor: Viewer) -> Response:
     """Start a top-up and redirect to the page where it is paid."""
     from gateway.api.accounting.topups import NewTopup, open_topup
 
-    till = till_of(visitor)
+    payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, TopupForm)
 
     async def work(wanted: TopupForm) -> Facts:
         new = NewTopup.model_construct(amount=wanted.amount, save_method=wanted.save_method)
-        return await open_topup(till, visitor.caller, wanted.once, new)
+        return await open_topup(payments_service, visitor.caller, wanted.once, new)
 
     opened, form = await answered(form, work)
     if opened is None:
@@ -108,14 +108,14 @@ async def set_auto(request: Request, visitor: Viewer) -> Response:
     """Turn on automatic purchases with the saved method when credits fall below the threshold."""
     from gateway.api.accounting import topups
 
-    till = till_of(visitor)
+    payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, AutoForm)
 
     async def work(wanted: AutoForm) -> Facts:
         values = topups.AutoTopup.model_construct(
             below=wanted.below, amount=wanted.amount, per_day=wanted.per_day, per_month=wanted.per_month
         )
-        return await topups.set_auto(till, visitor.caller, wanted.once, values)
+        return await topups.set_auto(payments_service, visitor.caller, wanted.once, values)
 
     done, form = await answered(form, work)
     if done is None:
@@ -127,9 +127,9 @@ async def set_auto(request: Request, visitor: Viewer) -> Response:
 async def end_auto(request: Request, visitor: Viewer) -> Response:
     from gateway.api.accounting import topups
 
-    till = till_of(visitor)
+    payments_service = payments_service_of(visitor)
     await read_form(request, visitor, Button)
-    await topups.end_auto(till, visitor.caller)
+    await topups.end_auto(payments_service, visitor.caller)
     return go(visitor, f"{_TOPUPS}#auto", "Automatic top-up is off.")
 
 
@@ -143,12 +143,12 @@ async def refund(request: Request, visitor: Operator, topup_id: TopupId) -> Resp
     """Refund bought credits to the card that paid for them."""
     from gateway.api.accounting.refunds import NewRefund, open_refund
 
-    till = till_of(visitor)
+    payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, RefundForm)
 
     async def work(wanted: RefundForm) -> Facts:
         new = NewRefund.model_construct(topup=topup_id, amount=wanted.amount)
-        return await open_refund(till, visitor.authority, wanted.once, new)
+        return await open_refund(payments_service, visitor.authority, wanted.once, new)
 
     opened, form = await answered(form, work)
     if opened is None:
@@ -159,13 +159,13 @@ async def refund(request: Request, visitor: Operator, topup_id: TopupId) -> Resp
 @router.get("/paid")
 async def came_back(visitor: Viewer, session: Plain = "") -> Response:
     """Show the page that Stripe redirects to after payment. It posts nothing: only Stripe's webhook counts."""
-    till_of(visitor)
+    payments_service_of(visitor)
     return page("balance/paid.html", visitor, **await _newest(visitor, session), session=session, tab="topups")
 
 
 @router.get("/paid/live")
 async def come_back_live(request: Request, visitor: Viewer, session: Plain = "") -> Response:
-    till_of(visitor)
+    payments_service_of(visitor)
 
     async def render() -> list[Region | Points]:
         return [Region("paid-state", "balance/paid_state.html", await _newest(visitor, session))]
@@ -177,14 +177,14 @@ async def come_back_live(request: Request, visitor: Viewer, session: Plain = "")
 @router.get("/cancelled")
 async def gave_up(visitor: Viewer) -> Response:
     """Show the page that Stripe redirects to if the user does not pay."""
-    till_of(visitor)
+    payments_service_of(visitor)
     return page("balance/cancelled.html", visitor, **await _newest(visitor, ""), tab="topups")
 
 
 async def _newest(visitor: Visitor, session: str) -> dict[str, Any]:
     """Return the visitor's top-up of a Stripe session, or the newest if the session is unknown."""
-    till = till_of(visitor)
-    found = await asyncio.to_thread(till.payments.topups.newest, visitor.caller.user_id, None, _NEWEST)
+    payments_service = payments_service_of(visitor)
+    found = await asyncio.to_thread(payments_service.payments.topups.newest, visitor.caller.user_id, None, _NEWEST)
     by_page = [topup for topup in found if not topup.is_auto]
     named = [topup for topup in by_page if session and topup.session_id == session]
     return {"topup": next(iter(named or by_page), None)}
@@ -199,11 +199,11 @@ async def _page(
     before: str = "",
     status: int = 200,
 ) -> Response:
-    till = visitor.services.till
-    if till is None:
+    payments_service = visitor.services.payments_service
+    if payments_service is None:
         return page("balance/no_payments.html", visitor, tab="topups")
-    offers = await _offers(till)
-    auto = await _auto(visitor, till, offers)
+    offers = await _offers(payments_service)
+    auto = await _auto(visitor, payments_service, offers)
     listed, refunds = await _listed(visitor, user, before)
     return page(
         "balance/topups.html",
@@ -218,24 +218,24 @@ async def _page(
         refunds=refunds,
         user=user,
         is_instance_admin=visitor.is_operator and visitor.may_administer,
-        frozen_why=await asyncio.to_thread(till.payments.payers.frozen_why, visitor.caller.user_id),
+        frozen_why=await asyncio.to_thread(payments_service.payments.payers.frozen_why, visitor.caller.user_id),
         tab="topups",
     )
 
 
-async def _offers(till: "Till") -> list[Offer]:
+async def _offers(payments_service: "PaymentsService") -> list[Offer]:
     from accounting.payments.terms import quote
 
-    terms = till.payments.topups.context.terms
+    terms = payments_service.payments.topups.context.terms
     quotes = [quote(terms, amount_nano) for amount_nano in terms.topup_amounts_nano]
     return [Offer(format_usd(one.credit_nano), one.credit_nano, one.fee_nano) for one in quotes]
 
 
-async def _auto(visitor: Visitor, till: "Till", offers: list[Offer]) -> Facts:
+async def _auto(visitor: Visitor, payments_service: "PaymentsService", offers: list[Offer]) -> Facts:
     """Return the API's facts with amounts for pages; `is_spent` if one more purchase would exceed the month."""
     from gateway.api.accounting import topups
 
-    facts = await topups.show_auto(till, visitor.caller)
+    facts = await topups.show_auto(payments_service, visitor.caller)
     named = ("below", "amount", "per_month", "spent_this_month")
     nano = {f"{name}_nano": facts[name] and parse_usd(facts[name]) for name in named}
     is_on = facts["below"] is not None
@@ -254,11 +254,11 @@ async def _listed(visitor: Visitor, user: str, before: str) -> tuple[Facts, dict
     from gateway.api.accounting.refunds import refunds_of
     from gateway.api.accounting.topups import list_topups
 
-    till, authority = till_of(visitor), visitor.authority
+    payments_service, authority = payments_service_of(visitor), visitor.authority
     wanted = _whose(visitor, user)
-    listed = await list_topups(till, authority, user=wanted, before=before or None, limit=ROWS)
+    listed = await list_topups(payments_service, authority, user=wanted, before=before or None, limit=ROWS)
     refunds: dict[str, list[Facts]] = {}
-    for one in await refunds_of(till, [topup["id"] for topup in listed["data"]]):
+    for one in await refunds_of(payments_service, [topup["id"] for topup in listed["data"]]):
         refunds.setdefault(one["topup"], []).append(_in_nano(one))
     return listed | {"data": [_in_nano(one) for one in listed["data"]]}, refunds
 
@@ -276,9 +276,9 @@ async def _one(visitor: Visitor, topup_id: str, form: Form[Any], status: int = 2
     from gateway.api.accounting.refunds import refunds_of
     from gateway.api.accounting.topups import show_topup
 
-    till, authority = till_of(visitor), visitor.authority
-    topup = _in_nano(await show_topup(till, authority, topup_id))
-    refunds = [_in_nano(one) for one in await refunds_of(till, [topup_id])]
+    payments_service, authority = payments_service_of(visitor), visitor.authority
+    topup = _in_nano(await show_topup(payments_service, authority, topup_id))
+    refunds = [_in_nano(one) for one in await refunds_of(payments_service, [topup_id])]
     return page(
         "balance/topup.html",
         visitor,

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.ledger.balances import available, balance
 from accounting.rules.held import Payer
-from accounting.spending.funding_sources import purses_of
+from accounting.spending.funding_sources import fundings_of
 from gateway.console.access import Manager, Visitor
 from gateway.console.pages.balance.form_submission import refuse_weak_key
 from gateway.console.pages.keys.fields import Plain
@@ -72,15 +72,19 @@ def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
 def _money_of(session: Session, visitor: Visitor, users: Sequence[User]) -> list[UserMoney]:
     """Read the users' credits with three database queries, whatever the number of users."""
     payers = {person.user_id: Payer(person.user_id, person.organization_id) for person in users}
-    purses = purses_of(session, list(payers.values()), time.time_ns())
+    funding_lookup = fundings_of(session, list(payers.values()), time.time_ns())
     owed = {person.user_id: chart.user_receivable(person.user_id) for person in users}
-    codes = {source.account for purse in purses.values() for source in purse} | set(owed.values())
+    codes = {source.account for funding in funding_lookup.values() for source in funding} | set(owed.values())
     free = available(session, sorted(codes))
     return [
         UserMoney(
             person,
             free.get(chart.user_paid(person.user_id), 0),
-            sum(free[source.account] for source in purses[payers[person.user_id]] if ":promo:" in source.account),
+            sum(
+                free[source.account]
+                for source in funding_lookup[payers[person.user_id]]
+                if ":promo:" in source.account
+            ),
             free[owed[person.user_id]],
             visitor.services.ledger.frozen_why(person.user_id),
         )

@@ -131,12 +131,12 @@ async def credit_of(visitor: Visitor, usage: UsageFigures) -> Credit:
     """Return the visitor's credits. Raises DatabaseFailing."""
     services, caller = visitor.services, visitor.caller
     payer = Payer(caller.user_id, caller.organization_id)
-    purse = await services.ledger.look(lambda session: credits_of(session, payer, time.time_ns()))
+    funding = await services.ledger.look(lambda session: credits_of(session, payer, time.time_ns()))
     balance = await services.ledger.balance(caller.user_id)
     rows = await usage.rows(f"user:{caller.user_id}", _WEEK_AS_OF_S)
     since = str((datetime.now(UTC) - timedelta(days=_WEEK_DAYS - 1)).date())
     return Credit(
-        sum(share.amount_nano for share in purse),
+        sum(share.amount_nano for share in funding),
         balance.held_nano,
         charged(rows, since),
         services.ledger.frozen_why(caller.user_id),

@@ -28,7 +28,7 @@ from runtime.errors import NotFound
 from runtime.times import at
 
 if TYPE_CHECKING:
-    from gateway.billing.payments.payments_service import Till
+    from gateway.billing.payments.payments_service import PaymentsService
     from market.marketplace.marketplace import Marketplace
 
 _DAY_NS = 86_400 * 10**9
@@ -47,7 +47,7 @@ def account_of(visitor: Visitor, settings: SellingSettings) -> Account | None:
         key = settings.marketplace_key.get_secret_value() if settings.marketplace_key else None
         return RemoteAccount(settings.marketplace_url.rstrip("/"), key, settings.allows_loopback)
     if services.marketplace is not None:
-        return OwnAccount(services.marketplace, services.till, visitor)
+        return OwnAccount(services.marketplace, services.payments_service, visitor)
     return None
 
 
@@ -56,7 +56,7 @@ class OwnAccount:
     """The visitor's account at this gateway."""
 
     desk: "Marketplace"
-    till: "Till | None"
+    payments_service: "PaymentsService | None"
     visitor: Visitor
 
     @property
@@ -72,7 +72,7 @@ class OwnAccount:
         return self.visitor.caller.user_id
 
     async def conditions(self) -> Conditions:
-        terms = self.desk.office.terms
+        terms = self.desk.context.terms
         probation = Probation(
             terms.probation_days,
             terms.probation_jobs,
@@ -80,7 +80,7 @@ class OwnAccount:
             terms.reserve_bps,
             terms.maturity_days_new,
         )
-        return Conditions(self.desk.office.speaker.id, terms.fee_bps, probation, terms.maturity_days)
+        return Conditions(self.desk.context.speaker.id, terms.fee_bps, probation, terms.maturity_days)
 
     async def standing(self) -> Standing:
         # Marketplace and market code is imported on use only: most gateways have neither.
@@ -89,41 +89,47 @@ class OwnAccount:
         return standing_of(msgspec.convert(await show_seller(self.desk, self.visitor.caller), Mine))
 
     async def connect(self) -> Connect:
-        till = self._till()
+        payments_service = self._payments_service()
         try:
-            account = await till.ask(till.payments.sellers.find, self._user)
+            account = await payments_service.ask(payments_service.payments.sellers.find, self._user)
         except NotFound:
             return Connect(False)
         return Connect(account.account_id is not None, account.is_ready, account.frozen_reason or account.reason)
 
     async def onboard(self, once: str) -> str:
-        till = self._till()
-        return await till.ask(till.payments.sellers.onboard, self._user, id_of("link", self._user, once))
+        payments_service = self._payments_service()
+        return await payments_service.ask(
+            payments_service.payments.sellers.onboard, self._user, id_of("link", self._user, once)
+        )
 
     async def payouts(self) -> tuple[PayoutLine, ...]:
-        till = self._till()
-        found = await till.ask(till.payments.payouts.newest, self._user, None, PAYOUTS_SHOWN)
+        payments_service = self._payments_service()
+        found = await payments_service.ask(
+            payments_service.payments.payouts.newest, self._user, None, PAYOUTS_SHOWN
+        )
         return tuple(_line(row) for row in found)
 
     async def pay_out(self, amount_nano: int, once: str) -> PayoutLine:
-        till = self._till()
+        payments_service = self._payments_service()
         payout_id = id_of("payout", self._user, once)
-        return _line(await till.ask(till.payments.payouts.open, payout_id, self._user, amount_nano))
+        return _line(
+            await payments_service.ask(payments_service.payments.payouts.open, payout_id, self._user, amount_nano)
+        )
 
     async def bounds(self) -> Bounds:
-        till = self._till()
-        terms = till.payments.payouts.context.terms
-        rows = await till.ask(till.payments.payouts.newest, self._user, None, _OF_A_DAY)
+        payments_service = self._payments_service()
+        terms = payments_service.payments.payouts.context.terms
+        rows = await payments_service.ask(payments_service.payments.payouts.newest, self._user, None, _OF_A_DAY)
         since_ns = time.time_ns() - _DAY_NS
         today = (row.amount_nano for row in rows if row.created_ns > since_ns and row.status not in _GONE)
         return Bounds(terms.payout_min_nano, terms.payout_day_max_nano, sum(today))
 
-    def _till(self) -> "Till":
-        if self.till is None:
+    def _payments_service(self) -> "PaymentsService":
+        if self.payments_service is None:
             raise FeatureUnsupported(
                 "This marketplace has no payments set up. Its operator must set up Stripe first."
             )
-        return self.till
+        return self.payments_service
 
 
 def _line(row: Any) -> PayoutLine:

@@ -37,7 +37,7 @@ class Trade:
 
 
 @dataclass(frozen=True, slots=True)
-class Quarrel:
+class DisputeView:
     """A dispute. `is_overdue` means that the time to answer is over."""
 
     row: DisputeRow
@@ -79,13 +79,13 @@ def trades(
     marketplace: Marketplace, seller: str | None = None, *, is_open: bool | None = None, with_names: bool = False
 ) -> list[Trade]:
     """Return the newest allocations. `with_names` is for operators: sellers do not see who buys."""
-    now_ns = marketplace.office.clock_ns()
+    now_ns = marketplace.context.clock_ns()
     query = select(AllocationRow).order_by(_allocation.created_ns.desc()).limit(SHOWN_MAX)
     if seller is not None:
         query = query.where(_allocation.seller_user_id == seller)
     if is_open is not None:
         query = query.where(_allocation.expires_ns > now_ns if is_open else _allocation.expires_ns <= now_ns)
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         return [_trade(row, now_ns, with_names=with_names) for row in session.scalars(query)]
 
 
@@ -108,23 +108,23 @@ def _trade(row: AllocationRow, now_ns: int, *, with_names: bool) -> Trade:
 def first_drawn(marketplace: Marketplace, seller: str) -> Trade | None:
     """Return the oldest allocation that paid the seller, None before the first sale. No names."""
     query = select(AllocationRow).where(_allocation.seller_user_id == seller, _allocation.drawn_nano > 0)
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         row = session.scalar(query.order_by(_allocation.created_ns).limit(1))
-        return _trade(row, marketplace.office.clock_ns(), with_names=False) if row is not None else None
+        return _trade(row, marketplace.context.clock_ns(), with_names=False) if row is not None else None
 
 
-def quarrels(marketplace: Marketplace, user_id: str | None = None) -> list[Quarrel]:
+def dispute_views(marketplace: Marketplace, user_id: str | None = None) -> list[DisputeView]:
     """Return disputes, open ones first: those with the user as a party, or all."""
-    now_ns = marketplace.office.clock_ns()
+    now_ns = marketplace.context.clock_ns()
     query = select(DisputeRow).where(_dispute.status != "new")
     if user_id is not None:
         query = query.where(or_(_dispute.seller_user_id == user_id, _dispute.buyer_user_id == user_id))
     query = query.order_by((_dispute.status == "decided"), _dispute.opened_ns.desc()).limit(SHOWN_MAX)
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         rows = session.scalars(query).all()
         session.expunge_all()
     return [
-        Quarrel(
+        DisputeView(
             row,
             "" if user_id is None else "seller" if row.seller_user_id == user_id else "buyer",
             row.status == "open" and row.opened_ns + ANSWER_NS <= now_ns,
@@ -137,7 +137,7 @@ def open_lanes(marketplace: Marketplace, user_id: str) -> list[OpenLane]:
     """Return what a seller could dispute. Reads the newest channels' records, which takes some ms each."""
     query = select(AllocationRow).where(_allocation.seller_user_id == user_id, _allocation.evidence != "[]")
     query = query.order_by(_allocation.created_ns.desc()).limit(_LANES_LOOKED_AT)
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         rows = session.scalars(query).all()
         digests = [row.digest for row in rows]
         taken = select(_dispute.allocation_digest, _dispute.sub_channel, _dispute.seq).where(
@@ -148,7 +148,7 @@ def open_lanes(marketplace: Marketplace, user_id: str) -> list[OpenLane]:
     found = []
     for row in rows:
         try:
-            lanes = standings(marketplace.office, row, ())
+            lanes = standings(marketplace.context, row, ())
         except MarketError:
             continue  # Its records can no longer be read, so it cannot be disputed.
         found += [
@@ -161,15 +161,15 @@ def open_lanes(marketplace: Marketplace, user_id: str) -> list[OpenLane]:
 
 def allocation_raw(marketplace: Marketplace, digest: str, user_id: str) -> str | None:
     """Return an allocation's record for its seller or buyer; None for anyone else."""
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         row = session.scalar(select(AllocationRow).where(_allocation.digest == digest))
         return row.raw if row is not None and user_id in (row.seller_user_id, row.buyer_user_id) else None
 
 
 def record_of(marketplace: Marketplace, user_id: str) -> Record:
     """Return the marketplace's counts of a seller, and their disputes of the last thirty days."""
-    now_ns = marketplace.office.clock_ns()
-    with marketplace.office.read() as session:
+    now_ns = marketplace.context.clock_ns()
+    with marketplace.context.read() as session:
         row = session.execute(
             select(
                 func.coalesce(func.sum(_allocation.jobs), 0),
@@ -182,7 +182,7 @@ def record_of(marketplace: Marketplace, user_id: str) -> Record:
 
 def findings_about(marketplace: Marketplace, identities: Sequence[str]) -> list[tuple[str, AuditFinding]]:
     """Return auditors' findings about these identities, with the auditor; self-reports are excluded."""
-    told = marketplace.keeper.findings(marketplace.office.now_ms)
+    told = marketplace.keeper.findings(marketplace.context.now_ms)
     wanted = frozenset(identities)
     return [
         (auditor, each)

@@ -35,8 +35,8 @@ def facts_of_lane(marketplace: Marketplace, user_id: str, allocation: str, lane:
     standing, row = known.get(lane, (None, None))
     if standing is None or standing.standing != "disputed":
         return {"standing": standing, "row": row, "claim": None, "signed": None, "fee_nano": 0, "listing": ""}
-    with marketplace.office.read() as session:
-        about = disputed_lane(marketplace.office, allocation_found(session, allocation), lane)
+    with marketplace.context.read() as session:
+        about = disputed_lane(marketplace.context, allocation_found(session, allocation), lane)
     claim, signed = claim_of(about), signed_counts(about)
     wanted, now_ms = claim.promise.voucher.listing, time.time_ns() // 10**6
     records = (record.raw.decode() for record, _ in marketplace.keeper.listings(now_ms) if record.digest == wanted)

@@ -112,7 +112,7 @@ async def statement_csv(visitor: Seller, before: Before = None) -> Response:
     user_id = visitor.caller.user_id
 
     def look() -> list[tuple[object, ...]]:
-        with marketplace.office.read() as session:
+        with marketplace.context.read() as session:
             return [
                 (
                     line.transfer_seq,

@@ -95,9 +95,11 @@ async def decide(request: Request, visitor: Operator, dispute: Named) -> Respons
     """
     marketplace = _marketplace(visitor)
     await read_form(request, visitor, Nothing)
-    from gateway.console.pages.selling.desks import quarrels
+    from gateway.console.pages.selling.desks import dispute_views
 
-    overdue = {each.row.id: each.row for each in await marketplace.ask(quarrels, marketplace) if each.is_overdue}
+    overdue = {
+        each.row.id: each.row for each in await marketplace.ask(dispute_views, marketplace) if each.is_overdue
+    }
     if dispute not in overdue:
         raise NotFound("No overdue dispute with this ID. It is decided, or an answer is still pending.")
     try:
@@ -137,14 +139,14 @@ async def _page(
         form=form or Form(),
         about=about,
         seller=seller,
-        terms=marketplace.office.terms,
-        speaker=marketplace.office.speaker.id,
+        terms=marketplace.context.terms,
+        speaker=marketplace.context.speaker.id,
         **values,
     )
 
 
 def _look(marketplace: "Marketplace", seller: str | None) -> dict[str, Any]:
-    from gateway.console.pages.selling.desks import quarrels, trades
+    from gateway.console.pages.selling.desks import dispute_views, trades
     from gateway.console.pages.selling.maturity import day_written
     from gateway.console.pages.selling.sellers_here import reserves_of, sellers_of, sums, withheld_of
 
@@ -152,7 +154,7 @@ def _look(marketplace: "Marketplace", seller: str | None) -> dict[str, Any]:
         "sellers": sellers_of(marketplace, seller),
         "day_written": day_written,
         "trades": trades(marketplace, seller, with_names=True),
-        "disputes": quarrels(marketplace),
+        "disputes": dispute_views(marketplace),
         "sums": sums(marketplace),
         "withheld": withheld_of(marketplace),
         "reserves": reserves_of(marketplace),

@@ -48,14 +48,14 @@ class Money:
 def money_of(marketplace: Marketplace, user_id: str) -> Money:
     """Read the marketplace's tables and ledger: a query or two per thousand pending sales."""
     is_new = not marketplace.earnings.probation_of(user_id).is_over
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         seller = session.get(Seller, user_id)
         if seller is None:
             return Money((), ())
         ripening = _ripening(session, user_id, seller.matured_seq)
         back = given_back(session, [sale.charge_id for sale in ripening]) if ripening else {}
         is_barred = bool(seller.suspended_reason)
-        found = by_day(ripening, back, marketplace.office.terms, is_new=is_new, is_barred=is_barred)
+        found = by_day(ripening, back, marketplace.context.terms, is_new=is_new, is_barred=is_barred)
         found += _withheld_of(session, user_id) + _written_down(session, user_id, is_barred=is_barred)
         return Money(tuple(sorted(found, key=_soonest)), newest_lines(session, user_id))
 

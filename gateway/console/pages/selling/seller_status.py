@@ -128,11 +128,11 @@ def _marketplace(visitor: Visitor) -> "Marketplace":
 
 
 def _of_marketplace(marketplace: "Marketplace", user_id: str) -> dict[str, Any]:
-    from gateway.console.pages.selling.desks import open_lanes, quarrels, record_of
+    from gateway.console.pages.selling.desks import dispute_views, open_lanes, record_of
 
     return {
         "record": record_of(marketplace, user_id),
-        "disputes": quarrels(marketplace, user_id),
+        "disputes": dispute_views(marketplace, user_id),
         "lanes": open_lanes(marketplace, user_id),
     }
 
@@ -145,7 +145,7 @@ async def _looked(visitor: Visitor, identities: Sequence[str]) -> list[Looked]:
     marketplace = visitor.services.marketplace
     if marketplace is not None:
         found = await marketplace.ask(findings_about, marketplace, identities)
-        speaker = marketplace.office.speaker.id
+        speaker = marketplace.context.speaker.id
     else:
         files = AgentFiles(DataFolder(visitor.services.settings.data_dir).market)
         found = await asyncio.to_thread(_agent_findings, files) if visitor.is_operator else []

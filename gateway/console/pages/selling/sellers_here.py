@@ -51,7 +51,7 @@ def sellers_of(marketplace: Marketplace, only: str | None = None) -> list[Seller
     query = select(Seller).order_by(seller_table.c.registered_ns.desc()).limit(SHOWN_MAX)
     if only is not None:
         query = query.where(seller_table.c.user_id == only)
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         rows = session.scalars(query).all()
         session.expunge_all()
         user_ids = [row.user_id for row in rows]
@@ -76,12 +76,12 @@ def sellers_of(marketplace: Marketplace, only: str | None = None) -> list[Seller
 
 def sums(marketplace: Marketplace) -> dict[str, int]:
     """Return the totals of all sellers in nano-USD, and counts of pending items."""
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         withheld = session.execute(
             select(func.count(), func.coalesce(func.sum(withheld_table.c.amount_nano), 0))
         ).one()
         waiting = select(func.count()).where(maturity_table.c.status == "new")
-        late = select(func.count()).where(_allocation.next_check_ns <= marketplace.office.clock_ns())
+        late = select(func.count()).where(_allocation.next_check_ns <= marketplace.context.clock_ns())
         disputed = select(func.count()).where(_dispute.status == "open")
         seller = seller_table.c
         users = session.execute(
@@ -105,7 +105,7 @@ def sums(marketplace: Marketplace) -> dict[str, int]:
 
 def withheld_of(marketplace: Marketplace) -> list[Withheld]:
     """Return sales that were due while the buyer's payments were disputed."""
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         query = select(Withheld).order_by(withheld_table.c.transfer_seq.desc()).limit(SHOWN_MAX)
         rows = session.scalars(query).all()
         session.expunge_all()
@@ -114,7 +114,7 @@ def withheld_of(marketplace: Marketplace) -> list[Withheld]:
 
 def reserves_of(marketplace: Marketplace) -> list[Maturity]:
     """Return matured earnings of which a part is in reserve."""
-    with marketplace.office.read() as session:
+    with marketplace.context.read() as session:
         query = select(Maturity).where(maturity_table.c.status == "booked", maturity_table.c.reserve_bps > 0)
         rows = session.scalars(query.order_by(maturity_table.c.created_ns).limit(SHOWN_MAX)).all()
         session.expunge_all()

@@ -14,7 +14,7 @@ from accounting.money import NANO_PER_USD
 from accounting.payments.ledger import Ledger
 from accounting.rules.held import Payer
 from market.marketplace.allocations import AllocationRequest, Allocations
-from market.marketplace.context import MS_NS, Office
+from market.marketplace.context import MS_NS, MarketplaceContext
 from market.marketplace.disputes import Disputes
 from market.marketplace.earnings import Earnings
 from market.marketplace.forfeiture import Forfeiture
@@ -56,7 +56,7 @@ class Marketplace:
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def __post_init__(self) -> None:
-        self.office = Office(
+        self.context = MarketplaceContext(
             HouseVoice(),
             Ledger(self.books.poster, self.books.read),
             write_sessions(self.engine),
@@ -65,11 +65,11 @@ class Marketplace:
             lambda: 0,
             organization_of=lambda user_id: "lab" if user_id == "sam" else "",
         )
-        self.sellers, self.allocations = SellerRegistry(self.office), Allocations(self.office)
-        self.settlements = Settlements(self.office)
-        self.earnings = Earnings(self.office, self.disputed.__contains__)
-        self.forfeiture = Forfeiture(self.office)
-        self.disputes = Disputes(self.office, self.counters.get)
+        self.sellers, self.allocations = SellerRegistry(self.context), Allocations(self.context)
+        self.settlements = Settlements(self.context)
+        self.earnings = Earnings(self.context, self.disputed.__contains__)
+        self.forfeiture = Forfeiture(self.context)
+        self.disputes = Disputes(self.context, self.counters.get)
 
     def register(self, user_id: str = "sam", name: str = "seller") -> None:
         proof = key_of(name).sign(proof_message(HouseVoice.id, user_id)).hex()

@@ -44,7 +44,7 @@ def kind() -> Kind:
     return "sqlite"
 
 
-class Quarrel:
+class DisputeView:
     """One request on an allocation; `tokens` is what the text comes to, and each side may sign another count."""
 
     def __init__(self, house: Marketplace, folder: Path) -> None:
@@ -74,11 +74,11 @@ class Quarrel:
 
 
 @pytest.fixture
-def quarrel(house: Marketplace, tmp_path: Path) -> Quarrel:
-    return Quarrel(house, tmp_path)
+def quarrel(house: Marketplace, tmp_path: Path) -> DisputeView:
+    return DisputeView(house, tmp_path)
 
 
-def test_a_buyer_who_signed_too_little_pays_what_was_delivered(quarrel: Quarrel) -> None:
+def test_a_buyer_who_signed_too_little_pays_what_was_delivered(quarrel: DisputeView) -> None:
     house = quarrel.house
     quarrel.served(quarrel.tokens // 4, quarrel.tokens)
     with pytest.raises(InsufficientCredit):
@@ -89,7 +89,7 @@ def test_a_buyer_who_signed_too_little_pays_what_was_delivered(quarrel: Quarrel)
     with pytest.raises(NotRegistered):
         quarrel.brings("bob")
     assert quarrel.brings("ann") == "decided recounted buyer"
-    with house.office.read() as session:
+    with house.context.read() as session:
         row = session.scalars(select(DisputeRow)).one()
         assert (row.buyer_text, row.seller_text) == (None, None), "texts are kept until it is decided"
     assert quarrel.settled() == cost_nano(0, quarrel.tokens)
@@ -99,7 +99,7 @@ def test_a_buyer_who_signed_too_little_pays_what_was_delivered(quarrel: Quarrel)
     assert house.is_sound()
 
 
-def test_a_seller_who_told_too_much_loses_without_a_word(quarrel: Quarrel) -> None:
+def test_a_seller_who_told_too_much_loses_without_a_word(quarrel: DisputeView) -> None:
     house = quarrel.house
     quarrel.served(quarrel.tokens, 4 * quarrel.tokens)
     paid_nano = house.posted("user:ann:paid")
@@ -112,7 +112,7 @@ def test_a_seller_who_told_too_much_loses_without_a_word(quarrel: Quarrel) -> No
     assert house.is_sound()
 
 
-def test_whoever_disputes_what_was_right_has_paid_for_it(quarrel: Quarrel) -> None:
+def test_whoever_disputes_what_was_right_has_paid_for_it(quarrel: DisputeView) -> None:
     house = quarrel.house
     house.books.credit("sam", USD)
     quarrel.served(quarrel.tokens, 3 * quarrel.tokens)
@@ -124,21 +124,21 @@ def test_whoever_disputes_what_was_right_has_paid_for_it(quarrel: Quarrel) -> No
     assert house.is_sound()
 
 
-def test_a_day_has_so_many_disputes_of_one_user(quarrel: Quarrel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_day_has_so_many_disputes_of_one_user(quarrel: DisputeView, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disputes, "OPENED_PER_DAY_MAX", 0)
     quarrel.served(quarrel.tokens, 4 * quarrel.tokens)
     with pytest.raises(MarketplaceRefuses, match="opened today"):
         quarrel.brings("ann")
 
 
-def test_what_nobody_disputes_is_not_decided(quarrel: Quarrel) -> None:
+def test_what_nobody_disputes_is_not_decided(quarrel: DisputeView) -> None:
     with pytest.raises(MarketplaceRefuses) as refused:
         quarrel.brings("ann")
     assert refused.value.code == "not_disputed"
 
 
 def test_whoever_puts_the_fee_aside_has_opened_the_dispute(
-    quarrel: Quarrel, monkeypatch: pytest.MonkeyPatch
+    quarrel: DisputeView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ask at once; the first one to ask cannot pay."""
     house, reserve_funds = quarrel.house, Fees.reserve_funds
@@ -159,7 +159,7 @@ def test_whoever_puts_the_fee_aside_has_opened_the_dispute(
     assert house.is_sound()
 
 
-def test_a_buyer_who_signs_after_all_leaves_nothing_open(quarrel: Quarrel) -> None:
+def test_a_buyer_who_signs_after_all_leaves_nothing_open(quarrel: DisputeView) -> None:
     """Else three of those would keep the seller from ever being heard again."""
     house = quarrel.house
     house.books.credit("sam", USD)
@@ -177,7 +177,7 @@ def test_a_buyer_who_signs_after_all_leaves_nothing_open(quarrel: Quarrel) -> No
     assert house.is_sound()
 
 
-class LateClaim(Quarrel):
+class LateClaim(DisputeView):
     """The buyer goes on to the next request; then the seller claims a text for the one before that never came."""
 
     made_up = WORDS * 8
@@ -218,7 +218,7 @@ def test_a_claim_about_an_earlier_request_is_answered_by_its_receipt(late: LateC
     assert late.brings("sam", late.made_up) == "open None None"
     assert late.answers(late.own) == "open None None"
     assert late.answers(words=WORDS) == "decided buyers_text None"
-    with late.house.office.read() as session:
+    with late.house.context.read() as session:
         assert session.scalars(select(DisputeRow)).one().amount_nano == cost_nano(0, late.tokens)
     assert late.settled() == late.honest_nano
     assert late.house.is_sound()
@@ -246,7 +246,7 @@ def test_receipts_of_anything_else_are_refused(late: LateClaim) -> None:
     assert late.answers(late.own, late.sellers) == "decided agreed_before seller"
 
 
-def test_an_award_hides_nothing_that_is_signed_later(quarrel: Quarrel) -> None:
+def test_an_award_hides_nothing_that_is_signed_later(quarrel: DisputeView) -> None:
     house = quarrel.house
     house.books.credit("sam", USD)
     dealing = Dealing(quarrel.terms, listing=quarrel.listing.digest)
@@ -262,7 +262,7 @@ def test_an_award_hides_nothing_that_is_signed_later(quarrel: Quarrel) -> None:
     assert told.settled_nano == awarded_nano + cost_nano(0, 200)
 
 
-class PromptQuarrel(Quarrel):
+class PromptQuarrel(DisputeView):
     """Of one answer whose text nobody doubts. Each side signs for so many times the prompt, or not at all."""
 
     def __init__(self, house: Marketplace, folder: Path, *, sellers: int, buyers: int | None) -> None:
@@ -334,7 +334,7 @@ def test_bytes_of_another_request_prove_nothing(house: Marketplace, tmp_path: Pa
     assert (house.held("sam"), quarrel.settled()) == (0, before_nano)
 
 
-def test_a_quarrel_about_the_prompt_has_no_loser_for_nobody_has_shown_it(quarrel: Quarrel) -> None:
+def test_a_quarrel_about_the_prompt_has_no_loser_for_nobody_has_shown_it(quarrel: DisputeView) -> None:
     house, tokens = quarrel.house, quarrel.tokens
     house.books.credit("sam", USD)
     prices = PRICES, Amount(0), Amount(USD)

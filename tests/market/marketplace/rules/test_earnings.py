@@ -179,7 +179,7 @@ def test_what_was_paid_with_disputed_money_waits_for_the_end_of_the_dispute(hous
 
 def test_what_was_given_back_of_a_disputed_sale_is_not_all_of_it(house: Marketplace) -> None:
     sold = sell(house, "bob")
-    with house.office.read() as session:
+    with house.context.read() as session:
         charge_id = earned_after(session, "sam", 0, limit=1)[0].charge_id
         charge = find_charge(session, charge_id)
         assert charge

@@ -197,7 +197,7 @@ def test_what_a_house_died_over_is_booked_by_its_next_look(house: Marketplace) -
     dealing.serve()
     closed = Ledger(Poster(write_sessions(house.engine)), house.books.read)
     with pytest.raises(PosterStopped):
-        Settlements(replace(house.office, ledger=closed)).submit(
+        Settlements(replace(house.context, ledger=closed)).submit(
             allocation.digest, [record.raw for record in dealing.records]
         )
     assert house.earned() == 0
@@ -205,7 +205,7 @@ def test_what_a_house_died_over_is_booked_by_its_next_look(house: Marketplace) -
     net_nano = dealing.due_nano - dealing.due_nano * FEE_BPS // 10_000
     assert house.earned() == net_nano
     house.wait(8 * 24 * HOUR_NS)
-    Earnings(replace(house.office, ledger=closed), lambda _: False).mature("sam")
+    Earnings(replace(house.context, ledger=closed), lambda _: False).mature("sam")
     assert house.posted("seller:sam:maturing") == net_nano
     for _ in range(2):
         house.look()

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from accounting.chart import pool_paid, user_paid, user_promo
 from accounting.rules import grants
 from accounting.rules.held import CloudBill, Hold, Payer
-from accounting.spending.credit_grants import Lot, Lots
+from accounting.spending.credit_grants import CreditGrant, CreditGrants
 from accounting.spending.leases import Leases
 from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, usage
@@ -27,10 +27,10 @@ def pool(books: LedgerService, amount: int, name: str = "c") -> None:
 
 
 def grant(
-    books: LedgerService, engine: Engine, lot_id: str, amount: int, minutes: float, user_id: str = "ann"
+    books: LedgerService, engine: Engine, grant_id: str, amount: int, minutes: float, user_id: str = "ann"
 ) -> None:
-    lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
-    lot = Lot(lot_id, user_id, amount, books.now_ns + int(minutes * MINUTE_NS))
+    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: books.now_ns)
+    lot = CreditGrant(grant_id, user_id, amount, books.now_ns + int(minutes * MINUTE_NS))
     books.post(lots.write_down(lot))
 
 
