@@ -32,7 +32,7 @@ async def _get_model(services: Services, request: Request) -> Response:
     entry = find_entry(services, caller, name)
     if entry is None:
         raise ModelUnknown(
-            f"The model '{name}' does not exist here. GET /v1/models lists what does.", param="model"
+            f"Model '{name}' not found. List models with GET /v1/models.", param="model"
         )
     return JSONResponse(_listed(entry))
 

@@ -26,7 +26,7 @@ async def counting(services: Services, caller: Caller, model: str) -> AsyncItera
     """
     if find_entry(services, caller, model) is None:
         raise ModelUnknown(
-            f"The model '{model}' does not exist here. GET /v1/models lists what does.", param="model"
+            f"Model '{model}' not found. List models with GET /v1/models.", param="model"
         )
     services.admission.enter()
     try:

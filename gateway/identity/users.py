@@ -136,7 +136,7 @@ class Users:
         with self._read() as session:
             found = session.execute(select(*_COLUMNS).where(user_table.c.user_id == user_id)).one_or_none()
         if found is None:
-            raise NotFound(f"there is nobody called {user_id}")
+            raise NotFound(f"User '{user_id}' not found.")
         return User(*found)
 
     def has_account_of_nobody(self, user_id: str) -> bool:
@@ -327,7 +327,7 @@ def present(session: Session, user_id: str, *, lock: bool = False) -> User:
         session.execute(admins.with_for_update()).all()
     found = session.execute(query).one_or_none()
     if found is None:
-        raise NotFound(f"there is nobody called {user_id}")
+        raise NotFound(f"User '{user_id}' not found.")
     return User(*found)
 
 

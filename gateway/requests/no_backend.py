@@ -16,7 +16,7 @@ def why_nobody(call: Call, decision: Decision, pause: Pause | None = None) -> Se
     """`pause` is the one that ends first of those that backends asked for."""
     model, rejections = call.request.model, decision.rejections
     if not rejections:
-        message = f"The model '{model}' does not exist here. GET /v1/models lists what does."
+        message = f"Model '{model}' not found. List models with GET /v1/models."
         return ModelUnknown(message, param="model")
     if pause:
         # This is the only objection that passes by itself.
@@ -60,13 +60,13 @@ def _unsupported(call: Call, lacking: list[Rejection]) -> FeatureUnsupported:
     nearest = max(lacking, key=_nearness)
     reason = Decision((), tuple(lacking)).reason
     missing = call.features.keys() - nearest.offer.features if nearest.objection.check == "features" else ()
-    message = _with_remedy(f"'{call.request.model}' cannot do this here: {reason}.", nearest)
+    message = _with_remedy(f"'{call.request.model}' cannot answer this request: {reason}.", nearest)
     return FeatureUnsupported(message, param=call.features[min(missing)] if missing else "model")
 
 
 def _for_good(call: Call, decision: Decision, nearest: Rejection) -> ServiceError:
     """This gateway can never answer the request as it is; the error names the field that causes it."""
-    message = _with_remedy(f"'{call.request.model}' cannot do this here: {decision.reason}.", nearest)
+    message = _with_remedy(f"'{call.request.model}' cannot answer this request: {decision.reason}.", nearest)
     match nearest.objection.check:
         case "context":
             return RequestInvalid(message, param=_prompt_field(call), code="context_length_exceeded")
@@ -81,7 +81,7 @@ def _nearness(rejection: Rejection) -> int:
 
 
 def _with_remedy(message: str, rejection: Rejection) -> str:
-    return f"{message} What helps: {rejection.objection.remedy}."
+    return f"{message} To fix this: {rejection.objection.remedy}."
 
 
 def _prompt_field(call: Call) -> str:

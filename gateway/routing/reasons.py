@@ -51,7 +51,7 @@ def _in_words(
 
 
 def of_only_one(offer: Offer, predicted: Prediction) -> str:
-    return f"{offer.label}: {of_candidate(predicted)}; the only one allowed and able"
+    return f"{offer.label}: {of_candidate(predicted)}; the only eligible lane"
 
 
 def of_decision(first: Sequence[tuple[Offer, Prediction]], rejected: Sequence[tuple[Offer, str]]) -> str:
@@ -70,7 +70,7 @@ def of_decision(first: Sequence[tuple[Offer, Prediction]], rejected: Sequence[tu
         if second.lane == "cluster" and second.state == "starting":
             return text + f"; {second.label} is not ready: {without_internals(second.note)}"
         return text + f"; next {second.label}: {of_candidate(foretold)}"
-    return text + "; the only one allowed and able"
+    return text + "; the only eligible lane"
 
 
 def candidate_data(offer: Offer, predicted: Prediction) -> dict[str, Any]:

@@ -211,7 +211,7 @@ async def test_a_key_s_session_may_what_the_key_may(house: Served, backend: Back
             refused = await asked(bound, **fields)
             error = refused.json()["error"]
             assert (refused.status_code, error["code"]) == (403, "policy_lanes")
-            assert "What helps:" in error["message"]
+            assert "To fix this:" in error["message"]
     assert len(backend.heard) == before
 
 

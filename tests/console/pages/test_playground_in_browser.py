@@ -183,7 +183,7 @@ def test_what_is_refused_is_said_and_what_was_typed_stays(page: Page, gateway: G
     opened(page, gateway, f"?model={DEMO_MODEL.name}&lane=pool&prompt=Hello", admin_key(gateway))
     page.get_by_role("button", name="Send").click()
     answer = page.get_by_role("group", name=f"Answer of {DEMO_MODEL.name}")
-    expect(answer.get_by_role("alert")).to_contain_text("What helps:")
+    expect(answer.get_by_role("alert")).to_contain_text("To fix this:")
     expect(page.get_by_label("Message")).to_have_value("Hello")
     assert_accessible(page)
     page.get_by_text("System prompt, temperature, length").click()

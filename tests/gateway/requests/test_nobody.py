@@ -51,7 +51,7 @@ def test_the_error_fits(checks: tuple[Check, ...], status: int, code: str, param
     error = to_api_error(why_nobody(call(), Decision((), tuple(rejections), model="m")))
     assert (error.status, error.code, error.param) == (status, code, param)
     assert ((b"retry-after", b"1") in error.headers) == (status == 503)
-    assert ("What helps:" in error.message) == (400 <= status < 404)
+    assert ("To fix this:" in error.message) == (400 <= status < 404)
 
 
 @pytest.mark.parametrize("check", ["lanes", "privacy", "lane"])

@@ -35,7 +35,7 @@ _REMEDIES: dict[str | int, tuple[str, str]] = {
     504: ("Try again later, or choose another lane.", ""),
 }
 # Routing's own errors already contain a remedy.
-_SAYS_IT = "What helps:"
+_SAYS_IT = "To fix this:"
 
 
 def problem_of(error: ApiError, pages: frozenset[str]) -> dict[str, Any]:
