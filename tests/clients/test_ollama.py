@@ -63,7 +63,7 @@ def test_lists_and_shows_models(client: ollama.Client) -> None:
 
 
 def test_errors_are_the_clients_own(client: ollama.Client) -> None:
-    with pytest.raises(ollama.ResponseError, match="does not exist") as missing:
+    with pytest.raises(ollama.ResponseError, match="not found") as missing:
         client.chat("none", [USER])
     assert missing.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match="not found"):
@@ -76,5 +76,5 @@ def test_models_are_loaded_and_put_away(client: ollama.Client) -> None:
     assert client.generate(MODEL, keep_alive=0).done_reason == "unload"
     (streamed,) = client.chat(MODEL, [], stream=True)
     assert (streamed.message.content, streamed.done_reason) == ("", "load")
-    with pytest.raises(ollama.ResponseError, match="does not exist"):
+    with pytest.raises(ollama.ResponseError, match="not found"):
         client.generate("none")

@@ -135,7 +135,7 @@ async def test_the_machine_prints_the_first_link_and_one_for_anybody(
     async with serve() as served, served.client(HTML) as browser:
         assert "no gateway is running" in printed("users", "password", "owner")
         monkeypatch.setenv("MILLRACE_IDENTITY__PUBLIC_URL", "https://mill.example")
-        assert "nobody called ann" in printed("users", "password", "ann")
+        assert "User 'ann' not found" in printed("users", "password", "ann")
         running = Running(
             "http://10.0.0.1:8000/v1", "http://10.0.0.1:8000/console", Target("h", 1), served.services
         )
