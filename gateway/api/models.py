@@ -31,9 +31,7 @@ async def _get_model(services: Services, request: Request) -> Response:
     name: str = request.path_params["name"]
     entry = find_entry(services, caller, name)
     if entry is None:
-        raise ModelUnknown(
-            f"Model '{name}' not found. List models with GET /v1/models.", param="model"
-        )
+        raise ModelUnknown(f"Model '{name}' not found. List models with GET /v1/models.", param="model")
     return JSONResponse(_listed(entry))
 
 

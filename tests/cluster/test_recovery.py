@@ -156,7 +156,7 @@ def test_steps_of_a_size_that_is_new_do_not_crawl() -> None:
 
 
 def vitals(**counts: tuple[int, int]) -> dict[tuple[str, str], wire.Vitals]:
-    """Frames in and out of `head` and of the stages of a, b and c."""
+    """Frames in and out of `coordinator` and of the stages of a, b and c."""
     found = {}
     for name, (received, sent) in counts.items():
         place = ("a", "coordinator") if name == "coordinator" else (name, "stage")
@@ -170,12 +170,14 @@ def where(**counts: tuple[int, int]) -> list[str]:
 
 
 def test_where_a_ring_is_stuck() -> None:
-    assert where(head=(9, 10), a=(10, 10), b=(10, 9), c=(9, 9)) == ["b"], "it holds a frame back"
-    assert where(head=(9, 10), a=(10, 10), b=(9, 9), c=(9, 9)) == ["b", "a"], "a frame is lost on the way to it"
-    assert where(head=(9, 10), a=(10, 10), b=(10, 10), c=(10, 10)) == ["a", "c"], "on the way to the head"
-    assert where(head=(9, 10), a=(9, 9), b=(9, 9), c=(9, 9)) == ["a"], "inside of the first machine"
-    assert where(head=(10, 10), a=(10, 10), b=(10, 10), c=(10, 10)) == []
-    assert where(head=(9, 10), a=(11, 11), b=(11, 11), c=(11, 10)) == ["c"], "told at different moments"
+    assert where(coordinator=(9, 10), a=(10, 10), b=(10, 9), c=(9, 9)) == ["b"], "it holds a frame back"
+    assert where(coordinator=(9, 10), a=(10, 10), b=(9, 9), c=(9, 9)) == ["b", "a"], (
+        "a frame is lost on the way to it"
+    )
+    assert where(coordinator=(9, 10), a=(10, 10), b=(10, 10), c=(10, 10)) == ["a", "c"], "on the way to the head"
+    assert where(coordinator=(9, 10), a=(9, 9), b=(9, 9), c=(9, 9)) == ["a"], "inside of the first machine"
+    assert where(coordinator=(10, 10), a=(10, 10), b=(10, 10), c=(10, 10)) == []
+    assert where(coordinator=(9, 10), a=(11, 11), b=(11, 11), c=(11, 10)) == ["c"], "told at different moments"
 
 
 def fault_attribution(clock: Clock) -> tuple[FaultAttribution, Deployment]:

@@ -53,7 +53,7 @@ _MADE = ("Refusal", "LineInvalid", "Row")
 _NO_COMMANDS = ("millrace seller",)
 _CODE = re.compile(r"[a-z]+(_[a-z]+)*")
 # Names of files look like settings.
-_FILES = (".db", ".dump", ".json", ".key", ".keys", ".md", ".py", ".toml")
+_FILES = (".checkpoint", ".db", ".dump", ".json", ".key", ".keys", ".md", ".py", ".toml")
 _DOTTED = re.compile(r"(?<![\w./:-])([a-z_]+\.[a-z_]+)(?![\w/(])")
 
 

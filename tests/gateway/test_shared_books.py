@@ -52,6 +52,6 @@ async def test_a_port_that_is_taken_is_named(databases: Databases, tmp_path: Pat
         )
         folder = DataFolder(tmp_path)
         folder.prepare()
-        with pytest.raises(SettingsInvalid, match=r"books\.port"):
+        with pytest.raises(SettingsInvalid, match=r"ledger\.port"):
             async with open_services(settings, folder):
                 pass

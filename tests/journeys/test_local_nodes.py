@@ -64,7 +64,9 @@ def test_killed_nodes_come_back_and_others_answer_meanwhile(gateway: Gateway) ->
         reader.start()
         assert begun.wait(60)
         agent(gateway).kill()
-        cluster = until(lambda: found if (found := gateway.admin("/admin/cluster"))["absent"] else None)
+        cluster = until(
+            lambda: found if "killed by signal 9" in (found := gateway.admin("/admin/cluster"))["reason"] else None
+        )
         assert "killed by signal 9" in cluster["absent"]["node-1"]
         assert ("2 times in a row" in cluster["absent"]["node-1"]) is (times == 2)
         assert f"node-1 {cluster['absent']['node-1']}" in cluster["reason"]

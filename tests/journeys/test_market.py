@@ -26,7 +26,7 @@ def test_an_answer_is_bought_booked_three_times_alike_and_paid_out(market: Marke
     summary = market.trade("What is a river?")
     assert summary["ok"], summary
     assert summary["lane"] == "market"
-    assert len(set(summary["books"].values())) == 1
+    assert len(set(summary["ledger"].values())) == 1
     assert summary["payout"]["status"] == "paid"
 
 

@@ -119,7 +119,7 @@ def test_books_of_play_money_take_no_real_money(house: Marketplace, engine: Engi
     house.payments.payers.customer("ann")
     keep_mode(write, is_live=False)
     keep_account(write, "acct_2")
-    with pytest.raises(WrongMode, match="hold payments of test mode"):
+    with pytest.raises(WrongMode, match="holds payments of test mode"):
         keep_mode(write, is_live=True)
     with pytest.raises(WrongAccount, match="account acct_2, and the key is of acct_1"):
         keep_account(write, "acct_1")
@@ -134,7 +134,7 @@ def test_a_key_of_another_account_moves_nothing(
     one = keeper("one", Schedule())
     one.look()
     assert (str(one.wrong), house.payments.topups.find("t1").status) == (
-        "these books hold payments of account acct_of_before, and the key is of acct_house",
+        "this ledger holds payments of account acct_of_before, and the key is of acct_house",
         "open",
     )
 

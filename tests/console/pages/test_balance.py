@@ -35,7 +35,7 @@ from tests.gateway.api.shops import Shop, open_shop
 pytestmark = pytest.mark.anyio
 
 BALANCE = "/console/balance"
-TABS = ("", "/topups", "/statement", "/budgets", "/cost", "/users", "/books", "/payments", "/credits")
+TABS = ("", "/topups", "/statement", "/budgets", "/cost", "/users", "/ledger", "/payments", "/credits")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ async def test_members_see_their_own_money_and_no_page_of_the_house(house: Serve
         shown = await ann.get(BALANCE)
         assert shown.status_code == 200
         assert "$20.00" in shown.text
-        for tab in ("/users", "/books", "/payments", "/credits"):
+        for tab in ("/users", "/ledger", "/payments", "/credits"):
             assert (await ann.get(f"{BALANCE}{tab}")).status_code == 403, tab
             assert f'href="{BALANCE}{tab}"' not in shown.text
         for path in (BALANCE, f"{BALANCE}/statement", f"{BALANCE}/statement/csv"):
@@ -121,7 +121,7 @@ async def test_admins_of_an_organization_see_its_users_and_pool_alone(house: Ser
         pool = await eve.get(f"{BALANCE}/statement", organization="lab")
         assert "pool:lab:paid" in pool.text
         assert (await eve.get(f"{BALANCE}/statement", organization="home")).status_code == 404
-        for tab in ("/books", "/payments", "/credits"):
+        for tab in ("/ledger", "/payments", "/credits"):
             assert (await eve.get(f"{BALANCE}{tab}")).status_code == 403, tab
 
 

@@ -62,7 +62,7 @@ async def test_a_key_that_signs_nothing_is_told(house: Served) -> None:
     assert told["unproven"]["events"] == 1
     assert "chmod 600" in told["unproven"]["trouble"]
     ready = (await house.machine.get("/readyz")).json()
-    assert "no block can be made" in ready["books"]
+    assert "no block can be made" in ready["ledger"]
     assert "millrace_ledger_unproven_events 1" in (await house.machine.get("/metrics")).text
 
 

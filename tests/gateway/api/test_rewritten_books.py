@@ -134,7 +134,7 @@ async def test_a_past_that_was_rewritten_is_not_signed(served: Served, dsn: str,
         raise_credit(connection, "c2", asked=True)
         for statement in taken.split(";"):
             connection.exec_driver_sql(statement)
-    told = await until(served, lambda told: "broken: blocks_kept" in told["books"])
+    told = await until(served, lambda told: "broken: blocks_kept" in told["ledger"])
     assert told["ledger_checkpoint"] == str(checkpoint)
     await until_spending(served, wanted=False)
     await served.services.ledger.credit("c3", "owner", 5, "test")
@@ -170,7 +170,7 @@ async def test_a_restored_database_is_accepted_on_purpose(serve: Serve, dsn: str
             assert millrace(served, dsn, *words).exit_code == status
         await until_in_order(served)
         await until(
-            served, lambda told: told["books"] == "in order" and told["ledger_checkpoint"] != str(checkpoint)
+            served, lambda told: told["ledger"] == "in order" and told["ledger_checkpoint"] != str(checkpoint)
         )
         assert (await verdict(served))["sound"]
         told = millrace(served, dsn, "audit", "--json").stdout
@@ -185,7 +185,7 @@ async def test_an_event_that_was_changed_before_it_was_proven_is_not_proven(serv
     with hand(dsn) as connection:
         raise_credit(connection, "c3", asked=False)
     key.chmod(0o600)
-    told = await until(served, lambda told: "broken: events_as_asked" in told["books"])
+    told = await until(served, lambda told: "broken: events_as_asked" in told["ledger"])
     assert told["ledger_checkpoint"].startswith("2:")
     await until_spending(served, wanted=False)
     where = f"event {posted.event_seq}"
@@ -193,5 +193,5 @@ async def test_an_event_that_was_changed_before_it_was_proven_is_not_proven(serv
     words = ("ledger", "accept", "events_as_asked", str(posted.event_seq), "--reason", "incident 9")
     assert millrace(served, dsn, *words).exit_code == 0
     await until_in_order(served)
-    await until(served, lambda told: told["books"] == "in order" and told["ledger_checkpoint"].startswith("3:"))
+    await until(served, lambda told: told["ledger"] == "in order" and told["ledger_checkpoint"].startswith("3:"))
     assert (await verdict(served))["sound"]

@@ -32,7 +32,7 @@ def test_the_model_that_runs_is_shown_kept_and_not_replaced(gateway: Gateway) ->
     assert data(millrace(gateway.folder, "run", str(DEMO_MODEL), "--json"))["model"] == NAME
     for words, said in (
         (("run", "acme/other"), "millrace up --model"),
-        (("stop", NAME), "for the gateway's life"),
+        (("stop", NAME), "until the gateway stops"),
     ):
         refused = millrace(gateway.folder, *words)
         assert (refused.exit_code, said in refused.stderr) == (output.REFUSED, True), refused.stderr

@@ -31,7 +31,7 @@ def alone(read: Any = None) -> Limits:
     ("limit", "tokens", "words", "retry_after_s"),
     [
         (quota("requests", 1), 0, "1 requests a minute for this key", 61),
-        (quota("requests", 1, "day", scope="user:ann"), 0, "1 requests a day for the person 'ann'", 43_200),
+        (quota("requests", 1, "day", scope="user:ann"), 0, "1 requests a day for the user 'ann'", 43_200),
         (quota("tokens", 9, model="m", scope="organization:lab"), 9, "'lab' and the model 'm'", 1),
         (quota("concurrency", 1), 0, "1 requests at a time", 1),
     ],

@@ -470,13 +470,13 @@ async def test_a_report_whose_answer_is_lost_counts_once(redis_server: RedisServ
     counter = LeasedCounter(limit, central.name(CounterKey.of(limit)))
 
     async def say(**changes: int) -> Grant:
-        fields: dict[str, Any] = dict.fromkeys(Order.__dataclass_fields__, 0) | {"amount": 100, "books": -1}
+        fields: dict[str, Any] = dict.fromkeys(Order.__dataclass_fields__, 0) | {"amount": 100, "ledger": -1}
         answer = await central.exchange([(counter, Order(**fields | changes))], time.time(), known)
         return answer.grants[0]
 
     known = await _known(central)
 
-    assert (await say(need=40, least=40, books=0)).granted == 40
+    assert (await say(need=40, least=40, ledger=0)).granted == 40
     for _ in range(2):  # the first answer never came
         assert (await say(taken=40)).available == 60
     assert (await say(taken=40, taken_before=40)).available == 60

@@ -399,7 +399,7 @@ async def test_an_answer_goes_on_with_another_session() -> None:
             assert b"".join([piece async for piece in answer.events]) == b"two"
 
 
-async def test_only_the_house_that_is_known_gets_a_signature() -> None:
+async def test_only_the_marketplace_that_is_known_gets_a_signature() -> None:
     """Threat 21: what is signed for one house opens nothing at another one."""
     known: dict[str, str] = {}
     for _ in range(2):
