@@ -88,7 +88,7 @@ clients-npm: ## install the npm clients that `make test` then tries too (needs n
 clients-agents: ## install the coding agents that `make test` then tries too (needs node 20, 1.3 GB)
 	@cd tests/clients/agents && npm install --no-save --no-audit --no-fund --ignore-scripts
 
-bench: .venv/dev ## tokens per second of the cluster, events per second of the books
+bench: .venv/dev ## tokens per second of the cluster, events per second of the ledger
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-check: .venv/dev ## measure the promised latencies, and fail if one is broken (3 minutes)

@@ -21,7 +21,7 @@ class AccountTerms:
     """The fixed properties of an account.
 
     `normal` is the side on which it grows. A `guarded` account never goes below zero, open holds included. `usd-9`
-    is nano-USD. `cu-9` is billionths of a compute unit, the marketplace's own cost of local work, and is never mixed
+    is nano-USD. `cu-9` is billionths of a compute unit, this gateway's own cost of local work, and is never mixed
     with money.
     """
 

@@ -127,7 +127,9 @@ def _gateway(folder: str, model: Path, work: Work) -> Iterator[Endpoint]:
         assert running
         root = facts["base_url"].removesuffix("/v1")
         headers = {HEADER: running["admin_token"]}
-        made = httpx.post(f"{root}/admin/guest-key", headers=headers, trust_env=False).raise_for_status().json()
+        made = (
+            httpx.post(f"{root}/admin/preemptible-key", headers=headers, trust_env=False).raise_for_status().json()
+        )
         yield Endpoint(facts["base_url"], model.name, facts["api_key"], made["key"])
     finally:
         _stop(process)

@@ -1,4 +1,4 @@
-"""The client of a head: one connection that carries all requests of its callers."""
+"""The client of a coordinator: one connection that carries all requests of its callers."""
 
 import asyncio
 import contextlib
@@ -24,8 +24,8 @@ from cluster.trust.identity import Identity
 
 log = structlog.get_logger(__name__)
 
-# A head sends a sign of life for every request four times as often (desk.KEEP_ALIVE_S), whatever the request waits
-# for.
+# A coordinator sends a sign of life for every request four times as often (desk.KEEP_ALIVE_S), whatever the
+# request waits for.
 SILENCE_TIMEOUT_S = 60.0
 
 _Answer = wire.Events | wire.Rejected
@@ -33,22 +33,22 @@ _LOST = "the machine that coordinates the cluster was lost while answering"
 
 
 class CoordinatorClient:
-    """Generates on one head. `open` creates it; every request ends with the connection."""
+    """Generates on one coordinator. `open` creates it; every request ends with the connection."""
 
     def __init__(self, coordinator: wire.Address, channel: Channel) -> None:
         self.coordinator = coordinator
         self._channel = channel
         self._requests: dict[str, asyncio.Queue[_Answer | None]] = {}
         # The task starts during some request but belongs to none: its log lines carry no request id.
-        self._reading = asyncio.create_task(self._read(), name="head client", context=contextvars.Context())
+        self._reading = asyncio.create_task(self._read(), name="coordinator client", context=contextvars.Context())
 
     @classmethod
     async def open(cls, coordinator: wire.Address, identity: Identity) -> "CoordinatorClient":
-        """Connect to a head. Raise ClusterUnavailable if it cannot be reached."""
+        """Connect to a coordinator. Raise ClusterUnavailable if it cannot be reached."""
         try:
             return cls(coordinator, await open_channel(coordinator, identity))
         except LinkError as error:
-            raise ClusterUnavailable(f"the cluster's head cannot be reached: {error}") from None
+            raise ClusterUnavailable(f"the cluster's coordinator cannot be reached: {error}") from None
 
     @property
     def is_open(self) -> bool:
@@ -57,8 +57,8 @@ class CoordinatorClient:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent]:
         """Yield the events of one request up to its Done.
 
-        Leaving the iterator early cancels it on the head at once. Raise GenerationError and its kinds; raise
-        CoordinatorLost if another head may go on.
+        Leaving the iterator early cancels it on the coordinator at once. Raise GenerationError and its kinds; raise
+        CoordinatorLost if another coordinator may go on.
         """
         answers: asyncio.Queue[_Answer | None] = asyncio.Queue()
         self._requests[request.id] = answers
@@ -81,7 +81,7 @@ class CoordinatorClient:
                     await self._send(wire.Cancel(request.id))
 
     async def close(self) -> None:
-        """Close without a farewell, since a head that stands still would never answer it."""
+        """Close without a farewell, since a coordinator that stands still would never answer it."""
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         self._channel.writer.transport.abort()
@@ -98,11 +98,11 @@ class CoordinatorClient:
 
     async def _send(self, message: wire.Message) -> None:
         if not self.is_open:
-            raise ClusterUnavailable("the connection to the cluster's head is lost")
+            raise ClusterUnavailable("the connection to the cluster's coordinator is lost")
         try:
             await self._channel.send(message)
         except LinkLost as error:
-            raise ClusterUnavailable(f"the cluster's head cannot be reached: {error}") from None
+            raise ClusterUnavailable(f"the cluster's coordinator cannot be reached: {error}") from None
 
     async def _read(self) -> None:
         try:
@@ -111,7 +111,7 @@ class CoordinatorClient:
                 if isinstance(message, _Answer) and (answers := self._requests.get(message.request_id)):
                     answers.put_nowait(message)
         except (LinkLost, FrameInvalid, PeerRejected) as error:
-            log.warning("head lost", reason=str(error))
+            log.warning("coordinator lost", reason=str(error))
         finally:
             for answers in self._requests.values():
                 answers.put_nowait(None)

@@ -43,7 +43,7 @@ from cluster.trust.identity import Identity, NodeId
 log = structlog.get_logger(__name__)
 
 READY_PATIENCE_S = 60.0
-# The head's own patience (desk.RING_PATIENCE_S): a request that has begun waits this long, wherever its ring was
+# The head's own patience (desk.RING_PATIENCE_S): a request that has begun waits this long, wherever its pipeline was
 # lost.
 RESUME_PATIENCE_S = 120.0
 # The pause until the manager also knows of the loss that broke a request.
@@ -102,7 +102,7 @@ class Controller:
             ),
             self._use_coordinator,
         )
-        # Embeds texts, beside the ring and without it.
+        # Embeds texts, beside the pipeline and without it.
         self.embeddings = EmbeddingManager(folder, self._roster, self._identity, self._held_now, owners)
         self._model: Model | None = None
         self._text: ModelText | None = None
@@ -146,7 +146,7 @@ class Controller:
             self._text = await asyncio.to_thread(ModelText.open, model.folder)
             self._model = model
         except ModelError as error:
-            if self._manager.deployment is None:  # A serving ring has its own model's files.
+            if self._manager.deployment is None:  # A serving pipeline has its own model's files.
                 await self._manager.readiness.tell("failed", str(error))
             raise
         finally:
@@ -263,7 +263,7 @@ class Controller:
 
     @property
     def context_tokens(self) -> int | None:
-        """The longest context (prompt plus answer) in tokens: of the ring, or of the model while there is none."""
+        """The longest context (prompt plus answer) in tokens: of the pipeline, or of the model while there is none."""
         if deployment := self._manager.deployment:
             return deployment.plan.context_tokens
         if self._model is None:
@@ -286,7 +286,7 @@ class Controller:
 
     @property
     def predicted(self) -> Prediction | None:
-        """The expected speed of the current ring."""
+        """The expected speed of the current pipeline."""
         return self._manager.deployment.plan.predicted if self._manager.deployment else None
 
     async def count_tokens(self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> int:
@@ -304,7 +304,7 @@ class Controller:
 
     @property
     def deployment(self) -> Deployment | None:
-        """The ring that works now."""
+        """The pipeline that works now."""
         return self._manager.deployment
 
     @property
@@ -346,14 +346,14 @@ class Controller:
         self._roster.links.measure_again()
 
     def head_vitals(self) -> wire.Vitals | None:
-        """Return the latest counters of the current ring's head."""
+        """Return the latest counters of the current pipeline's coordinator."""
         deployment = self._manager.deployment
         return (
             self._roster.membership.vitals(deployment.coordinator.node_id, "coordinator") if deployment else None
         )
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Wait for a working ring. Raise ClusterUnavailable, with the reason, if there is none in time."""
+        """Wait for a working pipeline. Raise ClusterUnavailable, with the reason, if there is none in time."""
         await self._manager.readiness.wait(timeout_s)
 
     async def generate(
@@ -362,7 +362,7 @@ class Controller:
         """Yield the events of one request. Raise GenerationError.
 
         Heads and their rings may be lost meanwhile: sent text stays, and the next head continues behind it. A
-        request waits `patience_s` (READY_PATIENCE_S by default) for its first ring, and RESUME_PATIENCE_S for
+        request waits `patience_s` (READY_PATIENCE_S by default) for its first pipeline, and RESUME_PATIENCE_S for
         another one after each loss.
         """
         loop = asyncio.get_running_loop()
@@ -389,7 +389,7 @@ class Controller:
                 await asyncio.sleep(pause_s)
 
     async def _wait_for_pipeline(self, asked: ResumedRequest, until_s: float) -> None:
-        """Wait for a ring. Raise ClusterUnavailable.
+        """Wait for a pipeline. Raise ClusterUnavailable.
 
         A begun answer also waits where a new one would be rejected.
         """

@@ -1,4 +1,4 @@
-"""Define what a check of the ledger looks at, and what a gateway knows about them from elsewhere."""
+"""Define what a check of the ledger looks at, and what a gateway knows about it from elsewhere."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias

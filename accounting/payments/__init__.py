@@ -5,7 +5,7 @@ Everything here is synchronous and bounded. A process with an event loop calls i
 
 Modules:
     auto            Decide when to buy credits automatically with a saved method: below a threshold, within limits
-    bank            Book the marketplace's own payouts from Stripe to its bank, made on Stripe's schedule or at the
+    bank            Book the gateway's own payouts from Stripe to its bank, made on Stripe's schedule or at the
                     owner's request
     calls           Make calls that change something at Stripe: store each with its key, make it, and store its
                     answer, once
@@ -23,7 +23,7 @@ Modules:
                     daily
     ledger          Give payments access to the ledger: book an event and wait, check whether it is booked, read
                     balances
-    mode            Keep test money and real money in separate ledgerss: payments of Stripe's test mode never mix with
+    mode            Keep test money and real money in separate ledgers: payments of Stripe's test mode never mix with
                     live ones
     pages           List top-ups, refunds and payouts: newest first, a page at a time
     payers          Manage users as payers: their customer at Stripe, their automatic top-ups, and whether they are

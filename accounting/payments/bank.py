@@ -1,4 +1,4 @@
-"""Book the marketplace's own payouts from Stripe to its bank, made on Stripe's schedule or at the owner's request."""
+"""Book the gateway's own payouts from Stripe to its bank, made on Stripe's schedule or at the owner's request."""
 
 from dataclasses import dataclass
 

@@ -61,7 +61,7 @@ class Move:
                 raise PayerFrozen(self._user_id, why)
             fresh = fresh_nano(session, self._user_id, now_ns - rest_s * 10**9)
             available_nano = balance(session, chart.user_paid(self._user_id)).available_nano
-            # Without fresh credits, the ledger themselves refuse a user who has too little.
+            # Without fresh credits, the ledger itself refuses a user who has too little.
             if fresh and self._amount_nano > available_nano - fresh:
                 raise PaymentInvalid("amount", _too_fresh(max(available_nano - fresh, 0), rest_s))
             payer.moving_until_ns = self._until_ns = now_ns + _TURN_NS

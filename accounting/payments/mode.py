@@ -1,4 +1,4 @@
-"""Keep test money and real money in separate ledgerss: payments of Stripe's test mode never mix with live ones.
+"""Keep test money and real money in separate ledgers: payments of Stripe's test mode never mix with live ones.
 
 One ledger also belongs to one account at Stripe, because another account's objects are not in these rows.
 """

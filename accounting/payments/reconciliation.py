@@ -47,7 +47,7 @@ class Unmatched:
 class Report:
     """`difference_nano` is Stripe's balance less `asset:stripe` after the run, less what `waiting` explains.
 
-    `foreign` are movements and balances in other currencies, by Stripe's names. Ledger in dollars cannot hold them,
+    `foreign` are movements and balances in other currencies, by Stripe's names. A ledger in dollars cannot hold them,
     so an admin has to check them.
     """
 
@@ -129,7 +129,7 @@ class Reconciliation:
         """
         with self.context.read() as session:
             newest_ns = session.scalar(select(func.max(_txn.created_ns))) or 0
-            # Older ones were listed when they were new. A busy marketplace's four months would be too much for every
+            # Older ones were listed when they were new. A busy account's four months would be too much for every
             # day.
             since_ns = max(since_ns, newest_ns - _LISTED_AGAIN_S * _SECOND_NS)
             known = set(session.scalars(select(_txn.id).where(_txn.created_ns >= since_ns)))

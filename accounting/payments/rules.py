@@ -106,7 +106,7 @@ def payout_reversed(reversal_id: str, seller_id: str, amount_nano: int) -> Posti
 
 
 def bank_payout(payout_id: str, amount_nano: int) -> Posting:
-    """Book that the marketplace's own money leaves Stripe for its bank: `asset:stripe_in_transit -> asset:stripe`."""
+    """Book that the gateway's own money leaves Stripe for its bank: `asset:stripe_in_transit -> asset:stripe`."""
     return _bank(f"po:{payout_id}", payout_id, chart.ASSET_STRIPE_IN_TRANSIT, chart.ASSET_STRIPE, amount_nano)
 
 

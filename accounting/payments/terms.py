@@ -15,7 +15,7 @@ _BPS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PaymentTerms:
-    """The marketplace's conditions. Amounts are in nano-USD, `fee_bps` in hundredths of a percent of the credits."""
+    """The gateway's conditions. Amounts are in nano-USD, `fee_bps` in hundredths of a percent of the credits."""
 
     topup_amounts_nano: tuple[int, ...] = tuple(usd * NANO_PER_USD for usd in (5, 10, 25, 50, 100))
     fee_bps: int = 550

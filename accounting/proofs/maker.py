@@ -1,6 +1,6 @@
 """Run the maker of blocks: a thread that reads committed events, independent of the writer, and proves them.
 
-Every event is in a block about a second after it was booked, with up to a thousand others. Ledger at rest get no
+Every event is in a block about a second after it was booked, with up to a thousand others. A ledger at rest gets no
 blocks. After a long absence a gateway catches up at half its pace, so that requests are served meanwhile.
 
 A maker never proves a changed past. It makes no block if the newest one that it has seen is gone or different

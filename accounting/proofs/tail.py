@@ -16,7 +16,7 @@ YOUNG_S = 10.0
 EVENTS_MAX = 10_000
 """The most events older than `YOUNG_S` that may wait."""
 FIRST_BLOCK_S = 60.0
-"""How old an ended request may be in ledger without any block, in seconds: its gateway should have made one."""
+"""How old an ended request may be in the ledger without any block, in seconds: its gateway should have made one."""
 
 
 class Tail:

@@ -17,10 +17,10 @@ from accounting.rules import grants
 from accounting.tables import account_table, credit_grant_table, transfer_table
 
 Scope: TypeAlias = Literal["cloud", "market", "all"]
-"""The lanes that accept a lot's credits."""
+"""The lanes that accept a credit grant's credits."""
 
 LIFE_MAX_NS = 10 * 366 * 86_400 * 10**9
-"""The longest life of a lot, in nanoseconds."""
+"""The longest life of a credit grant, in nanoseconds."""
 _SHOWN_MAX = 1_000
 
 _account, _lot = account_table.c, credit_grant_table.c
@@ -29,7 +29,7 @@ _code: ColumnElement[str] = literal("user:") + _lot.user_id + literal(":promo:")
 
 @dataclass(frozen=True, slots=True)
 class CreditGrant:
-    """A lot as it was granted. An `id` names one lot, even across users."""
+    """A credit grant as it was granted. An `id` names one credit grant, even across users."""
 
     id: str
     user_id: str
@@ -41,7 +41,7 @@ class CreditGrant:
 
 @dataclass(frozen=True, slots=True)
 class GrantLeft:
-    """A lot with its balance. Open holds keep `held_nano` of `posted_nano`."""
+    """A credit grant with its balance. Open holds keep `held_nano` of `posted_nano`."""
 
     lot: CreditGrant
     created_ns: int
@@ -57,20 +57,21 @@ class CreditGrants:
         self._clock_ns = clock_ns
 
     def write_down(self, lot: CreditGrant) -> Posting:
-        """Store a lot's row and return the event that grants it. The same lot gives the same event, booked once.
+        """Store a credit grant's row and return the event that grants it. The same credit grant gives the same
+        event, booked once.
 
-        The row comes first. A lot whose event was never booked has no credits, and a retry grants it.
+        The row comes first. A credit grant whose event was never booked has no credits, and a retry grants it.
 
         Raises:
             AccountUnknown: an account's code cannot contain the id.
             AmountInvalid: no event may move this amount.
             PostingInvalid: it ends in the past, or over `LIFE_MAX_NS` from now; the reason exceeds `MAX_TEXT`;
                 or the scope is not usable, because the market takes no promotional credits yet.
-            IdempotencyConflict: another lot has this id.
+            IdempotencyConflict: another credit grant has this id.
             DatabaseFailing: the row could not be written, and nothing is granted.
         """
         if lot.scope != "cloud":
-            raise PostingInvalid(f"lot {lot.id!r} cannot be spent: its scope must be 'cloud'")
+            raise PostingInvalid(f"credit grant {lot.id!r} cannot be spent: its scope must be 'cloud'")
         posting = grants.promo(lot.id, lot.user_id, lot.amount_nano, lot.reason)
         self._write(lot)
         return posting
@@ -83,7 +84,7 @@ class CreditGrants:
                 # Another process granted it at the same moment, so its row exists now.
                 self._write_once(lot)
         except SQLAlchemyError as error:
-            raise DatabaseFailing(f"a lot could not be written: {type(error).__name__}") from error
+            raise DatabaseFailing(f"a credit grant could not be written: {type(error).__name__}") from error
 
     def _write_once(self, lot: CreditGrant) -> None:
         now_ns = self._clock_ns()
@@ -94,7 +95,7 @@ class CreditGrants:
             if found is not None:
                 return
             if not now_ns < lot.expires_ns <= now_ns + LIFE_MAX_NS:
-                raise PostingInvalid(f"lot {lot.id!r} would end in the past, or too far ahead")
+                raise PostingInvalid(f"credit grant {lot.id!r} would end in the past, or too far ahead")
             session.execute(insert(credit_grant_table).values(_row(lot, now_ns)))
 
 
@@ -109,7 +110,7 @@ def grants_of(reader: Reader, user_id: str, *, limit: int = _SHOWN_MAX) -> list[
 
 
 def grant_named(reader: Reader, grant_id: str) -> GrantLeft | None:
-    """Return a lot by its id; None if there is none."""
+    """Return a credit grant by its id; None if there is none."""
     row = reader.execute(_with_left().where(_lot.id == grant_id)).one_or_none()
     return None if row is None else _left_of(row)
 
@@ -134,7 +135,7 @@ def expiries(reader: Reader, now_ns: int, *, ended_from_ns: int = 0, limit: int 
 
 
 def _with_left() -> Select[*tuple[Any, ...]]:
-    """Select lots with their balance. A lot whose event was never booked has zero."""
+    """Select lots with their balance. A credit grant whose event was never booked has zero."""
     posted = func.coalesce(_account.credits_posted - _account.debits_posted, 0)
     held = func.coalesce(_account.debits_pending, 0)
     return select(credit_grant_table, posted, held).join(account_table, _account.code == _code, isouter=True)

@@ -38,7 +38,7 @@ class Capture:
 
 @dataclass(slots=True)
 class LeaseRenewal:
-    """One event of a lease, made and not answered yet: what it ledger, grants and reserves."""
+    """One event of a lease, made and not answered yet: what it books, grants and reserves."""
 
     posting: Posting
     captures: list[Capture]

@@ -32,7 +32,7 @@ ANSWER_TIMEOUT_S = 30.0
 # Another process may take credits between an answer and the next attempt.
 _TRIES_MAX = 16
 # For this many nanoseconds after a refusal, balances are read before the ledger is asked again. One read covers
-# # many payers, while each event that the ledger deny takes time from those who can pay.
+# many payers, while each event that the ledger deny takes time from those who can pay.
 _POOR_NS = 10**9
 _POOR_MAX = 16_384
 # Below this number, balances are read one by one.

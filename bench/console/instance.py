@@ -38,7 +38,7 @@ _AHEAD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class Visitor:
     """A user who signs in, and the pages that the user views."""
 
     name: str
@@ -51,18 +51,18 @@ class Guest:
         return self.role == "admin" and self.organization == "home"
 
 
-_MARKETPLACE_PAGES = (
+_ADMIN_PAGES = (
     "/console/overview/live",
     "/console/requests/live",
     "/console/cluster/live",
     "/console/models/live",
 )
 _OWN_PAGES = ("/console/overview/live", "/console/requests/live")
-MARKET_JOBS = (
-    *(Guest(name, "home", "admin", _MARKETPLACE_PAGES) for name in ("ann", "ben", "cleo")),
-    Guest("dora", "lab", "admin", (*_OWN_PAGES, "/console/keys/live")),
-    *(Guest(name, "lab", "member", _OWN_PAGES) for name in ("ed", "fay")),
-    Guest("gus", "lab", "member", ("/console/models/live",)),
+VISITORS = (
+    *(Visitor(name, "home", "admin", _ADMIN_PAGES) for name in ("ann", "ben", "cleo")),
+    Visitor("dora", "lab", "admin", (*_OWN_PAGES, "/console/keys/live")),
+    *(Visitor(name, "lab", "member", _OWN_PAGES) for name in ("ed", "fay")),
+    Visitor("gus", "lab", "member", ("/console/models/live",)),
 )
 """Twenty pages: four for each instance admin, three for an organization's admin, five for its members."""
 
@@ -72,8 +72,8 @@ class DidNotStart(Exception):
 
 
 @dataclass(slots=True)
-class Marketplace:
-    """The running gateway, made by `opened`. `keys` are the users's, which are used in turn."""
+class Instance:
+    """The running gateway, made by `opened`. `keys` are the users', which are used in turn."""
 
     root: str
     gateway: Placed
@@ -121,7 +121,7 @@ class Marketplace:
 
 
 @contextmanager
-def opened(folder: Path, *, server_core: int, load_core: int, is_ahead: bool = False) -> Generator[Marketplace]:
+def opened(folder: Path, *, server_core: int, load_core: int, is_ahead: bool = False) -> Generator[Instance]:
     """Start everything, and end it on exit. Raises DidNotStart.
 
     `is_ahead` runs all of it before other work of the machine (root).
@@ -140,7 +140,7 @@ def opened(folder: Path, *, server_core: int, load_core: int, is_ahead: bool = F
         with httpx.Client(base_url=root, timeout=30, trust_env=False) as client:
             keys, looks = _let_in(client, folder)
             _wait_for_machines(client, folder)
-        yield Marketplace(root, gateway, keys, looks, load_core, ahead)
+        yield Instance(root, gateway, keys, looks, load_core, ahead)
 
 
 def _piped(command: tuple[str, ...], core: int) -> Placed:
@@ -193,7 +193,7 @@ def _let_in(client: httpx.Client, folder: Path) -> tuple[tuple[str, ...], list[L
         return made
 
     make("/admin/organizations", id="lab")
-    for guest in MARKET_JOBS:
+    for guest in VISITORS:
         make("/admin/users", user=guest.name, organization=guest.organization, role=guest.role)
         wanted = {"name": guest.name, "user": guest.name, "lanes": ["pool"], "may_administer": guest.is_operator}
         keys.append(str(make("/admin/keys", **wanted)["api_key"]))

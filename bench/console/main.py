@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from bench.console.instance import DidNotStart, Marketplace, opened
+from bench.console.instance import DidNotStart, Instance, opened
 from bench.console.viewers import RecordingSink
 from bench.gateway.load import Order, Saw
 from bench.gateway.upstream import MODEL
@@ -111,12 +111,12 @@ def main(arguments: list[str]) -> None:
     print(table(pairs))
 
 
-def _fill(marketplace: Marketplace, requests: int) -> None:
+def _fill(marketplace: Instance, requests: int) -> None:
     order = Order(base_url="", key="", model=MODEL, connections=8, seconds=_BEFORE_S, requests_max=requests)
     marketplace.ask(order)
 
 
-def _pair(marketplace: Marketplace, steady: Order, full: Order, *, is_swapped: bool) -> Pair:
+def _pair(marketplace: Instance, steady: Order, full: Order, *, is_swapped: bool) -> Pair:
     if is_swapped:
         looked_at = _block(marketplace, steady, full, has_viewers=True)
         return Pair(_block(marketplace, steady, full, has_viewers=False), looked_at)
@@ -124,7 +124,7 @@ def _pair(marketplace: Marketplace, steady: Order, full: Order, *, is_swapped: b
     return Pair(alone, _block(marketplace, steady, full, has_viewers=True))
 
 
-def _block(marketplace: Marketplace, steady: Order, full: Order, *, has_viewers: bool) -> Block:
+def _block(marketplace: Instance, steady: Order, full: Order, *, has_viewers: bool) -> Block:
     heard: list[RecordingSink] = []
     with ExitStack() as looking:
         if has_viewers:
@@ -142,7 +142,7 @@ def _block(marketplace: Marketplace, steady: Order, full: Order, *, has_viewers:
     return Block(first, second, {path: (parts[0][path], parts[1][path]) for path in parts[0]})
 
 
-def _window(marketplace: Marketplace, order: Order) -> Window:
+def _window(marketplace: Instance, order: Order) -> Window:
     before_s = marketplace.cpu_s
     saw = marketplace.ask(order)
     used_s = marketplace.cpu_s - before_s

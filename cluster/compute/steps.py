@@ -121,10 +121,10 @@ class LoadedStage:
         if step.census is not None and not step.is_reset:
             counted, held = dict(step.census), cache.loaded_stages()
             if counted != held:
-                raise ClusterError(f"the KV cache holds the blocks {held}, the head counts {counted}")
+                raise ClusterError(f"the KV cache holds the blocks {held}, the coordinator counts {counted}")
 
     def _reset(self, counted: dict[int, int]) -> None:
-        """Hold exactly what the head counts. Computed content of a slot stays.
+        """Hold exactly what the coordinator counts. Computed content of a slot stays.
 
         A slot with more than the count had another owner, whose end this stage was never told.
         """

@@ -1,6 +1,6 @@
-"""One epoch's ring, from a plan to a first frame that has gone all the way round.
+"""One epoch's pipeline, from a plan to a first frame that has gone all the way round.
 
-What survives from the ring before is not loaded again. A stage with an unchanged part keeps its weights, and its
+What survives from the pipeline before is not loaded again. A stage with an unchanged part keeps its weights, and its
 KV cache if the head that counts on it stays. A standby takes its layers from its shelf.
 """
 
@@ -49,7 +49,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A working ring, and the address where its head takes callers.
+    """A working pipeline, and the address where its head takes callers.
 
     `unconstrained` says why it cannot constrain answers to a schema; it is empty if it can.
     """
@@ -110,7 +110,7 @@ class Rollout:
         return frozenset(waiting)
 
     async def shelve(self, stages: list[PlannedStage]) -> None:
-        """Have these stages loaded while the old ring serves, so that the switch itself is short.
+        """Have these stages loaded while the old pipeline serves, so that the switch itself is short.
 
         Raise as `run` does, also if a process that should load one ends.
         """
@@ -131,7 +131,7 @@ class Rollout:
                         self.loaded_stages.shelved.setdefault(node_id, set()).add(shelved.spec)
 
     async def run(self) -> Deployment:
-        """Load and connect the ring. Raise NodeFailed with the first node's reason, LinkLost or TimeoutError."""
+        """Load and connect the pipeline. Raise NodeFailed with the first node's reason, LinkLost or TimeoutError."""
         pipeline = self.pipeline
         await self._assign(pipeline)
         coordinator, stages = await self._places(pipeline)
@@ -139,7 +139,7 @@ class Rollout:
         try:
             round_trip_ms = await self._close(pipeline, coordinator, stages, fresh)
         except TimeoutError:
-            reason = f"the ring did not close within {CONNECT_TIMEOUT_S:.0f} s"
+            reason = f"the pipeline did not close within {CONNECT_TIMEOUT_S:.0f} s"
             raise NodeFailed(pipeline[0], reason, tuple(pipeline[1:])) from None
         self.loaded_stages.serve(pipeline[0], self.plan)
         address = wire.Address(pipeline[0], coordinator.host, coordinator.client_port)
@@ -193,7 +193,7 @@ class Rollout:
         return coordinator, stages
 
     def _unconstrained(self, coordinator: wire.Ready, last: wire.Ready) -> str:
-        """Return why the ring cannot follow schemas, or "". Only the head and the last stage read grammars."""
+        """Return why the pipeline cannot follow schemas, or "". Only the head and the last stage read grammars."""
         for stage, ready in ((self.plan.stages[0], coordinator), (self.plan.stages[-1], last)):
             if ready.unconstrained:
                 reason = f"{stage.member.name}: {ready.unconstrained[:_REASON_CHARACTERS_MAX]}"
@@ -236,7 +236,7 @@ class Rollout:
     async def _next(
         self, kind: type[Answer], until_s: float, loading: Collection[NodeId] = ()
     ) -> tuple[NodeId, Answer]:
-        """Return the ring's next answer of this kind and epoch. Raise the error of a failure in this epoch.
+        """Return the pipeline's next answer of this kind and epoch. Raise the error of a failure in this epoch.
 
         The end of a stage process among those that are `loading` also ends the rollout, whatever its epoch. Raise
         TimeoutError if there is no answer in time.

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 # The time that the first plan waits for machines that are known to be on their way.
 GATHER_TIMEOUT_S = 60.0
-# The time that a plan without a serving ring waits for machines that still fetch their files.
+# The time that a plan without a serving pipeline waits for machines that still fetch their files.
 SOON_S = 5.0
 RETRY_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _AGAIN_S = 0.05
@@ -57,7 +57,7 @@ class DeploymentManager:
         self._loaded_stages = LoadedStages()
         self._planning = Planning(roster, options, self._fault_attribution, self._loaded_stages)
         self.standbys = Standbys(self._loaded_stages, roster.send)
-        # The last ring that served. The next one should be like it, as far as its machines are there.
+        # The last pipeline that served. The next one should be like it, as far as its machines are there.
         self._last: Deployment | None = None
         self._epochs = PlanVersions(folder)
         self.readiness = Readiness(roster.absences)
@@ -101,7 +101,7 @@ class DeploymentManager:
         return await self._planning.draft(model, now, self._coordinator, without, including)
 
     async def _wait_for_work(self) -> Model:
-        """Wait for a model and a reason to plan: new machines, or no working ring."""
+        """Wait for a model and a reason to plan: new machines, or no working pipeline."""
         while (model := self._model) is None:
             await self._next_event(0.5)
         if not self._epochs.has_advanced:
@@ -123,7 +123,7 @@ class DeploymentManager:
             await self._next_event(0.5)
 
     async def _is_new_within(self, pause_s: float) -> bool:
-        """Wait before the next try. Tell whether a machine has joined or the serving ring has broken meanwhile."""
+        """Wait before the next try. Tell whether a machine has joined or the serving pipeline has broken meanwhile."""
         serving, until_s = self.deployment, _now_s() + pause_s
         with contextlib.suppress(TimeoutError):
             while self.deployment is serving:
@@ -137,7 +137,7 @@ class DeploymentManager:
             await self._answer(None if timeout_s is None else _now_s() + timeout_s)
 
     async def _answer(self, until_s: float | None) -> tuple[NodeId, wire.Message]:
-        """Handle and return the next message of a node. A failure in the current ring breaks it.
+        """Handle and return the next message of a node. A failure in the current pipeline breaks it.
 
         Raise TimeoutError if there is none by `until_s`; a message that has arrived is always handled completely.
         Raise PlanOutdated if files are being fetched for a plan that the message makes pointless.
@@ -173,7 +173,7 @@ class DeploymentManager:
             # Callers of a silent head would wait for the connection's own timeout.
             await self._use_coordinator(None)
         if is_broken and self._is_preparing:
-            raise PlanOutdated("the ring that should have served meanwhile is broken")
+            raise PlanOutdated("the pipeline that should have served meanwhile is broken")
 
     def _forget(self, node_id: NodeId, failure: wire.Failed) -> None:
         """Note that a stage process is gone.
@@ -197,9 +197,9 @@ class DeploymentManager:
         return bool(present) and (self.deployment is None or bool(fresh) or is_leaving)
 
     async def _deploy(self, model: Model) -> None:
-        """Deploy one epoch, from plan to closed ring. Raise ClusterError, TimeoutError or OSError.
+        """Deploy one epoch, from plan to closed pipeline. Raise ClusterError, TimeoutError or OSError.
 
-        The current ring serves until the new one's machines have loaded everything that they have room for. It
+        The current pipeline serves until the new one's machines have loaded everything that they have room for. It
         stays if they cannot, or if the plan changes nothing.
         """
         kept = self._planning.same_cut(self._last) if self._last and not self.deployment else None
@@ -227,7 +227,7 @@ class DeploymentManager:
     async def _prepare(self, model: Model, plan: Plan) -> Rollout:
         """Have the files fetched.
 
-        Without a serving ring, machines that have their files do not wait for the others.
+        Without a serving pipeline, machines that have their files do not wait for the others.
         """
         rollout = self._begin(model, plan)
         if self.deployment is None:
@@ -258,7 +258,7 @@ class DeploymentManager:
         return Rollout(epoch, model, plan, self._loaded_stages, self._roster.send, self._answer, after_error)
 
     async def _replace(self, rollout: Rollout) -> None:
-        """Take the old ring apart and close the new one. Heads keep the requests that they were answering."""
+        """Take the old pipeline apart and close the new one. Heads keep the requests that they were answering."""
         if self.deployment:
             self._fault_attribution.retire(self.deployment.pipeline)
         await self._break("the cluster is being planned")
@@ -281,14 +281,14 @@ class DeploymentManager:
         self._roster.chronicle.note("ready", served, rollout.epoch)
 
     async def _keep_copies(self, model: Model) -> None:
-        """Have machines beside the ring keep copies of its stages loaded."""
+        """Have machines beside the pipeline keep copies of its stages loaded."""
         if self.deployment:
             self.deployment = self._last = self._planning.with_copies(model, self.deployment)
             await self.standbys.want(self.deployment.epoch, model, self.deployment.plan.standbys)
 
     async def _break(self, reason: str) -> None:
         if self.deployment:
-            log.warning("ring broken", epoch=self.deployment.epoch, reason=reason)
+            log.warning("pipeline broken", epoch=self.deployment.epoch, reason=reason)
             self._roster.chronicle.note("broken", reason, self.deployment.epoch)
         self.deployment = None
         await self.readiness.tell("planning", reason)
@@ -313,6 +313,6 @@ def _now_s() -> float:
 
 
 def _concerns(deployment: Deployment, member: Member, failure: wire.Failed) -> bool:
-    """Tell whether a failure belongs to this deployment: to a machine in its ring, in its epoch."""
+    """Tell whether a failure belongs to this deployment: to a machine in its pipeline, in its epoch."""
     takes_part = any(stage.member.node_id == member.node_id for stage in deployment.plan.stages)
     return takes_part and failure.epoch in (deployment.epoch, wire.ANY_EPOCH)

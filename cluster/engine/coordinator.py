@@ -1,4 +1,4 @@
-"""The head's loop: schedule, send, commit tokens, tell callers; from one ring to the next."""
+"""The coordinator's loop: schedule, send, commit tokens, tell callers; from one pipeline to the next."""
 
 import queue
 import time
@@ -25,16 +25,16 @@ from cluster.trust.identity import Identity
 log = structlog.get_logger(__name__)
 
 _TICK_S = 1.0
-# The interval at which the head checks a step under way for lateness, in seconds.
+# The interval at which the coordinator checks a step under way for lateness, in seconds.
 _WATCH_S = 0.2
-# If the head reads the clock this much later than planned, this process itself was stopped or starved.
+# If the coordinator reads the clock this much later than planned, this process itself was stopped or starved.
 _STALL_S = 0.5
 
 
 class Coordinator:
     """An actor with one inbox and one thread that decides and commits. Callers and links only put items.
 
-    A broken ring loses no request: requests wait at the desk, with their tokens, for the next ring.
+    A broken pipeline loses no request: requests wait at the desk, with their tokens, for the next pipeline.
     """
 
     def __init__(self, identity: Identity, host: str, report: Tell) -> None:
@@ -48,10 +48,10 @@ class Coordinator:
         self._order: wire.AssignCoordinator | None = None
         self._broken_epoch = wire.ANY_EPOCH
         self._pipeline: Pipeline | None = None
-        # The last serving ring leaves these to one of the same cut: its scheduler, and the stages still to be fed.
+        # The last serving pipeline leaves these to one of the same cut: its scheduler, and the stages still to be fed.
         self._kept: Scheduler | None = None
         self._owed: set[int] = set()
-        # The sequences that the last ring was computing when it broke.
+        # The sequences that the last pipeline was computing when it broke.
         self._computing: set[Sequence] = set()
         self._codec: TextCodec | None = None
         self._codec_source = ""
@@ -82,7 +82,7 @@ class Coordinator:
 
     @property
     def vitals(self) -> wire.Vitals:
-        """The counters for the agent: the ring's progress, and what this head holds."""
+        """The counters for the agent: the pipeline's progress, and what this coordinator holds."""
         end = self.pipeline_end
         return wire.Vitals(end.received, end.sent, len(self._table.tickets), self._kv_blocks)
 
@@ -179,38 +179,41 @@ class Coordinator:
         round_trip_ms = pipeline.close()
         epoch = pipeline.order.epoch
         log.info(
-            "ring closed", epoch=epoch, round_trip_ms=round(round_trip_ms, 1), requests=len(self._table.tickets)
+            "pipeline closed",
+            epoch=epoch,
+            round_trip_ms=round(round_trip_ms, 1),
+            requests=len(self._table.tickets),
         )
         self._report(wire.PipelineClosed(epoch, round_trip_ms))
         self._table.serve(pipeline.scheduler, self._codec, pipeline.order.context_tokens, pipeline.vocabulary)
 
     def _fail(self, epoch: int, reason: str, peer_id: str = "", cause: wire.Cause = "error") -> None:
-        """End the ring of this epoch. A report about an older ring no longer matters."""
+        """End the pipeline of this epoch. A report about an older pipeline no longer matters."""
         if self._order and self._order.epoch == epoch != self._broken_epoch:
             self._broken_epoch = epoch
-            log.warning("ring broken", epoch=epoch, reason=reason, requests=len(self._table.tickets))
+            log.warning("pipeline broken", epoch=epoch, reason=reason, requests=len(self._table.tickets))
             # Report before the neighbours find their links to this process closed.
             self._report(wire.Failed(epoch, "coordinator", reason, peer_id, cause))
             self._leave_pipeline()
 
     def _leave_pipeline(self) -> None:
-        """Leave the ring.
+        """Leave the pipeline.
 
-        Requests keep their tokens; a later ring of the same cut keeps what the stages hold of them.
+        Requests keep their tokens; a later pipeline of the same cut keeps what the stages hold of them.
         """
         self.pipeline_end.leave()
         pipeline, self._pipeline = self._pipeline, None
         if pipeline and pipeline.is_closed:
             self._kept, self._owed = pipeline.scheduler, pipeline.fresh
             if pipeline.has_crawled:
-                # The remaining machines may stay as slow: learn the next ring's pace from scratch.
+                # The remaining machines may stay as slow: learn the next pipeline's pace from scratch.
                 pipeline.scheduler.costs = PipelineCosts(pipeline.order.stages)
             self._computing = pipeline.computing
             self._table.interrupt()
 
     def _take(self, ticket: Ticket) -> None:
         if self._codec is None:
-            error: GenerationError = ClusterUnavailable("no model is assigned to this head")
+            error: GenerationError = ClusterUnavailable("no model is assigned to this coordinator")
             ticket.tell(rejected(ticket.id, error))
         else:
             self._table.take(ticket)
@@ -230,7 +233,7 @@ class Coordinator:
             self._table.hand_out(pipeline.commit(sampled))
 
     def _look_at_clock(self, meant_s: float) -> None:
-        """Reject requests that have waited too long, and end a ring that is stuck."""
+        """Reject requests that have waited too long, and end a pipeline that is stuck."""
         now_s, pipeline = time.monotonic(), self._pipeline
         stalled = now_s - self._looked_s > max(meant_s, _TICK_S) + _STALL_S
         self._looked_s = now_s
@@ -254,6 +257,6 @@ class Coordinator:
 
 
 def _suits(scheduler: Scheduler, order: wire.AssignCoordinator) -> bool:
-    """Tell whether the new ring counts slots and blocks the same way."""
+    """Tell whether the new pipeline counts slots and blocks the same way."""
     was = scheduler.stages, scheduler.slots, scheduler.kv_blocks
     return was == (order.stages, order.slots, order.kv_blocks)

@@ -1,4 +1,4 @@
-"""A process's place in the ring: the one link it accepts from upstream and the one it writes downstream."""
+"""A process's place in the pipeline: the one link it accepts from upstream and the one it writes downstream."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -13,7 +13,7 @@ from cluster.trust.identity import Identity, NodeId
 
 @dataclass(frozen=True, slots=True)
 class PipelineBroken:
-    """A link of this epoch's ring is gone.
+    """A link of this epoch's pipeline is gone.
 
     With the cause "invalid", it carried something that does not belong there.
     """
@@ -33,7 +33,7 @@ class _Place:
 
 
 class PipelineEnd:
-    """The listener for all epochs; it belongs to one epoch's ring at a time.
+    """The listener for all epochs; it belongs to one epoch's pipeline at a time.
 
     Frames and breaks go to `deliver`. Link threads call it, so it must be safe there (a queue's put).
     """
@@ -52,7 +52,7 @@ class PipelineEnd:
         self._inlet: Link | None = None
         self._outbox: Outbox | None = None
         self._changing = threading.Lock()
-        # Frames in this ring, to find out where one got stuck.
+        # Frames in this pipeline, to find out where one got stuck.
         self.received = 0
         self.sent = 0
         self.host = host
@@ -66,7 +66,7 @@ class PipelineEnd:
     def expect(
         self, epoch: int, upstream: NodeId, payload_bytes_max: int, terms: wire.Terms = wire.NO_TERMS
     ) -> None:
-        """Take this place in the ring of `epoch`. From now on only `upstream` may link here, on these terms."""
+        """Take this place in the pipeline of `epoch`. From now on only `upstream` may link here, on these terms."""
         self.leave()
         with self._changing:
             self.received = self.sent = 0
@@ -94,7 +94,7 @@ class PipelineEnd:
                 link.close()
 
     def leave(self) -> None:
-        """Give up the place in the ring, and close both links."""
+        """Give up the place in the pipeline, and close both links."""
         with self._changing:
             self._place = None
             inlet, self._inlet = self._inlet, None
@@ -149,4 +149,4 @@ class PipelineEnd:
 
 
 def _wrong_epoch(epoch: int, place: _Place) -> str:
-    return f"the machine before it sent epoch {epoch} in the ring of epoch {place.epoch}"
+    return f"the machine before it sent epoch {epoch} in the pipeline of epoch {place.epoch}"

@@ -1,4 +1,4 @@
-"""The head's side of its callers: their connections, their requests and their events."""
+"""The coordinator's side of its callers: their connections, their requests and their events."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ OUTGOING_MAX = 20_000
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """One connection. Messages from the head's thread wait in `outgoing` for the writer task."""
+    """One connection. Messages from the coordinator's thread wait in `outgoing` for the writer task."""
 
     channel: Channel
     loop: asyncio.AbstractEventLoop
@@ -32,7 +32,7 @@ class _Caller:
     preparing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def tell(self, message: wire.Message) -> None:
-        """Queue a message for the caller. The head's thread calls this."""
+        """Queue a message for the caller. The coordinator's thread calls this."""
         self.loop.call_soon_threadsafe(self._queue, message)
 
     def _queue(self, message: wire.Message) -> None:
@@ -48,7 +48,7 @@ class _Caller:
 
 
 class Reception:
-    """Serves every caller's connection for one head."""
+    """Serves every caller's connection for one coordinator."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -104,7 +104,7 @@ class Reception:
     async def _prepare(self, caller: _Caller, request: GenerateRequest) -> Ticket:
         codec = self._coordinator.codec
         if codec is None:
-            raise ClusterUnavailable("no model is assigned to this head")
+            raise ClusterUnavailable("no model is assigned to this coordinator")
         if not 1 <= request.n <= CHOICES_MAX:
             raise RequestInvalid(f"n must be between 1 and {CHOICES_MAX}", "n")
         if len(request.resume) not in (0, request.n):

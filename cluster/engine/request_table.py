@@ -1,9 +1,9 @@
 """The table of every request that a head holds, from its ticket to its last event. Rings come and go.
 
-taken --a ring serves--> begun: its sequences are in the scheduler --every choice ends--> gone
+taken --a pipeline serves--> begun: its sequences are in the scheduler --every choice ends--> gone
   |                        |   ^
-  |                        +---+  its ring breaks: the next ring continues it from its tokens
-  +--------- no ring serves it for too long, or it breaks every ring: rejected
+  |                        +---+  its pipeline breaks: the next pipeline continues it from its tokens
+  +--------- no pipeline serves it for too long, or it breaks every pipeline: rejected
 """
 
 import time
@@ -24,7 +24,7 @@ from cluster.models.text import Detokenizer, TextCodec
 
 log = structlog.get_logger(__name__)
 
-# The time that a request waits for a ring: before it has begun, and after.
+# The time that a request waits for a pipeline: before it has begun, and after.
 BACKLOG_PATIENCE_S = 60.0
 RING_PATIENCE_S = 120.0
 QUEUE_PATIENCE_S = 240.0
@@ -37,7 +37,7 @@ _PROBLEM_CHARACTERS_MAX = 500
 class RequestTable:
     """The table of requests. Only the head's thread uses it.
 
-    `scheduler` belongs to the ring that serves, or that served last.
+    `scheduler` belongs to the pipeline that serves, or that served last.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class RequestTable:
         self._told_s = time.monotonic()
 
     def take(self, ticket: Ticket) -> None:
-        """Take a new request, and begin it at once if a ring serves.
+        """Take a new request, and begin it at once if a pipeline serves.
 
         A rejection is not raised but sent to the ticket's own caller: ClusterBusy if no place is free,
         RequestInvalid if the id is in use.
@@ -76,7 +76,7 @@ class RequestTable:
             self._try_next()
 
     def serve(self, scheduler: Scheduler, codec: TextCodec, context_tokens: int, vocabulary: int) -> None:
-        """Start serving on a ring: begun requests go on first, then waiting ones begin.
+        """Start serving on a pipeline: begun requests go on first, then waiting ones begin.
 
         A scheduler that has served here before still has its sequences.
         """
@@ -95,7 +95,7 @@ class RequestTable:
         self._try_next()
 
     def interrupt(self) -> None:
-        """Note that the ring is gone: every request waits for the next one."""
+        """Note that the pipeline is gone: every request waits for the next one."""
         self._serving = False
         for ticket in self.tickets.values():
             ticket.waiting_since_s = time.monotonic()
@@ -103,7 +103,7 @@ class RequestTable:
     def blame(self, computing: set[Sequence]) -> None:
         """Count a break for the requests in these sequences.
 
-        The ring broke by itself while it computed them: one of them may be what breaks rings.
+        The pipeline broke by itself while it computed them: one of them may be what breaks rings.
         """
         for ticket in list(self.tickets.values()):
             if not computing.isdisjoint(ticket.open_sequences):
@@ -155,7 +155,7 @@ class RequestTable:
             self._reject(ticket, error)
 
     def _move(self, ticket: Ticket, context_tokens: int) -> None:
-        """Move a request to a new ring. End it if that ring has no room for a context of its length."""
+        """Move a request to a new pipeline. End it if that pipeline has no room for a context of its length."""
         if not ticket.completions:
             return
         if not ticket.is_started:
@@ -259,7 +259,7 @@ class RequestTable:
                 sequence.finished = False
 
     def _suspects(self) -> list[Ticket]:
-        """Return the requests that were computed when a ring broke and have made no progress since.
+        """Return the requests that were computed when a pipeline broke and have made no progress since.
 
         The list stays empty until one of them has been there twice. Requests are then tried one at a time, to find
         the one that breaks rings; the others would be blamed for it, too.
@@ -269,7 +269,7 @@ class RequestTable:
         return [ticket for ticket in tickets if ticket.breaks] if is_serious else []
 
     def _try_next(self) -> None:
-        """Let one suspect run in the ring, and let requests that are no longer suspects go on."""
+        """Let one suspect run in the pipeline, and let requests that are no longer suspects go on."""
         if not self._serving:
             return
         suspects = self._suspects()

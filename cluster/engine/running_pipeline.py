@@ -1,4 +1,4 @@
-"""One epoch's ring as its head sees it: the steps under way, and whether an answer is late."""
+"""One epoch's pipeline as its head sees it: the steps under way, and whether an answer is late."""
 
 import time
 from array import array
@@ -12,14 +12,14 @@ from cluster.engine.sequence import Sequence
 from cluster.errors import FrameInvalid
 from cluster.generation import SampledToken
 
-# The limit while a ring's pace is unknown: a prefill chunk on slow machines takes a while.
+# The limit while a pipeline's pace is unknown: a prefill chunk on slow machines takes a while.
 FIRST_STEP_S = 120.0
 # A step is late if it takes this many times as long as steps of its size, but never before LATE_S.
 LATE_FACTOR = 8.0
 LATE_S = 1.8
 # Two machines' clocks measure the same span slightly differently.
 _CLOCK_ERROR_S = 0.01
-# A ring crawls if its late steps outweigh the others by CRAWL_S. Steps shorter than CRAWL_STEP_S do not count.
+# A pipeline crawls if its late steps outweigh the others by CRAWL_S. Steps shorter than CRAWL_STEP_S do not count.
 CRAWL_STEP_S = 0.05
 CRAWL_S = 1.5
 
@@ -28,7 +28,7 @@ CRAWL_S = 1.5
 class _Sent:
     """A step under way.
 
-    `expected_s` is None while the ring's pace is unknown, `usual_s` if no step of this size has been seen.
+    `expected_s` is None while the pipeline's pace is unknown, `usual_s` if no step of this size has been seen.
     """
 
     since_s: float
@@ -40,9 +40,9 @@ class _Sent:
 
 @dataclass(slots=True)
 class Pipeline:
-    """The steps of one ring.
+    """The steps of one pipeline.
 
-    `scheduler` may have served an earlier ring of the same cut; the stages `fresh` lack its KV cache. `clock`
+    `scheduler` may have served an earlier pipeline of the same cut; the stages `fresh` lack its KV cache. `clock`
     gives monotonic seconds.
     """
 
@@ -76,7 +76,7 @@ class Pipeline:
     def close(self) -> float:
         """Note that the first frame has come round, so that steps may follow.
 
-        Return the ring's round trip in ms.
+        Return the pipeline's round trip in ms.
         """
         self.is_closed = True
         self._heard_s = self.clock()
@@ -105,7 +105,7 @@ class Pipeline:
         sent = self._sent.get(sampled.batch)
         if sent:
             self._check_spent(sampled.spent_ns, now_s - sent.since_s)
-        # The pace of a crawling ring is no measure of what a step should take.
+        # The pace of a crawling pipeline is no measure of what a step should take.
         crawls = sent is not None and self._measure(sent, now_s - max(sent.since_s, self._heard_s))
         committed = self.scheduler.commit(sampled, now_s - sent.since_s if sent else 0.0, learn=not crawls)
         if sent:
@@ -131,16 +131,16 @@ class Pipeline:
         return self._crawled_s > CRAWL_S
 
     def lateness(self) -> str | None:
-        """Return why this ring counts as stuck, or None."""
+        """Return why this pipeline counts as stuck, or None."""
         if self.has_crawled:
             return f"steps take more than {LATE_FACTOR:.0f} times as long as before"
         if not self._sent:
             return None
         oldest = next(iter(self._sent.values()))
-        # Answers come in the steps' order: the oldest has had the ring to itself since the one before it returned.
+        # Answers come in the steps' order: the oldest has had the pipeline to itself since the one before it returned.
         waited_s = self.clock() - max(oldest.since_s, self._heard_s)
         late_s = FIRST_STEP_S if oldest.expected_s is None else max(LATE_S, LATE_FACTOR * oldest.expected_s)
-        return f"the ring has not answered a step for {waited_s:.1f} s" if waited_s > late_s else None
+        return f"the pipeline has not answered a step for {waited_s:.1f} s" if waited_s > late_s else None
 
     def forgive(self) -> None:
         """Restart the clock after this process itself stood still: no other machine was late."""
@@ -163,7 +163,7 @@ class Pipeline:
 
 
 def warm_up(epoch: int) -> wire.Step:
-    """Return the first frame of a ring: empty, answered as batch 0 once every link is up."""
+    """Return the first frame of a pipeline: empty, answered as batch 0 once every link is up."""
     return wire.Step(
         epoch=epoch,
         batch=0,

@@ -1,11 +1,11 @@
-"""A comparison of two plans: whether the new one justifies a new ring, and what it would change, in words."""
+"""A comparison of two plans: whether the new one justifies a new pipeline, and what it would change, in words."""
 
 from collections.abc import Set as AbstractSet
 
 from cluster.plans.planned import Plan, PlannedStage
 from cluster.trust.identity import NodeId
 
-# Below this share a new ring costs more than it gains: measurements vary by half as much.
+# Below this share a new pipeline costs more than it gains: measurements vary by half as much.
 _GAIN_MIN = 0.15
 _KV_GAIN_MIN = 1.0
 
@@ -18,7 +18,7 @@ def is_worth(now: Plan, new: Plan) -> bool:
 def why_worth(now: Plan, new: Plan) -> str | None:
     """Return why `new` should replace `now`, which serves; None if it should not.
 
-    It always should if a machine of the ring no longer takes part, or if there is room for longer contexts now. It
+    It always should if a machine of the pipeline no longer takes part, or if there is room for longer contexts now. It
     also should if the operator's wishes change: precision, number of sequences, goal, more stages. Otherwise it
     needs a predicted gain of more than 15 %, or more than twice the room for sequences at no loss.
     """
@@ -26,7 +26,7 @@ def why_worth(now: Plan, new: Plan) -> str | None:
     wanted = (new.precision, new.slots, new.goal) != (now.precision, now.slots, now.goal)
     is_longer = new.context_tokens > now.context_tokens
     if lost:
-        return "a machine of the ring no longer takes part"
+        return "a machine of the pipeline no longer takes part"
     if wanted:
         return "the precision, the number of sequences or the goal changes"
     if is_longer:
@@ -64,7 +64,7 @@ def explain_change(old: Plan, new: Plan, left_out: AbstractSet[NodeId] = frozens
         lines.append(f"{was.member.name}: {fate}")
     for node_id, stage in after.items():
         if node_id not in before:
-            lines.append(f"{stage.member.name}: new in the ring with {_layers(stage)}")
+            lines.append(f"{stage.member.name}: new in the pipeline with {_layers(stage)}")
     if old.precision != new.precision:
         lines.append(f"precision: {old.precision} becomes {new.precision}")
     if old.context_tokens != new.context_tokens:
@@ -85,14 +85,14 @@ def _verdict(old: Plan, new: Plan) -> str:
     why, gain = why_worth(old, new), gain_of(old, new)
     if why is None:
         return "not recommended: the gain is less than 15 %"
-    return f"replaces the ring: {why}" + (f", at {-100 * gain:.0f} % less speed" if round(gain, 2) < 0 else "")
+    return f"replaces the pipeline: {why}" + (f", at {-100 * gain:.0f} % less speed" if round(gain, 2) < 0 else "")
 
 
 def _exit(was: PlannedStage, new: Plan, left_out: AbstractSet[NodeId]) -> str:
     node_id = was.member.node_id
     if node_id in left_out:
         return f"removed (had {_layers(was)})"
-    return ("out of the ring" if node_id in new.considered else "gone") + f" (had {_layers(was)})"
+    return ("out of the pipeline" if node_id in new.considered else "gone") + f" (had {_layers(was)})"
 
 
 def _fate(was: PlannedStage, will: PlannedStage) -> str:

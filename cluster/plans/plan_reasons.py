@@ -33,7 +33,7 @@ def plan_reasons(
     predicted: Prediction,
     kv_tokens: int,
 ) -> tuple[str, ...]:
-    """Return the reasons for the plan as a whole, then one for each machine that is not in the ring."""
+    """Return the reasons for the plan as a whole, then one for each machine that is not in the pipeline."""
     task, precision = choice.task, choice.precision
     weights_mib = task.card.total_bytes(precision) / 2**20
     reasons = [
@@ -118,12 +118,14 @@ def _why_out(choice: Choice, i: int) -> str:
         return f"{usable_mib:.0f} MiB usable, but the model has only {fleet.layers} layers"
     with_it = _with(fleet, partition, i)
     if with_it is None:
-        return f"{usable_mib:.0f} MiB usable, no room for a layer at its place in the ring"
-    return f"the ring would be slower, {_speed(choice, with_it)} with it and {_speed(choice, partition)} without"
+        return f"{usable_mib:.0f} MiB usable, no room for a layer at its place in the pipeline"
+    return (
+        f"the pipeline would be slower, {_speed(choice, with_it)} with it and {_speed(choice, partition)} without"
+    )
 
 
 def _with(fleet: Fleet, partition: Partition, i: int) -> Partition | None:
-    """Return the best ring with this machine somewhere in it, the others' order unchanged."""
+    """Return the best pipeline with this machine somewhere in it, the others' order unchanged."""
     places = range(1 if fleet.first is not None else 0, len(partition.order) + 1)
     if fleet.size > 32:  # Among many machines, try only the middle place.
         places = range(max(1, len(partition.order) // 2), max(1, len(partition.order) // 2) + 1)

@@ -1,3 +1,3 @@
-"""Run `make demo-market`: a marketplace, a seller and a buyer on one machine trade an answer, and their ledger
+"""Run `make demo-market`: a marketplace, a seller and a buyer on one machine trade an answer, and their ledgers
 agrees.
 """

@@ -1,4 +1,4 @@
-"""Run `make demo-market`: three gateways with separate ledger trade one answer; then print what each of them
+"""Run `make demo-market`: three gateways with separate ledgers trade one answer; then print what each of them
 booked.
 """
 

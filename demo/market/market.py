@@ -81,7 +81,7 @@ class Market:
         }
 
     def ledger(self) -> dict[str, int]:
-        """Return the trade's amount in each of the three ledger, in nano-USD."""
+        """Return the trade's amount in each of the three ledgers, in nano-USD."""
         return {
             "buyer": self.buyer.nano_on("provider:market:accrued"),
             # The settled amount, in whatever form now: the seller's part, the fee, what was paid out.

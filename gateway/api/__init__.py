@@ -18,8 +18,6 @@ Modules:
     files          /v1/files: uploads for batches, and the results of batches
     generate       Handler of the hot routes: it turns an exchange into a call and has it answered in the caller's
                    dialect
-    preemptible requests         /admin/preemptible-key and /admin/idle: what the selling agent beside this gateway
-                                 asks of it
     health         GET /healthz, /readyz and /metrics, for monitoring
     idle           This gateway's idle state, for the selling agent: the state itself, and waiting until it changes
     join_command   What is typed on a machine that is to join: the command with the address at which it finds the

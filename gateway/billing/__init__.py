@@ -3,7 +3,7 @@
 Modules:
     asked              Requests that are executed once per idempotency key: a repeated request gets the first
                        answer
-    batch_settlement   Ledger ended requests in batches: local usage as one journal entry, each hold separately,
+    batch_settlement   Book ended requests in batches: local usage as one journal entry, each hold separately,
                        late ones included
     bookkeeper         Records every request: its journal entry with a usage row, its log entries, its metrics
     decisions          A routing decision as one line of the request log: numbers only, formatted as text when it

@@ -1,4 +1,4 @@
-"""Ledger ended requests in batches: local usage as one journal entry, each hold separately, late ones included.
+"""Book ended requests in batches: local usage as one journal entry, each hold separately, late ones included.
 
 Belongs to one thread. Every entry has a key, so settling a request again finds it booked.
 """
@@ -69,7 +69,7 @@ class Settler:
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """Book every settlement, and say of each what became of it. LedgerUnavailable ones may be sent again."""
-        # One limit for them all: ledger that hang must not keep what has ended from the disk.
+        # One limit for them all: a ledger that hangs must not keep what has ended from the disk.
         self._until_s = time.monotonic() + self._answer_s
         # All holds are under way before the first is waited for: they share the writer's groups.
         started = [self._start(each) if each.hold else None for each in settlements]
@@ -204,7 +204,7 @@ class Settler:
         return self._read(query)
 
     def _refuse_late(self) -> None:
-        """Ledger that have used their time up are asked nothing more. Raises DatabaseFailing."""
+        """A ledger that has used its time up is asked nothing more. Raises DatabaseFailing."""
         if time.monotonic() >= self._until_s:
             raise DatabaseFailing("the ledger did not answer in time")
 

@@ -63,7 +63,7 @@ def among_newest(wanted: RequestFilter) -> list[ColumnElement[bool]]:
 
 
 def conditions(wanted: RequestFilter, *, is_walked: bool = False) -> list[ColumnElement[bool]]:
-    """`is_walked` keeps databases from finding users's rows by their keys' index."""
+    """`is_walked` keeps databases from finding users' rows by their keys' index."""
     column = request_table.c
     found: list[ColumnElement[bool]] = []
     for name in ("lane", "key_id", "outcome"):

@@ -79,7 +79,7 @@ class Gate:
         caller = await self.admit_any(token, address)
         if caller.is_preemptible:
             raise RoleForbids(
-                "This key is for preemptible requests of the market, who ask for completions and nothing else."
+                "This key is for preemptible requests, which may only be chat completions and completions."
             )
         return caller
 

@@ -152,7 +152,7 @@ class Keys:
     ) -> IssuedKey:
         """Make a key; an unknown user becomes a member of the home organization.
 
-        A preemptible request's key replaces the preemptible request's key of the same name.
+        The key for preemptible requests replaces the earlier one of the same name.
 
         Raises:
             Conflict: the user was removed, or the account is reserved for preemptible requests.

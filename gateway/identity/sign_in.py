@@ -120,7 +120,7 @@ def _free_id(session: Session, claims: Claims) -> str:
     same = select(user_table.c.user_id).where(user_table.c.user_id == wanted)
     is_somebodys = session.execute(same).first() is not None or users.has_account(session, wanted)
     is_taken = is_somebodys or wanted == MARKET_JOBS
-    return wanted if wanted and not is_taken else f"{wanted or 'person'}-{told_apart}"
+    return wanted if wanted and not is_taken else f"{wanted or 'user'}-{told_apart}"
 
 
 def _with_role(session: Session, settings: IdentitySettings, claims: Claims, person: User, address: str) -> User:

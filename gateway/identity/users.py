@@ -189,7 +189,7 @@ class Users:
         with self._write() as session, session.begin():
             before = present(session, user_id, lock=True)
             if user_id == OWNER:
-                raise Conflict(f"{OWNER} is the marketplace's own account and stays; give it another role instead")
+                raise Conflict(f"{OWNER} is this gateway's own account and stays; give it another role instead")
             refuse_market_jobs(user_id)
             _refuse_last_admin(session, before)
             session.execute(_of(user_id).values(removed_ns=time.time_ns()))
@@ -276,7 +276,7 @@ def awaits_sign_in(email: str) -> ColumnElement[bool]:
 
 
 def _refuse_known_email(session: Session, made: User) -> None:
-    """Ensure that an address belongs to one user, as the index person_email does. Raises Conflict."""
+    """Ensure that an address belongs to one user, as the index users_email does. Raises Conflict."""
     if made.email is None:
         return
     others = awaits_sign_in(made.email) & (user_table.c.user_id != made.user_id)

@@ -29,7 +29,7 @@ class Order:
 @dataclass(frozen=True, slots=True)
 class Grant:
     """The answer. `elsewhere` is what others hold and do not use; `ended_s` how long ago the oldest lease ended of
-    which nothing was heard since. `are_books_early`: other processes have not reported since the ledger was read.
+    which nothing was heard since. `is_ledger_early`: other processes have not reported since the ledger was read.
     """
 
     is_known: bool

@@ -75,7 +75,7 @@ class Metrics:
         self.charged_nano = _counter("charged_nano", "Charged to callers, in nano-USD.")
         self.ledger_lag = _gauge("ledger_lag", "Ended requests and postings that wait to be written.")
         self.ledger_leader = _gauge("ledger_leader", "1 where this gateway writes the ledger, else 0.")
-        self.ledger_epoch = _gauge("ledger_epoch", "How often shared ledger has changed hands.")
+        self.ledger_epoch = _gauge("ledger_epoch", "How often the shared ledger has changed hands.")
         self.ledger_broken_rules = _gauge(
             "ledger_broken_rules", "1 for each rule of the ledger that was broken at the last inspection.", "rule"
         )
@@ -99,13 +99,13 @@ class Metrics:
             "payments_inbox", "Messages of Stripe that wait or failed, by status.", "status"
         )
         self.payments_unmatched = _gauge(
-            "payments_unmatched", "What Stripe and the ledger does not agree about, by the last reconciliation."
+            "payments_unmatched", "What Stripe and the ledger do not agree about, by the last reconciliation."
         )
         self.payments_difference_nano = _gauge(
             "payments_difference_nano", "Stripe's balance less that in the ledger, by the last reconciliation."
         )
         self.payments_reconciled_seconds = _gauge(
-            "payments_reconciled_seconds", "How long ago Stripe and the ledger was compared, in seconds."
+            "payments_reconciled_seconds", "How long ago Stripe and the ledger were compared, in seconds."
         )
         self.cluster_nodes = _gauge("cluster_nodes", "Machines in the cluster.")
         self.cluster_epoch = _gauge("cluster_epoch", "Times the cluster was planned.")

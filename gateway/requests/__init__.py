@@ -40,7 +40,7 @@ Modules:
                             are known
     serve                   One request from admission to settled ledger: enter, recall, choose, wait, open, send,
                             settle
-    settlement              Finishes a request: releases its slots and holds, reports to routing, and ledger it
+    settlement              Finishes a request: releases its slots and holds, reports to routing, and books it
     split_event             Cuts an event to the part that the hold still covers
     stream_stitching        Joins one backend's stream to another's: keeps the text so far, and passes the rest on
                             as the same answer

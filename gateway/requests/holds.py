@@ -15,7 +15,7 @@ from gateway.requests.context import RequestContext
 from gateway.services import Services
 from runtime.errors import BudgetExceeded, ServiceError
 
-Ended = Literal["credits_exhausted", "budget_exceeded", "payments_frozen", "books_unavailable"]
+Ended = Literal["credits_exhausted", "budget_exceeded", "payments_frozen", "ledger_unavailable"]
 """Why an answer gets no further than what is paid for."""
 
 # Another request may take the amount that a refusal reports as available before the next try.
@@ -66,7 +66,7 @@ async def reserve_more_funds(services: Services, context: RequestContext, allowa
         except PayerFrozen:
             return "payments_frozen"
         except (BudgetUnavailable, LedgerError, ServiceError):
-            return "books_unavailable"
+            return "ledger_unavailable"
         else:
             context.paid_tokens = tokens
             return None

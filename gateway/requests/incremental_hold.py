@@ -216,7 +216,7 @@ class _Rolling:
         self._asking = asyncio.create_task(self._reserve_more(), name="hold grows")
 
     async def _reserve_more(self) -> Ended | None:
-        refusal: Ended | None = "books_unavailable"
+        refusal: Ended | None = "ledger_unavailable"
         try:
             refusal = await reserve_more_funds(self._services, self._context, self._allowance)
         except Exception:
@@ -240,7 +240,7 @@ class _Rolling:
         done, _ = await asyncio.wait((self._asking,), timeout=BORDER_S)
         if not done:
             self._pass_part()
-            raise PaidUp("books_unavailable")
+            raise PaidUp("ledger_unavailable")
 
     def _pass_part(self) -> None:
         """Pass the beginning of an event that exceeds the paid rest: some upstreams send one event in all."""

@@ -50,7 +50,7 @@ async def host(services: Services, caller: Caller, call: Call, client: Client) -
 def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Offer], RequestContext]:
     """Return the offers that may and can serve it, best first; only of the requested model."""
     if call.kind not in GENERATES:
-        raise RequestInvalid("PreemptibleJobs may only request chat completions and completions.")
+        raise RequestInvalid("Preemptible requests may only be chat completions and completions.")
     decision = services.router.explain(caller, call)
     model = call.request.model
     offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]

@@ -1,4 +1,4 @@
-"""Finishes a request: releases its slots and holds, reports to routing, and ledger it."""
+"""Finishes a request: releases its slots and holds, reports to routing, and books it."""
 
 from msgspec import structs
 

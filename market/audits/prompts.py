@@ -20,7 +20,7 @@ _FORMS: Sequence[str] = (
     "Translate into French: the {one} stands beside the {two}.",
     "What do a {one} and a {two} have in common? Answer briefly.",
     "I have {n} boxes with {m} of them each. How many {one} pictures are that?",
-    "What is the capital of {place}, and what would users from there use a {one} for?",
+    "What is the capital of {place}, and what would people from there use a {one} for?",
     "Sort alphabetically: {one}, {two}, {place}.",
     "Write a JSON object with the keys \"{one}\" and \"{two}\" and the values {n} and {m}.",
     "Spell the word {one} backwards, then say what it means.",

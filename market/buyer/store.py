@@ -27,7 +27,7 @@ from market.protocol.channels.terms import LANES_MAX
 KEPT_MS = 33 * 24 * 3_600_000
 """Retention of signed records after their channel has ended.
 
-A marketplace ledger on a channel for at most 31 days, and a dispute that is opened then takes one more.
+A marketplace books on a channel for at most 31 days, and a dispute that is opened then takes one more.
 """
 PRUNED_AT_ONCE = 2000
 

@@ -42,7 +42,7 @@ class Forfeiture:
             if seller.forfeited_ns is None:
                 seller.forfeited_ns = self.context.clock_ns()
             sales = set(self._given_up(session, seller))
-        # Search again: a settlement that ledger at this moment is found now, or it notices the forfeiture
+        # Search again: a settlement that books at this moment is found now, or it notices the forfeiture
         # afterwards.
         with self.context.read() as session:
             sales.update(self._given_up(session, session.get_one(Seller, user_id)))

@@ -63,7 +63,7 @@ class KnownRecords:
         self._sources = sources
         self._bounds = bounds
         self._always = always
-        self._ledger: dict[str, Book] = {}
+        self._books: dict[str, Book] = {}
         self._held: dict[str, HeldRecords] = {}
         self._identities: dict[str, Identities] = {}
         self._raws: set[bytes] = set()
@@ -73,7 +73,7 @@ class KnownRecords:
 
     @property
     def book(self) -> Book:
-        return Book({slot: record for book in self._ledger.values() for slot, record in book.slots.items()})
+        return Book({slot: record for book in self._books.values() for slot, record in book.slots.items()})
 
     def has(self, raw: bytes) -> bool:
         """Return whether this very record is known; different bytes must be read before anything is believed."""
@@ -84,7 +84,7 @@ class KnownRecords:
 
     def statements_of(self, identity: str) -> list[Record]:
         """Return the identity's statements about its keys, revocations first."""
-        book = self._ledger.get(identity, Book())
+        book = self._books.get(identity, Book())
         return [each for kind in STATEMENTS for each in book.slots.values() if each.kind == kind]
 
     def source_of(self, issuer: str) -> str:
@@ -107,13 +107,13 @@ class KnownRecords:
     def sweep(self, now_ms: int) -> RecordChange:
         """Forget records that expired long ago."""
         dropped: list[Record] = []
-        for issuer in list(self._ledger):
-            swept = self._replace(issuer, forget(self._ledger[issuer], now_ms), self._held[issuer].source)
+        for issuer in list(self._books):
+            swept = self._replace(issuer, forget(self._books[issuer], now_ms), self._held[issuer].source)
             dropped += swept.dropped
         return RecordChange((), tuple(dropped))
 
     def _take_one(self, issuer: str, said: list[Record], source: str, now_ms: int) -> RecordChange:
-        before = list(self._ledger.get(issuer, Book()).slots.values())
+        before = list(self._books.get(issuer, Book()).slots.values())
         wanted = self._fitting(issuer, [*before, *said], now_ms)
         place = self._place(issuer, source, wanted)
         if place is None and before:
@@ -160,17 +160,17 @@ class KnownRecords:
         return book_of([*statements, *(dated[slot] for slot in slots)])
 
     def _replace(self, issuer: str, book: Book, source: str) -> RecordChange:
-        before = self._ledger.get(issuer, Book())
+        before = self._books.get(issuer, Book())
         old = {each.digest: each for each in before.slots.values()}
         new = {each.digest: each for each in book.slots.values()}
         self._count(issuer, source, len(new))
         if new:
-            self._ledger[issuer] = book
+            self._books[issuer] = book
             self._held[issuer] = _held(book, source)
             statements = [each for each in new.values() if each.kind in STATEMENTS]
             self._identities[issuer] = Identities(statements)
-        elif issuer in self._ledger:
-            del self._ledger[issuer], self._held[issuer], self._identities[issuer]
+        elif issuer in self._books:
+            del self._books[issuer], self._held[issuer], self._identities[issuer]
         self._raws -= {each.raw for each in old.values()}
         self._raws |= {each.raw for each in new.values()}
         came, went = new.keys() - old.keys(), old.keys() - new.keys()

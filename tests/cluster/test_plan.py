@@ -323,12 +323,12 @@ def test_a_working_ring_is_replaced_for_a_loss_or_a_real_gain_only() -> None:
     assert rest.predicted
     slower = changed(rest, predicted=changed(rest.predicted, tokens_per_s=0.61 * now.predicted.tokens_per_s))
     assert explain_change(now, slower)[-1] == (
-        "replaces the ring: a machine of the ring no longer takes part, at 39 % less speed"
+        "replaces the pipeline: a machine of the pipeline no longer takes part, at 39 % less speed"
     )
     text = "\n".join(explain_change(now, better))
-    assert re.search(r"replaces the ring: it is predicted to be \d+ % faster$", text)
-    assert "node-1: out of the ring (had layers 0-" in text
-    assert "new in the ring" in text
+    assert re.search(r"replaces the pipeline: it is predicted to be \d+ % faster$", text)
+    assert "node-1: out of the pipeline (had layers 0-" in text
+    assert "new in the pipeline" in text
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

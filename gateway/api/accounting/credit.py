@@ -26,7 +26,7 @@ Amount = Annotated[UsdAmount, Field(gt=0)]
 
 
 class NewCredit(Body):
-    """Against money that reached the marketplace's bank: for a user, or for an organization's pool."""
+    """Against money that reached the gateway's bank: for a user, or for an organization's pool."""
 
     user: Text | None = None
     organization: Text | None = None

@@ -32,7 +32,7 @@ _HEAD = r"^[0-9]{1,18}:[0-9a-f]{64}$"
 async def verify(
     operator: Operator,
     from_block: Annotated[int, Query(ge=1, le=_NUMBER_MAX)] = 1,
-    known: Annotated[str | None, Query(pattern=_HEAD, description="A head that was kept, as N:HASH.")] = None,
+    known: Annotated[str | None, Query(pattern=_HEAD, description="A saved ledger checkpoint, as N:HASH.")] = None,
     limit_s: Annotated[int, Query(ge=1, le=_LIMIT_MAX_S)] = 30,
     signed_by: Annotated[list[_Fingerprint], Query(max_length=100, description="All keys that may sign.")] = [],  # noqa: B006
     unproven_max_s: Annotated[int, Query(ge=2, le=_YEAR_S)] = 10,

@@ -7,7 +7,7 @@
     credits_exhausted: ["Your credits are used up. The answer ends here.", "Buy credits, or choose a free lane."],
     budget_exceeded: ["A spending limit was reached. The answer ends here.", "Ask an admin to raise it, or choose a free lane."],
     payments_frozen: ["Payments are frozen. The answer ends here.", "Ask an instance admin for the reason."],
-    books_unavailable: ["The ledger is unavailable. The answer ends here.", "Try again shortly."],
+    ledger_unavailable: ["The ledger is unavailable. The answer ends here.", "Try again shortly."],
   };
   const form = document.getElementById("pg-form");
   const list = document.getElementById("pg-turns");

@@ -17,7 +17,7 @@ class Needle:
 def hide(sentences: Iterable[str], thing: str, answer: str, chars: int, *, place: float = 0.1) -> Needle:
     """Make a prompt of about `chars` characters, with the fact at `place` of it, from 0 to 1.
 
-    Take sentences from own traffic or from ledger, with another thing each time, and an answer that cannot be
+    Take sentences from own traffic or from books, with another thing each time, and an answer that cannot be
     guessed, such as a number of five digits.
     """
     said, fact = [], f"The {thing} is {answer}."

@@ -83,7 +83,7 @@ def check_statement(record: Record) -> None:
 
 
 def _check_rotation(record: Record, rotation: Rotation) -> None:
-    # Ledger order by name and revision. If they were free, one rotation could hide another.
+    # Books order by name and revision. If they were free, one rotation could hide another.
     if (record.name, record.revision) != (rotation.new_key, rotation.number):
         raise IdentityInvalid("a rotation must have the new key as its name and its number as revision")
     if not 1 <= rotation.number <= ROTATIONS_MAX:

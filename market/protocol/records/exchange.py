@@ -15,7 +15,7 @@ BUCKETS = 64
 def summary(book: Book) -> tuple[str, ...]:
     """Return a SHA-256 for each bucket of records.
 
-    Equal ledger has equal hashes; one difference changes one of them.
+    Equal books have equal hashes; one difference changes one of them.
     """
     buckets: list[list[str]] = [[] for _ in range(BUCKETS)]
     for slot, record in book.slots.items():

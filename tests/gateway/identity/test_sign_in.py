@@ -30,7 +30,7 @@ def test_who_is_new_is_somebody_from_now_on(directory: Directory) -> None:
     assert signed_in(claims()).role == "member"
     # An address that another subject has already is no way to become them.
     assert signed_in(claims("s2")).user_id not in (ann.user_id, "owner")
-    assert signed_in(claims("s3", None)).user_id.startswith("person-")
+    assert signed_in(claims("s3", None)).user_id.startswith("user-")
     actions = [entry.action for entry in reversed(directory.audit.entries(Filter(target=f"user:{ann.user_id}")))]
     assert actions == ["user.add", "user.role", "user.role", "user.role"]
     directory.users.remove(ann.user_id)

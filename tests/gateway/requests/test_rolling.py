@@ -111,7 +111,7 @@ async def test_books_that_are_away_end_it_at_the_border_and_not_before(
     monkeypatch.setattr(incremental_hold, "BORDER_S", 0.2)
     async with paid(tmp_path, Talker(600), CREDITS) as (running, _):
         streamed = await stream(running)
-        assert (streamed.ended, streamed.words) == ("books_unavailable", 512)
+        assert (streamed.ended, streamed.words) == ("ledger_unavailable", 512)
         assert await spent(running) == 512
     async with paid(tmp_path / "short", Talker(500), CREDITS) as (running, _):
         assert (await stream(running)).finishes == {0: "stop"}

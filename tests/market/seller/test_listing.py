@@ -72,7 +72,7 @@ async def test_nothing_is_listed_while_the_owner_works_or_no_guest_may_come(tmp_
     async with staged() as stage:
         stage.has_guests = False
         async with shop_beside(stage, tmp_path / "other") as shop:
-            await until(lambda: "no key for guests" in shop.agent.watch._said)
+            await until(lambda: "no key for preemptible requests" in shop.agent.watch._said)
             assert not shop.listings
             stage.has_guests = True
             stage.version += 1

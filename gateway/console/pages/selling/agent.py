@@ -41,7 +41,7 @@ def agent_view(
     idle: Idle,
     settings: SellingSettings,
 ) -> AgentView:
-    """Return the view of this gateway's agent; `preemptible requests` is the number of running marketplace jobs."""
+    """Return the view of this gateway's agent; `preemptible_jobs` is the number of running marketplace jobs."""
     if agent is None:
         return AgentView("not started", "off", "No selling agent has connected since this gateway started.")
     if agent.is_silent(now_s):
