@@ -40,7 +40,7 @@ READY_TIMEOUT_S = 1800.0
 IDLE_CONNECTIONS = 1024
 _CANCEL_S = 5.0
 _TICK_S = 1.0
-# How long the threads that write ledger and logs may keep the event loop waiting at a time. It asks for its turn at
+# How long the threads that write the ledger and logs may keep the event loop waiting at a time. It asks for its turn at
 # every event, so that Python's usual 5 ms is what an answer that comes just then is late by.
 _TURN_S = 0.0005
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - translated, not bound
@@ -214,7 +214,7 @@ def _room_for_connections(wanted: int) -> int:
 
 
 async def _end_requests(server: _Server) -> None:
-    """End what neither the drain nor a second signal waited for, while lanes and ledger is there to settle it."""
+    """End what neither the drain nor a second signal waited for, while lanes and the ledger are there to settle it."""
     left = set(server.server_state.tasks)
     for task in left:
         task.cancel()

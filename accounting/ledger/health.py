@@ -18,7 +18,7 @@ _NO_WITNESS = Witness()
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule that the ledger must keep. `query` finds where they break it.
+    """A rule that the ledger must keep. `query` finds where it breaks it.
 
     If an essential rule is broken, continued spending may lose money. A shallow rule takes milliseconds, such as
     one that reads only the accounts. A rule of events finds events that break it. Events never change, so only
@@ -56,7 +56,7 @@ class BrokenRule:
 def findings(
     reader: Reader, now_ns: int, *, deep: bool = True, since_seq: int = 0, witness: Witness = _NO_WITNESS
 ) -> list[BrokenRule]:
-    """Return every broken rule. An empty list means that the ledger add up.
+    """Return every broken rule. An empty list means that the ledger adds up.
 
     The shallow check reads only the accounts and takes milliseconds. The deep check adds up every transfer ever
     booked: run it at start-up, now and then, and when something looks wrong. Rules of events check only events

@@ -110,7 +110,7 @@ class Ledger:
         """Book what is taken from a user, whether or not the user has the credits.
 
         `posting` takes the user's current credits and the rest, which the user owes from then on. Another request
-        may spend credits in between: the ledger then refuse, and the amounts are read again. Raises LedgerBusy if
+        may spend credits in between: the ledger then refuses, and the amounts are read again. Raises LedgerBusy if
         this happens too often.
         """
         for _ in range(_TAKES_MAX):

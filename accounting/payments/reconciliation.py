@@ -77,7 +77,7 @@ class Sides:
         return [pair for pair in pairs if pair.stripe_nano != pair.ledger_nano]
 
     def is_foreseen(self, pair: Unmatched) -> bool:
-        """Return whether open holds explain the whole difference: the ledger wait for Stripe's answer, however
+        """Return whether open holds explain the whole difference: the ledger waits for Stripe's answer, however
         long.
         """
         return pair.stripe_nano - pair.ledger_nano == self.pending.get(pair.subject)

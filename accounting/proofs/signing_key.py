@@ -1,6 +1,6 @@
 """Manage the key that signs blocks: a file of one gateway, made on first use and replaceable at any time.
 
-`cryptography` is imported when a key is first needed, because commands that only read the ledger does without it.
+`cryptography` is imported when a key is first needed, because commands that only read the ledger do without it.
 """
 
 import hashlib

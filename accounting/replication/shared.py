@@ -194,9 +194,9 @@ class SharedLedger:
                 self._registered_s = time.monotonic()
             self._hold_or_claim()
         except SQLAlchemyError as error:
-            _log.warning("the leader's seat of the ledger cannot be checked: %s", _short(error))
+            _log.warning("the leader lease of the ledger cannot be checked: %s", _short(error))
         except Exception:  # noqa: BLE001  the thread's edge: it goes on
-            _log.exception("the leader's seat of the ledger could not be renewed")
+            _log.exception("the leader lease of the ledger could not be renewed")
         with self._changed:
             self._changed.notify_all()
 

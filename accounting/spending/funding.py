@@ -36,8 +36,8 @@ def at_hand(
     """Return how much of each account a lease's next event may reserve, in the charge order.
 
     `left` is what the lease has of each account now, `available` what else each account has. An account that has
-    ended or left the purse only covers running requests: `kept_nano` is what these need in all. The lease itself
-    holds that much.
+    ended or left the funding sources only covers running requests: `kept_nano` is what these need in all. The
+    lease itself holds that much.
     """
     open_accounts = {source.account for source in funding if source.ends_ns is None or now_ns < source.ends_ns}
     ended = [account for account in left if account not in open_accounts]

@@ -94,7 +94,7 @@ class Lease:
 
     @property
     def is_single(self) -> bool:
-        """Whether one account pays for everything. The ledger then check its balance at each draw."""
+        """Whether one account pays for everything. The ledger then checks its balance at each draw."""
         parts, account = self.parts, self.funding[0].account
         return len(self.funding) == 1 and (not parts or (len(parts) == 1 and parts[0].account == account))
 

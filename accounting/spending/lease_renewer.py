@@ -32,7 +32,7 @@ ANSWER_TIMEOUT_S = 30.0
 # Another process may take credits between an answer and the next attempt.
 _TRIES_MAX = 16
 # For this many nanoseconds after a refusal, balances are read before the ledger is asked again. One read covers
-# many payers, while each event that the ledger deny takes time from those who can pay.
+# many payers, while each event that the ledger denies takes time from those who can pay.
 _POOR_NS = 10**9
 _POOR_MAX = 16_384
 # Below this number, balances are read one by one.
@@ -130,7 +130,7 @@ class LeaseRenewer:
                         captures_max = MAX_USAGES
 
     def _available(self, lease: Lease, *, refresh: bool) -> dict[str, int] | None:
-        """Return what may be drawn from the lease's accounts; None for a single account, which the ledger check.
+        """Return what may be drawn from the lease's accounts; None for a single account, which the ledger checks.
 
         If it cannot be read, the draws fail.
         """
@@ -195,7 +195,7 @@ class LeaseRenewer:
     def _finish(
         self, lease: Lease, renewal: LeaseRenewal, answer: Posted | LedgerError, others: Sequence[Lease] = ()
     ) -> bool:
-        """Rebuild a denied event until the ledger takes it. Return False if they stop answering."""
+        """Rebuild a denied event until the ledger takes it. Return False if it stops answering."""
         for _ in range(_TRIES_MAX):
             if isinstance(answer, Posted) or not _is_denial(answer):
                 return self._settle(lease, renewal, answer)

@@ -23,7 +23,7 @@ from bench.gateway.load import Order, Saw
 from bench.gateway.upstream import MODEL
 
 LOSS_MUST = 0.05
-# Rows that the log and the ledger has from the start, because pages search them.
+# Rows that the log and the ledger have from the start, because pages search them.
 _BEFORE = 30_000
 _BEFORE_S = 120.0
 # By then postponed work is done, and streams have sent their initial content.

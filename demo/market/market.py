@@ -149,7 +149,7 @@ def open_market(folder: Path, *, nodes: int = 2, tunnel: str = "quick") -> Itera
         until("a listing at the marketplace", lambda: _listings(marketplace))
         settings = roles.buyer(marketplace.root, buyers_key, identity)
         buyer = stack.enter_context(Process("buyer", folder / "buyer", settings, "--port", "0")).party()
-        # The buyer's own ledger charge its only user.
+        # The buyer's own ledger charges its only user.
         buyer.machine("POST", "/accounting/v1/credits", user="owner", amount=TOP_UP_USD, reason="for the demo")
         until("an offer at the buyer", lambda: _offers(buyer))
         stack.callback(agent.terminate)

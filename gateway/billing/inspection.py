@@ -37,7 +37,7 @@ PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Whether the database answers, and which rules of the ledger is broken; `seen_s` is monotonic."""
+    """Whether the database answers, and which rules of the ledger are broken; `seen_s` is monotonic."""
 
     is_reachable: bool
     broken: tuple[str, ...]

@@ -95,12 +95,12 @@ class LedgerService:
 
     @property
     def leads(self) -> bool:
-        """Whether this gateway writes the ledger; one with ledger of its own always does."""
+        """Whether this gateway writes the ledger; one with a ledger of its own always does."""
         return self._shared.leads if self._shared else True
 
     @property
     def epoch(self) -> int:
-        """How often shared ledger has changed hands; 0 for ledger of one gateway."""
+        """How often a shared ledger has changed hands; 0 for the ledger of one gateway."""
         return self._shared.epoch if self._shared else 0
 
     @property

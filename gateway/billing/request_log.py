@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 QUEUE_MAX = 6_000
 BATCH_MAX = 1000
 ROWS_MAX = 1000
-# Old rows go in small portions: on SQLite the ledger wait for each.
+# Old rows go in small portions: on SQLite the ledger waits for each.
 PRUNED_MAX = 1000
 PAGE_TIMEOUT_S = 10
 PRUNE_EVERY_S = 3600.0

@@ -21,7 +21,7 @@ _POSTGRESQL_PORT = 5432
 def open_shared(
     settings: Settings, write: Callable[[], Session], *, is_command: bool = False
 ) -> "SharedLedger | None":
-    """This process's part in ledger that are shared; None for ledger in a file, which have no other gateway.
+    """This process's part in a shared ledger; None for a ledger in a file, which has no other gateway.
 
     A command stands beside a gateway and must not take its port.
     """

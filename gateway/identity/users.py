@@ -91,7 +91,7 @@ class Users:
         after: Cursor | None = None,
         limit: int = ROWS_MAX,
     ) -> list[User]:
-        """The people of an organization or all, oldest first, those who were removed only if asked for.
+        """The users of an organization or all, oldest first, those who were removed only if asked for.
 
         `text` is looked for in id, name, address and organization. `after` is the cursor of the last one known,
         for the next page. At most ROWS_MAX.

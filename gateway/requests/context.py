@@ -62,7 +62,7 @@ class RequestContext(Struct):
 
     @property
     def lane(self) -> str:
-        """Where its answer comes from, for headers, metrics and ledger."""
+        """Where its answer comes from, for headers, metrics and the ledger."""
         if self.offer is not None:
             return self.offer.lane
         return FROM_CACHE if self.found else NO_LANE

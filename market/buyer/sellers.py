@@ -79,7 +79,7 @@ class SellerTracker:
         self._known: OrderedDict[str, Seller] = OrderedDict()
         self._changed: dict[str, Seller] = {}
         self.suspended: Mapping[str, str] = {}
-        """Sellers we do not buy from until the admin lifts it, and why; replaced, never changed in place."""
+        """Sellers we do not buy from until the admin reinstates them, and why; replaced, never changed in place."""
         for row in store.tracks():
             tally = Tally(row.good, row.bad, row.at_s)
             self._known[row.seller] = Seller(tally, row.anomalies, row.tokens or 0.0, row.since_s)

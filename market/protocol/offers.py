@@ -23,7 +23,7 @@ class OnOffer(Struct, frozen=True):
 
     `listing` is its record's digest, `seller` the seller's identity. `clearance` is the most private label that
     may go there. `good` and `bad` count how requests ended; older ones weigh less. `cap` is learned from refusals.
-    `tier` says what auditors have checked. `suspended_why` says why we buy nothing there until the admin lifts it.
+    `tier` says what auditors have checked. `suspended_why` says why we buy nothing there until the admin reinstates it.
     """
 
     listing: str

@@ -1,4 +1,4 @@
-"""What is too old or too much goes, in small portions: on SQLite the ledger wait for each."""
+"""What is too old or too much goes, in small portions: on SQLite the ledger waits for each."""
 
 import time
 from collections.abc import Callable
