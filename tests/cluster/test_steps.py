@@ -209,7 +209,7 @@ def test_a_stage_refuses_what_contradicts_the_plan(manifest: Manifest) -> None:
                 stage.run(Step(**(good | change)), payload)
         with pytest.raises(FrameInvalid, match="vocabulary"):
             stage.run(Step(**good), bytearray(b"\xff" * 8))
-        with pytest.raises(ClusterError, match="head counts"):
+        with pytest.raises(ClusterError, match="coordinator counts"):
             stage.run(Step(**(good | {"census": [(0, 3)]})), payload)
         stage.run(Step(**good), payload)
 
