@@ -92,7 +92,7 @@ def test_a_third_machine_joins_and_takes_part(desktop: Page, gateway: Gateway, t
     process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         page.get_by_role("link", name="Preview plan").click(timeout=60_000)
-        expect(page.get_by_text("third: new in the ring")).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("third: new in the pipeline")).to_be_visible(timeout=60_000)
         page.get_by_role("button", name="Apply").click()
         row = page.get_by_role("row").filter(has=page.get_by_role("link", name="third", exact=True))
         expect(row.filter(has_text="serving").first).to_be_visible(timeout=90_000)
