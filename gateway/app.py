@@ -267,7 +267,7 @@ def _start(ledger: LedgerService, settings: Settings) -> None:
     try:
         ledger.start()
     except OSError as error:
-        where = f"ledger.host, ledger.port: nobody can listen at {settings.ledger.host}:{settings.ledger.port}"
+        where = f"ledger.host, ledger.port: cannot listen at {settings.ledger.host}:{settings.ledger.port}"
         raise SettingsInvalid(f"{where}: {error.strerror or error}") from None
 
 

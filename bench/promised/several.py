@@ -149,7 +149,7 @@ def _form_s(gateway: Gateway, form: bytes) -> float:
 
 
 def _hang_ups_s(house: Fleet, gateway: Gateway) -> float:
-    """Return how long the provider goes on with what nobody waits for."""
+    """Return how long the provider goes on with requests whose callers are gone."""
     house.provider.hold()
     try:
         body = b'{"model": "free", "messages": [{"role": "user", "content": "%d"}], "temperature": 1}'

@@ -25,7 +25,9 @@ _DAY_NS = 86_400 * 10**9
 
 def _caller(authority: AnyCaller) -> tuple[Authority, Caller]:
     if authority.caller is None:
-        raise RequestInvalid("The machine is nobody; send a user's key as 'Authorization: Bearer YOUR_KEY'.")
+        raise RequestInvalid(
+            "This credential belongs to no user. Send a user's key as 'Authorization: Bearer YOUR_KEY'."
+        )
     return authority, authority.caller
 
 

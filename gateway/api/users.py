@@ -119,7 +119,7 @@ def _refuse_instance_rights(authority: Authority, organization: Organization, wa
         return
     joined = authority.directory.settings.oidc_organization
     if wanted.email is not None and joined not in (organization.organization_id, organization.name):
-        raise RoleForbids("email: only instance admins say whom a sign-in makes somebody", param="email")
+        raise RoleForbids("email: only instance admins set the address by which a user signs in", param="email")
     if authority.directory.users.has_account_of_nobody(wanted.user):
         raise Conflict(f"user: {wanted.user} has an account in the ledger; ask an instance admin", param="user")
 

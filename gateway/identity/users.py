@@ -340,7 +340,7 @@ def _refuse_last_admin(session: Session, person: User) -> None:
     if person.organization_id != HOME or person.role != "admin":
         return
     if session.scalar(select(func.count()).select_from(user_table).where(_is_instance_admin())) == 1:
-        raise Conflict(f"{person.user_id} is the last instance admin; make somebody else one first")
+        raise Conflict(f"{person.user_id} is the last instance admin. Give another user the role first")
 
 
 def _forget_passwords(session: Session, user_id: str) -> None:

@@ -23,7 +23,7 @@ router = APIRouter(prefix="/accounting/v1")
 async def show_balance(authority: AnyCaller, user: Wanted = None, organization: Wanted = None) -> Facts:
     """Show the caller's credits; for admins those of a user (`user`) or an organization balance (`organization`).
 
-    Whoever keeps `ledger_checkpoint`, the newest block of the ledger, can tell later whether the past was rewritten.
+    A saved `ledger_checkpoint`, the newest block of the ledger, shows later whether the past was rewritten.
     """
     ledger = authority.services.ledger
     if organization is not None:

@@ -18,7 +18,9 @@ Form = Literal["json", "csv"]
 
 def _person(authority: AnyCaller) -> Caller:
     if authority.caller is None:
-        raise RequestInvalid("The machine is nobody; send a user's key as 'Authorization: Bearer YOUR_KEY'.")
+        raise RequestInvalid(
+            "This credential belongs to no user. Send a user's key as 'Authorization: Bearer YOUR_KEY'."
+        )
     return authority.caller
 
 
@@ -43,7 +45,9 @@ def user_of(authority: Authority, wanted: str | None) -> str:
     caller = authority.caller
     if wanted is None:
         if caller is None:
-            raise RequestInvalid("user: the machine is nobody; say whose, as in ?user=ann", param="user")
+            raise RequestInvalid(
+                "user: this credential belongs to no user. Name one, as in ?user=ann", param="user"
+            )
         return caller.user_id
     if caller is not None and caller.user_id == wanted:
         return wanted
