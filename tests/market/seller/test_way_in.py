@@ -15,7 +15,7 @@ from market.settings.seller import SellingSettings
 from runtime.settings import SettingsInvalid
 from tests.fakes.cloudflared import Installed
 from tests.market.marketplace.relays import MARKETPLACE, PATIENCE_S, relaying
-from tests.market.seller.shop import Shop, open_shop
+from tests.market.seller.shop import Shop, open_shop, until
 from tests.market.seller.stage import END, STALL, words
 
 pytestmark = pytest.mark.anyio
@@ -34,6 +34,9 @@ async def kept_open(shop: Shop, way: WayIn) -> AsyncIterator[None]:
         async with asyncio.timeout(PATIENCE_S):
             while not address.is_open:
                 await address.changed(address.version)
+        # The seller may have closed while it had no way in.
+        admission = shop.agent.job_handler.admission
+        await until(lambda: admission.closed is None)
         yield
     finally:
         task.cancel()
