@@ -1,10 +1,8 @@
-"""Real gateways for tests: `millrace up` in a process of its own, with its nodes, its books and its signals."""
+"""Real gateways for tests: `millrace up` in a process of its own, with its nodes, its ledger and its signals."""
 
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +20,7 @@ from gateway.identity.caller import OWNER
 from runtime.data_folder import DataFolder
 from tests.clusters import DEMO_MODEL
 from tests.databases import prepared
+from tests.forked_gateway import ForkedCommand
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
@@ -35,7 +34,7 @@ T = TypeVar("T")
 class Gateway:
     """One running `millrace up`."""
 
-    process: subprocess.Popen[str]
+    process: ForkedCommand
     folder: Path
     base_url: str
     api_key: str
@@ -80,16 +79,7 @@ class Gateway:
 
     def cli(self, *words: str, environment: dict[str, str] | None = None) -> str:
         """A millrace command on this gateway's data folder; its stdout. `environment` is added to ours."""
-        done = subprocess.run(
-            [sys.executable, "-m", "gateway", *words, "--data-dir", str(self.folder)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            env=os.environ | (environment or {}),
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return run_command(*words, "--data-dir", str(self.folder), environment=environment)
 
     def new_key(self, name: str, lanes: str) -> str:
         """As `millrace key create` makes one, without a process of its own."""
@@ -123,6 +113,17 @@ def until(look: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
     raise AssertionError("it did not happen in time")
 
 
+def run_command(*words: str, environment: dict[str, str] | None = None) -> str:
+    """Run a millrace command that has to succeed; return its stdout. `environment` is added to ours."""
+    command = ForkedCommand([*words], os.environ | (environment or {}))
+    log: list[str] = []
+    with command.stdout, _reading(command, log):
+        said = command.stdout.read()
+        code = command.wait(PATIENCE_S)
+    assert code == 0, "".join(log)
+    return said
+
+
 @contextmanager
 def running_gateway(
     folder: Path,
@@ -139,45 +140,48 @@ def running_gateway(
     """
     if not is_new and "DATABASE__DSN" not in (settings or {}):
         prepared(folder)
-    command = [sys.executable, "-m", "gateway", "up", "--json", "--port", str(port), "--data-dir", str(folder)]
+    words = ["up", "--json", "--port", str(port), "--data-dir", str(folder)]
     if model:
-        command += ["--model", str(model), "--nodes", str(nodes)]
+        words += ["--model", str(model), "--nodes", str(nodes)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
     environment |= {f"MILLRACE_{name}": value for name, value in (settings or {}).items()}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True, text=True
-    )
-    assert process.stdout
+    process = ForkedCommand(words, environment)
     log: list[str] = []
-    reading = threading.Thread(target=_keep, args=(process, log), daemon=True)
-    reading.start()
-    watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
-    watchdog.start()
-    try:
-        line = process.stdout.readline()
-        watchdog.cancel()
-        assert line, "".join(log)
-        facts = json.loads(line)
-        assert facts["pid"] == process.pid
-        gateway = Gateway(process, folder, facts["base_url"], facts["api_key"], facts, log)
+    with process.stdout, _reading(process, log):
+        watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
+        watchdog.start()
         try:
-            yield gateway
+            line = process.stdout.readline()
+            watchdog.cancel()
+            assert line, "".join(log)
+            facts = json.loads(line)
+            assert facts["pid"] == process.pid
+            gateway = Gateway(process, folder, facts["base_url"], facts["api_key"], facts, log)
+            try:
+                yield gateway
+            finally:
+                for client in gateway.clients:
+                    client.close()
         finally:
-            for client in gateway.clients:
-                client.close()
-    finally:
-        watchdog.cancel()
-        if process.poll() is None:
+            watchdog.cancel()
             process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        finally:
-            process.kill()
-            reading.join(PATIENCE_S)
-            process.stdout.close()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            finally:
+                process.kill()
 
 
-def _keep(process: subprocess.Popen[str], log: list[str]) -> None:
-    assert process.stderr
-    with process.stderr:
-        log.extend(iter(process.stderr.readline, ""))
+@contextmanager
+def _reading(process: ForkedCommand, log: list[str]) -> Iterator[None]:
+    """Collect what a process writes to stderr, until it ends."""
+
+    def read() -> None:
+        with process.stderr:
+            log.extend(iter(process.stderr.readline, ""))
+
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    try:
+        yield
+    finally:
+        reading.join(PATIENCE_S)
