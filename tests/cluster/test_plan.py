@@ -135,7 +135,7 @@ def test_layers_follow_speed_and_the_gain_over_memory_is_told() -> None:
     plan = plan_stages("m", card(), members, stages_min=2, precision="bf16")
     few, many = counts(plan)
     assert 2.6 < many / few < 3.4
-    assert any("% faster than the same machines cut in proportion to memory" in reason for reason in plan.reasons)
+    assert any("% faster than layers in proportion to memory" in reason for reason in plan.reasons)
 
 
 def test_a_machine_with_little_room_gets_what_fits() -> None:

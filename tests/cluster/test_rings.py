@@ -35,7 +35,7 @@ def fleet(chance: random.Random, size: int, *, layers: int, in_flight: int, is_t
         hop_s=tuple(map(tuple, hops)),
         back_s=tuple(tuple(chance.uniform(0.3, 1) * hop for hop in row) for row in hops),
         link_s=tuple(tuple(max(one, other) for other in cards) for one in cards),
-        head_s=3e-4,
+        coordinator_s=3e-4,
         in_flight=in_flight,
     )
 
