@@ -15,7 +15,7 @@ from cluster.controller import Controller
 from cluster.errors import LinkLost, PeerRejected, WrongPeer
 from cluster.joining.discovery import Announcement, look_for
 from cluster.joining.enrolment import join
-from cluster.joining.whereabouts import Whereabouts
+from cluster.joining.whereabouts import ControllerSearch
 from cluster.net.channel import Channel, ChannelServer, dial
 from cluster.trust.addresses import Target, is_reachable, own_addresses
 from cluster.trust.authority import Authority
@@ -54,8 +54,8 @@ async def announced(folder: Path, fingerprint: str | None = None) -> AsyncIterat
         await running.stop()
 
 
-def nearby(file: Path, given: Target | None = None) -> Whereabouts:
-    return Whereabouts(given, file, discovery=True, interfaces=HERE)
+def nearby(file: Path, given: Target | None = None) -> ControllerSearch:
+    return ControllerSearch(given, file, discovery=True, interfaces=HERE)
 
 
 async def test_a_token_is_enough_and_an_impostor_gets_nothing(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ async def test_whatever_a_stranger_says_others_are_asked(
         async with announced(tmp_path / "c") as (running, pinned, port):
             file.write_bytes(msgspec.json.encode(Target("127.0.0.1", port)))
             token = running.new_token()
-            where = Whereabouts(wrong, file)
+            where = ControllerSearch(wrong, file)
             assert (await where.reach(pinned, lambda at: join(at, token, tmp_path / "n", "n"))).exists
     finally:
         await door.close()
@@ -145,7 +145,7 @@ async def test_a_controller_that_moved_is_found_again(tmp_path: Path) -> None:
         channel = await nearby(file, given=Target("127.0.0.1", first)).reach(pinned, attempt)
         await channel.close()
         # What answered is remembered: the next start needs nobody's announcement.
-        channel = await Whereabouts(None, file).reach(pinned, attempt)
+        channel = await ControllerSearch(None, file).reach(pinned, attempt)
         assert channel.address == f"127.0.0.1:{second}"
         await channel.close()
 
@@ -160,7 +160,7 @@ async def test_nobody_found_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(LinkLost, match=r"by mDNS within .* --controller HOST:PORT"):
             await nearby(tmp_path / "none").reach("0" * 32, attempt)
     with pytest.raises(LinkLost, match="no controller address is known"):
-        await Whereabouts(None, tmp_path / "none").reach("0" * 32, attempt)
+        await ControllerSearch(None, tmp_path / "none").reach("0" * 32, attempt)
 
 
 async def test_the_right_controllers_refusal_is_the_last_word(tmp_path: Path) -> None:

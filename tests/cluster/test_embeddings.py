@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from cluster import wire
-from cluster.control.embedder_place import Held, held_by, place_embedder
+from cluster.control.embedder_place import StageMemory, stage_memory, place_embedder
 from cluster.controller import Controller
 from cluster.embedding import CONTEXT_TOKENS_MAX, INPUTS_MAX, Embeddings, EmbedRequest
 from cluster.embedding_client import EmbeddingClient
@@ -214,7 +214,7 @@ def member(name: str, gib: float) -> Member:
 
 def test_the_machine_with_the_most_room_embeds() -> None:
     small, large, full = member("a", 1), member("b", 2), member("c", 9)
-    held = {full.node_id: Held(8 * 2**30, 2**30)}
+    held = {full.node_id: StageMemory(8 * 2**30, 2**30)}
     place = place_embedder("m", 2**29, [small, large, full], held)
     assert place.member == large
     assert "b embeds with m: 2.00 GiB are usable there, 0.50 GiB are needed" in place.reason
@@ -228,7 +228,7 @@ def test_the_machine_with_the_most_room_embeds() -> None:
     assert tight.member == full
     assert "beside the planned cache" in tight.reason
     with pytest.raises(ModelDoesNotFit):
-        place_embedder("m", 3 * 2**30, [full], {full.node_id: Held(8 * 2**30, 7 * 2**30)})
+        place_embedder("m", 3 * 2**30, [full], {full.node_id: StageMemory(8 * 2**30, 7 * 2**30)})
 
 
 def test_only_owners_machines_see_texts() -> None:
@@ -249,16 +249,16 @@ def test_a_machine_holds_all_its_stages_and_the_cache() -> None:
         stages=plan.stages[:1],
         standbys=tuple(msgspec.structs.replace(stage, member=plan.stages[1].member) for stage in plan.stages),
     )
-    held = held_by(beside, card)
+    held = stage_memory(beside, card)
     ring, standby = (held[stage.member.node_id] for stage in plan.stages)
     first = plan.stages[0].spec
     token_bytes = first.end_layer * card.kv_bytes_per_token("fp32", 0) + 4 * card.hidden
     spare_tokens = plan.kv_blocks * BLOCK_TOKENS - card.context_tokens
     assert spare_tokens > 0
-    assert ring.whole_bytes - ring.least_bytes == spare_tokens * token_bytes
+    assert ring.planned_bytes - ring.least_bytes == spare_tokens * token_bytes
     assert ring.least_bytes > plan.stages[0].weight_bytes + card.context_tokens * token_bytes
     assert standby.least_bytes > sum(stage.weight_bytes for stage in plan.stages)
-    assert standby.whole_bytes - standby.least_bytes >= spare_tokens * token_bytes
+    assert standby.planned_bytes - standby.least_bytes >= spare_tokens * token_bytes
 
 
 @pytest.mark.parametrize(

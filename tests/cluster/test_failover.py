@@ -126,7 +126,7 @@ async def nothing_is_held(cluster: Cluster) -> None:
     """No request and no block outlives its answer, on the head nor, which it has them count, on any stage."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            vitals = cluster.controller.head_vitals()
+            vitals = cluster.controller.coordinator_vitals()
             if vitals and (vitals.requests, vitals.kv_blocks) == (0, 0):
                 return
             await asyncio.sleep(0.05)

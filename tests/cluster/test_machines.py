@@ -51,10 +51,10 @@ def test_the_book_survives_and_forgets_whose_certificate_has_ended(tmp_path: Pat
     now[0] = 2001.5
     # Where a clock is slow its certificate has not ended.
     assert again.removed == {"1" * 32}
-    again.seen(NodeId("2" * 32), "tablet", 0.0)
+    again.note_present(NodeId("2" * 32), "tablet", 0.0)
     assert [record.name for record in again.records.values()] == ["laptop", "tablet"]
     again.rename(NodeId("2" * 32), "kitchen")
-    again.seen(NodeId("2" * 32), "laptop", 0.0)
+    again.note_present(NodeId("2" * 32), "laptop", 0.0)
     assert again.records[NodeId("2" * 32)].name == "kitchen", "what somebody called it lasts"
     now[0] = 2001.5 + CLOCK_MARGIN_S
     assert again.removed == frozenset()
@@ -320,10 +320,10 @@ def test_a_given_name_is_kept_and_means_one_machine(tmp_path: Path) -> None:
     again = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
     for said in ("desk", "workstation"):
         # It goes on calling itself otherwise, each time that it comes.
-        again.seen(desk, said, 0.0)
+        again.note_present(desk, said, 0.0)
         assert (again.find("tower"), again.called(desk, said)) == (desk, "tower")
         assert again.records[desk].own_name == said
     again.rename(desk, "workstation")
     assert again.records[desk].own_name == ""
-    again.seen(desk, "bench", 0.0)
+    again.note_present(desk, "bench", 0.0)
     assert (again.records[desk].name, again.called(desk, "bench")) == ("bench", "bench")

@@ -38,6 +38,6 @@ def test_an_unknown_owner_is_named_and_somebody_must_be_known(book: MachineBook)
 def test_a_machine_that_calls_itself_by_an_owners_id_is_not_taken_for_it(book: MachineBook) -> None:
     book.certified(NodeId("b" * 32), DESK, until_s=2000.0)
     assert Owners((DESK,)).pin(book)[0].owners == {DESK}
-    book.seen(NodeId("b" * 32), "3f6c0d", 2000.0)
+    book.note_present(NodeId("b" * 32), "3f6c0d", 2000.0)
     with pytest.raises(MachineUnknown, match="2 machines"):
         Owners(("3f6c0d",)).pin(book)

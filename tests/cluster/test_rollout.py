@@ -105,7 +105,7 @@ async def test_copies_are_counted_by_their_layers_and_tidied_away() -> None:
     machines, loaded_stages, epochs = Machines(), LoadedStages(), itertools.count(1)
     standbys = Standbys(loaded_stages, machines.send)
     one, other = stage("x", 0), stage("x", 1)
-    await standbys.want(next(epochs), MODEL, [one, other])
+    await standbys.keep_loaded(next(epochs), MODEL, [one, other])
     await standbys.note(NodeId("x"), wire.Shelved(1, other.spec, ok=True))
     assert not loaded_stages.shelved, "that was not asked for yet"
     for copy in (one, other):
@@ -114,8 +114,8 @@ async def test_copies_are_counted_by_their_layers_and_tidied_away() -> None:
     assert not standbys.forget(NodeId("x"))
     machines.told.clear()
 
-    await standbys.want(next(epochs), MODEL, [other])
+    await standbys.keep_loaded(next(epochs), MODEL, [other])
     assert machines.told == [(NodeId("x"), wire.Tidy(2, MODEL.manifest.digest, [other.spec]))]
     assert loaded_stages.shelved[NodeId("x")] == {other.spec}
-    await standbys.want(next(epochs), MODEL, [one, other])
+    await standbys.keep_loaded(next(epochs), MODEL, [one, other])
     assert standbys.forget(NodeId("x")), "it was loading when its process ended"
