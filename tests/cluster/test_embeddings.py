@@ -144,7 +144,7 @@ async def test_a_decoder_embeds_refuses_and_survives_its_machine(tmp_path: Path)
             (EmbedRequest(id="3"), RequestInvalid, "must not be empty"),
             (EmbedRequest(id="4", texts=["w4"] * (INPUTS_MAX + 1)), RequestInvalid, "2049 inputs"),
             (EmbedRequest(id="5", token_ids=[[2, 300]]), RequestInvalid, "vocabulary of 300"),
-            (EmbedRequest(id="6", texts=["w4"], dimensions=17), RequestInvalid, "have 16, 32, 64, not 17"),
+            (EmbedRequest(id="6", texts=["w4"], dimensions=17), RequestInvalid, "supports 16, 32, 64, not 17"),
         ):
             found, message = await refusal(controller, request)
             assert found is kind
