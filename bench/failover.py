@@ -48,7 +48,7 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One trial. `victim` is the node of the "last" stage, or that of the "head"."""
+    """One trial. `victim` is the node of the "last" stage, or that of the "coordinator"."""
 
     model: Path
     precision: Precision | None
@@ -60,7 +60,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One machine's failure under running streams. `ring` has the stages and standbys before and after."""
+    """One machine's failure under running streams. `partition` has the stages and standbys before and after."""
 
     pause_s: float
     lost: int
@@ -91,7 +91,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--settle", type=float, default=5.0, help="seconds that standbys have to load")
     parser.add_argument("--ways", nargs="*", choices=NODES, default=list(NODES))
-    parser.add_argument("--victims", nargs="*", choices=["last", "head"], default=["last", "head"])
+    parser.add_argument("--victims", nargs="*", choices=["last", "coordinator"], default=["last", "coordinator"])
     return parser.parse_args(arguments)
 
 
@@ -112,7 +112,7 @@ async def measure_loss(trial: Trial) -> Loss:
         async with _cluster(Path(scratch), trial) as (controller, local):
             await asyncio.sleep(trial.settle_s)
             expected = await _undisturbed(controller, trial.tokens)
-            before = _ring(controller)
+            before = _partition(controller)
             streams = [_Stream() for _ in range(STREAMS)]
             running = asyncio.gather(
                 *(_follow(controller, stream, at, trial.tokens) for at, stream in enumerate(streams))
@@ -128,7 +128,7 @@ async def measure_loss(trial: Trial) -> Loss:
                     not stream.error and stream.token_ids != want.token_ids
                     for stream, want in zip(streams, expected, strict=True)
                 ),
-                partition=f"{before} -> {_ring(controller)}",
+                partition=f"{before} -> {_partition(controller)}",
             )
 
 
@@ -199,16 +199,16 @@ def _longest_gap_s(stream: _Stream, killed_s: float) -> float:
     return max((later - earlier for earlier, later in itertools.pairwise(points)), default=0.0)
 
 
-def _ring(controller: Controller) -> str:
+def _partition(controller: Controller) -> str:
     plan = controller.topology().plan
     return f"{len(plan.stages)} + {len(plan.standbys)}" if plan else "0"
 
 
 def _agent(controller: Controller, local: LocalNodes, victim: str) -> psutil.Process:
-    """Return the agent of the node with the first stage and the head, or of the one with the last stage."""
+    """Return the agent of the node with the first stage and the coordinator, or of the one with the last stage."""
     plan = controller.topology().plan
     assert plan
-    stage = plan.stages[0 if victim == "head" else -1]
+    stage = plan.stages[0 if victim == "coordinator" else -1]
     # Local nodes are called node-1, node-2, ... in the order of their processes.
     return psutil.Process(local.pids[int(stage.member.name.removeprefix("node-")) - 1])
 

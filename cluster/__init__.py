@@ -1,7 +1,7 @@
 """The cluster lane: one model's layers over several machines. It knows neither HTTP nor money.
 
 Modules:
-    client            The client of a head: one connection that carries all requests of its callers
+    client            The client of a coordinator: one connection that carries all requests of its callers
     compute           One stage's arithmetic: weights, kernels, layers, KV cache, sampling
     control           The controller's side: the machines, the deployment, and the repair of a broken pipeline
     controller        The control plane: it admits machines, deploys a model over them, and carries requests to it
@@ -22,8 +22,8 @@ Modules:
     nodes             The agent on each machine: its connection, its children, its files and its measurements
     plans             The choice of which machine holds which layers, with reasons: pure functions of machines,
                       links and model
-    resumption        One request over as many heads as it takes: what its caller has, and the request to the next
-                      head
+    resumption        One request across several coordinators: the answer so far, and the request to the next
+                      coordinator
     trust             Identities of machines: keys, the authority that certifies them, and the renewal of
                       certificates
     wire              Every message between machines and processes of a cluster, one file for each pair of speakers

@@ -24,8 +24,8 @@ from cluster.trust.identity import Identity
 
 log = structlog.get_logger(__name__)
 
-# A coordinator sends a sign of life for every request four times as often (desk.KEEP_ALIVE_S), whatever the
-# request waits for.
+# A coordinator sends a sign of life for every request four times as often (request_table.KEEP_ALIVE_S),
+# whatever the request waits for.
 SILENCE_TIMEOUT_S = 60.0
 
 _Answer = wire.Events | wire.Rejected
@@ -57,8 +57,8 @@ class CoordinatorClient:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent]:
         """Yield the events of one request up to its Done.
 
-        Leaving the iterator early cancels it on the coordinator at once. Raise GenerationError and its kinds; raise
-        CoordinatorLost if another coordinator may go on.
+        Leaving the iterator early cancels it on the coordinator at once. Raise GenerationError and its kinds;
+        raise CoordinatorLost if another coordinator may go on.
         """
         answers: asyncio.Queue[_Answer | None] = asyncio.Queue()
         self._requests[request.id] = answers

@@ -13,7 +13,7 @@ import structlog
 from cluster import wire
 from cluster.client import CoordinatorClient
 from cluster.control.deployment import Deployment, Model
-from cluster.control.embedder_place import Held, held_by
+from cluster.control.embedder_place import StageMemory, stage_memory
 from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.manager import DeploymentManager
 from cluster.control.model_text import ModelText
@@ -43,10 +43,10 @@ from cluster.trust.identity import Identity, NodeId
 log = structlog.get_logger(__name__)
 
 READY_PATIENCE_S = 60.0
-# The head's own patience (desk.RING_PATIENCE_S): a request that has begun waits this long, wherever its pipeline was
-# lost.
+# A request that has begun waits this long for another pipeline, as in the coordinator
+# (request_table.PIPELINE_PATIENCE_S).
 RESUME_PATIENCE_S = 120.0
-# The pause until the manager also knows of the loss that broke a request.
+# The pause after a request has lost its pipeline, until the manager has noticed the loss, too.
 LOSS_PAUSE_S = 0.05
 LOSS_PAUSE_MAX_S = 1.0
 
@@ -66,7 +66,7 @@ class Reading:
 class Controller:
     """Runs inside the gateway. `folder` holds the authority, the gateway's identity and pulled models.
 
-    A model is cut into at least `stages_min` stages if there are enough machines; the default is the number of
+    A model is split into at least `stages_min` stages if there are enough machines; the default is the number of
     expected machines. Use: `start`, `load_model`, then `generate`; `stop` at the end.
     """
 
@@ -87,7 +87,7 @@ class Controller:
         """Callers ask for the model by `served_name`; without one by its folder's name or Hugging Face id."""
         self._folder = folder
         self._served_name = served_name
-        self._context_wished = context_tokens
+        self._context_requested = context_tokens
         self._authority = Authority.open(folder / "authority")
         self._identity = self._own_identity()
         self._identity.keep_removed(self._authority.machines.removed)
@@ -102,11 +102,11 @@ class Controller:
             ),
             self._use_coordinator,
         )
-        # Embeds texts, beside the pipeline and without it.
-        self.embeddings = EmbeddingManager(folder, self._roster, self._identity, self._held_now, owners)
+        # Embeds texts, with or without a pipeline.
+        self.embeddings = EmbeddingManager(folder, self._roster, self._identity, self._stage_memory_now, owners)
         self._model: Model | None = None
         self._text: ModelText | None = None
-        self._asked_for: str | None = None
+        self._requested_name: str | None = None
         self._reading: Reading | None = None
         self._client: CoordinatorClient | None = None
         self._opening = asyncio.Lock()
@@ -122,7 +122,8 @@ class Controller:
             asyncio.create_task(renewal.keep_fresh(self._identity, self._renew), name="certificate renewal"),
         ]
         if self._discovery and is_reachable(host):
-            from cluster.joining.discovery import Announcement  # Multicast is 4 MB that loopback needs not.
+            # Import it late: multicast takes 4 MB, and loopback does not need it.
+            from cluster.joining.discovery import Announcement
 
             announcement = Announcement(socket.gethostname(), host, bound, self._authority.fingerprint)
             self._tasks.append(asyncio.create_task(announcement.run(), name="announcement"))
@@ -138,9 +139,9 @@ class Controller:
 
     async def load_model(self, reference: str, progress: Progress | None = None) -> Model:
         """Find, hash and check a model, which is deployed as soon as there are machines. Raise ModelError."""
-        self._asked_for = model_name(reference)
+        self._requested_name = model_name(reference)
         if self._manager.deployment is None:
-            await self._manager.readiness.tell("planning", f"reading {self._asked_for}")
+            await self._manager.readiness.tell("planning", f"reading {self._requested_name}")
         try:
             model = await self._read_model(reference, progress)
             self._text = await asyncio.to_thread(ModelText.open, model.folder)
@@ -156,7 +157,7 @@ class Controller:
 
     def _watched(self, step: Step, progress: Progress | None = None) -> Progress:
         def tell(done_bytes: int, total_bytes: int) -> None:
-            # The reading thread calls this: it makes one assignment.
+            # The reading thread calls this. It only makes one assignment, so it needs no lock.
             self._reading = Reading(step, done_bytes, total_bytes)
             if progress:
                 progress(done_bytes, total_bytes)
@@ -194,7 +195,7 @@ class Controller:
         self._roster.chronicle.note("removed", f"{called} was removed for good")
         self._identity.keep_removed(self._authority.machines.removed)
         await self._roster.expel(node_id)
-        self._server.cut({node_id})
+        self._server.disconnect({node_id})
         return node_id
 
     async def drain_machine(self, name: str, *, draining: bool = True) -> NodeId:
@@ -223,9 +224,9 @@ class Controller:
         """
         if self._model is None:
             raise ModelNotFound("there is no model to plan")
-        left_out = frozenset(self._authority.machines.find(name) for name in without)
-        taken_in = frozenset(self._authority.machines.find(name) for name in including)
-        return await self._manager.draft(self._model, left_out, taken_in)
+        excluded = frozenset(self._authority.machines.find(name) for name in without)
+        included = frozenset(self._authority.machines.find(name) for name in including)
+        return await self._manager.draft(self._model, excluded, included)
 
     def new_token(self, *, aside: bool = False) -> str:
         """Return a join token for one more machine; `aside` admits it drained. Raise PeerRejected or OSError."""
@@ -254,7 +255,7 @@ class Controller:
     @property
     def model_source(self) -> str | None:
         """Its folder's or file's name, or its Hugging Face id."""
-        return self._model.name if self._model else self._asked_for
+        return self._model.name if self._model else self._requested_name
 
     @property
     def reading(self) -> Reading | None:
@@ -263,13 +264,13 @@ class Controller:
 
     @property
     def context_tokens(self) -> int | None:
-        """The longest context (prompt plus answer) in tokens: of the pipeline, or of the model while there is none."""
+        """The longest context (prompt plus answer) in tokens: of the pipeline, or of the model without one."""
         if deployment := self._manager.deployment:
             return deployment.plan.context_tokens
         if self._model is None:
             return None
         longest = self._model.card.context_tokens
-        return min(longest, self._context_wished or longest)
+        return min(longest, self._context_requested or longest)
 
     @property
     def chat_format(self) -> ChatFormat:
@@ -314,7 +315,7 @@ class Controller:
     def topology(self) -> Topology:
         deployment, (status, reason) = self._manager.deployment, self._manager.readiness.status
         members = tuple(self._roster.membership.present())
-        # A plan has its machines' names from when it was made.
+        # A plan stores the names that its machines had when it was made.
         names = {member.node_id: member.name for member in members}
         return Topology(
             status=status,
@@ -345,7 +346,7 @@ class Controller:
         """Have every link measured again, a few machines at a time. Figures arrive as they are taken."""
         self._roster.links.measure_again()
 
-    def head_vitals(self) -> wire.Vitals | None:
+    def coordinator_vitals(self) -> wire.Vitals | None:
         """Return the latest counters of the current pipeline's coordinator."""
         deployment = self._manager.deployment
         return (
@@ -361,44 +362,44 @@ class Controller:
     ) -> AsyncGenerator[GenerationEvent]:
         """Yield the events of one request. Raise GenerationError.
 
-        Heads and their rings may be lost meanwhile: sent text stays, and the next head continues behind it. A
-        request waits `patience_s` (READY_PATIENCE_S by default) for its first pipeline, and RESUME_PATIENCE_S for
-        another one after each loss.
+        Coordinators and their pipelines may be lost meanwhile. Sent text stays, and the next coordinator continues
+        after it. A request waits `patience_s` (READY_PATIENCE_S by default) for its first pipeline, and
+        RESUME_PATIENCE_S for another one after each loss.
         """
         loop = asyncio.get_running_loop()
-        asked = ResumedRequest(request)
+        resumed = ResumedRequest(request)
         until_s = loop.time() + (READY_PATIENCE_S if patience_s is None else patience_s)
         pause_s = LOSS_PAUSE_S
         while True:
-            await self._wait_for_pipeline(asked, until_s)
+            await self._wait_for_pipeline(resumed, until_s)
             try:
                 client = await self._open_client()
-                async with contextlib.aclosing(client.generate(asked.next_try())) as events:
-                    async for told in events:
-                        if event := asked.pass_on(told):
+                async with contextlib.aclosing(client.generate(resumed.next_try())) as events:
+                    async for received in events:
+                        if event := resumed.pass_on(received):
                             yield event
                 return
             except (ClusterUnavailable, CoordinatorLost) as error:
                 is_lost = isinstance(error, CoordinatorLost)
-                if asked.note_loss(counts=is_lost) or is_lost:
+                if resumed.note_loss(counts=is_lost) or is_lost:
                     until_s = loop.time() + RESUME_PATIENCE_S
-                if loop.time() >= until_s or asked.is_hopeless:
+                if loop.time() >= until_s or resumed.is_hopeless:
                     raise
                 pause_s = LOSS_PAUSE_S if is_lost else min(2 * pause_s, LOSS_PAUSE_MAX_S)
-                log.info("request goes on", request_id=request.id, reason=error.message, begun=asked.is_begun)
+                log.info("request goes on", request_id=request.id, reason=error.message, begun=resumed.is_begun)
                 await asyncio.sleep(pause_s)
 
-    async def _wait_for_pipeline(self, asked: ResumedRequest, until_s: float) -> None:
+    async def _wait_for_pipeline(self, resumed: ResumedRequest, until_s: float) -> None:
         """Wait for a pipeline. Raise ClusterUnavailable.
 
-        A begun answer also waits where a new one would be rejected.
+        A begun answer keeps waiting even if the cluster rejects new requests.
         """
         loop = asyncio.get_running_loop()
         while True:
             try:
                 await self.wait_ready(max(0.0, until_s - loop.time()))
             except ClusterUnavailable:
-                if not asked.is_begun or loop.time() >= until_s:
+                if not resumed.is_begun or loop.time() >= until_s:
                     raise
                 await asyncio.sleep(LOSS_PAUSE_S)
             else:
@@ -412,7 +413,7 @@ class Controller:
             return await self._connected(deployment.coordinator)
 
     async def _use_coordinator(self, coordinator: wire.Address | None) -> None:
-        """Connect callers to this head, or to none. Raise ClusterUnavailable if it does not answer."""
+        """Connect callers to this coordinator; None disconnects them. Raise ClusterUnavailable if it is silent."""
         if coordinator is None:
             await self._hang_up()
             return
@@ -426,7 +427,7 @@ class Controller:
         return self._client
 
     async def _hang_up(self) -> None:
-        """Close the connection to the head. Its requests go on with the next head."""
+        """Close the connection to the coordinator. Its requests go on with the next coordinator."""
         client, self._client = self._client, None
         if client:
             await client.close()
@@ -439,9 +440,9 @@ class Controller:
         """Issue the gateway's own certificate. Every start issues a new one; it never leaves this machine."""
         return self._authority.issue_identity(self._folder / "gateway", "gateway", "gateway")
 
-    def _held_now(self) -> dict[NodeId, Held]:
+    def _stage_memory_now(self) -> dict[NodeId, StageMemory]:
         deployment = self._manager.deployment
-        return held_by(deployment.plan, self._model.card) if deployment and self._model else {}
+        return stage_memory(deployment.plan, self._model.card) if deployment and self._model else {}
 
     def _read_part(self, sha256: str, offset: int) -> tuple[bytes, int]:
         for model in (self._model, self.embeddings.model):

@@ -9,7 +9,7 @@ from cluster.errors import ContextLengthExceeded, FrameInvalid, RequestInvalid
 # The limits of the OpenAI API.
 INPUTS_MAX = 2048
 TOKENS_MAX = 300_000
-# The limit of one text: a longer one would take a decoder gigabytes of KV cache.
+# The limit of one text: for a longer text a decoder would need gigabytes of KV cache.
 CONTEXT_TOKENS_MAX = 8192
 # Clocks of two machines run at slightly different speeds.
 _CLOCKS_APART = 0.01

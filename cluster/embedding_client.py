@@ -31,7 +31,7 @@ _LOST = "the machine that embeds was lost while answering"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Pending:
     request: EmbedRequest
     answered: asyncio.Future[Embeddings]
     began_ns: int
@@ -44,7 +44,7 @@ class EmbeddingClient:
         self._channel = channel
         self._channel.payload_bytes_max = wire.PAYLOAD_BYTES_MAX
         self._lost = lost
-        self._requests: dict[str, _Asked] = {}
+        self._requests: dict[str, _Pending] = {}
         # The task starts during some request but belongs to none: its log lines carry no request id.
         self._reading = asyncio.create_task(self._read(), name="embedding client", context=contextvars.Context())
 
@@ -58,13 +58,13 @@ class EmbeddingClient:
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Return the vectors.
 
-        Raise GenerationError and its kinds; raise EmbedderLost if another embedder may be asked. Raise ClusterBusy
+        Raise GenerationError and its kinds; raise EmbedderLost if another embedder may answer. Raise ClusterBusy
         if no answer comes within ANSWER_TIMEOUT_S.
         """
         if self._reading.done():
             raise EmbedderLost(_LOST)
         answered: asyncio.Future[Embeddings] = asyncio.get_running_loop().create_future()
-        self._requests[request.id] = _Asked(request, answered, time.monotonic_ns())
+        self._requests[request.id] = _Pending(request, answered, time.monotonic_ns())
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._channel.send(wire.Embed(request))
@@ -105,18 +105,18 @@ class EmbeddingClient:
         except (LinkLost, FrameInvalid, PeerRejected) as error:
             log.warning("embedder lost", reason=str(error))
         finally:
-            for asked in self._requests.values():
-                if not asked.answered.done():
-                    asked.answered.set_exception(EmbedderLost(_LOST))
+            for pending in self._requests.values():
+                if not pending.answered.done():
+                    pending.answered.set_exception(EmbedderLost(_LOST))
             self._lost(self)
 
     def _settle(self, request_id: str, outcome: Embeddings | GenerationError) -> None:
         """Complete a request. Raise FrameInvalid for an impossible answer."""
-        asked = self._requests.get(request_id)
-        if asked is None or asked.answered.done():
+        pending = self._requests.get(request_id)
+        if pending is None or pending.answered.done():
             return
         if isinstance(outcome, Embeddings):
-            check_answer(asked.request, outcome, time.monotonic_ns() - asked.began_ns)
-            asked.answered.set_result(outcome)
+            check_answer(pending.request, outcome, time.monotonic_ns() - pending.began_ns)
+            pending.answered.set_result(outcome)
         else:
-            asked.answered.set_exception(outcome)
+            pending.answered.set_exception(outcome)

@@ -15,7 +15,7 @@ ClusterError
 │   ├── FrameInvalid         bytes that are not a valid frame, or a frame beyond its limit
 │   └── LinkLost             the connection to the other end was lost
 ├── NodeFailed               one machine could not do its part of a rollout
-├── PlanOutdated             the facts behind a plan have changed: make another one
+├── PlanOutdated             the facts behind a plan have changed: a new plan is needed
 ├── MachineUnknown           no machine has this name, or several have
 ├── NameTaken                another machine has this name, or an id that begins with it
 └── GenerationError          the end of a request; crosses the wire as (code, message, param)
@@ -23,8 +23,8 @@ ClusterError
     ├── ContextLengthExceeded
     ├── ClusterBusy
     ├── ClusterUnavailable
-    └── StageLost            a ring was lost while it answered, and no other one could continue
-        ├── CoordinatorLost         the connection to a head was lost; never crosses the wire
+    └── StageLost            the pipeline was lost during an answer, and no other one could continue
+        ├── CoordinatorLost  the connection to a coordinator was lost; never crosses the wire
         └── EmbedderLost     the connection to an embedder was lost; never crosses the wire
 """
 
@@ -160,19 +160,19 @@ class ClusterBusy(GenerationError):
 
 
 class ClusterUnavailable(GenerationError):
-    """No working ring or head can take the request."""
+    """No working pipeline or coordinator can take the request."""
 
     code = "cluster_unavailable"
 
 
 class StageLost(GenerationError):
-    """A ring was lost while it answered, and no other one could continue."""
+    """The pipeline was lost during an answer, and no other one could continue."""
 
     code = "stage_lost"
 
 
 class CoordinatorLost(StageLost):
-    """The connection to a head was lost. Never crosses the wire."""
+    """The connection to a coordinator was lost. Never crosses the wire."""
 
 
 class EmbedderLost(StageLost):

@@ -92,7 +92,7 @@ class Constraint(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Resume(Struct, frozen=True, kw_only=True):
-    """The part of one choice that a caller already has from a lost head. Another head continues behind it."""
+    """The part of one choice that a caller has from a lost coordinator. Another coordinator continues after it."""
 
     token_ids: list[int]
     characters: int
@@ -102,12 +102,12 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     """One request for `n` independent continuations of one prompt.
 
     `resume` is empty, or has an entry for each choice. Only requests with the same `cache_salt` share cached
-    prefixes. Otherwise a caller could learn from an answer's time what another caller has asked.
-    `speculate` lets the head draft from the text if that pays; the answer is the same without. With
-    `shows_markers` the text keeps the special tokens that begin thoughts, channels and tool calls, for a parser.
-    Only the controller sets `is_retry`: a request that a lost head had begun keeps its slot at the next one. A
-    request that `yields` runs only while no other request needs the ring. Its prompt goes round in small pieces,
-    so that new requests wait only briefly, and it spares the most recent cached prefixes.
+    prefixes. Otherwise the time of an answer could reveal another caller's prompt. `speculate` lets the
+    coordinator draft from the text if that pays; the answer is the same without. With `shows_markers` the text
+    keeps the special tokens that begin thoughts, channels and tool calls, for a parser. Only the controller sets
+    `is_retry`: a request that a lost coordinator had begun may exceed the request limit of the next one. A request
+    that `yields` runs only while no other request needs the pipeline. Its prompt is computed in small pieces, so
+    that new requests wait only briefly, and it spares the most recent cached prefixes.
     """
 
     id: str
@@ -133,7 +133,7 @@ class Alternative(Struct, frozen=True, array_like=True):
 
 
 class SampledToken(Struct, frozen=True, array_like=True):
-    """The last stage's result for one row. Log-probabilities come only on request; the head fills in `raw`.
+    """The last stage's result for one row. Log-probabilities come only on request; the coordinator fills in `raw`.
 
     `raw` is the token's text in UTF-8, possibly only a part of a character. With a `problem` there is no token: it
     says why the sequence cannot go on.
@@ -147,7 +147,7 @@ class SampledToken(Struct, frozen=True, array_like=True):
 
 
 class Accepted(Struct, frozen=True, tag="accepted", omit_defaults=True):
-    """The prompt is encoded and the request waits for its turn.
+    """The prompt is encoded and the request is queued.
 
     `is_thinking` says that the answer begins within a thought.
     """
@@ -161,8 +161,8 @@ class TokenEvent(Struct, frozen=True, tag="token", omit_defaults=True):
 
     `text` can be empty (half a character, text that may turn out to be a stop string) and can hold several tokens'
     text at once. `tokens` lists them with log-probabilities if these were requested, `token_ids` always: with them
-    another head can continue. `completion_tokens` and `compute_ns` are the choice's totals so far, for callers
-    that leave early.
+    another coordinator can continue. `completion_tokens` and `compute_ns` are the choice's totals so far, for
+    callers that leave early.
     """
 
     choice: int

@@ -1,8 +1,8 @@
-"""One request over as many heads as it takes: what its caller has, and the request to the next head.
+"""One request across several coordinators: the answer so far, and the request to the next coordinator.
 
-head 1: Accepted  Token Token Token | lost
-head 2:                   Accepted    Token Token Done      its request holds what head 1 has sent
-caller: Accepted  Token Token Token   Token Token Done
+coordinator 1: Accepted  Token Token Token | lost
+coordinator 2:                   Accepted    Token Token Done      its request holds the text of coordinator 1
+caller:        Accepted  Token Token Token   Token Token Done
 """
 
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from cluster.engine.seeds import fresh_seed
 from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, Resume, TokenEvent
 
-# A request that loses this many heads in a row without progress may be what breaks them.
+# A request that loses this many coordinators in a row without progress may be the cause.
 LOSSES_MAX = 3
 
 
 @dataclass(slots=True)
 class _ResumedChoice:
-    """The part of one choice that the caller has. `spent_ns` is the time of earlier heads' stages."""
+    """The part of one choice that the caller has. `spent_ns` is the time of earlier coordinators' stages."""
 
     token_ids: list[int] = field(default_factory=list)
     characters: int = 0
@@ -28,14 +28,14 @@ class _ResumedChoice:
 
 
 class ResumedRequest:
-    """Asks one head after the other, and joins their answers into one stream."""
+    """Sends the request to one coordinator after the other, and joins their answers into one stream."""
 
     def __init__(self, request: GenerateRequest) -> None:
-        """Fix the seed before the first try, so that every head draws the same tokens."""
+        """Fix the seed before the first try, so that every coordinator draws the same tokens."""
         if not request.sampling.seed:
             request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
         self._request = request
-        self._choices = [_ResumedChoice(list(had.token_ids), had.characters) for had in request.resume]
+        self._choices = [_ResumedChoice(list(resume.token_ids), resume.characters) for resume in request.resume]
         self._choices = self._choices or [_ResumedChoice() for _ in range(request.n)]
         self._tries = 0
         self._is_begun = False
@@ -49,9 +49,9 @@ class ResumedRequest:
         return self._is_begun
 
     def next_try(self) -> GenerateRequest:
-        """Return the request for the next head.
+        """Return the request for the next coordinator.
 
-        Its id is new, so that a head with an earlier try is not confused.
+        Each try has a new id, because the coordinator may still hold an earlier try.
         """
         for choice in self._choices:
             choice.spent_ns = choice.compute_ns
@@ -61,8 +61,8 @@ class ResumedRequest:
         self._tries += 1
         if not self.is_begun:
             return request
-        had = tuple(Resume(token_ids=list(c.token_ids), characters=c.characters) for c in self._choices)
-        return replace(request, resume=had, is_retry=any(choice.token_ids for choice in self._choices))
+        resume = tuple(Resume(token_ids=list(c.token_ids), characters=c.characters) for c in self._choices)
+        return replace(request, resume=resume, is_retry=any(choice.token_ids for choice in self._choices))
 
     def pass_on(self, event: GenerationEvent) -> GenerationEvent | None:
         """Return the event as the caller should see it, or None if the caller has seen it already."""
@@ -88,9 +88,9 @@ class ResumedRequest:
         return replace(event, compute_ns=choice.compute_ns)
 
     def note_loss(self, *, counts: bool) -> bool:
-        """Note that the head will not answer. Return whether it had brought the caller any progress.
+        """Note that the coordinator will not answer. Return whether it had brought the caller any progress.
 
-        `counts` is true for a head that was lost with the request, not for one that did not accept it.
+        `counts` is true if the coordinator was lost with the request, false if it did not accept the request.
         """
         had_progressed, self._has_progressed = self._has_progressed, False
         self._idle_losses = 0 if had_progressed else self._idle_losses + counts

@@ -24,7 +24,9 @@ _SETTLES_S = 8.0
 def measure() -> dict[str, float]:
     """Return seconds, streams, and for HANG_UP a ratio of two times."""
     losses = {
-        name: asyncio.run(measure_loss(Trial(DEMO_MODEL, None, NODES[way], "head", _STREAM_TOKENS, settle_s)))
+        name: asyncio.run(
+            measure_loss(Trial(DEMO_MODEL, None, NODES[way], "coordinator", _STREAM_TOKENS, settle_s))
+        )
         for name, way, settle_s in ((STANDBY, "standby", _SETTLES_S), (REPLAN, "replan", 0.0))
     }
     found = {name: loss.pause_s for name, loss in losses.items()}
@@ -36,7 +38,7 @@ def measure() -> dict[str, float]:
 
 
 async def _frozen_s() -> float:
-    """Stop a stage in the middle of an answer, without a word, and return when the ring is given up."""
+    """Stop a stage in the middle of an answer, and return when the cluster gives up its pipeline."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
         async with running_cluster(Path(folder), nodes=2, log_style=_QUIET) as cluster:
             plan = cluster.controller.topology().plan

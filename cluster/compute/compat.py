@@ -1,7 +1,7 @@
 """The compatibility path: any causal model of transformers, of which only one stage's layers exist and run.
 
 The model's own forward code runs from its first line, on one packed row of tokens. Before the stage's first layer,
-the rows from upstream replace what that code has made; they leave behind the stage's last layer. So rotary
+the rows from upstream replace the rows of that code. They leave the model after the stage's last layer. So rotary
 embeddings, scales and other family-specific steps need no code here.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cluster.compute.compat_attention import AttentionBatch, AttentionContext, Seat
+from cluster.compute.compat_attention import AttentionBatch, AttentionContext, LayerAttention
 from cluster.compute.compat_build import build, find_layers, load_weights
 from cluster.compute.kv_cache import KvCache
 from cluster.compute.stage_model import new_cache
@@ -56,13 +56,13 @@ class CompatModel:
         self._model = model
         self._spec = spec
         self._family = card.family
-        self._desk = AttentionContext(cache)
+        self._context = AttentionContext(cache)
         self._flow = _Flow(first=0 if spec.is_first else spec.first_layer, end=spec.end_layer, layers=card.layers)
         self._flow.replaces = not spec.is_first
         parent, name = find_layers(model, card.layers)
         layers: nn.ModuleList = getattr(parent, name)
-        self._seats = [
-            self._take_seat(layers[number], number) for number in range(spec.first_layer, spec.end_layer)
+        self._attentions = [
+            self._take_attention(layers[number], number) for number in range(spec.first_layer, spec.end_layer)
         ]
         held = [_Layer(layer, number, self._flow) for number, layer in enumerate(layers)]
         setattr(parent, name, nn.ModuleList(held))
@@ -86,14 +86,14 @@ class CompatModel:
 
     def forward(self, rows: Tensor, batch: AttentionBatch) -> Tensor:
         """Return rows [rows, hidden] after this stage's layers, which store their keys and values in the cache."""
-        self._desk.begin(batch)
+        self._context.begin(batch)
         self._flow.rows = rows.unsqueeze(0)
         try:
             self._model.base_model(
                 inputs_embeds=self._flow.rows, position_ids=batch.positions.unsqueeze(0), use_cache=False
             )
-        except _Left as left:
-            return left.rows.squeeze(0)
+        except _StageDone as done:
+            return done.rows.squeeze(0)
         raise AssertionError("the stage's last layer never ran")
 
     def logits(self, rows: Tensor) -> Tensor:
@@ -126,23 +126,23 @@ class CompatModel:
             ) from error
         finally:
             self.cache.free(slot)
-        if any(seat.calls != 1 for seat in self._seats):
+        if any(attention.calls != 1 for attention in self._attentions):
             raise ModelUnsupported(f"model family {self._family!r} has attention that cannot be taken over")
 
-    def _take_seat(self, layer: nn.Module, number: int) -> Seat:
+    def _take_attention(self, layer: nn.Module, number: int) -> LayerAttention:
         config = self._model.config
         kinds: list[str] = getattr(config, "layer_types", None) or []
         is_windowed = bool(kinds) and kinds[number] == "sliding_attention"
-        seat = Seat(
-            self._desk,
+        attention = LayerAttention(
+            self._context,
             number - self._spec.first_layer,
             (getattr(config, "sliding_window", None) or 0) if is_windowed else 0,
         )
         for module in layer.modules():
-            module.seat = seat  # type: ignore[assignment]
+            module.layer_attention = attention  # type: ignore[assignment]
             if hasattr(module, "expand_kv") and hasattr(module, "kv_b_proj"):
-                seat.latent = _take_latents(module)
-        return seat
+                attention.latent = _take_latents(module)
+        return attention
 
 
 def _take_latents(attention: Any) -> tuple[Tensor, Tensor]:
@@ -170,8 +170,8 @@ class _Flow:
         self.answers_in_tuples = False
 
 
-class _Left(Exception):
-    """The stage's last layer has run. What the model would do with its rows is other stages' work."""
+class _StageDone(Exception):
+    """The stage's last layer has run. Other stages do the rest of the model's work on its rows."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
@@ -201,7 +201,7 @@ class _Layer(nn.Module):
         if isinstance(answer, tuple):
             flow.answers_in_tuples = True
         if self._number == flow.end - 1:
-            raise _Left(answer[0] if isinstance(answer, tuple) else answer)
+            raise _StageDone(answer[0] if isinstance(answer, tuple) else answer)
         return answer
 
     def __getattr__(self, name: str) -> Any:

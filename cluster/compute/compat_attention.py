@@ -71,14 +71,14 @@ class AttentionContext:
 
 
 @dataclass(slots=True)
-class Seat:
-    """One layer's place. `index` counts within the stage; `window` is 0 if the layer attends to everything.
+class LayerAttention:
+    """One layer's attention. `index` counts within the stage. `window` is 0 if the layer attends to everything.
 
     `latent` holds an MLA layer's up-projections ([heads, nope, rank], [heads, value, rank]). Such a layer keeps
     one latent per token. Its queries and outputs pass through the projections instead of every cached token.
     """
 
-    desk: AttentionContext
+    context: AttentionContext
     index: int
     window: int
     latent: tuple[Tensor, Tensor] | None = None
@@ -103,36 +103,36 @@ def attend(
     for an unknown argument that would change the result. `scaling` is a factor on the products of query and key;
     `softcap` bounds them, in their unit.
     """
-    seat: Seat = module.seat
-    batch = seat.desk.batch
+    layer: LayerAttention = module.layer_attention
+    batch = layer.context.batch
     assert batch
-    unknown = [name for name, given in others.items() if given is not None and name not in _HARMLESS]
+    unknown = [name for name, passed in others.items() if passed is not None and name not in _HARMLESS]
     if attention_mask is not None or unknown:
         raise ModelUnsupported(
             f"{type(module).__name__} needs {unknown or 'a mask of its own'}, which is not supported"
         )
-    seat.calls += 1
-    window = sliding_window or seat.window
+    layer.calls += 1
+    window = sliding_window or layer.window
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     weigh = _plain if softcap is None and s_aux is None else _special(softcap, s_aux)
     queries = query[0]
-    if seat.latent:
-        queries = _into_latent(queries, seat.latent[0])
+    if layer.latent:
+        queries = _into_latent(queries, layer.latent[0])
     parts = []
     for slot, start, count, offset in batch.groups:
         rows = slice(offset, offset + count)
         new_keys, new_values = key[0, :, rows].transpose(0, 1), value[0, :, rows].transpose(0, 1)
-        if seat.latent:
+        if layer.latent:
             new_values = new_values[..., :0]
-        keys, values = seat.desk.cache.write(seat.index, slot, start, new_keys, new_values)
-        if seat.latent:
+        keys, values = layer.context.cache.write(layer.index, slot, start, new_keys, new_values)
+        if layer.latent:
             values = keys[..., : value.shape[-1]]
         begin = max(0, start + 1 - window) if window and count == 1 else 0
-        mask = seat.desk.mask(start, count, window, query) if count > 1 else None
+        mask = layer.context.mask(start, count, window, query) if count > 1 else None
         parts.append(_folded(queries[:, rows], keys[:, begin:], values[:, begin:], mask, scale, weigh))
     attended = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
-    if seat.latent:
-        attended = torch.bmm(attended, seat.latent[1].transpose(1, 2))
+    if layer.latent:
+        attended = torch.bmm(attended, layer.latent[1].transpose(1, 2))
     return attended.transpose(0, 1).contiguous().unsqueeze(0), None
 
 

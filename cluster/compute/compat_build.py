@@ -113,9 +113,9 @@ def _load(name: str, manifest: Manifest, read: ReadTensor, dtype: torch.dtype) -
 def _verified(name: str, manifest: Manifest, read: ReadTensor) -> Tensor:
     entry = manifest.tensors[name]
     raw = read(entry)
-    found = hashlib.sha256(raw).hexdigest()
-    if found != entry.sha256:
-        raise WeightsMismatch(name, entry.sha256, found)
+    digest = hashlib.sha256(raw).hexdigest()
+    if digest != entry.sha256:
+        raise WeightsMismatch(name, entry.sha256, digest)
     return dequantise(entry, raw)
 
 

@@ -51,7 +51,7 @@ class StageWeights:
 class Decoder:
     """Runs a stage's layers on packed rows [rows, hidden] of any mix of prefill chunks and decode steps.
 
-    What a layer needs is looked up once, here: one row on a small model costs as much Python as arithmetic.
+    It looks up each layer's parts once, because one row on a small model costs as much Python as arithmetic.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class Embedder:
                 vectors[batch] = self._run([token_ids[at] for at in batch]).float().cpu()
         return self._finish(vectors)
 
-    def cut(self, vector: Tensor, dimensions: int) -> Tensor:
+    def truncate(self, vector: Tensor, dimensions: int) -> Tensor:
         """Return the first `dimensions` values of a vector [hidden], normalized again if the recipe normalizes."""
         return vector if dimensions == len(vector) else self._finish(vector[:dimensions])
 
@@ -157,9 +157,9 @@ def _load_bert(source: str, manifest: Manifest, device: torch.device, precision:
 
 def _pinned(name: str, entry: TensorEntry, content: bytearray) -> bytearray:
     """Return the bytes. Raise WeightsMismatch if they differ from the manifest."""
-    found = hashlib.sha256(content).hexdigest()
-    if found != entry.sha256:
-        raise WeightsMismatch(name, entry.sha256, found)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != entry.sha256:
+        raise WeightsMismatch(name, entry.sha256, digest)
     return content
 
 

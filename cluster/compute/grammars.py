@@ -18,10 +18,10 @@ if IS_INSTALLED or TYPE_CHECKING:
 
 # Compiled grammars that are kept for later requests with the same one.
 _KEPT_MAX = 64
-# The limits of one mask, about 10 ms each: a ring waits for it.
+# The limits of one mask, about 10 ms each: the pipeline waits for each.
 _STEP_FUEL = 200_000
 _STEP_ITEMS = 200_000
-# The head has checked that it compiles; this is the time that a busy machine may take.
+# The coordinator has checked that the grammar compiles. A busy machine may take this long.
 _COMPILE_S = 5.0
 
 

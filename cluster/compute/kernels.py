@@ -15,7 +15,7 @@ from cluster.models.model_card import PRECISIONS, Precision
 ROWS = (1, 16, 256)
 """Rows per call that are timed: one stream, a full batch of decoding, a chunk of a prompt."""
 
-# Sound kernels stay below a third of these.
+# The errors of correct kernels stay below a third of these.
 _TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 1e-2, "int8": 2e-1, "int4": 1.0}
 _SELF_TEST_FEATURES = (192, 256)
 _WEIGHTS_MAX = 2**22
@@ -115,11 +115,11 @@ def _error(precision: Precision, device: torch.device, weight: Tensor) -> float:
     expected = F.linear(rows.double(), weight.double(), bias.double())
     linear = pack(weight.to(device), bias.to(device), precision)
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    given = rows.to(device, dtype)
+    inputs = rows.to(device, dtype)
     usual = torch.outer(rows.norm(dim=1).clamp_min(1.0), weight.norm(dim=1)) / weight.shape[1] ** 0.5
     worst = 0.0
-    for found in (linear(given), torch.cat([linear(given[i : i + 1]) for i in range(len(given))])):
-        error = ((found.double().cpu() - expected) / usual).abs().max()
+    for products in (linear(inputs), torch.cat([linear(inputs[i : i + 1]) for i in range(len(inputs))])):
+        error = ((products.double().cpu() - expected) / usual).abs().max()
         worst = max(worst, float(error.nan_to_num(float("inf"))))
     return worst
 

@@ -1,8 +1,8 @@
 """The KV cache of running sequences: one contiguous slot per sequence and layer, with room that doubles.
 
-Contiguous slots are three to four times faster than gathered pages on CPUs. Blocks are what the head counts and
-the plan grants. A slot's tensors may be larger. That costs little: memory that was never written costs nothing on
-the systems that matter for CPUs, and copying a slot once per doubling is cheap.
+Contiguous slots are three to four times faster than gathered pages on CPUs. The coordinator
+counts blocks, and the plan grants blocks. A slot's tensors may be larger. That costs little: on the systems that
+matter for CPUs, unwritten memory costs nothing, and copying a slot once per doubling is cheap.
 """
 
 from collections.abc import Sequence
@@ -62,14 +62,14 @@ class KvCache:
     def reserve(self, slot: int, tokens: int) -> None:
         """Make room for `tokens` tokens and keep what the slot holds. Raise ClusterError if there is none."""
         held = self._blocks.get(slot, 0)
-        wanted = -(-tokens // BLOCK_TOKENS)
-        if wanted <= held:
+        needed = -(-tokens // BLOCK_TOKENS)
+        if needed <= held:
             return
-        if self.blocks_used + wanted - held > self.blocks_total:
-            raise ClusterError(f"KV cache of {self.blocks_total} blocks is full: the head counted wrongly")
-        self._blocks[slot] = wanted
-        if wanted * BLOCK_TOKENS > self._capacity.get(slot, 0):
-            self._grow(slot, wanted * BLOCK_TOKENS)
+        if self.blocks_used + needed - held > self.blocks_total:
+            raise ClusterError(f"KV cache of {self.blocks_total} blocks is full: the coordinator counted wrongly")
+        self._blocks[slot] = needed
+        if needed * BLOCK_TOKENS > self._capacity.get(slot, 0):
+            self._grow(slot, needed * BLOCK_TOKENS)
 
     def write(self, layer: int, slot: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store keys and values [tokens, kv_heads, dim] from position `start` on.

@@ -60,7 +60,7 @@ class LoadedStage:
         """
         spec, groups = self.spec, len(step.slots)
         drafts = step.drafts or [[]] * groups
-        # The stages before the last one are not told the drafts.
+        # Stages before the last one do not get the drafts.
         guessed = [max(0, wanted - 1) if spec.is_last else 0 for wanted in step.wanted]
         sound = (
             groups == len(step.starts) == len(step.counts) == len(step.wanted) == len(drafts)
@@ -126,7 +126,7 @@ class LoadedStage:
     def _reset(self, counted: dict[int, int]) -> None:
         """Hold exactly what the coordinator counts. Computed content of a slot stays.
 
-        A slot with more than the count had another owner, whose end this stage was never told.
+        A slot with more than the count had another owner; the order to free it never reached this stage.
         """
         cache = self.model.cache
         for slot, blocks in cache.loaded_stages().items():

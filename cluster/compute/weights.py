@@ -66,7 +66,7 @@ class _Loader:
         self._read = read
         self._device = device
         self._row_dtype = row_dtype(spec.precision, device)
-        self._places = Checkpoint(card, manifest.tensors)
+        self._checkpoint = Checkpoint(card, manifest.tensors)
 
     def stage(self, *, with_head: bool) -> StageWeights:
         spec = self._spec
@@ -75,12 +75,14 @@ class _Loader:
             layers.append(self._layer(layer))
             _give_back()
         embedding = self._embedding() if spec.is_first else None
-        positions = [self._load(place).to(self._row_dtype) for place in self._places.positions if spec.is_first]
+        positions = [
+            self._load(stored).to(self._row_dtype) for stored in self._checkpoint.positions if spec.is_first
+        ]
         weights = StageWeights(
             layers=layers,
             embedding=embedding,
             positions=positions[0] if positions else None,
-            final_norm=self._norm(self._places.final_norm, "final_norm") if spec.is_last else None,
+            final_norm=self._norm(self._checkpoint.final_norm, "final_norm") if spec.is_last else None,
             head=self._head(embedding) if spec.is_last and with_head else None,
         )
         _give_back()
@@ -91,26 +93,26 @@ class _Loader:
 
         Looked-up values are widened.
         """
-        table = self._load(self._places.embedding)
+        table = self._load(self._checkpoint.embedding)
         return table.to(self._row_dtype) if table.itemsize > self._row_dtype.itemsize else table
 
     def _head(self, embedding: Tensor | None) -> Linear:
         if embedding is not None and self._card.tied_embeddings and self._spec.precision != "int4":
             return pack(embedding, None, self._spec.precision)
-        return self._matrix(Matrix((self._places.head,)))
+        return self._matrix(Matrix((self._checkpoint.head,)))
 
     def _layer(self, layer: int) -> LayerWeights:
-        family, places = self._family, self._places.layer(layer)
-        single = places.single
+        family, tensors = self._family, self._checkpoint.layer(layer)
+        single = tensors.single
         return LayerWeights(
             input_norm=self._norm(single, "input_norm"),
-            qkv=self._matrix(places.matrices["qkv"], self._head_order(layer)),
+            qkv=self._matrix(tensors.matrices["qkv"], self._head_order(layer)),
             head_norm=self._head_norm(single, layer) if family.qk_norm else None,
             sinks=self._load(single["sinks"]).float() if family.sinks else None,
-            output=self._matrix(places.matrices["output"]),
+            output=self._matrix(tensors.matrices["output"]),
             attended_norm=self._norm(single, "attended_norm") if family.sandwich else None,
             mlp_norm=self._norm(single, "mlp_norm"),
-            mlp=self._mixture(places) if self._card.has_experts(layer) else self._mlp(places),
+            mlp=self._mixture(tensors) if self._card.has_experts(layer) else self._mlp(tensors),
             mlp_done_norm=self._norm(single, "mlp_done_norm") if family.sandwich else None,
         )
 
@@ -147,28 +149,28 @@ class _Loader:
         values = torch.arange(turning * head_dim, (turning + card.kv_heads) * head_dim, device=self._device)
         return torch.cat((turned, values))
 
-    def _mlp(self, places: LayerTensors) -> Apply:
+    def _mlp(self, tensors: LayerTensors) -> Apply:
         card = self._card
-        matrices = places.matrices
+        matrices = tensors.matrices
         return feed_forward(
             self._matrix(matrices["gate_up"]),
             self._matrix(matrices["down"]),
             activation(card.activation, gated=self._family.gated),
         )
 
-    def _mixture(self, places: LayerTensors) -> Apply:
+    def _mixture(self, tensors: LayerTensors) -> Apply:
         experts = self._card.experts
         assert experts is not None
         bend = activation(self._card.activation, gated=True, alpha=experts.alpha, limit=experts.limit)
         if self._family.names.experts_packed:
-            gate_ups = self._packed(places.single, "expert_gate_up", interleaved=True)
-            downs = self._packed(places.single, "expert_down", interleaved=False)
+            gate_ups = self._packed(tensors.single, "expert_gate_up", interleaved=True)
+            downs = self._packed(tensors.single, "expert_down", interleaved=False)
             pairs: Iterable[tuple[Linear, Linear]] = zip(gate_ups, downs, strict=True)
         else:
-            pairs = ((self._matrix(gate_up), self._matrix(down)) for gate_up, down in places.experts)
-        router_bias = places.single.get("router_bias")
+            pairs = ((self._matrix(gate_up), self._matrix(down)) for gate_up, down in tensors.experts)
+        router_bias = tensors.single.get("router_bias")
         return mixture(
-            self._load(places.single["router"]).float(),
+            self._load(tensors.single["router"]).float(),
             None if router_bias is None else self._load(router_bias).float(),
             [feed_forward(gate_up, down, bend) for gate_up, down in pairs],
             experts.per_token,
@@ -195,8 +197,8 @@ class _Loader:
     def _matrix(self, matrix: Matrix, order: Tensor | None = None) -> Linear:
         """Stack the stored matrices, put rows in `order`, and pack them."""
 
-        def stacked(places: tuple[Stored, ...]) -> Tensor:
-            parts = [self._load(place) for place in places]
+        def stacked(tensors: tuple[Stored, ...]) -> Tensor:
+            parts = [self._load(stored) for stored in tensors]
             if matrix.transposed and parts[0].dim() == 2:
                 parts = [part.mT for part in parts]
             # A matrix that the file has fused needs no copy.
@@ -208,36 +210,38 @@ class _Loader:
             return pack_int4(*groups, bias)
         return pack(stacked(matrix.weights), bias, self._spec.precision)
 
-    def _four_bits(self, places: tuple[Stored, ...], order: Tensor | None) -> tuple[Tensor, Tensor, Tensor] | None:
+    def _four_bits(
+        self, tensors: tuple[Stored, ...], order: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
         """Return quants, scales and mins if the file is a 4-bit GGUF, else None.
 
         Only its other types are rounded here.
         """
-        entries = [self._manifest.tensors[place.name] for place in places]
+        entries = [self._manifest.tensors[stored.name] for stored in tensors]
         if self._spec.precision != "int4" or not any(entry.dtype in gguf_blocks.FOUR_BITS for entry in entries):
             return None
         parts = [
-            gguf_blocks.int4_groups(entry, self._raw(place))
+            gguf_blocks.int4_groups(entry, self._raw(stored))
             if entry.dtype in gguf_blocks.FOUR_BITS
-            else int4_groups(self._load(place))
-            for place, entry in zip(places, entries, strict=True)
+            else int4_groups(self._load(stored))
+            for stored, entry in zip(tensors, entries, strict=True)
         ]
         quants, scales, mins = (torch.cat(kind).to(self._device) for kind in zip(*parts, strict=True))
         return (quants, scales, mins) if order is None else (quants[order], scales[order], mins[order])
 
-    def _load(self, place: Stored) -> Tensor:
+    def _load(self, stored: Stored) -> Tensor:
         """Return a tensor as in the file: fp32 if it is quantized there, bytes for MXFP4."""
-        entry, raw = self._manifest.tensors[place.name], self._raw(place)
+        entry, raw = self._manifest.tensors[stored.name], self._raw(stored)
         if entry.dtype == "U8":
             return torch.frombuffer(raw, dtype=torch.uint8).view(entry.shape).to(self._device)
         return gguf_blocks.dequantise(entry, raw).to(self._device)
 
-    def _raw(self, place: Stored) -> bytearray:
-        entry = self._manifest.tensors[place.name]
+    def _raw(self, stored: Stored) -> bytearray:
+        entry = self._manifest.tensors[stored.name]
         raw = self._read(entry)
         found = hashlib.sha256(raw).hexdigest()
         if found != entry.sha256:
-            raise WeightsMismatch(place.name, entry.sha256, found)
+            raise WeightsMismatch(stored.name, entry.sha256, found)
         return raw
 
 

@@ -2,13 +2,13 @@
 
 Modules:
     answers            The unread messages of the machines, in order
-    deployment         One epoch's ring, from a plan to a first frame that has gone all the way round
+    deployment         One epoch's pipeline, from a plan to a first frame that has passed all stages and come back
     embedder_place     The choice of the machine for the embedding model: a pure function, which also gives its
                        reason
     embedding_manager  The task that keeps an embedding model served: on one machine, and on another if that one is
                        lost
     epochs             Numbers of deployments
-    fault_attribution  Fault attribution for a broken ring: its machines' reports, and which of them must pause
+    fault_attribution  Fault attribution for a broken pipeline: its machines' reports, and which of them must pause
     links              The controller's survey of links: the schedule of measurements, and their results
     loaded_stages      The layers that the machines' stage processes have loaded, as far as the controller knows
     manager            The one task that owns the deployment: it plans, deploys, and plans again when a machine is
@@ -16,17 +16,18 @@ Modules:
     membership         The present members: admitted, watched by heartbeat, forgotten
     model_text         A model's text handling in the controller: how it writes tools and thoughts, and how long
                        prompts are
-    next_plan          The choice of the next plan: the broken ring with its standbys, or a new ring over the fit
-                       machines
+    next_plan          The choice of the next plan: the broken pipeline with its standbys, or a new pipeline over
+                       the fit machines
     owners             The machines that keep a model's first and last layers: their configured names, and the
                        machines behind them
     parts              The controller's answers to one node's fetches: parts of model files, or why there are none
     quarantine         The quarantine of machines that failed a rollout, so that one of them does not keep the
                        others from serving
     readiness          Whether the cluster answers now, and why not
-    recovery           The repair of a broken ring: the machine at fault, and the standbys that replace it
+    recovery           The repair of a broken pipeline: the machine at fault, and the standbys that replace it
     roster             The controller's side of every node's connection: admit it, read it, answer fetches, notice
                        its loss
-    standbys           Keeps copies of a ring's stages loaded on machines beside it, one at a time on each machine
+    standbys           Keeps copies of a pipeline's stages loaded on machines outside it, one at a time on each
+                       machine
     topology           The state of a cluster at one moment, for display
 """

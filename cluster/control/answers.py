@@ -8,8 +8,7 @@ from cluster.errors import PeerRejected
 from cluster.plans.plan import Member
 from cluster.trust.identity import NodeId
 
-# The limit for one machine. The reader may look away for minutes, and a machine has only a few things to say
-# meanwhile.
+# The limit for one machine. The reader may be busy for minutes, and a machine sends only a few messages meanwhile.
 UNREAD_MAX = 64
 
 Answer = tuple[Member, wire.Message]

@@ -1,7 +1,7 @@
-"""One epoch's pipeline, from a plan to a first frame that has gone all the way round.
+"""One epoch's pipeline, from a plan to a first frame that has passed all stages and come back.
 
-What survives from the pipeline before is not loaded again. A stage with an unchanged part keeps its weights, and its
-KV cache if the head that counts on it stays. A standby takes its layers from its shelf.
+Stages do not load again what they already hold. A stage with unchanged layers keeps its weights. It keeps its KV
+cache, too, if the coordinator stays. A standby takes its layers from its shelf.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from cluster.trust.identity import NodeId
 
 log = structlog.get_logger(__name__)
 
-# An agent that receives nothing for a minute gives up by itself. Slow links may take hours for large models.
+# An agent gives up by itself if it receives nothing for a minute. Slow links may take hours for large models.
 PREPARE_TIMEOUT_S = 24 * 3600.0
 LOAD_TIMEOUT_S = 900.0
 CONNECT_TIMEOUT_S = 30.0
@@ -49,9 +49,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A working pipeline, and the address where its head takes callers.
+    """A working pipeline, and the address where its coordinator takes callers.
 
-    `unconstrained` says why it cannot constrain answers to a schema; it is empty if it can.
+    `unconstrained` says why the pipeline cannot constrain answers to a schema; it is empty if it can.
     """
 
     epoch: int
@@ -70,7 +70,7 @@ class Rollout:
     """Carries out one plan. `send` and `answer` reach the nodes.
 
     `answer` takes a time of the event loop's clock. It raises TimeoutError if there is no message by then, and
-    ClusterError if a node fails. `after_error` is for the head: see wire.Connect.
+    ClusterError if a node fails. `after_error` is for the coordinator: see wire.Connect.
     """
 
     epoch: int
@@ -131,10 +131,10 @@ class Rollout:
                         self.loaded_stages.shelved.setdefault(node_id, set()).add(shelved.spec)
 
     async def run(self) -> Deployment:
-        """Load and connect the pipeline. Raise NodeFailed with the first node's reason, LinkLost or TimeoutError."""
+        """Load and link the pipeline. Raise NodeFailed with the first node's reason, LinkLost or TimeoutError."""
         pipeline = self.pipeline
         await self._assign(pipeline)
-        coordinator, stages = await self._places(pipeline)
+        coordinator, stages = await self._listening(pipeline)
         fresh = [at for at, node_id in enumerate(pipeline) if not stages[node_id].kept]
         try:
             round_trip_ms = await self._close(pipeline, coordinator, stages, fresh)
@@ -147,7 +147,7 @@ class Rollout:
         return Deployment(self.epoch, self.plan, address, round_trip_ms, unconstrained)
 
     async def _assign(self, pipeline: list[NodeId]) -> None:
-        """Have all machines load at once. The head runs on the first stage's node, where its hop costs least."""
+        """Order all machines to load. The coordinator runs on the first stage's node, the cheapest hop."""
         manifest, source = self.model.manifest, str(self.model.folder)
         seal_key = secrets.token_bytes(wire.SEAL_KEY_BYTES)
         for stage, upstream in zip(self.plan.stages, [pipeline[0], *pipeline[:-1]], strict=True):
@@ -171,8 +171,8 @@ class Rollout:
         )
         await self.send(pipeline[0], coordinator)
 
-    async def _places(self, pipeline: list[NodeId]) -> tuple[wire.Ready, dict[NodeId, wire.Ready]]:
-        """Return where head and stages listen, once all have loaded. Raise NodeFailed if one is late."""
+    async def _listening(self, pipeline: list[NodeId]) -> tuple[wire.Ready, dict[NodeId, wire.Ready]]:
+        """Return where coordinator and stages listen, once all have loaded. Raise NodeFailed if one is late."""
         coordinator: wire.Ready | None = None
         stages: dict[NodeId, wire.Ready] = {}
         until_s = _now_s() + LOAD_TIMEOUT_S
@@ -193,7 +193,7 @@ class Rollout:
         return coordinator, stages
 
     def _unconstrained(self, coordinator: wire.Ready, last: wire.Ready) -> str:
-        """Return why the pipeline cannot follow schemas, or "". Only the head and the last stage read grammars."""
+        """Return why the pipeline cannot follow schemas, or "". Only its coordinator and last stage read them."""
         for stage, ready in ((self.plan.stages[0], coordinator), (self.plan.stages[-1], last)):
             if ready.unconstrained:
                 reason = f"{stage.member.name}: {ready.unconstrained[:_REASON_CHARACTERS_MAX]}"
@@ -219,7 +219,7 @@ class Rollout:
     async def _close(
         self, pipeline: list[NodeId], coordinator: wire.Ready, stages: dict[NodeId, wire.Ready], fresh: list[int]
     ) -> float:
-        """Link the stages before the head, so that its first frame can pass. Return its round trip in ms."""
+        """Link the stages, then the coordinator, so that its first frame can pass. Return the round trip in ms."""
         until_s = _now_s() + CONNECT_TIMEOUT_S
         for node_id, next_id in zip(pipeline, [*pipeline[1:], None], strict=True):
             downstream = (
@@ -266,7 +266,7 @@ class Rollout:
                 other_id, answer = await self.answer(until_s)
                 if other_id in self.pipeline and isinstance(answer, wire.Failed) and self._concerns(answer):
                     node_id, failure = (other_id, answer) if is_clear(answer) else (node_id, failure)
-        if failure.role == "node":  # The machine is gone. It is planned with again when it is back.
+        if failure.role == "node":  # The machine is gone. Plans use it again when it is back.
             return LinkLost(failure.reason)
         return suspicion(node_id, failure)
 
@@ -293,7 +293,7 @@ def _now_s() -> float:
 
 
 def _check_ports(node_id: NodeId, *ports: int) -> None:
-    """Raise NodeFailed for an invalid port, before a neighbour is told to dial it."""
+    """Raise NodeFailed for an invalid port, before a neighbour dials it."""
     if wrong := [port for port in ports if not 0 < port < 2**16]:
         raise NodeFailed(node_id, f"a machine reported the invalid port {wrong[0]}")
 

@@ -13,25 +13,25 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The part of a machine's usable memory that stages take: with all planned cache, and with one context's."""
+class StageMemory:
+    """The usable memory of a machine that stages take: with the whole planned cache, and with one context's."""
 
-    whole_bytes: int
+    planned_bytes: int
     least_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EmbedderPlacement:
     """The machine that embeds, and why it was chosen."""
 
     member: Member
     reason: str
 
 
-def held_by(plan: Plan, card: ModelCard) -> dict[NodeId, Held]:
-    """Return the memory that a plan takes of its machines.
+def stage_memory(plan: Plan, card: ModelCard) -> dict[NodeId, StageMemory]:
+    """Return the memory that a plan takes on each of its machines.
 
-    It is the weights of all stages on a machine, plus working memory for one of them.
+    It is the weights of all stages on a machine, plus the cache and activation memory of one of them.
     """
     stages = [*plan.stages, *plan.standbys]
     members = {stage.member.node_id: stage.member for stage in stages}
@@ -49,7 +49,7 @@ def held_by(plan: Plan, card: ModelCard) -> dict[NodeId, Held]:
             )
             for tokens in (plan.kv_blocks * BLOCK_TOKENS, context_room(plan.context_tokens))
         ]
-        held[node_id] = Held(weight_bytes + room_bytes[0], weight_bytes + room_bytes[1])
+        held[node_id] = StageMemory(weight_bytes + room_bytes[0], weight_bytes + room_bytes[1])
     return held
 
 
@@ -57,14 +57,14 @@ def place_embedder(
     name: str,
     needed_bytes: int,
     members: Sequence[Member],
-    held: Mapping[NodeId, Held],
+    held: Mapping[NodeId, StageMemory],
     resting: Collection[NodeId] = (),
     owners: Collection[NodeId] | None = None,
-) -> Place:
+) -> EmbedderPlacement:
     """Return the machine with the most memory beside what the cluster's model takes; the first by name if equal.
 
     Plans give the cache all remaining memory. If no machine has room beside that, choose one with room beside the
-    weights and one context's cache. `resting` machines have just failed at this; they are used only if no other
+    weights and one context's cache. `resting` machines have just failed to load it; they are used only if no other
     machine has room. With `owners` no other machine may see the texts. Raise ModelDoesNotFit.
     """
     allowed = [member for member in members if owners is None or member.node_id in owners]
@@ -92,7 +92,7 @@ def place_embedder(
         reason += f", the others have {most / _GIB:.2f} GiB at most"
     if owners is not None:
         reason += "; cluster.owners lets no other machines see texts"
-    return Place(chosen, reason)
+    return EmbedderPlacement(chosen, reason)
 
 
 def _too_large(
@@ -104,6 +104,6 @@ def _too_large(
     return ModelDoesNotFit(f"{name} on machines of cluster.owners", needed_bytes, usable_bytes, remedy)
 
 
-def _free_bytes(member: Member, held: Mapping[NodeId, Held], *, least: bool) -> int:
-    taken = held.get(member.node_id, Held(0, 0))
-    return max(0, member.machine.memory_usable_bytes - (taken.least_bytes if least else taken.whole_bytes))
+def _free_bytes(member: Member, held: Mapping[NodeId, StageMemory], *, least: bool) -> int:
+    taken = held.get(member.node_id, StageMemory(0, 0))
+    return max(0, member.machine.memory_usable_bytes - (taken.least_bytes if least else taken.planned_bytes))

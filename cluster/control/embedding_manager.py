@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from cluster import wire
-from cluster.control.embedder_place import Held, place_embedder
+from cluster.control.embedder_place import StageMemory, place_embedder
 from cluster.control.epochs import PlanVersions
 from cluster.control.owners import Owners
 from cluster.control.quarantine import Quarantine
@@ -35,7 +35,7 @@ from cluster.trust.identity import Identity, NodeId
 log = structlog.get_logger(__name__)
 
 READY_PATIENCE_S = 60.0
-# A request is sent again this often if its machine was lost.
+# A request is sent again at most this often if its machine is lost.
 RETRIES_MAX = 1
 RETRY_PAUSES_S = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
 # The time to load, and the rate of the slowest reasonable link, which adds the time to fetch.
@@ -47,7 +47,7 @@ _LOOK_AGAIN_S = 0.5
 _ANY = wire.ANY_EPOCH
 _LOST = "the connection to the embedder was lost"
 
-HeldNow = Callable[[], Mapping[NodeId, Held]]
+StageMemoryNow = Callable[[], Mapping[NodeId, StageMemory]]
 """The part of each machine's usable memory that the cluster's own model takes."""
 
 
@@ -59,29 +59,34 @@ class _Serving:
 
 
 class EmbeddingManager:
-    """Serves one embedding model. `run` is its task; it handles what nodes report on embedders, one by one."""
+    """Serves one embedding model. Its task `run` handles the nodes' messages about embedders, one by one."""
 
     def __init__(
-        self, folder: Path, roster: Roster, identity: Identity, held_now: HeldNow, owners: Owners | None = None
+        self,
+        folder: Path,
+        roster: Roster,
+        identity: Identity,
+        stage_memory_now: StageMemoryNow,
+        owners: Owners | None = None,
     ) -> None:
         self._folder = folder
         self._roster = roster
         self._identity = identity
-        self._held_now = held_now
+        self._stage_memory_now = stage_memory_now
         self._owners = owners
         self._epochs = PlanVersions(folder, "embedder-epoch")
         self._quarantine = Quarantine()
         self._answers = roster.embedder_answers
         self._serving: _Serving | None = None
         self._loading: NodeId | None = None
-        self._asked_for: str | None = None
+        self._requested_name: str | None = None
         self.readiness = Readiness(roster.absences)
         self.model: EmbeddingModel | None = None
 
     @property
     def model_name(self) -> str | None:
         """The model's name, known before its files are."""
-        return self.model.name if self.model else self._asked_for
+        return self.model.name if self.model else self._requested_name
 
     @property
     def machine(self) -> Member | None:
@@ -90,8 +95,8 @@ class EmbeddingManager:
 
     async def load_model(self, reference: str, progress: Progress | None = None) -> EmbeddingModel:
         """Find and hash a model, which is served as soon as there is a machine. Raise ModelError."""
-        self._asked_for = model_name(reference)
-        await self.readiness.tell("planning", f"reading {self._asked_for}")
+        self._requested_name = model_name(reference)
+        await self.readiness.tell("planning", f"reading {self._requested_name}")
         try:
             model = await asyncio.to_thread(read_embedding_model, reference, self._folder, progress)
         except ModelError as error:
@@ -155,15 +160,17 @@ class EmbeddingManager:
                 await self._answer(loop.time() + _LOOK_AGAIN_S)
 
     async def _serve(self, model: EmbeddingModel) -> None:
-        """Have a machine load the model, while the one before still serves. Raise ClusterError."""
+        """Have a machine load the model, while the previous one still serves. Raise ClusterError."""
         members = self._roster.available()
         resting = {member.node_id for member in members if self._quarantine.quarantine(member.node_id)}
         owners = self._owners.pin(self._roster.machines)[0].owners if self._owners else None
-        place = place_embedder(model.name, model.needed_bytes, members, self._held_now(), resting, owners)
-        node_id, epoch = place.member.node_id, self._epochs.advance()
-        log.info("embedder placed", epoch=epoch, reason=place.reason)
+        placement = place_embedder(
+            model.name, model.needed_bytes, members, self._stage_memory_now(), resting, owners
+        )
+        node_id, epoch = placement.member.node_id, self._epochs.advance()
+        log.info("embedder placed", epoch=epoch, reason=placement.reason)
         if self._serving is None:
-            await self.readiness.tell("planning", f"{model.name} is being loaded by {place.member.name}")
+            await self.readiness.tell("planning", f"{model.name} is being loaded by {placement.member.name}")
         order = wire.AssignEmbedder(epoch, model.manifest, str(model.folder), model.recipe)
         size_bytes = sum(entry.size_bytes for entry in model.manifest.tensors.values())
         patience_s = LOAD_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
@@ -179,10 +186,10 @@ class EmbeddingManager:
         finally:
             self._loading = None
         before = self._serving
-        self._serving = _Serving(place.member, epoch, client)
+        self._serving = _Serving(placement.member, epoch, client)
         self._quarantine.end(node_id)
-        await self.readiness.tell("ready", f"{model.name} on {place.member.name}")
-        log.info("embedder ready", epoch=epoch, node=place.member.name)
+        await self.readiness.tell("ready", f"{model.name} on {placement.member.name}")
+        log.info("embedder ready", epoch=epoch, node=placement.member.name)
         if before:
             await before.client.close()
         # Earlier embedders, however they were lost, must free their memory.
@@ -212,7 +219,7 @@ class EmbeddingManager:
         serving = self._serving
         is_ours = serving is not None and serving.member.node_id == member.node_id
         if isinstance(message, wire.Hello) and not is_ours and member.node_id != self._loading:
-            # It may have an embedder from before its connection was lost, or of an earlier gateway.
+            # The machine may run an embedder from before its connection was lost, or of an earlier gateway.
             await self._dismiss(member.node_id)
         elif serving and is_ours and isinstance(message, wire.Failed) and message.epoch in (serving.epoch, _ANY):
             await self._drop(serving, message.reason)
@@ -222,11 +229,11 @@ class EmbeddingManager:
         """Note that a connection has ended, so that the task looks for another machine."""
         if self._serving and self._serving.client is client:
             lost = wire.Failed(self._serving.epoch, "embedder", _LOST)
-            with contextlib.suppress(PeerRejected):  # The task looks again for every request, too.
+            with contextlib.suppress(PeerRejected):  # The task also checks the connection for every request.
                 self._answers.put(self._serving.member, lost)
 
     async def _note_loss(self, client: EmbeddingClient) -> None:
-        """Make later requests wait for the next embedder, even if the task does not know of the loss yet."""
+        """Make later requests wait for the next embedder, even if the task has not noticed the loss yet."""
         serving = self._serving
         if serving and serving.client is client:
             self._lost(client)

@@ -1,4 +1,4 @@
-"""Fault attribution for a broken ring: its machines' reports, and which of them must pause."""
+"""Fault attribution for a broken pipeline: its machines' reports, and which of them must pause."""
 
 import time
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from cluster.trust.identity import NodeId
 
 log = structlog.get_logger(__name__)
 
-# A ring that has served this long was healthy: its break is no machine's habit.
+# A pipeline that has served this long was healthy: no machine breaks it repeatedly.
 SETTLED_S = 60.0
 
 
 @dataclass(slots=True)
 class FaultAttribution:
-    """Opened when a ring serves, fed when it breaks, closed before the next plan.
+    """The reports on one pipeline: opened when it serves, filled when it breaks, closed before the next plan.
 
     `clock` gives monotonic seconds.
     """
@@ -32,33 +32,33 @@ class FaultAttribution:
     clock: Callable[[], float] = time.monotonic
     quarantine: Quarantine = field(default_factory=Quarantine)
     chronicle: Chronicle = field(default_factory=Chronicle)
-    # Machines whose stage process has ended: it comes back in seconds.
+    # Machines whose stage process has ended. The process starts again within seconds.
     restarting: frozenset[NodeId] = frozenset()
-    # Whether a stage's own error, or the end of its process, broke the last ring, rather than a lost machine or
-    # link.
+    # Whether a stage's own error, or the end of its process, broke the last pipeline, rather than a lost machine
+    # or link.
     is_own_error: bool = False
     _serving_since_s: float | None = None
     _heard_since_s: float = 0.0
     _failures: list[tuple[NodeId, wire.Failed]] = field(default_factory=list)
-    # Machines that have served in a ring that held: of two suspects, the other one is to blame.
+    # Machines that have served in a healthy pipeline. Of two suspects, the other one is blamed.
     _proven: frozenset[NodeId] = frozenset()
     _ended_s: dict[NodeId, float] = field(default_factory=dict)
 
     def open(self) -> None:
-        """Note that a ring serves from now on."""
+        """Note that a pipeline serves from now on."""
         self._serving_since_s = self.clock()
         self._failures.clear()
         self.restarting = frozenset()
         self.is_own_error = False
 
     def retire(self, pipeline: frozenset[NodeId]) -> None:
-        """Note that the ring is taken apart on purpose. Its machines are proven, and its links end now."""
+        """Note that the pipeline is taken apart on purpose. Its machines are proven, and its links end now."""
         self._proven = pipeline
         self._serving_since_s = None
         self._failures.clear()
 
     def note_failure(self, node_id: NodeId, failure: wire.Failed) -> None:
-        """Record what a machine reports about the ring. Ignore it while no ring serves."""
+        """Record what a machine reports about the pipeline. Ignore it while no pipeline serves."""
         if self._serving_since_s is None:
             return
         if not self._failures:
@@ -72,10 +72,10 @@ class FaultAttribution:
 
     def is_clear(self, broken: Deployment) -> bool:
         """Tell whether a report says what happened, not only that a link is broken."""
-        return not self._failures or any(self._tells(broken, failure) for _, failure in self._failures)
+        return not self._failures or any(self._explains(broken, failure) for _, failure in self._failures)
 
     def close(self, broken: Deployment) -> frozenset[NodeId]:
-        """Make machines pause that break rings repeatedly. Return them."""
+        """Pause machines that break pipelines repeatedly. Return them."""
         failures, self._failures = self._failures, []
         since_s, self._serving_since_s = self._serving_since_s, None
         if since_s is None or not failures:
@@ -86,12 +86,12 @@ class FaultAttribution:
             for member_id in broken.pipeline:
                 self.quarantine.end(member_id)
         self.is_own_error = any(_is_own_error(failure) for _, failure in failures)
-        clear = [(node_id, failure) for node_id, failure in failures if self._tells(broken, failure)]
+        clear = [(node_id, failure) for node_id, failure in failures if self._explains(broken, failure)]
         culprits = {self._judge(broken, *heard, is_settled=is_settled) for heard in clear or failures[:1]}
         return frozenset(culprit for culprit in culprits if culprit)
 
     def leave_out(self, failure: NodeFailed) -> NodeId:
-        """Make one of these machines pause, preferably one that has not proven itself in a ring. Return it."""
+        """Pause one of these machines, preferably one that never served in a healthy pipeline. Return it."""
         suspects = [NodeId(node_id) for node_id in (failure.node_id, *failure.peer_ids)]
         culprit = next((node_id for node_id in suspects if node_id not in self._proven), suspects[0])
         pause_s = self.quarantine.add(culprit)
@@ -101,7 +101,7 @@ class FaultAttribution:
         self.chronicle.note("failed", f"{name} is left out for {pause_s:.0f} s: {failure}")
         return culprit
 
-    def _tells(self, broken: Deployment, failure: wire.Failed) -> bool:
+    def _explains(self, broken: Deployment, failure: wire.Failed) -> bool:
         if failure.cause == "stuck":
             return bool(stuck_at(broken.plan, self.membership.vitals))
         return is_clear(failure)
@@ -111,7 +111,7 @@ class FaultAttribution:
     ) -> NodeId | None:
         match failure:
             case wire.Failed(role="node") | wire.Failed(cause="silent"):
-                return None  # It takes part again when it is back.
+                return None  # The machine takes part again when it is back.
             case wire.Failed(cause="stuck"):
                 if not (suspects := stuck_at(broken.plan, self.membership.vitals)):
                     return None

@@ -9,9 +9,9 @@ from cluster.trust.identity import NodeId
 
 @dataclass(slots=True)
 class LoadedStages:
-    """Stages in the last ring and on shelves. They need no loading; a wrong entry only causes loading.
+    """Stages in the last pipeline and on shelves, which need no loading. A wrong entry only causes loading.
 
-    `head` is the machine whose head counts on the KV cache of the stages in `serving`.
+    `coordinator` is the machine whose coordinator relies on the KV cache of the stages in `serving`.
     """
 
     coordinator: NodeId | None = None
@@ -23,11 +23,11 @@ class LoadedStages:
         return self.serving.get(node_id) == spec or spec in self.shelved.get(node_id, ())
 
     def keeps_kv(self, coordinator: NodeId, node_id: NodeId, spec: StageSpec) -> bool:
-        """Tell whether this stage still has the KV cache that the head counts on."""
+        """Tell whether this stage still has the KV cache that the coordinator relies on."""
         return coordinator == self.coordinator and self.serving.get(node_id) == spec
 
     def assign(self, node_id: NodeId, spec: StageSpec) -> None:
-        """Note that the stage is loaded again or taken from the shelf. A changed cut clears the shelf."""
+        """Note that the stage is loaded again or taken from the shelf. A changed partition clears the shelf."""
         if self.serving.pop(node_id, None) != spec:
             shelf = self.shelved.pop(node_id, set())
             if spec in shelf:

@@ -39,14 +39,16 @@ SOON_S = 5.0
 RETRY_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _AGAIN_S = 0.05
 
-UseHead = Callable[[wire.Address | None], Awaitable[None]]
-"""Direct callers to this head, or to none. Raises ClusterUnavailable if it cannot be reached."""
+UseCoordinator = Callable[[wire.Address | None], Awaitable[None]]
+"""Connects callers to this coordinator; None disconnects them. Raises ClusterUnavailable if it is unreachable."""
 
 
 class DeploymentManager:
     """Owns the deployment. `run` is its task; it handles the nodes' messages one by one."""
 
-    def __init__(self, folder: Path, roster: Roster, options: PlanOptions, use_coordinator: UseHead) -> None:
+    def __init__(
+        self, folder: Path, roster: Roster, options: PlanOptions, use_coordinator: UseCoordinator
+    ) -> None:
         self._roster = roster
         self._expected_nodes = options.expected_nodes
         self._use_coordinator = use_coordinator
@@ -57,7 +59,7 @@ class DeploymentManager:
         self._loaded_stages = LoadedStages()
         self._planning = Planning(roster, options, self._fault_attribution, self._loaded_stages)
         self.standbys = Standbys(self._loaded_stages, roster.send)
-        # The last pipeline that served. The next one should be like it, as far as its machines are there.
+        # The last pipeline that served. The next one keeps its partition, if its machines are there.
         self._last: Deployment | None = None
         self._epochs = PlanVersions(folder)
         self.readiness = Readiness(roster.absences)
@@ -123,7 +125,7 @@ class DeploymentManager:
             await self._next_event(0.5)
 
     async def _is_new_within(self, pause_s: float) -> bool:
-        """Wait before the next try. Tell whether a machine has joined or the serving pipeline has broken meanwhile."""
+        """Wait before the next try. Tell whether a machine has joined or the serving pipeline has broken."""
         serving, until_s = self.deployment, _now_s() + pause_s
         with contextlib.suppress(TimeoutError):
             while self.deployment is serving:
@@ -148,9 +150,10 @@ class DeploymentManager:
             await self._note_failure(member, message)
         elif isinstance(message, wire.Shelved):
             await self.standbys.note(member.node_id, message)
-        elif isinstance(message, wire.Tick):  # It is well again, or no longer drained: it may have more to give.
+        elif isinstance(message, wire.Tick):
+            # The machine is well again, or no longer drained. It may have more memory.
             self._considered -= {member.node_id}
-        # The hello of a machine that is in the plan already may be read late; it is not new.
+        # The hello of a machine in the current plan may be read late. That machine is not new.
         is_new = isinstance(message, wire.Hello) and member.node_id not in self._considered
         if is_new and self._is_preparing and self.deployment is None:
             raise PlanOutdated(f"{member.name} may serve sooner")
@@ -170,7 +173,7 @@ class DeploymentManager:
         if is_coordinators and (
             failure.role == "node" or (failure.role == "coordinator" and failure.cause == "silent")
         ):
-            # Callers of a silent head would wait for the connection's own timeout.
+            # Callers of a silent coordinator would wait for the connection's own timeout.
             await self._use_coordinator(None)
         if is_broken and self._is_preparing:
             raise PlanOutdated("the pipeline that should have served meanwhile is broken")
@@ -197,13 +200,13 @@ class DeploymentManager:
         return bool(present) and (self.deployment is None or bool(fresh) or is_leaving)
 
     async def _deploy(self, model: Model) -> None:
-        """Deploy one epoch, from plan to closed pipeline. Raise ClusterError, TimeoutError or OSError.
+        """Deploy one epoch, from a plan to a complete pipeline. Raise ClusterError, TimeoutError or OSError.
 
-        The current pipeline serves until the new one's machines have loaded everything that they have room for. It
+        The current pipeline serves until the machines of the new one have loaded all that their memory holds. It
         stays if they cannot, or if the plan changes nothing.
         """
-        kept = self._planning.same_cut(self._last) if self._last and not self.deployment else None
-        plan = kept or await self._planning.new_plan(model, self.deployment, self._coordinator)
+        repaired = self._planning.same_partition(self._last) if self._last and not self.deployment else None
+        plan = repaired or await self._planning.new_plan(model, self.deployment, self._coordinator)
         if self.deployment and not is_worth(self.deployment.plan, plan):
             log.info("plan unchanged", epoch=self.epoch, reasons=list(plan.reasons))
             self._considered = frozenset(plan.considered)
@@ -215,7 +218,7 @@ class DeploymentManager:
             except NodeFailed as failure:
                 self._considered -= {self._fault_attribution.leave_out(failure)}
                 raise
-            # Not the machines that left meanwhile: they may come back with more to give.
+            # Do not note machines that left meanwhile: they may come back with more memory.
             present = {member.node_id for member in self._roster.membership.present()}
             self._considered = frozenset(present.intersection(rollout.plan.considered))
         await self._keep_copies(model)
@@ -258,7 +261,7 @@ class DeploymentManager:
         return Rollout(epoch, model, plan, self._loaded_stages, self._roster.send, self._answer, after_error)
 
     async def _replace(self, rollout: Rollout) -> None:
-        """Take the old pipeline apart and close the new one. Heads keep the requests that they were answering."""
+        """Dismiss the old pipeline and complete the new one. Coordinators keep the requests that they answer."""
         if self.deployment:
             self._fault_attribution.retire(self.deployment.pipeline)
         await self._break("the cluster is being planned")
@@ -284,7 +287,7 @@ class DeploymentManager:
         """Have machines beside the pipeline keep copies of its stages loaded."""
         if self.deployment:
             self.deployment = self._last = self._planning.with_copies(model, self.deployment)
-            await self.standbys.want(self.deployment.epoch, model, self.deployment.plan.standbys)
+            await self.standbys.keep_loaded(self.deployment.epoch, model, self.deployment.plan.standbys)
 
     async def _break(self, reason: str) -> None:
         if self.deployment:

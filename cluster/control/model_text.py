@@ -12,7 +12,7 @@ from cluster.models.chat_format import ChatFormat
 if TYPE_CHECKING:
     from cluster.models.text import TextCodec
 
-# A longer prompt is not counted: it fits no model.
+# Longer prompts are not counted: they fit no model.
 _TOKENS_MAX = 10_000_000
 
 
@@ -28,13 +28,14 @@ class ModelText:
     @classmethod
     def open(cls, folder: Path) -> "ModelText":
         """Open a model's folder. Raise ModelInvalid if its chat template is unusable."""
-        from cluster.models.chat_template import read_folder_template  # Jinja, which other lanes do without.
+        # Import Jinja late: other lanes need no Jinja.
+        from cluster.models.chat_template import read_folder_template
 
         template = read_folder_template(folder)
         return cls(folder, template.format if template else ChatFormat())
 
     async def count(self, prompt: ChatPrompt) -> int:
-        """Return the number of tokens of the prompt as a head would encode it.
+        """Return the number of tokens of the prompt as a coordinator would encode it.
 
         Raise RequestInvalid, ContextLengthExceeded or ModelInvalid.
         """
@@ -44,7 +45,7 @@ class ModelText:
         return len(self._read().encode(prompt, _TOKENS_MAX))
 
     def _read(self) -> "TextCodec":
-        from cluster.models.text import TextCodec  # Most gateways never count.
+        from cluster.models.text import TextCodec  # Import it late: most gateways never count tokens.
 
         with self._reading:
             if self._codec is None:

@@ -1,4 +1,4 @@
-"""The choice of the next plan: the broken ring with its standbys, or a new ring over the fit machines."""
+"""The choice of the next plan: the broken pipeline with its standbys, or a new pipeline over the fit machines."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from cluster.trust.identity import NodeId
 class PlanOptions:
     """The operator's choices for plans: arithmetic, parallel sequences, machines to wait for at the start.
 
-    A model is cut into at least `stages_min` stages if that many machines are there.
+    A model is split into at least `stages_min` stages if that many machines are there.
     """
 
     precision: Precision | None = None
@@ -39,7 +39,7 @@ class PlanOptions:
 
 
 class Planning:
-    """Plans from the roster's machines, the inquest's failures and the holdings' loaded stages."""
+    """Makes plans from the roster's machines, the recorded failures and the loaded stages."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class Planning:
         self._loaded_stages = loaded_stages
 
     def is_fit(self, node_id: NodeId) -> bool:
-        """Tell whether a machine is there, shows signs of life and has not just broken a ring."""
+        """Tell whether a machine is there, shows signs of life and has not just broken a pipeline."""
         return self._roster.membership.is_well(node_id) and not self._fault_attribution.quarantine.quarantine(
             node_id
         )
 
-    def same_cut(self, last: Deployment) -> Plan | None:
-        """Return the last ring's plan with standbys in place of lost machines, or None if one has no standby."""
+    def same_partition(self, last: Deployment) -> Plan | None:
+        """Return the last plan with standbys in place of lost machines, or None if one has no standby."""
         fit = {member.node_id for member in self._roster.available() if self.is_fit(member.node_id)}
         lost = last.pipeline - fit
         ready = {(node_id, spec) for node_id in fit for spec in self._loaded_stages.shelved.get(node_id, ())}
-        # An ended process comes back, but a standby is there already.
+        # An ended process starts again, but a standby is ready now.
         for missing in (lost | self._fault_attribution.restarting, lost):
             if plan := with_stand_ins(last.plan, missing, ready):
                 return plan
@@ -80,8 +80,8 @@ class Planning:
         """Return a plan over all machines that may take part.
 
         Raise ModelDoesNotFit, or MachineUnknown for the owners. Pausing or silent machines, and those in
-        `without`, take part only if the model fits nowhere else. Those that have failed least come first. If the
-        head stays, callers keep their connection and stages their KV cache.
+        `without`, take part only if the model fits nowhere else. Machines with the fewest failures come first. If
+        the coordinator stays, callers keep their connection and stages their KV cache.
         """
         members = self._roster.available()
         pipeline = serving.pipeline if serving else frozenset[NodeId]()
@@ -109,7 +109,7 @@ class Planning:
         Raise MachineUnknown for the owners.
         """
         present = self._roster.membership.present()
-        # A plan has its machines' names from when it was made.
+        # A plan stores the names that its machines had when it was made.
         now = now and now.naming({member.node_id: member.name for member in present})
         out = (self._roster.draining - including) | without
         members = [member for member in present if member.node_id not in out]
@@ -120,7 +120,7 @@ class Planning:
         return PlanDraft(now, then, explain_change(now, then, out) if now else ())
 
     def with_copies(self, model: Model, deployment: Deployment) -> Deployment:
-        """Return the deployment with standbys on the machines that are beside its ring now."""
+        """Return the deployment with standbys on the machines outside its pipeline now."""
         members = self._roster.available()
         spare = [m for m in members if m.node_id not in deployment.pipeline and self.is_fit(m.node_id)]
         network = self._roster.links.network()
@@ -137,7 +137,7 @@ class Planning:
 
     async def _plan_over(self, model: Model, members: Sequence[Member], coordinator: NodeId | None) -> Plan:
         pin, unknown = self._pin()
-        # On a thread: for many machines it takes a second or two, and this loop reads heartbeats.
+        # Plan on a thread: for many machines this takes a second or two, and this loop reads heartbeats.
         plan = await asyncio.to_thread(
             plan_stages,
             model.name,

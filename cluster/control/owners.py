@@ -21,13 +21,13 @@ class Owners:
         Raise MachineUnknown if all are unknown. An unknown machine may hold nothing that only owners may hold, so
         the rest is as safe as without its name.
         """
-        found: set[NodeId] = set()
+        node_ids: set[NodeId] = set()
         unknown = []
         for name in self.names:
             try:
-                found.add(book.find(name))
+                node_ids.add(book.find(name))
             except MachineUnknown as error:
                 unknown.append(f"cluster.owners: {error}")
-        if not found:
+        if not node_ids:
             raise MachineUnknown("; ".join(unknown))
-        return Pin(frozenset(found), self.layers, self.layers), tuple(unknown)
+        return Pin(frozenset(node_ids), self.layers, self.layers), tuple(unknown)

@@ -1,4 +1,4 @@
-"""The repair of a broken ring: the machine at fault, and the standbys that replace it. Pure functions."""
+"""The repair of a broken pipeline: the machine at fault, and the standbys that replace it. Pure functions."""
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -22,7 +22,7 @@ Vitals = Callable[[NodeId, str], wire.Vitals | None]
 def with_stand_ins(
     plan: Plan, lost: AbstractSet[NodeId], ready: AbstractSet[tuple[NodeId, StageSpec]]
 ) -> Plan | None:
-    """Return the same cut with every lost machine replaced by a standby that has its stage loaded.
+    """Return the same partition with every lost machine replaced by a standby that has its stage loaded.
 
     Return None if a lost machine has no standby. Without lost machines the plan stays the same.
     """
@@ -51,7 +51,7 @@ def with_copies(plan: Plan, card: ModelCard, spare: list[Member], network: Netwo
         streams=1,
         slots=plan.slots,
         context_tokens=plan.context_tokens,
-        context_wished=plan.context_tokens,
+        context_requested=plan.context_tokens,
         stages_min=plan.stages_min,
         pin=pin,
         coordinator=None,
@@ -61,7 +61,7 @@ def with_copies(plan: Plan, card: ModelCard, spare: list[Member], network: Netwo
 
 
 def has_room(stage: PlannedStage, serving: Plan, card: ModelCard) -> bool:
-    """Tell whether a machine can load a stage of the next ring beside its part of this one."""
+    """Tell whether a machine can load a stage of the next pipeline beside its stage of this one."""
     machine = stage.member.machine
     needs = read_needs(card, serving.precision, serving.slots, machine.device.kind, serving.context_tokens)
     kv_tokens = serving.kv_blocks * BLOCK_TOKENS
@@ -74,7 +74,7 @@ def has_room(stage: PlannedStage, serving: Plan, card: ModelCard) -> bool:
 
 
 def stuck_at(plan: Plan, vitals: Vitals) -> list[NodeId]:
-    """Return where a stuck ring has its frames: the machine that holds one back, or both ends of a link.
+    """Return where a stuck pipeline has its frames: the machine that holds one back, or both ends of a link.
 
     The result is empty if no frame is missing. Neighbours' counters are not of the same moment: it is no
     contradiction if one received more than the other has reported to have sent.

@@ -28,16 +28,16 @@ from cluster.trust.machines import MachineBook
 log = structlog.get_logger(__name__)
 
 HELLO_TIMEOUT_S = 10.0
-# The time that a node waits for a silent controller. Its ring serves on meanwhile.
+# The time that a node waits for a silent controller. Its pipeline serves on meanwhile.
 NODE_PATIENCE_MS = 10_000
-# Eight times the agreed rate is too much: a clock or a program is wrong.
+# Eight times the agreed rate is too much: a clock or a program has a fault.
 BEATS_WINDOW_S = 5.0
 BEATS_MAX = int(8 * BEATS_WINDOW_S * 1000 / HEARTBEAT_MS)
 RENEWALS_EVERY_S = 1.0
 FAREWELL_S = 1.0
 _LOOK_AGAIN_MS = 100
 _TWICE = "a machine with this certificate is already in the cluster. Join with a separate data folder."
-# The limit of a node's message: it sends no files, and its machine is described in a few words.
+# The limit of a node's message: nodes send no files, and the description of a machine is short.
 _NODE_BYTES_MAX = 2**20
 
 _WITH_SOURCES = (wire.Prepare, wire.Shelve, wire.AssignStage, wire.AssignCoordinator, wire.AssignEmbedder)
@@ -122,7 +122,7 @@ class Roster:
             if connection.answering:
                 connection.answering.cancel()
             if self._connections.get(node_id) is connection:
-                await self._forget(node_id, reason)  # The door closes the channel, and says why.
+                await self._forget(node_id, reason)  # The server closes the channel and sends the reason.
 
     @property
     def machines(self) -> MachineBook:
@@ -149,7 +149,7 @@ class Roster:
             self.chronicle.note("undrained", f"{name} takes part again")
         for member in self.membership.present():
             if member.node_id == node_id:
-                # The task looks again anyway with that many unread messages.
+                # With that many unread messages the task looks again anyway.
                 with contextlib.suppress(PeerRejected):
                     self._tell(member, wire.Tick())
 
@@ -169,7 +169,7 @@ class Roster:
                     await connection.channel.send(wire.Refused(str(MachineRemoved(node_id)), removed=True))
         await self.drop(node_id, "it was removed")
         everybody = wire.Removed(sorted(self._authority.machines.removed))
-        # A machine that cannot be told is told when it connects again.
+        # A machine that the message does not reach gets it when it connects again.
         await asyncio.gather(*(self.send(other, everybody) for other in self._connections), return_exceptions=True)
 
     async def _still_beats(self, node_id: NodeId) -> bool:
@@ -203,7 +203,7 @@ class Roster:
         return nearest(asker, holders, own_host, self._measured)
 
     async def drop(self, node_id: NodeId, reason: str) -> None:
-        """Forget a node and cut its connection."""
+        """Forget a node and close its connection."""
         if connection := self._connections.get(node_id):
             connection.channel.writer.transport.abort()
         await self._forget(node_id, reason)
@@ -250,7 +250,7 @@ class Roster:
             case wire.Fetch():
                 await connection.parts.answer(message)
             case wire.Ready():
-                # Others dial the node on its own host, whatever it says, so that it cannot send them elsewhere.
+                # Other nodes dial this node on its own host, whatever it reports, so that it cannot redirect them.
                 host = connection.channel.writer.get_extra_info("peername")[0]
                 self._tell(member, replace(message, host=host))
             case wire.Prepared() | wire.Shelved() | wire.Connected() | wire.PipelineClosed() | wire.Failed():
@@ -295,7 +295,8 @@ def _files_address(channel: Channel, hello: wire.Hello) -> wire.Address | None:
 def _check_beat(member: Member, connection: _Connection, usable_bytes: int) -> None:
     """Raise PeerRejected for heartbeats that are impossible or far too frequent."""
     machine, now_s = member.machine, time.monotonic()
-    # Held and free memory are counted at different moments: more than twice the total is a lie, less may be true.
+    # Used and free memory are counted at different moments. More than twice the total is impossible, less may be
+    # true.
     check_memory(member.name, usable_bytes, 2 * max(machine.memory_total_bytes, machine.device.memory_bytes))
     if now_s - connection.window_began_s > BEATS_WINDOW_S:
         connection.window_began_s, connection.window_beats = now_s, 0

@@ -1,4 +1,4 @@
-"""Keeps copies of a ring's stages loaded on machines beside it, one at a time on each machine."""
+"""Keeps copies of a pipeline's stages loaded on machines outside it, one at a time on each machine."""
 
 import contextlib
 from collections import deque
@@ -21,7 +21,7 @@ Send = Callable[[NodeId, wire.Message], Awaitable[None]]
 
 
 class Standbys:
-    """The wanted copies. The deployment's task owns it; loaded ones are recorded in `holdings`."""
+    """The copies to keep loaded. The deployment's task owns it. `loaded_stages` records the loaded copies."""
 
     def __init__(self, loaded_stages: LoadedStages, send: Send) -> None:
         self._loaded_stages = loaded_stages
@@ -29,16 +29,16 @@ class Standbys:
         self._epoch = wire.ANY_EPOCH
         self._model: Model | None = None
         self._waiting: dict[NodeId, deque[PlannedStage]] = {}
-        self._wanted: tuple[PlannedStage, ...] = ()
+        self._copies: tuple[PlannedStage, ...] = ()
 
     @property
     def ready(self) -> tuple[PlannedStage, ...]:
-        """The wanted copies that are loaded."""
-        return tuple(copy for copy in self._wanted if self._loaded_stages.has(copy.member.node_id, copy.spec))
+        """The copies that are loaded."""
+        return tuple(copy for copy in self._copies if self._loaded_stages.has(copy.member.node_id, copy.spec))
 
-    async def want(self, epoch: int, model: Model, copies: Sequence[PlannedStage]) -> None:
+    async def keep_loaded(self, epoch: int, model: Model, copies: Sequence[PlannedStage]) -> None:
         """Keep exactly these copies loaded from now on."""
-        self._epoch, self._model, self._wanted = epoch, model, tuple(copies)
+        self._epoch, self._model, self._copies = epoch, model, tuple(copies)
         self._waiting = {}
         for copy in copies:
             if not self._loaded_stages.has(copy.member.node_id, copy.spec):
@@ -50,7 +50,7 @@ class Standbys:
             await self._ask(node_id)
 
     def pause(self) -> None:
-        """Ask for no more copies until `want`: the next ring needs the shelves."""
+        """Order no more copies until `keep_loaded`: the next pipeline needs the shelves."""
         self._waiting = {}
 
     def forget(self, node_id: NodeId) -> bool:
@@ -67,22 +67,22 @@ class Standbys:
             self._loaded_stages.shelved.setdefault(node_id, set()).add(copy.spec)
             log.info("standby ready", epoch=self._epoch, reason=copy.reason)
         else:
-            reason = answer.reason or "it is no longer wanted"
+            reason = answer.reason or "the copy is no longer needed"
             log.warning("no standby", epoch=self._epoch, node=copy.member.name, reason=reason)
         await self._ask(node_id)
 
     async def _tidy(self) -> None:
-        """Free the memory of copies that are no longer wanted."""
+        """Free the memory of copies that are no longer needed."""
         assert self._model
         for node_id, shelved in list(self._loaded_stages.shelved.items()):
-            wanted = self._specs(node_id)
-            if not shelved <= set(wanted):
-                shelved.intersection_update(wanted)
+            specs = self._specs(node_id)
+            if not shelved <= set(specs):
+                shelved.intersection_update(specs)
                 with contextlib.suppress(LinkLost):
-                    await self._send(node_id, wire.Tidy(self._epoch, self._model.manifest.digest, wanted))
+                    await self._send(node_id, wire.Tidy(self._epoch, self._model.manifest.digest, specs))
 
     def _specs(self, node_id: NodeId) -> list[StageSpec]:
-        return [copy.spec for copy in self._wanted if copy.member.node_id == node_id]
+        return [copy.spec for copy in self._copies if copy.member.node_id == node_id]
 
     async def _ask(self, node_id: NodeId) -> None:
         if (waiting := self._waiting.get(node_id)) and self._model:
@@ -92,4 +92,4 @@ class Standbys:
             try:
                 await self._send(node_id, order)
             except LinkLost:
-                waiting.clear()  # The machine is gone. It is asked again when it is back.
+                waiting.clear()  # The machine is gone. It gets its orders again when it is back.

@@ -14,9 +14,9 @@ from cluster.trust.machines import MachineRecord
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The machines, the ring over some of them, and the machine that embeds.
+    """The machines, the pipeline over some of them, and the machine that embeds.
 
-    `model` is what callers call it; `model_source` is its folder's name or Hugging Face id.
+    `model` is its name for callers; `model_source` is its folder's name or Hugging Face id.
     """
 
     status: Status
@@ -27,7 +27,7 @@ class Topology:
     plan: Plan | None
     coordinator: NodeId | None
     round_trip_ms: float | None
-    # Copies of the ring's stages that are loaded on machines beside it.
+    # Copies of the pipeline's stages that are loaded on machines outside it.
     standbys: tuple[PlannedStage, ...] = ()
     model_source: str | None = None
     embedding_model: str | None = None

@@ -27,9 +27,9 @@ class Actor(Protocol):
 async def act(
     name: str, actor: Actor, pipe: AgentPipe, server: ChannelServer, deliver: Callable[[wire.Message], None]
 ) -> None:
-    """Run the actor on a thread until its agent is gone or it ends. Raise the error that it ended with, if any.
+    """Run the actor on a thread until its agent is gone or the actor ends. Raise the actor's error, if any.
 
-    An actor whose thread has died must not look alive: its process ends, and the agent reports it.
+    An actor whose thread has died must not look alive. Its process therefore ends, and the agent reports the end.
     """
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     failures: list[BaseException] = []

@@ -22,38 +22,38 @@ class Completion:
     matcher: StopMatcher
     tokens: int = 0
     finished: bool = False
-    # Ids that no event has carried yet, and the number of coming characters that another head has already sent.
-    _untold: list[int] = field(default_factory=list)
+    # Ids that no event has carried yet, and the number of next characters that another coordinator has sent.
+    _unsent_ids: list[int] = field(default_factory=list)
     _known_characters: int = 0
 
     @classmethod
     def begin(
         cls, choice: int, sequence: Sequence, limits: Limits, context: int, detokenizer: Detokenizer
     ) -> "Completion":
-        """Return the completion of a sequence; `context` is the ring's context length in tokens."""
+        """Return the completion of a sequence; `context` is the pipeline's context length in tokens."""
         codec = detokenizer.codec
         return cls(choice, sequence, limits, context, codec, detokenizer, StopMatcher(limits.stop))
 
-    def resume(self, had: Resume) -> TokenEvent | None:
-        """Take over the tokens that another head has sent.
+    def resume(self, received: Resume) -> TokenEvent | None:
+        """Take over the tokens that another coordinator has sent.
 
         Return an event with the text that goes beyond them, if any.
         """
-        self._known_characters = had.characters
+        self._known_characters = received.characters
         text, finish = "", None
-        for token_id in had.token_ids:
+        for token_id in received.token_ids:
             self.sequence.tokens.append(token_id)
             if event := self.accept(SampledToken(token_id)):
                 text += event.text
                 finish = event.finish
             if finish:
                 break
-        self._untold.clear()
+        self._unsent_ids.clear()
         return self._event(text, (), finish) if text or finish else None
 
     def accept(self, token: SampledToken) -> TokenEvent | None:
-        """Return what the reader learns from this token, or None while nothing is certain yet."""
-        self._untold.append(token.token_id)
+        """Return the event for the reader that follows from this token, or None while its text is not certain."""
+        self._unsent_ids.append(token.token_id)
         if token.token_id in self.codec.end_token_ids and not self.limits.ignore_eos:
             return self._finish("stop", self._held_text(), ())
         self.tokens += 1
@@ -68,7 +68,7 @@ class Completion:
         return self._event(self._unknown(text), named, None)
 
     def move(self, context_tokens: int) -> TokenEvent | None:
-        """Adopt the context length of the next ring. Return a final event if the sequence is already that long."""
+        """Adopt the next pipeline's context length. Return a final event if the sequence is already that long."""
         self.context_tokens = context_tokens
         self.sequence.tokens_max = min(self.sequence.tokens_max, context_tokens)
         if self.finished or not self._is_full():
@@ -94,8 +94,8 @@ class Completion:
         return self._event(self._unknown(text), tokens, reason)
 
     def _event(self, text: str, tokens: tuple[SampledToken, ...], reason: FinishReason | None) -> TokenEvent:
-        told, self._untold = tuple(self._untold), []
-        return TokenEvent(self.choice, text, self.tokens, self.sequence.spent_ns, tokens, told, reason)
+        token_ids, self._unsent_ids = tuple(self._unsent_ids), []
+        return TokenEvent(self.choice, text, self.tokens, self.sequence.spent_ns, tokens, token_ids, reason)
 
     def _name(self, token: SampledToken) -> SampledToken:
         raw = self.codec.token_bytes

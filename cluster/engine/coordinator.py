@@ -34,7 +34,7 @@ _STALL_S = 0.5
 class Coordinator:
     """An actor with one inbox and one thread that decides and commits. Callers and links only put items.
 
-    A broken pipeline loses no request: requests wait at the desk, with their tokens, for the next pipeline.
+    A broken pipeline loses no request: requests wait in the table, with their tokens, for the next pipeline.
     """
 
     def __init__(self, identity: Identity, host: str, report: Tell) -> None:
@@ -48,9 +48,10 @@ class Coordinator:
         self._order: wire.AssignCoordinator | None = None
         self._broken_epoch = wire.ANY_EPOCH
         self._pipeline: Pipeline | None = None
-        # The last serving pipeline leaves these to one of the same cut: its scheduler, and the stages still to be fed.
-        self._kept: Scheduler | None = None
-        self._owed: set[int] = set()
+        # A pipeline with the same partition takes over the last one's scheduler, and the stages that it did not
+        # finish feeding.
+        self._last_scheduler: Scheduler | None = None
+        self._unfed_stages: set[int] = set()
         # The sequences that the last pipeline was computing when it broke.
         self._computing: set[Sequence] = set()
         self._codec: TextCodec | None = None
@@ -63,7 +64,7 @@ class Coordinator:
     def deliver(self, item: Ticket | Cancelled | wire.Message) -> None:
         """Put a message into the inbox. Any thread may call this."""
         if isinstance(item, wire.Removed):
-            self.pipeline_end.cut(item.node_ids)
+            self.pipeline_end.disconnect(item.node_ids)
         else:
             self._inbox.put(item)
 
@@ -125,7 +126,7 @@ class Coordinator:
                 self._connect(item)
             case wire.Dismiss(epoch) if self._order is None or self._order.epoch < epoch:
                 self._leave_pipeline()
-                self._order = self._kept = None
+                self._order = self._last_scheduler = None
             case _:
                 pass
 
@@ -151,7 +152,7 @@ class Coordinator:
         self._context_tokens = order.context_tokens
         if self._order and self._order.manifest != order.manifest:
             self._table.end_all(StageLost("the cluster serves another model now"))
-            self._kept = None
+            self._last_scheduler = None
 
     def _connect(self, order: wire.Connect) -> None:
         assigned = self._order
@@ -166,7 +167,7 @@ class Coordinator:
             self._report(wire.Failed(order.epoch, "coordinator", str(error), order.downstream.node_id))
             return
         everything = set(range(assigned.stages))
-        scheduler, fresh = self._kept, set(order.fresh) | self._owed
+        scheduler, fresh = self._last_scheduler, set(order.fresh) | self._unfed_stages
         if scheduler is None or not _suits(scheduler, assigned):
             scheduler = Scheduler(order.epoch, assigned.stages, assigned.slots, assigned.kv_blocks)
             fresh = everything
@@ -199,12 +200,12 @@ class Coordinator:
     def _leave_pipeline(self) -> None:
         """Leave the pipeline.
 
-        Requests keep their tokens; a later pipeline of the same cut keeps what the stages hold of them.
+        Requests keep their tokens; a later pipeline with the same partition reuses what the stages hold of them.
         """
         self.pipeline_end.leave()
         pipeline, self._pipeline = self._pipeline, None
         if pipeline and pipeline.is_closed:
-            self._kept, self._owed = pipeline.scheduler, pipeline.fresh
+            self._last_scheduler, self._unfed_stages = pipeline.scheduler, pipeline.fresh
             if pipeline.has_crawled:
                 # The remaining machines may stay as slow: learn the next pipeline's pace from scratch.
                 pipeline.scheduler.costs = PipelineCosts(pipeline.order.stages)
@@ -232,10 +233,10 @@ class Coordinator:
         else:
             self._table.hand_out(pipeline.commit(sampled))
 
-    def _look_at_clock(self, meant_s: float) -> None:
+    def _look_at_clock(self, planned_s: float) -> None:
         """Reject requests that have waited too long, and end a pipeline that is stuck."""
         now_s, pipeline = time.monotonic(), self._pipeline
-        stalled = now_s - self._looked_s > max(meant_s, _TICK_S) + _STALL_S
+        stalled = now_s - self._looked_s > max(planned_s, _TICK_S) + _STALL_S
         self._looked_s = now_s
         if pipeline:
             self._kv_blocks = pipeline.scheduler.kv_blocks - pipeline.scheduler.blocks_free

@@ -1,4 +1,4 @@
-"""The cost of a step on each stage of a ring, learned while it runs, and what follows from it for batching.
+"""The cost of a step on each stage of a pipeline, learned while it runs, and what follows from it for batching.
 
 A stage's time for a step is modelled as c0 + c1 * rows + c2 * pairs. A pair is one row that attends to one earlier
 position. Observations are averaged by size of step, so that decoding does not erase what long prefills have
@@ -97,7 +97,7 @@ class PipelineCosts:
         self.links_s = min(self._between)
 
     def step_s(self, rows: float, pairs: float = 0.0) -> float:
-        """Return the seconds of one step with this many rows and pairs, once round an idle ring."""
+        """Return the seconds of one step with this many rows and pairs: a round trip through an idle pipeline."""
         return sum(stage.seconds(rows, pairs) for stage in self.stages) + self.links_s
 
     def slowest_s(self, rows: float, pairs: float = 0.0) -> float:
@@ -107,7 +107,7 @@ class PipelineCosts:
     def groups(self, sequences: int) -> int:
         """Return the number of micro-batches that gives this many decoding sequences the most tokens per second.
 
-        With m groups of b sequences a ring gives sequences / max(round trip with b, m * slowest stage with b)
+        With m groups of b sequences a pipeline gives sequences / max(round trip with b, m * slowest stage with b)
         tokens per second. Several numbers may come close to the best. Take the one nearest to the number of
         stages, since it keeps all of them busy. Take it also before anything has been measured.
         """
@@ -162,7 +162,7 @@ def _fit(averages: list[_Average]) -> tuple[float, float, float]:
 def _separable(averages: list[_Average]) -> list[int]:
     """Return the coefficients that these sizes can tell apart.
 
-    One size alone is either all overhead or all rows.
+    Observations of a single size fit only one coefficient: the overhead, or the cost of rows.
     """
     if len(averages) == 1:
         return [0] if averages[0].rows < _MANY_ROWS else [1]

@@ -31,7 +31,7 @@ async def _serve(pipe: AgentPipe, identity: Identity, host: str) -> None:
 
     def deliver(message: wire.Message) -> None:
         if isinstance(message, wire.Removed):
-            loop.call_soon_threadsafe(server.cut, message.node_ids)
+            loop.call_soon_threadsafe(server.disconnect, message.node_ids)
         else:
             table.deliver(message)
 

@@ -17,12 +17,12 @@ from cluster.net.channel import Channel
 log = structlog.get_logger(__name__)
 
 REQUESTS_MAX = 512
-# No caller would wait longer for an answer: this is minutes of work even for small models.
+# The limit of waiting tokens: minutes of work even for small models, and no caller waits longer.
 WAITING_TOKENS_MAX = 2_000_000
 
 
 class EmbeddingReception:
-    """Serves every caller's connection for one desk."""
+    """Serves every caller's connection of one embedder."""
 
     def __init__(self, table: EmbeddingTable) -> None:
         self._table = table

@@ -115,7 +115,7 @@ class EmbeddingTable:
         spent_ns = time.perf_counter_ns() - began_ns
         tokens = sum(len(job.token_ids[at]) for job, at in texts)
         for (job, at), vector in zip(texts, vectors, strict=True):
-            job.vectors.append(embedder.cut(vector, job.dimensions).numpy().tobytes())
+            job.vectors.append(embedder.truncate(vector, job.dimensions).numpy().tobytes())
             job.compute_ns += spent_ns * len(job.token_ids[at]) // tokens
         for job in jobs:
             if job.is_done:

@@ -15,7 +15,7 @@ from cluster.trust.identity import Identity, NodeId
 class PipelineBroken:
     """A link of this epoch's pipeline is gone.
 
-    With the cause "invalid", it carried something that does not belong there.
+    With the cause "invalid", the link carried a frame that does not belong there.
     """
 
     epoch: int
@@ -35,7 +35,7 @@ class _Place:
 class PipelineEnd:
     """The listener for all epochs; it belongs to one epoch's pipeline at a time.
 
-    Frames and breaks go to `deliver`. Link threads call it, so it must be safe there (a queue's put).
+    Frames and breaks go to `deliver`. Link threads call `deliver`, so it must be thread-safe, as a queue's put is.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PipelineEnd:
         self._inlet: Link | None = None
         self._outbox: Outbox | None = None
         self._changing = threading.Lock()
-        # Frames in this pipeline, to find out where one got stuck.
+        # Counters of frames in this pipeline, which show where a frame got stuck.
         self.received = 0
         self.sent = 0
         self.host = host
@@ -66,7 +66,7 @@ class PipelineEnd:
     def expect(
         self, epoch: int, upstream: NodeId, payload_bytes_max: int, terms: wire.Terms = wire.NO_TERMS
     ) -> None:
-        """Take this place in the pipeline of `epoch`. From now on only `upstream` may link here, on these terms."""
+        """Take this place in the pipeline of `epoch`. From now on only `upstream` may link, on these terms."""
         self.leave()
         with self._changing:
             self.received = self.sent = 0
@@ -85,7 +85,7 @@ class PipelineEnd:
             self.sent += 1
             self._outbox.put(message, payload)
 
-    def cut(self, node_ids: Collection[NodeId]) -> None:
+    def disconnect(self, node_ids: Collection[NodeId]) -> None:
         """End the links from and to these machines now. Any thread may call this."""
         with self._changing:
             links = [self._inlet, self._outbox.link if self._outbox else None]
@@ -143,7 +143,7 @@ class PipelineEnd:
                 self._inlet = link
                 return place
         if hello.epoch > place.epoch:
-            # A link of a finished epoch may come late. A link of an epoch that was not ordered yet is a lie.
+            # A link of a finished epoch may come late. A link of an epoch that was not ordered yet is forged.
             self._deliver(PipelineBroken(place.epoch, _wrong_epoch(hello.epoch, place), place.upstream, "invalid"))
         raise PeerRejected("link does not belong to the current epoch")
 

@@ -1,6 +1,6 @@
 """The slots by the prompt prefixes that they hold, and the slots kept for later prompts with the same prefix.
 
-The head alone decides. Every stage copies and frees as it is told, so all of them agree on what is cached.
+The coordinator alone decides. Every stage copies and frees as ordered, so all of them agree on what is cached.
 """
 
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Prefixes:
-    """Block hashes by slot. A slot is run by a sequence, or retained, or unknown here."""
+    """Block hashes by slot. A slot is run by a sequence, or retained, or not in this table."""
 
     # Insertion order is age: the oldest retained slot goes first.
     retained: dict[int, int] = field(default_factory=dict)

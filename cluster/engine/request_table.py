@@ -1,4 +1,4 @@
-"""The table of every request that a head holds, from its ticket to its last event. Rings come and go.
+"""The table of every request that a coordinator holds, from its ticket to its last event. Pipelines come and go.
 
 taken --a pipeline serves--> begun: its sequences are in the scheduler --every choice ends--> gone
   |                        |   ^
@@ -26,16 +26,16 @@ log = structlog.get_logger(__name__)
 
 # The time that a request waits for a pipeline: before it has begun, and after.
 BACKLOG_PATIENCE_S = 60.0
-RING_PATIENCE_S = 120.0
+PIPELINE_PATIENCE_S = 120.0
 QUEUE_PATIENCE_S = 240.0
-# The head sends callers a sign of life this often, whatever their requests wait for. They give up on a silent head
-# (client.SILENCE_TIMEOUT_S).
+# The interval of signs of life to callers, whatever their requests wait for. Callers give up on a silent
+# coordinator after client.SILENCE_TIMEOUT_S.
 KEEP_ALIVE_S = 15.0
 _PROBLEM_CHARACTERS_MAX = 500
 
 
 class RequestTable:
-    """The table of requests. Only the head's thread uses it.
+    """The table of requests. Only the coordinator's thread uses it.
 
     `scheduler` belongs to the pipeline that serves, or that served last.
     """
@@ -46,7 +46,7 @@ class RequestTable:
         self._scheduler: Scheduler | None = None
         self._serving = False
         self._limits: tuple[TextCodec, int, int] | None = None
-        self._told_s = time.monotonic()
+        self._last_sign_s = time.monotonic()
 
     def take(self, ticket: Ticket) -> None:
         """Take a new request, and begin it at once if a pipeline serves.
@@ -103,13 +103,13 @@ class RequestTable:
     def blame(self, computing: set[Sequence]) -> None:
         """Count a break for the requests in these sequences.
 
-        The pipeline broke by itself while it computed them: one of them may be what breaks rings.
+        The pipeline broke by itself while it computed them: one of these requests may be the cause.
         """
         for ticket in list(self.tickets.values()):
             if not computing.isdisjoint(ticket.open_sequences):
                 ticket.count_break()
                 if ticket.breaks >= BREAKS_MAX:
-                    lost = f"{ticket.breaks} rings in a row broke while they computed this request"
+                    lost = f"{ticket.breaks} pipelines in a row broke while computing this request"
                     self._reject(ticket, StageLost(lost))
         for suspect in self._suspects()[1:]:
             self._park(suspect)
@@ -144,13 +144,13 @@ class RequestTable:
             waited_s = time.monotonic() - ticket.waiting_since_s
             if error := self._overdue(ticket, waited_s):
                 self._reject(ticket, error)
-        if time.monotonic() - self._told_s > KEEP_ALIVE_S:
-            self._told_s = time.monotonic()
+        if time.monotonic() - self._last_sign_s > KEEP_ALIVE_S:
+            self._last_sign_s = time.monotonic()
             for ticket in self.tickets.values():
                 ticket.tell(wire.Events(ticket.id, []))
 
     def end_all(self, error: GenerationError) -> None:
-        """Reject every request. Callers may ask another head to go on."""
+        """Reject every request. Callers may ask another coordinator to go on."""
         for ticket in list(self.tickets.values()):
             self._reject(ticket, error)
 
@@ -177,8 +177,10 @@ class RequestTable:
             if ticket.is_queued and waited_s > QUEUE_PATIENCE_S:
                 return ClusterBusy(f"all slots were taken for {QUEUE_PATIENCE_S:.0f} s. Try again shortly.")
         elif ticket.is_started:
-            if waited_s > RING_PATIENCE_S:
-                return StageLost(f"a machine was lost, and the cluster was not ready for {RING_PATIENCE_S:.0f} s")
+            if waited_s > PIPELINE_PATIENCE_S:
+                return StageLost(
+                    f"a machine was lost, and the cluster was not ready for {PIPELINE_PATIENCE_S:.0f} s"
+                )
         elif waited_s > BACKLOG_PATIENCE_S:
             return ClusterUnavailable(f"the cluster has not been ready for {BACKLOG_PATIENCE_S:.0f} s")
         return None
@@ -200,8 +202,8 @@ class RequestTable:
         for choice in range(request.n):
             completion = self._complete(ticket, choice)
             ticket.completions.append(completion)
-            had = request.resume[choice] if request.resume else None
-            if had and (event := completion.resume(had)):
+            received = request.resume[choice] if request.resume else None
+            if received and (event := completion.resume(received)):
                 events.append(event)
             if not completion.finished:
                 self._owners[completion.sequence] = (ticket, completion)
@@ -261,15 +263,15 @@ class RequestTable:
     def _suspects(self) -> list[Ticket]:
         """Return the requests that were computed when a pipeline broke and have made no progress since.
 
-        The list stays empty until one of them has been there twice. Requests are then tried one at a time, to find
-        the one that breaks rings; the others would be blamed for it, too.
+        The list stays empty until one of them has been there twice. Then requests run one at a time, to find the
+        one that breaks pipelines. Run together, the others would be blamed, too.
         """
         tickets = self.tickets.values()
         is_serious = any(ticket.breaks >= BREAKS_MAX - 1 for ticket in tickets)
         return [ticket for ticket in tickets if ticket.breaks] if is_serious else []
 
     def _try_next(self) -> None:
-        """Let one suspect run in the pipeline, and let requests that are no longer suspects go on."""
+        """Let one suspect run in the pipeline, and resume requests that are no longer suspects."""
         if not self._serving:
             return
         suspects = self._suspects()

@@ -1,4 +1,4 @@
-"""One epoch's pipeline as its head sees it: the steps under way, and whether an answer is late."""
+"""One epoch's pipeline as its coordinator sees it: the steps under way, and whether an answer is late."""
 
 import time
 from array import array
@@ -42,8 +42,8 @@ class _Sent:
 class Pipeline:
     """The steps of one pipeline.
 
-    `scheduler` may have served an earlier pipeline of the same cut; the stages `fresh` lack its KV cache. `clock`
-    gives monotonic seconds.
+    `scheduler` may have served an earlier pipeline with the same partition; the stages `fresh` lack its KV cache.
+    `clock` gives monotonic seconds.
     """
 
     order: wire.AssignCoordinator
@@ -74,7 +74,7 @@ class Pipeline:
         return {sequence for sequence in self.scheduler.running if sequence.slot in slots}
 
     def close(self) -> float:
-        """Note that the first frame has come round, so that steps may follow.
+        """Note that the first frame has come back, so that steps may follow.
 
         Return the pipeline's round trip in ms.
         """
@@ -118,7 +118,7 @@ class Pipeline:
     def _check_spent(self, spent_ns: list[int], took_s: float) -> None:
         """Raise FrameInvalid if a stage claims more busy time than the step was under way.
 
-        Stages report their own.
+        Stages report their busy time themselves, so a stage may report too much.
         """
         most_ns = int(1e9 * (took_s + _CLOCK_ERROR_S))
         if len(spent_ns) != self.order.stages or not all(0 <= spent <= most_ns for spent in spent_ns):
@@ -137,7 +137,8 @@ class Pipeline:
         if not self._sent:
             return None
         oldest = next(iter(self._sent.values()))
-        # Answers come in the steps' order: the oldest has had the pipeline to itself since the one before it returned.
+        # Answers come in the order of steps: the oldest one has had the pipeline alone since the previous one
+        # returned.
         waited_s = self.clock() - max(oldest.since_s, self._heard_s)
         late_s = FIRST_STEP_S if oldest.expected_s is None else max(LATE_S, LATE_FACTOR * oldest.expected_s)
         return f"the pipeline has not answered a step for {waited_s:.1f} s" if waited_s > late_s else None

@@ -56,13 +56,13 @@ class _Flight:
     # Rows and pairs of the step, from which costs are learned.
     size: tuple[int, int] = (0, 0)
 
-    def asked(self) -> list[int]:
+    def requested_counts(self) -> list[int]:
         return [row.wanted for row in self.rows if row.wanted]
 
 
 @dataclass(slots=True)
 class Scheduler:
-    """The order of work of one ring, epoch after epoch while its cut stays."""
+    """The order of work of one pipeline, epoch after epoch while its partition stays."""
 
     epoch: int
     stages: int
@@ -89,7 +89,7 @@ class Scheduler:
         return self._slots.blocks_free
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. One that another ring has begun keeps its tokens; its KV cache is computed again."""
+        """Queue a sequence. If another pipeline began it, it keeps its tokens; its KV cache is computed again."""
         sequence.rewind()
         self._arrivals += 1
         sequence.arrival = self._arrivals
@@ -105,12 +105,12 @@ class Scheduler:
             self.waiting.remove(sequence)
 
     def restart(self, epoch: int, fresh: list[int]) -> None:
-        """Continue the same cut in a new ring, in which the stages `fresh` hold nothing.
+        """Continue with the same partition in a new pipeline, in which the stages `fresh` hold nothing.
 
-        What was in flight is void. If some stages still have their KV cache, only the fresh stages are fed again,
-        with the rows that the stages before them have kept. If none has, everything is computed again from tokens.
+        Steps in flight are void. If some stages still have their KV cache, only the fresh stages are fed again,
+        with the rows that the stages before them stored. If no stage has it, all is computed again from tokens.
         """
-        # A stage that was still being fed when this ring broke has kept too little, too.
+        # A stage that was still being fed when this pipeline broke holds too little, too.
         self._fresh = sorted({*fresh, *(self._fresh if self._is_replaying else ())})
         self.epoch = epoch
         self._in_flight.clear()
@@ -164,18 +164,18 @@ class Scheduler:
     ) -> Iterator[tuple[Sequence, SampledToken]]:
         """Take a batch's answer. Yield each sequence with each of its tokens, in order.
 
-        The caller finishes sequences while it iterates: tokens behind a sequence's end are not given. Costs are
-        learned from the answer unless `learn` is false; `round_trip_s` is in seconds. Raise FrameInvalid, at once,
-        if the answer has the wrong number of rows or is not for the oldest batch under way. A step that a stage
-        skips would leave a hole in its KV cache.
+        The caller finishes sequences while it iterates, so no tokens behind a sequence's end are yielded. Costs
+        are learned from the answer unless `learn` is false; `round_trip_s` is in seconds. Raise FrameInvalid, at
+        once, if the answer has the wrong number of rows or is not for the oldest batch under way. A step that a
+        stage skips would leave a hole in its KV cache.
         """
         oldest = next(iter(self._in_flight), None)
         flight = self._in_flight[oldest] if oldest == sampled.batch else None
-        asked = flight.asked() if flight else []
-        sound = flight and len(sampled.counts) == len(asked) and sum(sampled.counts) == len(sampled.tokens)
-        if not flight or not sound or not all(map(_is_possible, sampled.counts, asked)):
+        requested = flight.requested_counts() if flight else []
+        sound = flight and len(sampled.counts) == len(requested) and sum(sampled.counts) == len(sampled.tokens)
+        if not flight or not sound or not all(map(_is_possible, sampled.counts, requested)):
             raise FrameInvalid(
-                f"{len(sampled.tokens)} tokens for batch {sampled.batch}, which asked for another number"
+                f"{len(sampled.tokens)} tokens for batch {sampled.batch}, which requested another number"
             )
         del self._in_flight[sampled.batch]
         if learn and flight.rows and not flight.is_replay:
@@ -202,7 +202,7 @@ class Scheduler:
                 if sequence.finished:
                     break
                 sequence.tokens.append(token.token_id)
-                if at:  # The draft before it was right, so its row is computed already.
+                if at:  # The previous draft was right, so this row is computed already.
                     sequence.computed += 1
                     sequence.settled += 1
                 yield sequence, token
@@ -314,7 +314,7 @@ class Scheduler:
                 return
             source, shared = self._slots.match(sequence)
             if coming.intersection(sequence.block_hashes(len(sequence.tokens) - 1)[shared:]):
-                continue  # Another sequence is computing more of this prefix: copying it will be cheaper.
+                continue  # Another sequence computes more of this prefix now: copying it later is cheaper.
             if not self._slots.place(sequence, source, shared):
                 return
             self.waiting.remove(sequence)
@@ -335,7 +335,7 @@ class Scheduler:
         Only later arrivals give way, so the earliest always makes progress and two cannot push each other out in
         turn.
         """
-        if sequence.slot < 0:  # It has just given way itself.
+        if sequence.slot < 0:  # This call has just preempted the sequence itself.
             return False
         # A lone sequence makes progress even if it yields, whatever retained blocks that costs.
         spares = sequence.yields and len(self.running) > 1

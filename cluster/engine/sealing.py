@@ -1,4 +1,4 @@
-"""The part of a step that only the head and the last stage may read, though it passes through every stage.
+"""The part of a step that only the coordinator and the last stage may read, though it passes through every stage.
 
 Drafts, penalty histories and biases are tokens of a user's prompt or answer. The stages between see activations.
 They carry these tokens encrypted, under a key that the controller gives to both ends for one epoch.
@@ -40,7 +40,7 @@ class Seal:
     def open(self, step: Step) -> None:
         """Decrypt the drafts and opened slots.
 
-        Raise FrameInvalid if they are not what the head sealed for this batch.
+        Raise FrameInvalid if the coordinator did not encrypt them for this batch.
         """
         if step.sealed:
             try:

@@ -13,9 +13,9 @@ from cluster.plans.plan import BLOCK_TOKENS
 class Sequence:
     """The state of one continuation. `tokens` is authoritative; the stages can recompute everything else from it.
 
-    `computed` positions have been sent round the ring, `settled` ones have come back. `tokens_max` is the greatest
-    length that the sequence can reach; 0 means unknown, and then nothing is drafted. A sequence that `yields` runs
-    only while no other request needs the ring.
+    `computed` positions have been sent through the pipeline, `settled` ones have come back. `tokens_max` is the
+    greatest length that the sequence can reach; 0 means unknown, and then nothing is drafted. A sequence that
+    `yields` runs only while no other request needs the pipeline.
     """
 
     tokens: list[int]

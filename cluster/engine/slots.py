@@ -1,4 +1,4 @@
-"""The owners of slots and blocks of the KV cache, and what the stages must be told about them, in order.
+"""The owners of slots and blocks of the KV cache, and the orders about them to the stages, in order.
 
 Every slot is free, run by a sequence, or retained: kept after its sequence for later prompts with the same prefix.
 Stages carry out the same moves in the same order, so the counts here match what they hold.
@@ -14,12 +14,12 @@ from cluster.wire import Move, OpenSlot
 
 # The limit for the histories and biases of all slots that one step opens, in numbers. A single slot may exceed it.
 # Steps are frames, and frames are bounded.
-TOLD_MAX = 250_000
+OPENING_SIZE_MAX = 250_000
 
 
 @dataclass(slots=True)
 class Slots:
-    """The slots and blocks of one ring, in the head's count."""
+    """The slots and blocks of one pipeline, as the coordinator counts them."""
 
     count: int
     blocks: int
@@ -50,7 +50,7 @@ class Slots:
     @property
     def may_open(self) -> bool:
         """Tell whether one more slot can be opened without waiting for a step after the next one."""
-        return sum(map(_told, self._opened)) < TOLD_MAX
+        return sum(map(_opening_size, self._opened)) < OPENING_SIZE_MAX
 
     def match(self, sequence: Sequence) -> tuple[int, int]:
         """Return the slot with the longest prefix of this sequence and its number of blocks; (-1, 0) for none."""
@@ -59,20 +59,20 @@ class Slots:
     def place(self, sequence: Sequence, source: int, shared: int) -> bool:
         """Give the sequence a slot, with its first `shared` blocks from `source`.
 
-        Return False if there is no slot. A retained slot with nothing more to give is taken over. Any other one is
-        copied if there is room. A sequence that yields does not take the slot that was retained last, unless there
-        is no other slot at all.
+        Return False if there is no slot. The sequence takes over a retained slot that holds no more than it
+        shares. Any other slot is copied if there is room. A sequence that yields does not take the slot that was
+        retained last, unless there is no other slot.
         """
-        kept = self._prefixes.newest if sequence.yields and self.count > 1 else -1
-        if source in self._prefixes.retained and not self._can_copy(source, shared, kept):
+        spared = self._prefixes.newest if sequence.yields and self.count > 1 else -1
+        if source in self._prefixes.retained and not self._can_copy(source, shared, spared):
             sequence.slot = source
             sequence.blocks = self._prefixes.take(source, shared)
             self._begin_at(sequence, shared)
-        elif not self._free and not self._give_up_oldest(source, kept):
+        elif not self._free and not self._give_up_oldest(source, spared):
             return False
         else:
             sequence.slot = self._free.pop()
-            if shared and self.make_room(shared, source, kept):
+            if shared and self.make_room(shared, source, spared):
                 self._free_blocks -= shared
                 sequence.blocks = shared
                 self._moves.append(Move(sequence.slot, source, shared * BLOCK_TOKENS))
@@ -164,15 +164,15 @@ class Slots:
         assert (owned | retained).isdisjoint(self._free), "a slot is both free and owned"
         assert len(owned) + len(retained) + len(self._free) == self.count, "slots leaked"
 
-    def _can_copy(self, source: int, shared: int, kept: int) -> bool:
+    def _can_copy(self, source: int, shared: int, spared: int) -> bool:
         """Tell whether the retained `source` holds more than is shared, and there is room for a copy beside it."""
-        has_slot = self._free or self._prefixes.oldest(source, kept) is not None
+        has_slot = self._free or self._prefixes.oldest(source, spared) is not None
         room = self.blocks_free - self._prefixes.retained[source]
         return bool(has_slot) and shared <= room and not self._prefixes.holds_no_more_than(source, shared)
 
     def _begin_at(self, sequence: Sequence, blocks: int) -> None:
         sequence.computed = blocks * BLOCK_TOKENS
-        if not sequence.output_tokens:  # Tokens that are computed again after a loss were paid for before.
+        if not sequence.output_tokens:  # Tokens computed again after a loss were counted before.
             sequence.reused_tokens = sequence.computed
         self.note(sequence)
 
@@ -189,10 +189,10 @@ class Slots:
         self._free_blocks += blocks
 
     def _opened_next(self) -> int:
-        told = 0
+        size = 0
         for at, opened in enumerate(self._opened):
-            told += _told(opened)
-            if at and told > TOLD_MAX:
+            size += _opening_size(opened)
+            if at and size > OPENING_SIZE_MAX:
                 return at
         return len(self._opened)
 
@@ -203,10 +203,10 @@ def blocks_of(tokens: int) -> int:
 
 
 def _reusable(sequence: Sequence) -> list[bytes]:
-    """Return the hashes of the blocks that can come from elsewhere. The last token is computed in any case."""
+    """Return the hashes of the blocks that another slot can share. The last token is computed in any case."""
     return sequence.block_hashes(len(sequence.tokens) - 1)
 
 
-def _told(opened: OpenSlot) -> int:
+def _opening_size(opened: OpenSlot) -> int:
     """Return the size of the message that opens a slot, in numbers; four letters count as one."""
     return len(opened.history) + len(opened.sampling.logit_bias) + len(opened.grammar) // 4

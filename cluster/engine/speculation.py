@@ -1,9 +1,9 @@
 """Prompt-lookup drafts: the tokens that followed last time, verified by the model in one pass.
 
 The last stage draws a token for each drafted position. It uses the logits, seed and position that the token would
-have had anyway. Accepted drafts therefore change nothing in the output, greedy or sampled; they only save trips
-round the ring. The number of drafted tokens follows from this request's own acceptance and the ring's measured
-costs. The method is that of prompt lookup decoding (Saxena, 2023).
+have had anyway. Accepted drafts therefore change nothing in the output, greedy or sampled; they only save round
+trips through the pipeline. The number of drafted tokens follows from this request's own acceptance and the
+pipeline's measured costs. The method is that of prompt lookup decoding (Saxena, 2023).
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Drafter:
     """One sequence's drafts. `propose` reads its tokens, `observe` learns how its drafts fared."""
 
     # By run of tokens: the position behind its last occurrence.
-    _places: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _positions: dict[tuple[int, ...], int] = field(default_factory=dict)
     _indexed: int = 0
     _accepted: float = 1.0
     _trials: float = 2.0
@@ -45,11 +45,11 @@ class Drafter:
         if tokens_max < 1 or not costs.is_known:
             return []
         self._index(tokens)
-        found = next((self._places[run] for run in _suffixes(tokens) if run in self._places), None)
-        if found is None:
+        position = next((self._positions[run] for run in _suffixes(tokens) if run in self._positions), None)
+        if position is None:
             return []
         count = self._count(rows, costs, min(tokens_max, DRAFT_MAX))
-        return _continue_from(tokens, found, count)
+        return _continue_from(tokens, position, count)
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learn that the first `accepted` of `drafted` tokens were right.
@@ -88,7 +88,7 @@ class Drafter:
         for end in range(begin, len(tokens)):
             for length in _LENGTHS:
                 if end >= length:
-                    self._places[tuple(tokens[end - length : end])] = end
+                    self._positions[tuple(tokens[end - length : end])] = end
         self._indexed = max(self._indexed, len(tokens) - 1)
 
 
@@ -96,9 +96,9 @@ def _suffixes(tokens: list[int]) -> list[tuple[int, ...]]:
     return [tuple(tokens[-length:]) for length in _LENGTHS if len(tokens) >= length]
 
 
-def _continue_from(tokens: list[int], place: int, count: int) -> list[int]:
-    """Return `count` tokens from `place` on. Past the end the draft continues itself, as repetitions do."""
+def _continue_from(tokens: list[int], position: int, count: int) -> list[int]:
+    """Return `count` tokens from `position` on. Past the end the draft continues itself, as repetitions do."""
     drafted: list[int] = []
-    for at in range(place, place + count):
+    for at in range(position, position + count):
         drafted.append(tokens[at] if at < len(tokens) else drafted[at - len(tokens)])
     return drafted

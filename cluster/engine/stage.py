@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 Report = Callable[[wire.Message], None]
 
 INBOX_FRAMES = 64
-# The errors of an order or a step, even one caused by a peer: they end the epoch, not the process.
+# Errors of an order or a step, even if a peer caused them: they end the epoch, not the process.
 _FAILURES = (ClusterError, RuntimeError, MemoryError, OSError, LookupError, ValueError, ArithmeticError)
 SHELF_MAX = 8
 
@@ -64,16 +64,17 @@ class Stage:
         self._epoch = 0
         # Set on the last stage only.
         self._seal: Seal | None = None
-        # Hot standbys, loaded beside the served layers, in the order of their arrival. `_wanted` are those to
-        # keep; `_loading` maps those being loaded to the epoch that last asked for them.
+        # Hot standbys, loaded beside the served layers, in the order of their arrival. `_copies_to_keep` are the
+        # copies that the controller asks for. `_loading` maps copies being loaded to the epoch that last ordered
+        # them.
         self._shelf: list[LoadedStage] = []
-        self._wanted: set[_Copy] = set()
+        self._copies_to_keep: set[_Copy] = set()
         self._loading: dict[_Copy, int] = {}
 
     def deliver(self, message: wire.Message) -> None:
         """Pass a message to the stage. The agent's pipe thread calls this."""
         if isinstance(message, wire.Removed):
-            self._pipeline_end.cut(message.node_ids)
+            self._pipeline_end.disconnect(message.node_ids)
         else:
             self._inbox.put(message)
 
@@ -94,7 +95,7 @@ class Stage:
                     log.error("stage failed", reason=str(error), exc_info=not isinstance(error, ClusterError))
                     self._report(wire.Failed(_epoch_of(item), "stage", str(error)))
                     if isinstance(item, Frame):
-                        # Later steps would be computed on a hole: leaving tells both neighbours at once.
+                        # Later steps would read a gap in the KV cache. Leaving tells both neighbours at once.
                         self._pipeline_end.leave()
         self._pipeline_end.close()
 
@@ -149,9 +150,9 @@ class Stage:
         return loaded is not None and (loaded.digest, loaded.spec) == (manifest.digest, spec)
 
     def _take(self, order: wire.AssignStage) -> LoadedStage | None:
-        """Return the ordered layers if they are loaded already, in the current ring or on the shelf.
+        """Return the ordered layers if they are loaded already, in the current pipeline or on the shelf.
 
-        Otherwise drop everything but standbys: there may not be room for old and new weights together.
+        Otherwise drop everything except standbys: memory may not hold old and new weights together.
         """
         loaded, self._loaded = self._loaded, None
         if loaded and (loaded.digest, loaded.spec) == (order.manifest.digest, order.spec):
@@ -161,9 +162,9 @@ class Stage:
         for at, standby in enumerate(self._shelf):
             if (standby.digest, standby.spec) == (order.manifest.digest, order.spec):
                 return self._shelf.pop(at)
-        # This is another cut: the standbys were made for the old one.
+        # This is another partition: the standbys belong to the old one.
         self._shelf.clear()
-        self._wanted.clear()
+        self._copies_to_keep.clear()
         return None
 
     def _load(self, spec: StageSpec, manifest: Manifest, source: str) -> LoadedStage:
@@ -197,25 +198,25 @@ class Stage:
         threading.Thread(target=work, name="shelf", daemon=True).start()
 
     def _tidy(self, epoch: int, digest: str, specs: list[StageSpec]) -> None:
-        """Keep only what is wanted. Layers of a ring that this process has left serve as a standby."""
+        """Drop copies other than these. Layers of a pipeline that this process has left serve as a standby."""
         if self._loaded and self._epoch < epoch and not self._pipeline_end.is_connected:
             self._loaded.forget()
             self._shelf.append(self._loaded)
             self._loaded = None
-        self._wanted = {(digest, spec) for spec in specs}
-        self._shelf = [held for held in self._shelf if (held.digest, held.spec) in self._wanted]
+        self._copies_to_keep = {(digest, spec) for spec in specs}
+        self._shelf = [held for held in self._shelf if (held.digest, held.spec) in self._copies_to_keep]
 
     def _has(self, copy: _Copy) -> bool:
         loaded = [*self._shelf, *([self._loaded] if self._loaded else [])]
         return any((held.digest, held.spec) == copy for held in loaded)
 
     def _put_on_shelf(self, shelved: _Shelved) -> None:
-        """Put a loaded standby on the shelf, unless the layers are there already or no longer wanted."""
+        """Put a loaded standby on the shelf, unless it is already there or the controller no longer needs it."""
         spec = shelved.order.spec
         copy = shelved.order.manifest.digest, spec
         epoch = self._loading.pop(copy)
         is_there = self._has(copy)
-        if shelved.loaded and not is_there and copy in self._wanted:
+        if shelved.loaded and not is_there and copy in self._copies_to_keep:
             self._shelf = [*self._shelf, shelved.loaded][-SHELF_MAX:]
             is_there = True
             log.info("standby loaded", layers=f"{spec.first_layer}-{spec.end_layer - 1}")

@@ -17,9 +17,9 @@ from cluster.trust.identity import Identity
 def main(identity_folder: str, node_name: str, host: str, log_style: str, threads: str, share: str) -> None:
     pipe = prepare("stage", node_name, log_style)
     torch.set_num_threads(int(threads))
-    device, found = pick_device()
+    device, description = pick_device()
     pace = probe_pace(device, int(threads), Path(identity_folder).parent / "pace.json", is_shared=float(share) < 1)
-    machine = probe_machine(found, float(share), pace=pace, host=host)
+    machine = probe_machine(description, float(share), pace=pace, host=host)
     pipe.send(wire.Hello(node_name, machine, torch=str(torch.__version__)))
     stage = Stage(Identity(Path(identity_folder)), host, device, pipe.send)
     pipe.listen(stage.deliver, stage.stop, stage.vitals)

@@ -1,4 +1,4 @@
-"""Requests as a head stores them: their state while they wait or run, and the checks before they start."""
+"""Requests as a coordinator stores them: their state while they wait or run, and the checks before they start."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from cluster.generation import GenerateRequest
 
 REQUESTS_MAX = 512
 CHOICES_MAX = 128
-# If this many rings in a row break without progress of one request, that request may be what breaks them.
+# If this many pipelines in a row break without progress of one request, that request may be the cause.
 BREAKS_MAX = 3
 
 Tell = Callable[[wire.Message], None]
@@ -20,11 +20,11 @@ Tell = Callable[[wire.Message], None]
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A prepared request in the head. `tell` takes its answers on the head's thread.
+    """A prepared request in the coordinator. `tell` takes its answers on the coordinator's thread.
 
-    `breaks` counts the rings that broke while they computed it, since it last got beyond `reached`. A request that
-    breaks every ring reaches the same point each time; an innocent one gets further. It is `parked` while another
-    suspect is tried.
+    `breaks` counts the pipelines that broke while they computed the request, since it last got beyond `reached`. A
+    request that breaks every pipeline reaches the same point each time; any other request gets further. A request
+    is `parked` while another suspect runs.
     """
 
     request: GenerateRequest
@@ -49,7 +49,7 @@ class Ticket:
 
     @property
     def is_queued(self) -> bool:
-        """Tell whether a ring has it but has computed nothing of it yet."""
+        """Tell whether a pipeline has the request but has computed nothing of it yet."""
         computed = any(completion.sequence.computed for completion in self.completions)
         return bool(self.completions) and not computed and not self.is_started and not self.is_parked
 
@@ -63,7 +63,7 @@ class Ticket:
         return (completion.sequence for completion in self.completions if not completion.finished)
 
     def count_break(self) -> None:
-        """Count that the ring broke while it computed this request."""
+        """Count that the pipeline broke while it computed this request."""
         sequences = [completion.sequence for completion in self.completions]
         reached = sum(s.output_tokens for s in sequences), sum(s.settled for s in sequences)
         self.breaks = 1 if reached > self.reached else self.breaks + 1
@@ -80,8 +80,8 @@ class Cancelled:
 def places_for(request: GenerateRequest) -> int:
     """Return the number of requests at which this one is rejected.
 
-    A lost head sends many retries at once. They may exceed the usual limit, since their callers have had the
-    beginning.
+    After the loss of a coordinator many retries arrive at once. They may exceed the usual limit, because their
+    callers already have the beginning of the answer.
     """
     return 2 * REQUESTS_MAX if request.is_retry else REQUESTS_MAX
 
@@ -89,16 +89,16 @@ def places_for(request: GenerateRequest) -> int:
 def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: int) -> None:
     """Raise RequestInvalid or ContextLengthExceeded, naming the field, for lengths in tokens that do not fit.
 
-    An answer that a lost head had begun goes on, with less room than was asked for if need be.
+    An answer that a lost coordinator had begun continues, if necessary with fewer tokens than requested.
     """
     if not prompt_tokens:
         raise RequestInvalid("the prompt is empty", "prompt")
     max_tokens = None if request.is_retry else request.limits.max_tokens
     if prompt_tokens + (max_tokens or 1) > context_tokens:
-        asked = f" and {max_tokens} for the completion" if max_tokens else ""
+        completion = f" and {max_tokens} for the completion" if max_tokens else ""
         raise ContextLengthExceeded(
             f"This model's maximum context length is {context_tokens} tokens. You asked for {prompt_tokens} "
-            f"tokens in the prompt{asked}. Shorten the prompt or lower max_tokens.",
+            f"tokens in the prompt{completion}. Shorten the prompt or lower max_tokens.",
             "max_tokens" if prompt_tokens < context_tokens and max_tokens else "messages",
         )
 

@@ -24,8 +24,8 @@ SERVICE = "_millrace._tcp.local."
 FINGERPRINT_DIGITS = 16
 LOOK_S = 5.0
 
-# Limits for a peer that fills the network with announcements.
-_FOUND_MAX = 64
+# Limits against a peer that fills the network with announcements.
+_TARGETS_MAX = 64
 _ADDRESSES_MAX = 8
 _ASK_MS = 1500
 _LOOK_AGAIN_S = 30.0
@@ -68,7 +68,7 @@ class Announcement:
         except (OSError, ZeroconfError) as error:
             await self._withdraw()
             reason = str(error) or type(error).__name__
-            if reason != self._failure:  # Log it once, though it is tried again and again.
+            if reason != self._failure:  # Log each reason once, although every retry fails for it.
                 remedy = "other machines join with --controller HOST:PORT"
                 log.warning("cluster not announced", reason=reason, again_in_s=_LOOK_AGAIN_S, remedy=remedy)
             self._failure = reason
@@ -110,7 +110,7 @@ async def look_for(
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + within_s
-    names: asyncio.Queue[str] = asyncio.Queue(_FOUND_MAX)
+    names: asyncio.Queue[str] = asyncio.Queue(_TARGETS_MAX)
 
     def heard(
         zeroconf: Zeroconf,  # noqa: ARG001 - the library names its arguments
@@ -128,15 +128,15 @@ async def look_for(
         log.warning("no multicast here", reason=str(error))
         return
     browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE], handlers=[heard])
-    seen: set[Target] = set()
+    targets: set[Target] = set()
     try:
         with contextlib.suppress(TimeoutError):
-            while len(seen) < _FOUND_MAX:
+            while len(targets) < _TARGETS_MAX:
                 async with asyncio.timeout_at(deadline_s):
-                    found = await _resolve(zeroconf.zeroconf, await names.get(), fingerprint)
-                for target in found:
-                    if target not in seen:
-                        seen.add(target)
+                    resolved = await _resolve(zeroconf.zeroconf, await names.get(), fingerprint)
+                for target in resolved:
+                    if target not in targets:
+                        targets.add(target)
                         yield target
     finally:
         await browser.async_cancel()

@@ -25,7 +25,7 @@ from cluster.trust.identity import Identity
 log = structlog.get_logger(__name__)
 
 ANSWER_TIMEOUT_S = 10.0
-# The limit for an unverified peer's reason.
+# The limit for the reason that an unverified peer sends.
 _REASON_CHARACTERS = 200
 
 
@@ -61,7 +61,7 @@ async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
 
 
 async def admit_newcomer(channel: Channel, authority: Authority) -> None:
-    """Serve a newcomer on the controller's side: one question or one enrolment, then the connection ends."""
+    """Serve a new machine on the controller's side: one question or one enrolment, then the connection ends."""
     message, _ = await channel.receive(ANSWER_TIMEOUT_S)
     match message:
         case wire.AskAuthority():

@@ -9,7 +9,7 @@ from cluster.machine import POINTS_MAX, TEXT_CHARACTERS_MAX, Machine
 
 PROGRAM = version("millrace")
 
-# A description of a machine beyond these limits is a lie or a mistake.
+# A description of a machine beyond these limits is forged or a mistake.
 MEMORY_BYTES_MAX = 2**47
 CORES_MAX = 2**14
 NAME_CHARACTERS_MAX = 200
@@ -56,10 +56,10 @@ def check_machine(name: str, machine: Machine) -> None:
 
 def _check_texts(name: str, texts: Mapping[str, str]) -> None:
     """Raise PeerRejected for a text that is too long to store and show."""
-    for what, text in texts.items():
+    for label, text in texts.items():
         if len(text) > TEXT_CHARACTERS_MAX:
             raise PeerRejected(
-                f"{name} sent a {what} of {len(text)} characters; {TEXT_CHARACTERS_MAX} are allowed"
+                f"{name} sent a {label} of {len(text)} characters; {TEXT_CHARACTERS_MAX} are allowed"
             )
 
 
@@ -69,22 +69,22 @@ def check_memory(name: str, usable_bytes: int, most_bytes: int) -> None:
         raise PeerRejected(f"{name} claims {usable_bytes} usable bytes of {most_bytes}")
 
 
-def check_terms(expected: wire.Terms, found: wire.Terms) -> None:
+def check_terms(expected: wire.Terms, actual: wire.Terms) -> None:
     """Raise PeerRejected if the ends of a link do not compute the same model in the same way."""
-    if found.digest != expected.digest:
-        raise PeerRejected(f"upstream runs the model {found.digest[:12]}, this stage runs {expected.digest[:12]}")
-    if found.precision != expected.precision:
-        raise PeerRejected(f"upstream computes in {found.precision}, this stage in {expected.precision}")
+    if actual.digest != expected.digest:
+        raise PeerRejected(f"upstream runs the model {actual.digest[:12]}, this stage runs {expected.digest[:12]}")
+    if actual.precision != expected.precision:
+        raise PeerRejected(f"upstream computes in {actual.precision}, this stage in {expected.precision}")
 
 
 def check_ready(name: str, planned: wire.Terms, planned_wire: str, ready: wire.Ready) -> None:
-    """Raise PeerRejected if a stage has not loaded what it was told to."""
-    for what, expected, found in (
+    """Raise PeerRejected if a stage has not loaded what it was ordered to load."""
+    for label, expected, actual in (
         ("model", planned.digest[:12], ready.terms.digest[:12]),
         ("precision", planned.precision, ready.terms.precision),
         ("rows on links", planned_wire, ready.wire),
     ):
-        if expected != found:
+        if expected != actual:
             raise PeerRejected(
-                f"{name} has loaded {what} {found or 'unnamed'}, but the plan says {expected or 'unnamed'}"
+                f"{name} has loaded {label} {actual or 'unnamed'}, but the plan says {expected or 'unnamed'}"
             )

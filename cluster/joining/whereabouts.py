@@ -20,10 +20,10 @@ Reached = TypeVar("Reached")
 
 
 @dataclass(frozen=True, slots=True)
-class Whereabouts:
-    """`given` is the configured address, `file` stores the last known one, `discovery` allows mDNS."""
+class ControllerSearch:
+    """`configured` is the configured address, `file` stores the last known one, `discovery` allows mDNS."""
 
-    given: Target | None
+    configured: Target | None
     file: Path
     discovery: bool = False
     interfaces: Interfaces = ALL_INTERFACES
@@ -36,8 +36,8 @@ class Whereabouts:
         Raise LinkLost if another try may help.
         """
         failures: list[LinkError] = []
-        async with contextlib.aclosing(self._places(fingerprint)) as places:
-            async for target in places:
+        async with contextlib.aclosing(self._targets(fingerprint)) as targets:
+            async for target in targets:
                 try:
                     reached = await attempt(target)
                 except LinkError as error:
@@ -59,13 +59,13 @@ class Whereabouts:
         looked = f"no controller of this cluster answered by mDNS within {LOOK_S:.0f} s" if self.discovery else ""
         return f"{looked or 'no controller address is known'}: name it with --controller HOST:PORT"
 
-    async def _places(self, fingerprint: str) -> AsyncGenerator[Target]:
-        known = list(dict.fromkeys(target for target in (self.given, self._last()) if target))
+    async def _targets(self, fingerprint: str) -> AsyncGenerator[Target]:
+        known = list(dict.fromkeys(target for target in (self.configured, self._last()) if target))
         for target in known:
             yield target
         if self.discovery:
-            async with contextlib.aclosing(look_for(fingerprint, LOOK_S, self.interfaces)) as found:
-                async for target in found:
+            async with contextlib.aclosing(look_for(fingerprint, LOOK_S, self.interfaces)) as announced:
+                async for target in announced:
                     if target not in known:
                         log.info("controller announced", controller=str(target))
                         yield target

@@ -88,17 +88,17 @@ def read_windows(family: Family, config: ModelConfig, layers: int) -> tuple[int,
 
 
 def _layer_types(family: Family, config: ModelConfig, layers: int) -> Sequence[str]:
-    given = config.get("layer_types")
-    if given is None:
+    types = config.get("layer_types")
+    if types is None:
         first = 0 if family.full_every else config.count("max_window_layers")
         every = config.count("sliding_window_pattern", family.full_every or layers + 1)
         return [
             "sliding_attention" if layer >= first and (layer + 1) % every else "full_attention"
             for layer in range(layers)
         ]
-    if not isinstance(given, list) or len(given) != layers:
+    if not isinstance(types, list) or len(types) != layers:
         raise ModelInvalid(f"config.json: layer_types must name the kind of each of the {layers} layers")
-    for kind in given:
+    for kind in types:
         if kind not in ("full_attention", "sliding_attention"):
             raise ModelUnsupported(f"config.json: layer_types has {kind!r}, which is not supported")
-    return given
+    return types

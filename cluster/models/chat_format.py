@@ -64,8 +64,8 @@ class ChatFormat:
 
 def read_format(template: str, *, takes_tools: bool) -> ChatFormat:
     """Return the format of a chat template's source. `takes_tools` says whether the template uses tools."""
-    found: ToolFormat | None = next((kind for sign, kind in _SIGNS if re.search(sign, template)), "json")
+    tool_format: ToolFormat | None = next((kind for sign, kind in _SIGNS if re.search(sign, template)), "json")
     thought = next((marks for marks in _THOUGHTS if marks[1] in template), None)
-    if found == "harmony":
+    if tool_format == "harmony":
         return ChatFormat("harmony")
-    return ChatFormat(found if takes_tools else None, thought)
+    return ChatFormat(tool_format if takes_tools else None, thought)

@@ -19,7 +19,7 @@ from cluster.models.template_process import LIMITS, TemplateProcess, TemplateSto
 
 # Mistral's templates refuse call ids of any other length.
 _SHORT_ID = 9
-# The longest known have some 30,000.
+# The longest known templates have some 30,000.
 _SOURCE_CHARS_MAX = 2**20
 
 _Messages = list[dict[str, Any]]
@@ -32,7 +32,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, special: dict[str, str], tools_source: str | None = None) -> None:
-        """Open the templates. Raise ModelInvalid if one cannot be read, ClusterUnavailable."""
+        """Open the templates. Raise ModelInvalid if one cannot be read, or ClusterUnavailable."""
         self._special = special
         self._template, takes_tools = _opened(source)
         self._tools_template = self._template
@@ -45,7 +45,7 @@ class ChatTemplate:
 
         The template gets folded messages only if it refuses the original ones.
 
-        Raises RequestInvalid, ClusterBusy, ClusterUnavailable.
+        Raise RequestInvalid, ClusterBusy or ClusterUnavailable.
         """
         if prompt.tools and self.format.tools is None:
             raise RequestInvalid("this model's chat template has no place for tools", "tools")
@@ -81,14 +81,14 @@ class ChatTemplate:
 
     def _render(self, messages: _Messages, prompt: ChatPrompt) -> str:
         template = self._tools_template if prompt.tools else self._template
-        given = {
+        variables = {
             "messages": messages,
             "tools": prompt.tools or None,
             "documents": None,
             "add_generation_prompt": True,
         }
         try:
-            reply = template.render(self._special | prompt.options | given)
+            reply = template.render(self._special | prompt.options | variables)
         except RecursionError:
             raise RequestInvalid("these messages are nested too deeply", "messages") from None
         if "refused" in reply:

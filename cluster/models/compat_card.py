@@ -13,7 +13,7 @@ from cluster.models.model_config import ModelConfig
 from cluster.models.rope import Rope
 from cluster.models.stage_spec import StageSpec
 
-_SEEN_TO_WORK = (
+_VERIFIED_FAMILIES = (
     "apertus arcee aria_text axk1 cohere cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3 dots1 "
     "ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo gemma glm glm4 glm4_moe glm4_moe_lite gpt_bigcode "
     "gpt_neox granite granite_swa granitemoe granitemoe_swa granitemoeshared helium hunyuan_v1_dense "
@@ -21,7 +21,7 @@ _SEEN_TO_WORK = (
     "modernbert-decoder nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi qwen2_moe seed_oss "
     "smollm3 solar_open stablelm starcoder2 vaultgemma youtu"
 )
-FAMILIES: tuple[str, ...] = tuple(_SEEN_TO_WORK.split())
+FAMILIES: tuple[str, ...] = tuple(_VERIFIED_FAMILIES.split())
 """Families that agree with transformers 5.23 on tiny random checkpoints, at one, two and three stages."""
 
 _SAME_AS = {"kimi_k2": "deepseek_v3"}
@@ -104,8 +104,8 @@ def config_settings(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def layer_of(tensor: str) -> int | None:
     """Return the number of the layer that a tensor belongs to; None for embeddings, final norm and head."""
-    found = _LAYER.search(tensor)
-    return int(found[1]) if found else None
+    match = _LAYER.search(tensor)
+    return int(match[1]) if match else None
 
 
 def is_plain(projection: str) -> bool:
@@ -124,14 +124,14 @@ def stage_names(card: ModelCard, spec: StageSpec, names: Collection[str]) -> lis
     for name in names:
         layer = layer_of(name)
         if layer is not None:
-            wanted = spec.first_layer <= layer < spec.end_layer
+            is_needed = spec.first_layer <= layer < spec.end_layer
         elif _HEAD.search(name):
-            wanted = spec.is_last
+            is_needed = spec.is_last
         elif _EMBEDDING.search(name):
-            wanted = spec.is_first or (spec.is_last and (card.tied_embeddings or not has_head))
+            is_needed = spec.is_first or (spec.is_last and (card.tied_embeddings or not has_head))
         else:
-            wanted = True
-        if wanted:
+            is_needed = True
+        if is_needed:
             needed.append(name)
     return needed
 

@@ -42,15 +42,17 @@ class EmbeddingModel:
 
 
 def read_embedding_model(reference: str, folder: Path, progress: Progress | None = None) -> EmbeddingModel:
-    """Find and hash a model that is given as for the cluster. `folder` stores pulled models and manifests.
+    """Find and hash a model, named by a folder or Hugging Face id. `folder` stores pulled models and manifests.
 
-    Raise ModelError if it cannot embed, naming why.
+    Raise ModelError, with the reason, if the model cannot embed.
     """
-    found = find_model(reference, folder / "models", check_family)
-    name, config = model_name(reference), read_config(found)
+    model_folder = find_model(reference, folder / "models", check_family)
+    name, config = model_name(reference), read_config(model_folder)
     check_family(config)
-    recipe = find_recipe(found, config)
-    return EmbeddingModel(name, found, load_manifest(found, name, folder / "manifests", progress), recipe)
+    recipe = find_recipe(model_folder, config)
+    return EmbeddingModel(
+        name, model_folder, load_manifest(model_folder, name, folder / "manifests", progress), recipe
+    )
 
 
 def check_family(config: dict[str, Any]) -> None:
@@ -70,18 +72,18 @@ def find_recipe(folder: Path, config: dict[str, Any]) -> Recipe:
     return read_recipe(folder, default="mean" if config.get("model_type") in BERT_FAMILIES else None)
 
 
-def check_dimensions(config: dict[str, Any], hidden: int, wanted: int | None) -> int:
+def check_dimensions(config: dict[str, Any], hidden: int, requested: int | None) -> int:
     """Return the length of the vectors. Raise RequestInvalid for a length that the model does not support.
 
-    Only some models' vectors can be cut (Matryoshka), which their config.json says. `is_matryoshka` allows every
-    length, `matryoshka_dimensions` the listed ones.
+    Only some models' vectors can be shortened (Matryoshka), as their config.json says. `is_matryoshka` allows
+    every length, `matryoshka_dimensions` the listed ones.
     """
-    if wanted in (None, hidden):
+    if requested in (None, hidden):
         return hidden
-    assert wanted is not None
+    assert requested is not None
     listed = config.get("matryoshka_dimensions")
     allowed = [length for length in listed if isinstance(length, int)] if isinstance(listed, list) else []
-    if wanted in allowed or (not allowed and config.get("is_matryoshka") is True and 0 < wanted < hidden):
-        return wanted
+    if requested in allowed or (not allowed and config.get("is_matryoshka") is True and 0 < requested < hidden):
+        return requested
     lengths = ", ".join(map(str, sorted({*allowed, hidden})))
-    raise RequestInvalid(f"dimensions: this model supports {lengths}, not {wanted}", "dimensions")
+    raise RequestInvalid(f"dimensions: this model supports {lengths}, not {requested}", "dimensions")

@@ -22,14 +22,14 @@ class _Tokenizer(msgspec.Struct, frozen=True):
 
 def find_end_tokens(folder: Path, token_id: Callable[[str], int | None]) -> frozenset[int]:
     """Return the end tokens. `token_id` knows at least the tokenizer's special tokens. Raise ModelInvalid."""
-    found: set[int] = set()
+    end_ids: set[int] = set()
     for file in ("generation_config.json", "config.json"):
         ids = read_json(folder / file).get("eos_token_id")
-        found.update(ids if isinstance(ids, list) else [ids] if isinstance(ids, int) else [])
+        end_ids.update(ids if isinstance(ids, list) else [ids] if isinstance(ids, int) else [])
     named = special_tokens(read_json(folder / "tokenizer_config.json")).get("eos_token")
     if named and (end := token_id(named)) is not None:
-        found.add(end)
-    return frozenset(found)
+        end_ids.add(end)
+    return frozenset(end_ids)
 
 
 def read_end_tokens(folder: Path) -> frozenset[int]:

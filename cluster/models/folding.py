@@ -16,7 +16,7 @@ _BREAK = "\n\n"
 
 
 def folds(messages: Messages) -> Iterator[Messages]:
-    """Yield the same conversation for ever stricter templates, without shapes that equal the one before."""
+    """Yield the same conversation for increasingly strict templates, without repeated shapes."""
     before = messages
     shape = messages
     steps: tuple[Callable[[Messages], Messages], ...] = (_merge, _acknowledge_tools, _without_system)

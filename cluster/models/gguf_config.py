@@ -94,8 +94,8 @@ def _llama3_scaling(tensor: GgufTensor, gguf: Gguf, theta: float, head_dim: int)
 
     Raise ModelUnsupported if those settings do not lead to the same divisors.
     """
-    found = read_floats(gguf, tensor)
-    factor = round(max(found, default=1.0), 4)
+    divisors = read_floats(gguf, tensor)
+    factor = round(max(divisors, default=1.0), 4)
     scaling = {
         "rope_type": "llama3",
         "factor": factor,
@@ -104,8 +104,8 @@ def _llama3_scaling(tensor: GgufTensor, gguf: Gguf, theta: float, head_dim: int)
         "original_max_position_embeddings": 8192,
     }
     expected = _llama3_divisors(theta, head_dim, factor)
-    if len(found) != len(expected) or any(
-        not math.isclose(a, b, rel_tol=1e-3) for a, b in zip(found, expected, strict=True)
+    if len(divisors) != len(expected) or any(
+        not math.isclose(a, b, rel_tol=1e-3) for a, b in zip(divisors, expected, strict=True)
     ):
         raise ModelUnsupported(f"{tensor.file}: {tensor.name} is not a scaling as in Llama 3.1")
     return scaling

@@ -84,9 +84,9 @@ def shards_of(path: Path) -> list[Path]:
     else:
         count = int(shard["shards"])
         paths = [path.with_name(f"{shard['stem']}-{at:05}-of-{count:05}.gguf") for at in range(1, count + 1)]
-    for found in paths:
-        if not found.is_file():
-            raise ModelNotFound(f"{found} is missing; the model has {len(paths)} files")
+    for file in paths:
+        if not file.is_file():
+            raise ModelNotFound(f"{file} is missing; the model has {len(paths)} files")
     return paths
 
 
@@ -95,9 +95,9 @@ def read_gguf(paths: list[Path]) -> Gguf:
     metadata: dict[str, Any] = {}
     tensors: dict[str, GgufTensor] = {}
     for path in paths:
-        own, found = _read_file(path)
+        own, file_tensors = _read_file(path)
         metadata = own | metadata  # Only the first of several files describes the model.
-        for tensor in found:
+        for tensor in file_tensors:
             if tensor.name in tensors:
                 raise ModelInvalid(f"{tensor.name} is both in {tensors[tensor.name].file} and in {path.name}")
             tensors[tensor.name] = tensor
@@ -139,7 +139,7 @@ def _read_header(path: Path, cursor: "_Cursor", file_bytes: int) -> tuple[dict[s
     for _ in range(pair_count):
         name = cursor.string()
         metadata[name] = cursor.value(cursor.scalar("I"))
-    places = [(cursor.string(), *cursor.place()) for _ in range(tensor_count)]
+    places = [(cursor.string(), *cursor.tensor_info()) for _ in range(tensor_count)]
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
         raise ModelInvalid(f"{path}: general.alignment is {alignment!r}")
@@ -205,7 +205,7 @@ class _Cursor:
         form = f"<{count}{self._form(kind)}"
         return list(struct.unpack(form, self.take(struct.calcsize(form))))
 
-    def place(self) -> tuple[tuple[int, ...], int, int]:
+    def tensor_info(self) -> tuple[tuple[int, ...], int, int]:
         """Return the shape, type number and offset of a tensor."""
         dimensions = int(self.scalar("I"))
         if dimensions > _DIMENSIONS_MAX:

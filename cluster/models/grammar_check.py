@@ -37,17 +37,17 @@ def check_grammar(grammar: Grammar) -> None:
     if not (problem := _problem(grammar.lark)):
         return
     for field, schema in grammar.schemas:
-        if found := _problem(schema):
-            raise RequestInvalid(f"{field}: the schema cannot be enforced: {found}", field)
+        if own_problem := _problem(schema):
+            raise RequestInvalid(f"{field}: the schema cannot be enforced: {own_problem}", field)
     field = grammar.schemas[0][0]
     raise RequestInvalid(f"{field}: the schemas cannot be enforced together: {problem}", field)
 
 
 def _problem(lark: str) -> str:
-    said = LLMatcher.validate_grammar(lark, limits=LLParserLimits(verbose_errors=False))
-    if not said or said.startswith("WARNING"):
+    message = LLMatcher.validate_grammar(lark, limits=LLParserLimits(verbose_errors=False))
+    if not message or message.startswith("WARNING"):
         return ""
     return (
-        said.partition(_SCHEMA_ERROR)[2].partition("\n")[0][:_EXPLANATION_CHARACTERS_MAX]
-        or said[:_EXPLANATION_CHARACTERS_MAX]
+        message.partition(_SCHEMA_ERROR)[2].partition("\n")[0][:_EXPLANATION_CHARACTERS_MAX]
+        or message[:_EXPLANATION_CHARACTERS_MAX]
     )

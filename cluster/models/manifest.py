@@ -15,7 +15,7 @@ from msgspec import Struct
 from cluster.errors import ModelInvalid, ModelNotFound
 from cluster.models.gguf_model import mapped_tensors
 
-# Increase it if the same files give another manifest than before: stored manifests are then made again.
+# Increase it if the same files give another manifest than before. Stored manifests are then made again.
 READER_VERSION = 1
 HEADER_BYTES_MAX = 100 * 2**20
 SMALL_FILES = (
@@ -42,9 +42,9 @@ class FileEntry(Struct, frozen=True, array_like=True):
 class TensorEntry(Struct, frozen=True, array_like=True):
     """The position of a tensor's raw bytes.
 
-    `offset` counts from the file's beginning, `dtype` is the file's own word. With `rope_heads` its rows belong to
-    that many heads and rotate with their neighbours, as llama.cpp orders queries and keys of Llama models.
-    Otherwise they rotate with the row half a head away.
+    `offset` counts from the file's beginning, `dtype` is the file's own name for the type. With `rope_heads` its
+    rows belong to that many heads and rotate with their neighbours, as llama.cpp orders queries and keys of Llama
+    models. Otherwise they rotate with the row half a head away.
     """
 
     file: str
@@ -97,7 +97,7 @@ def read_manifest(folder: Path, name: str, progress: Progress | None = None) -> 
     total_bytes = sum(shard.stat().st_size for shard in shards)
     tensors: dict[str, TensorEntry] = {}
     done_bytes = 0
-    hashed: Iterator[tuple[str, TensorEntry]] = (found for shard in shards for found in _hash_shard(shard))
+    hashed: Iterator[tuple[str, TensorEntry]] = (entry for shard in shards for entry in _hash_shard(shard))
     if shards[0].suffix == ".gguf":
         hashed = _hash_gguf(folder)
     for tensor_name, entry in hashed:
@@ -183,8 +183,8 @@ def _read_entry(path: Path, name: str, about: dict[str, Any], data_begin: int, f
 
 
 def _check_apart(path: Path, entries: list[tuple[str, TensorEntry]]) -> None:
-    """Raise ModelInvalid if two tensors share bytes: a small file could then stand for any number of weights."""
-    placed = sorted(entries, key=lambda found: (found[1].offset, found[1].size_bytes))
+    """Raise ModelInvalid if two tensors share bytes: otherwise a small file could claim any number of weights."""
+    placed = sorted(entries, key=lambda entry: (entry[1].offset, entry[1].size_bytes))
     for (name, entry), (following, after) in pairwise(placed):
         if after.offset < entry.offset + entry.size_bytes:
             raise ModelInvalid(f"{path}: {name} and {following} overlap")

@@ -153,7 +153,7 @@ def read_card(config: dict[str, Any]) -> ModelCard:
     kind = config.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None:
-        # compat_card imports this module.
+        # Import it late: compat_card imports this module.
         from cluster.models.compat_card import compat_card
 
         return compat_card(config)

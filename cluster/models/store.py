@@ -79,7 +79,7 @@ def _pull(repository: str, revision: str, cache: Path, check: CheckConfig, progr
             repository,
             allow_patterns=WANTED_FILES,
             **place,
-            tqdm_class=_bar_that_tells(progress) if progress else None,
+            tqdm_class=_reporting_bar(progress) if progress else None,
         )
     except LocalEntryNotFoundError:
         raise ModelNotFound(f"{repository} is not on this machine and Hugging Face cannot be reached") from None
@@ -106,23 +106,23 @@ def is_hub_reachable() -> bool:
         # The library decides which certificates are valid.
         return isinstance(error.reason, SSLError)
     except (OSError, HTTPException, ValueError):
-        pass  # It is slow, not a web server, or not an address: the library names the problem.
+        pass  # It is slow, not a web server, or not an address. The library reports the problem.
     return True
 
 
-def _bar_that_tells(progress: Progress) -> type[Any]:
+def _reporting_bar(progress: Progress) -> type[Any]:
     """Return the hub's own bar, which also reports the bytes of all files so far, and the known total."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self._here_bytes = 0.0 if kwargs.get("name") == _BAR_OF_ALL else None
+            self._done_bytes = 0.0 if kwargs.get("name") == _BAR_OF_ALL else None
             super().__init__(*args, **kwargs)
 
         def update(self, n: float | None = 1) -> Any:
-            if self._here_bytes is not None:
-                self._here_bytes += n or 0
-                progress(int(self._here_bytes), int(self.total or 0))
+            if self._done_bytes is not None:
+                self._done_bytes += n or 0
+                progress(int(self._done_bytes), int(self.total or 0))
             return super().update(n)
 
     return Bar
@@ -154,7 +154,9 @@ def _kept_manifest(file: Path) -> Manifest | None:
             raise ModelInvalid("its hash does not match")
         return msgspec.msgpack.decode(content, type=Manifest)
     except (ModelInvalid, msgspec.DecodeError, OSError) as error:
-        log.warning("kept manifest damaged", file=str(file), reason=str(error), remedy="the model is hashed again")
+        log.warning(
+            "stored manifest damaged", file=str(file), reason=str(error), remedy="the model is hashed again"
+        )
         return None
 
 
@@ -203,11 +205,11 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     """
     for name, entry in manifest.files.items():
         try:
-            found = _hash(folder / name)
+            digest = _hash(folder / name)
         except OSError as error:
             raise ModelNotFound(f"cannot read {folder / name}: {error.strerror}") from None
-        if found != entry.sha256:
-            raise WeightsMismatch(name, entry.sha256, found)
+        if digest != entry.sha256:
+            raise WeightsMismatch(name, entry.sha256, digest)
 
 
 def held_digests(models: Path, manifest_digest: str) -> list[str]:
@@ -219,7 +221,7 @@ def held_digests(models: Path, manifest_digest: str) -> list[str]:
 
 
 def read_held(models: Path, manifest_digest: str, sha256: str, offset: int) -> tuple[bytes, int]:
-    """Return up to PART_BYTES of one of these, and its total size. Raise ModelNotFound or OSError."""
+    """Return up to PART_BYTES of a complete part, and its total size. Raise ModelNotFound or OSError."""
     path = models / _checked(manifest_digest) / _TENSORS / _checked(sha256)
     if not path.is_file():
         raise ModelNotFound(f"no file with sha256 {sha256} is here")
@@ -246,12 +248,12 @@ class ModelCopy:
 
         A file of another size counts as missing.
         """
-        return [digest for digest in self._wanted(tensor_names) if not self._is_whole(digest)]
+        return [digest for digest in self._needed(tensor_names) if not self._is_complete(digest)]
 
     def drop_damaged(self, tensor_names: list[str]) -> list[str]:
         """Hash the files of these tensors and the small files. Delete changed ones, and return their names."""
         dropped = []
-        for digest, name in self._wanted(tensor_names).items():
+        for digest, name in self._needed(tensor_names).items():
             path = self._path(digest)
             if path.is_file() and _hash(path) != digest:
                 path.unlink()
@@ -285,10 +287,10 @@ class ModelCopy:
             return False
         with part.open("rb") as file:
             os.fsync(file.fileno())
-        found = _hash(part)
-        if found != sha256:
+        digest = _hash(part)
+        if digest != sha256:
             part.unlink()
-            raise WeightsMismatch("a fetched part", sha256, found)
+            raise WeightsMismatch("a fetched part", sha256, digest)
         part.replace(self._path(sha256))
         self._place_small_files(sha256)
         return True
@@ -300,17 +302,17 @@ class ModelCopy:
                     raise ModelError(f"manifest names a file {name!r} outside the model's folder")
                 (self.folder / name).write_bytes(self._path(sha256).read_bytes())
 
-    def _wanted(self, tensor_names: list[str]) -> dict[str, str]:
+    def _needed(self, tensor_names: list[str]) -> dict[str, str]:
         """Return names by digest; names that share a digest count once."""
         files = {entry.sha256: name for name, entry in self._manifest.files.items()}
         return files | {self._manifest.tensors[name].sha256: name for name in tensor_names}
 
-    def _is_whole(self, sha256: str) -> bool:
+    def _is_complete(self, sha256: str) -> bool:
         path = self._path(sha256)
         if not path.is_file():
             return False
         if path.stat().st_size != self._sizes[sha256]:
-            path.unlink()  # Cut short, for example by a full disk.
+            path.unlink()  # The file is truncated, for example by a full disk.
             return False
         return True
 

@@ -22,9 +22,9 @@ _PASSED_ON = ("PYTHONPATH", "TZ", "LANG", "LC_ALL")
 
 @dataclass(frozen=True)
 class TemplateLimits:
-    """Of the process: address space, and processor time for one rendering.
+    """The limits of the process: its address space, and its processor time for one rendering.
 
-    `reply_s` is the longest wait for an answer, and for the answers to those who asked before.
+    `reply_s` is the longest wait for an answer, and for the answers to earlier requests.
     """
 
     memory_bytes: int = 2 * 2**30
@@ -46,9 +46,9 @@ class _Child:
 
 
 class TemplateProcess:
-    """Any thread may ask; conversations are rendered one after the other.
+    """A process that renders conversations, one after the other. Any thread may call it.
 
-    A process that ended is started again when it is needed.
+    If the process has ended, the next call starts it again.
     """
 
     def __init__(self, source: str) -> None:
@@ -58,27 +58,27 @@ class TemplateProcess:
         self._end_child: weakref.finalize[..., Any] | None = None
 
     def read(self) -> dict[str, Any]:
-        """What the process says of the template: `takes_tools`, or `refused` or `failed` with the reason.
+        """Return the process's report on the template: `takes_tools`, or `refused` or `failed` with the reason.
 
-        Raises TemplateStopped, ClusterBusy, ClusterUnavailable.
+        Raise TemplateStopped, ClusterBusy or ClusterUnavailable.
         """
-        return self._asked(None)
+        return self._request(None)
 
     def render(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """`text`, or `refused` or `failed` with the reason. The variables are plain JSON.
+        """Return `text`, or `refused` or `failed` with the reason. The variables are plain JSON.
 
-        Raises TemplateStopped, ClusterBusy, ClusterUnavailable.
+        Raise TemplateStopped, ClusterBusy or ClusterUnavailable.
         """
-        return self._asked(json.dumps(variables).encode())
+        return self._request(json.dumps(variables).encode())
 
-    def _asked(self, question: bytes | None) -> dict[str, Any]:
+    def _request(self, question: bytes | None) -> dict[str, Any]:
         if not self._turn.acquire(timeout=LIMITS.reply_s):
             raise ClusterBusy("the model's chat template is busy with other conversations. Try again.")
         try:
             try:
                 reply = self._answer(question)
             except _Ended:
-                # Another program, or the system when memory ran out, may have killed it: try once more.
+                # Another program, or the system without free memory, may have killed it. Try once more.
                 reply = self._answer(question)
         except _Ended as ended:
             raise TemplateStopped(str(ended)) from None
@@ -91,7 +91,7 @@ class TemplateProcess:
         return reply
 
     def _answer(self, question: bytes | None) -> dict[str, Any]:
-        """Raises TemplateStopped, _Ended, OSError."""
+        """Send a question and return the reply. Raise TemplateStopped, _Ended or OSError."""
         if self._child is None or question is None:
             reply = self._start()
             if question is None or "takes_tools" not in reply:
@@ -119,7 +119,7 @@ class TemplateProcess:
     def _exchange(self, question: bytes) -> dict[str, Any]:
         assert self._child
         child = self._child
-        # It may be stopped, and then takes no question either.
+        # The process may be stopped, and then reads no question either.
         watch = threading.Timer(LIMITS.reply_s, child.process.kill)
         watch.daemon = True
         watch.start()
@@ -136,7 +136,7 @@ class TemplateProcess:
         return reply
 
     def _end(self) -> int | None:
-        """The status of the process that was there."""
+        """End the process and return its exit status; None without a process."""
         child, self._child = self._child, None
         if child is None or self._end_child is None:
             return None
@@ -147,7 +147,7 @@ class TemplateProcess:
 
 
 class _Ended(Exception):
-    """The process ended instead of an answer, for another reason than its time."""
+    """The process ended without an answer, for a reason other than its time limit."""
 
 
 def _end(child: _Child) -> None:
@@ -158,6 +158,6 @@ def _end(child: _Child) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Where our code is, and how times are told: nothing else of the owner's."""
-    found = environment()
-    return {"PATH": os.defpath} | {name: found[name] for name in _PASSED_ON if name in found}
+    """Return the process's environment: our code's paths and the time zone, and no other variable of the owner."""
+    variables = environment()
+    return {"PATH": os.defpath} | {name: variables[name] for name in _PASSED_ON if name in variables}

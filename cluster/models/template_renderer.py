@@ -19,12 +19,12 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 TEXT_CHARS_MAX = 64 * 2**20
-"""Of a rendered conversation; the longest prompts have some ten million."""
+"""The limit of a rendered conversation; the longest prompts have some ten million characters."""
 _REASON_CHARS_MAX = 1000
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    # Jinja computes all other operators on constants while it compiles: these may be too much work.
+    # Jinja computes all other operators on constants while it compiles. These operators may be too much work.
     intercepted_binops = frozenset(("*", "**", "%", "+"))
 
 
@@ -40,7 +40,7 @@ class _GenerationBlock(Extension):
 
 def main(owner: Connection) -> None:
     """Answer the template's source and then one set of variables after the other, until the owner closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the owner's affair.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The owner handles Ctrl-C in a terminal.
     # The default action ends the process in the middle of any C function; Python would wait for its return.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     with suppress(EOFError, OSError):
@@ -98,7 +98,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Without jinja's own escapes, which are meant for HTML."""
+    """Return JSON without jinja's own escapes, which are meant for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

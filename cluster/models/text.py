@@ -93,7 +93,7 @@ class TextCodec:
         return self._template.render(prompt)
 
     def special_ids(self) -> dict[str, int]:
-        """Return the special tokens, which no text can spell out."""
+        """Return the special tokens, which no plain text can contain."""
         added = self.tokenizer.get_added_tokens_decoder()
         return {token.content: token_id for token_id, token in added.items() if token.special}
 
@@ -135,7 +135,7 @@ class Detokenizer:
     def push(self, token_id: int) -> str:
         """Take the next token. Return the text that is certain."""
         if token_id in self._markers:
-            return self._begin_anew(self._markers[token_id])
+            return self._restart(self._markers[token_id])
         self._ids.append(token_id)
         self._pending += 1
         text = self.codec.decode(self._ids)
@@ -147,7 +147,7 @@ class Detokenizer:
         """Return the text that was held back, readable or not."""
         return self._settle(self.codec.decode(self._ids)) if self._pending else ""
 
-    def _begin_anew(self, marker: str) -> str:
+    def _restart(self, marker: str) -> str:
         """Restart the context at a marker: tokens before it do not change how later ones read."""
         before = self.flush()
         self._ids, self._before, self._settled = [], 0, ""
@@ -174,9 +174,9 @@ class StopMatcher:
         if not self._stops:
             return text, False
         self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found:
-            return self._held[: min(found)], True
+        positions = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if positions:
+            return self._held[: min(positions)], True
         keep = self._open_suffix()
         certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return certain, False

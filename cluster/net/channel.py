@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 HANDSHAKE_TIMEOUT_S = 5.0
 SEND_TIMEOUT_S = 20.0
 _CHANNELS_MAX = 1024
-# The limit for connections without a certificate so far. Beyond it the oldest one is closed.
+# The limit for connections that have not shown a certificate. Beyond it the oldest one is closed.
 _PENDING_MAX = 128
 _FAREWELL_S = 1.0
 _ACCEPT_PAUSE_S = 0.5
@@ -119,7 +119,7 @@ Serve = Callable[[Channel], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Visit:
-    """One connection to a door. Until its task has begun, only `_forget` closes it."""
+    """One connection to a server. Until its task has begun, only `_forget` closes it."""
 
     connection: socket.socket
     where: str
@@ -128,11 +128,11 @@ class _Visit:
 
 
 class ChannelServer:
-    """A listening port that admits this cluster's machines and optionally newcomers. It logs refusals.
+    """A listening port that admits this cluster's machines and, if enabled, new machines. It logs refusals.
 
     The handler owns its channel until it returns. A LinkError from the handler ends this one connection, and the
-    peer is told why. A client that opens connections and says nothing loses the oldest of them to the next one.
-    This class has its own accept loop because asyncio's TLS server drops failed handshakes without a word.
+    peer gets the reason. If a client opens connections and sends nothing, each new one closes its oldest one.
+    This class has its own accept loop because asyncio's TLS server drops failed handshakes without a report.
     """
 
     def __init__(self, name: str, identity: Identity, serve: Serve, *, newcomers: bool = False) -> None:
@@ -151,7 +151,7 @@ class ChannelServer:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, port), family=family, backlog=256)
         self._listening.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept(self._listening), name=f"{self._name} door")
+        self._accepting = asyncio.create_task(self._accept(self._listening), name=f"{self._name} server")
         return int(self._listening.getsockname()[1])
 
     async def close(self) -> None:
@@ -162,7 +162,7 @@ class ChannelServer:
         if self._listening:
             self._listening.close()
 
-    def cut(self, node_ids: Collection[NodeId]) -> None:
+    def disconnect(self, node_ids: Collection[NodeId]) -> None:
         """End the connections of these machines now."""
         for visit in self._connections.values():
             if (channel := visit.channel) and channel.peer and channel.peer.node_id in node_ids:

@@ -12,7 +12,7 @@ _KEEPALIVE = (
 
 
 def tune(connection: socket.socket) -> None:
-    """Set the options. The kernel then notices within about five seconds that a machine has lost its power."""
+    """Set the options. The kernel then detects within about five seconds that a machine has lost power."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:

@@ -46,7 +46,7 @@ class Frame:
 class Link:
     """One TLS connection between two processes of the cluster, used in one direction.
 
-    `on_settled` is called when it is settled, and when it is closed.
+    `on_settled` is called when the link is settled, and when it is closed.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Link:
 
     def send(self, message: wire.Message, payload: memoryview | bytes = b"") -> None:
         """Send one frame. Block while the peer does not read. Raise LinkLost if the link breaks."""
-        head = wire.encode(message, len(payload))
+        opening = wire.encode(message, len(payload))
         try:
             if len(payload) <= _JOIN_BYTES:
-                self._connection.sendall(head + payload)
+                self._connection.sendall(opening + payload)
             else:
-                self._connection.sendall(head)
+                self._connection.sendall(opening)
                 self._connection.sendall(payload)
         except (OSError, ValueError) as error:
             raise LinkLost(f"link to {self.address} broke: {error}") from None
@@ -159,7 +159,7 @@ class Listener:
         self._pending: dict[ssl.SSLSocket, None] = {}
         self._unsettled: dict[ssl.SSLSocket, None] = {}
         self._changing = threading.Lock()
-        self._places = threading.BoundedSemaphore(_LINKS_MAX)
+        self._free_threads = threading.BoundedSemaphore(_LINKS_MAX)
         self._closed = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, 0), family=family)
@@ -183,7 +183,7 @@ class Listener:
                 log.error("cannot accept links", reason=str(error))
                 time.sleep(_ACCEPT_PAUSE_S)
                 continue
-            if not self._places.acquire(blocking=False) and not self._make_room():
+            if not self._free_threads.acquire(blocking=False) and not self._make_room():
                 log.warning("link refused", peer=f"{host}:{port}", reason="too many links at once")
                 plain.close()
                 continue
@@ -199,15 +199,15 @@ class Listener:
                 return False
             del unsure[oldest]
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # Its thread wakes and frees its place.
-        return self._places.acquire(timeout=_ROOM_WAIT_S)
+                socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # Its thread wakes and releases the semaphore.
+        return self._free_threads.acquire(timeout=_ROOM_WAIT_S)
 
     def _admit(self, plain: socket.socket, address: str) -> None:
         try:
             if link := self._handshake(plain, address):
                 self._serve(link)
         finally:
-            self._places.release()
+            self._free_threads.release()
 
     def _handshake(self, plain: socket.socket, address: str) -> Link | None:
         connection: ssl.SSLSocket | None = None
@@ -258,7 +258,7 @@ class Outbox:
         self._thread.start()
 
     def put(self, message: wire.Message, payload: memoryview | bytes = b"") -> None:
-        """Queue a frame. Block while the queue is full: the peer sets the pace."""
+        """Queue a frame. Block while the queue is full, so that the sender is no faster than the peer."""
         self._frames.put((message, payload))
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ Modules:
     absences         Local nodes that should run and do not, and why
     child            A child process of a node's agent: the agent starts it, exchanges frames with it and reports
                      its end
-    child_processes  A node's orders and the child processes that carry them out: for its stage, for a head, for an
+    child_processes  A node's orders and the child processes that carry them out: its stage, a coordinator, an
                      embedder
     condition        Conditions that slow a machine down or end its service: battery, radio, heat
     file_fetcher     Fetching of missing model files: from the nearest node that has them, otherwise from the
@@ -16,7 +16,7 @@ Modules:
                      one
     node             The agent on each machine: it joins, stays connected to the controller, runs its orders and
                      reports
-    node_options     The options of a node: what its agent is told once, at its start
+    node_options     The options of a node, which its agent gets once, at its start
     node_process     A node that another process owns: `python -m cluster.nodes.node_process`, with JSON options on
                      stdin
     pace_probe       The computing speed of this machine, measured by the process that will compute, once, and

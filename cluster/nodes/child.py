@@ -15,15 +15,15 @@ from runtime.interpreter import command_of, environment
 log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 5.0
-# A fresh child imports torch first, which takes a while on slow disks. Later its pipe thread answers at once,
-# except while it reads tokenizers and weights.
+# A new child imports torch first, which takes a while on slow disks. Later its pipe thread answers at once, except
+# while it reads tokenizers and weights.
 START_PATIENCE_S = 120.0
 LOADING_PATIENCE_S = 30.0
 PATIENCE_S = 1.4
-ASK_EVERY_S = 0.4
-# A child that was stopped or swapped out for this long is of no more use.
+PING_EVERY_S = 0.4
+# A child that was stopped or swapped out for this long is not waited for.
 KILL_PATIENCE_S = 60.0
-# If this process wakes this much later than planned, it stood still itself.
+# If this process wakes this much later than planned, it was stopped itself.
 _STALL_S = 0.3
 
 # Put weights in huge pages if Linux offers them: fewer TLB misses, up to a third more speed.
@@ -39,8 +39,8 @@ Tell = Callable[[str], Awaitable[None]]
 class Child:
     """One run of `python -m MODULE`. `handle` takes its messages; `ended` takes the reason if it ends by itself.
 
-    `silent` is called when it shows no sign of life. A machine that is merely busy answers again. A stopped one
-    does not, and is killed in the end.
+    `silent` is called when the child shows no sign of life. A child that is only busy answers again. A stopped
+    child does not, and is killed after KILL_PATIENCE_S.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Child:
             self._patience_s = max(self._patience_s, LOADING_PATIENCE_S)
         try:
             self._process.stdin.write(wire.encode(message))
-            # Do not wait for a child that does not read, least of all in the task that is to find that out.
+            # Do not wait for a child that does not read, least of all in the task that must detect it.
             if not self.is_silent and not isinstance(message, wire.Tick):
                 await self._process.stdin.drain()
         except OSError:
             raise LinkLost(f"the {self.role} process has ended") from None
 
     async def answers_within(self, timeout_s: float) -> bool:
-        """Tell whether it is alive. A silent child gets `timeout_s` seconds for a sign of life."""
+        """Tell whether the child is alive. A silent child gets `timeout_s` seconds for a sign of life."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._answering.wait()
@@ -155,11 +155,11 @@ class Child:
         loop = asyncio.get_running_loop()
         self._heard_s = loop.time()
         while self._heard_s + KILL_PATIENCE_S + self._patience_s > loop.time():
-            asked_s = loop.time()
+            sent_s = loop.time()
             with contextlib.suppress(LinkLost):
                 await self.send(wire.Tick())
-            await asyncio.sleep(ASK_EVERY_S)
-            stall_s = loop.time() - asked_s - ASK_EVERY_S
+            await asyncio.sleep(PING_EVERY_S)
+            stall_s = loop.time() - sent_s - PING_EVERY_S
             if stall_s > _STALL_S:
                 self._heard_s += stall_s
             quiet_s = loop.time() - self._heard_s

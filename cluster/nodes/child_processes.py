@@ -1,4 +1,4 @@
-"""A node's orders and the child processes that carry them out: for its stage, for a head, for an embedder."""
+"""A node's orders and the child processes that carry them out: its stage, a coordinator, an embedder."""
 
 import asyncio
 import contextlib
@@ -91,18 +91,18 @@ class ChildProcesses:
         """Return the state of the children, and the memory that a new assignment could fill."""
         children = self._children
         vitals: dict[str, wire.Vitals] = {role: child.vitals for role, child in children.items() if child.vitals}
-        # An embedder is in no ring: `Failed` reports its end.
+        # An embedder is in no pipeline. `Failed` reports its end.
         silent: list[str] = [role for role, child in children.items() if child.is_silent and role != "embedder"]
         return wire.Heartbeat(self._memory_usable_bytes(), vitals, silent, time.time())
 
     def _memory_usable_bytes(self) -> int:
-        """Return the usable memory in bytes. What the current assignment holds counts, since it is freed first."""
+        """Return the usable memory in bytes. Memory of the current assignment counts, since it is freed first."""
         stage = self._children.get("stage")
         held_bytes = max(0, stage.memory_bytes - self._empty_stage_bytes) if stage else 0
         return usable_memory_bytes(self._options.share) + held_bytes
 
     async def obey(self, message: wire.Message) -> None:
-        """Begin what the controller orders. The result is reported later."""
+        """Begin an order of the controller. Its result is reported later."""
         match message:
             case wire.Prepare():
                 self._begin("files", message.epoch, self._get_files(message))
@@ -133,8 +133,8 @@ class ChildProcesses:
             await self._pass_on(role, message)
 
     async def _dismiss(self, order: wire.Dismiss) -> None:
-        for what, (epoch, task) in self._assigning.items():
-            if epoch < order.epoch and what != "embedder":
+        for kind, (epoch, task) in self._assigning.items():
+            if epoch < order.epoch and kind != "embedder":
                 task.cancel()
         for role in list(self._children):
             if order.role in ("", role) and role != "embedder":
@@ -144,14 +144,14 @@ class ChildProcesses:
         if child := self._children.get("embedder"):
             await asyncio.shield(self._replace("embedder", child))
 
-    def _begin(self, what: str, epoch: int, work: Coroutine[None, None, None]) -> None:
+    def _begin(self, kind: str, epoch: int, work: Coroutine[None, None, None]) -> None:
         """Start work of one kind. A newer order replaces an older one of the same kind."""
-        if what in self._assigning:
-            self._assigning[what][1].cancel()
-        self._assigning[what] = epoch, asyncio.create_task(work, name=f"{what} of epoch {epoch}")
+        if kind in self._assigning:
+            self._assigning[kind][1].cancel()
+        self._assigning[kind] = epoch, asyncio.create_task(work, name=f"{kind} of epoch {epoch}")
 
     async def _get_files(self, order: wire.Prepare) -> None:
-        """Bring the files here while another ring may still serve."""
+        """Fetch the files while another pipeline may still serve."""
         try:
             if not self._options.shares_files:
                 await self._fetch(order)
@@ -161,29 +161,29 @@ class ChildProcesses:
             await self._report(wire.Prepared(order.epoch))
 
     async def _prepare(self, role: Role, order: _Order) -> None:
-        """Bring the files here, then hand the order to the child that carries it out."""
+        """Fetch the files, then hand the order to the child that carries it out."""
         try:
             source = order.source if self._options.shares_files else await self._fetch(order)
             if role != "stage":
                 await asyncio.to_thread(check_files, Path(source), order.manifest)
             if role != "coordinator":
                 self._loading[role] = order.epoch
-            # An order for a child that stands still goes to its replacement.
+            # An order for a stopped child goes to its replacement.
             if (silent := self._children.get(role)) and not await silent.answers_within(REPLACE_PATIENCE_S):
                 await self._replace(role, silent)
-            # Shielded: a child that a newer order interrupts during its start would never be used.
+            # Shield the start: otherwise a newer order could interrupt it and leave an unused child.
             child = await asyncio.shield(self._ensure_child(role))
             await child.send(replace(order, source=source))
         except Exception as error:  # noqa: BLE001 - see _failed
             await self._failed(role, order.epoch, error)
 
     async def _shelve(self, order: wire.Shelve) -> None:
-        """Have the stage process load a standby beside what it serves."""
+        """Have the stage process load a standby beside the stage that it serves."""
         try:
             source = order.source if self._options.shares_files else await self._fetch(order)
             child = await asyncio.shield(self._ensure_child("stage"))
             await child.send(replace(order, source=source))
-            if order.spec.is_first:  # The head runs beside the first stage, so it must be ready, too.
+            if order.spec.is_first:  # The coordinator runs beside the first stage, so it must be ready, too.
                 await asyncio.shield(self._ensure_child("coordinator"))
         except Exception as error:
             foreseen = isinstance(error, ClusterError | OSError)
@@ -294,7 +294,7 @@ class ChildProcesses:
                 await child.stop()
 
     async def _pass_on(self, role: Role, message: wire.Message) -> None:
-        """Pass an order on to a child. If the child is gone, that was reported and the order no longer matters."""
+        """Pass an order on to a child. If the child is gone, its end was reported; the order no longer matters."""
         if child := self._children.get(role):
             with contextlib.suppress(LinkLost):
                 await child.send(message)

@@ -65,5 +65,5 @@ def _is_throttled(sensors: Mapping[str, Sequence[Any]]) -> bool | None:
 
 def _temperature_c(sensors: Mapping[str, Sequence[Any]]) -> float | None:
     """Return the temperature of the processor's hottest sensor, in degrees Celsius."""
-    found = [sensor.current for name in _PROCESSOR_SENSORS for sensor in sensors.get(name, ())]
-    return max(found, default=None)
+    readings_c = [sensor.current for name in _PROCESSOR_SENSORS for sensor in sensors.get(name, ())]
+    return max(readings_c, default=None)

@@ -1,7 +1,7 @@
 """Fetching of missing model files: from the nearest node that has them, otherwise from the controller.
 
 Bytes count only once their SHA-256 matches the manifest, whichever node sent them. One source can finish a file
-that another has begun. A node whose bytes were wrong is not asked again.
+that another has begun. A node that sent wrong bytes gets no more requests.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 PEERS_MAX = 4
 DIAL_TIMEOUT_S = 3.0
-# A peer also serves others, and the controller can step in for it. Nothing can step in for the controller.
+# A peer also serves other nodes, and the controller can replace it. Nothing can replace the controller.
 PEER_TIMEOUT_S = 10.0
 PART_TIMEOUT_S = 60.0
 
@@ -57,7 +57,7 @@ class ControllerSource:
         self._parts: asyncio.Queue[tuple[wire.Part | wire.NoPart, bytes]] = asyncio.Queue(4)
 
     def deliver(self, part: wire.Part | wire.NoPart, content: bytes) -> None:
-        """Take one requested part. A full queue means that this part is no longer wanted."""
+        """Take one requested part. If the queue is full, no task waits for this part."""
         if not self._parts.full():
             self._parts.put_nowait((part, content))
 
@@ -151,12 +151,12 @@ class Fetcher:
         return str(copy.folder)
 
     async def _open_peers(self, manifest: Manifest, sources: list[wire.Address]) -> list[PeerSource]:
-        asked = [address for address in sources if address.node_id not in self.liars][:PEERS_MAX]
+        candidates = [address for address in sources if address.node_id not in self.liars][:PEERS_MAX]
         opened = await asyncio.gather(
-            *(PeerSource.open(address, self.identity, manifest) for address in asked), return_exceptions=True
+            *(PeerSource.open(address, self.identity, manifest) for address in candidates), return_exceptions=True
         )
         peers = []
-        for address, peer in zip(asked, opened, strict=True):
+        for address, peer in zip(candidates, opened, strict=True):
             if isinstance(peer, PeerSource):
                 peers.append(peer)
             elif isinstance(peer, LinkError):

@@ -14,7 +14,7 @@ from cluster.trust.identity import Identity, NodeId
 
 log = structlog.get_logger(__name__)
 
-# This node's own stages come first; a node that is refused asks the next one.
+# This node's own stages come first. A refused node tries the next source.
 SERVED_MAX = 4
 IDLE_TIMEOUT_S = 30.0
 _QUESTION_BYTES_MAX = 2**10
@@ -43,10 +43,10 @@ class FileServer:
             await self._server.close()
             self._server = None
 
-    def cut(self, node_ids: frozenset[NodeId]) -> None:
+    def disconnect(self, node_ids: frozenset[NodeId]) -> None:
         """End the connections of these machines now."""
         if self._server:
-            self._server.cut(node_ids)
+            self._server.disconnect(node_ids)
 
     async def _serve(self, channel: Channel) -> None:
         """Serve one node until it hangs up. Raise LinkError if it is refused or lost."""

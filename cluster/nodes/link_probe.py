@@ -1,7 +1,7 @@
 """A node's part in measuring links: an echo server, and pings and a burst to other nodes.
 
-It uses the ring's own transport, blocking sockets under mutual TLS, so that it measures what a step will pay. One
-link costs about half a megabyte, and only when the controller asks.
+It uses the pipeline's own transport, blocking sockets under mutual TLS, so that it measures the cost of real
+steps. One link costs about half a megabyte, and only when the controller asks.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ def _ping(link: Link, payload: bytes = b"") -> float:
     began_s = time.perf_counter()
     link.send(wire.Tick(), payload)
     if not isinstance(link.receive(0).message, wire.Tick):
-        raise FrameInvalid(f"{link.address} is no echo door")
+        raise FrameInvalid(f"{link.address} is not an echo server")
     return time.perf_counter() - began_s
 
 

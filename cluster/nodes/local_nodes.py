@@ -26,8 +26,8 @@ STOP_TIMEOUT_S = 10.0
 PAUSES_S = (0.5, 2.0, 5.0, 15.0, 60.0)
 # A node that has run for this long was healthy: earlier ends no longer count.
 SETTLED_S = 300.0
-# The limit for a node's reason for ending, which is not a log.
-_LAST_WORDS_BYTES = 500
+# The limit for a node's reason for ending: one line, not a log.
+_REASON_BYTES_MAX = 500
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class LocalNodes:
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self, controller: Target, tokens: list[str]) -> None:
-        """Start the nodes, one for each token. A node that has joined before does not use its token."""
+        """Start the nodes, one for each token. A node that has joined earlier does not use its token."""
         for number, token in enumerate(tokens, start=1):
             options = NodeOptions(
                 name=f"node-{number}",
@@ -123,13 +123,13 @@ async def _pause(node: _LocalNode, reason: str, absences: Absences) -> None:
 async def _end_of(process: asyncio.subprocess.Process) -> str | None:
     """Wait for the end of the process and return its reason, or None if the cluster removed the machine."""
     assert process.stdout
-    said = await process.stdout.read(_LAST_WORDS_BYTES)
+    output = await process.stdout.read(_REASON_BYTES_MAX)
     status = await process.wait()
     if status == REMOVED_STATUS:
         return None
     if status < 0:
         return f"killed by signal {-status}"
-    return said.decode(errors="replace").strip() or f"exit status {status}, see the log"
+    return output.decode(errors="replace").strip() or f"exit status {status}, see the log"
 
 
 def _with_token(options: NodeOptions, new_token: Callable[[], str]) -> NodeOptions:

@@ -12,7 +12,7 @@ from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost, OwnRemoval, PeerRejected, WrongPeer
 from cluster.joining.enrolment import join
 from cluster.joining.handshake import PROGRAM
-from cluster.joining.whereabouts import Whereabouts
+from cluster.joining.whereabouts import ControllerSearch
 from cluster.models.store import PART_BYTES
 from cluster.net.channel import Channel, dial
 from cluster.nodes.child_processes import ChildProcesses
@@ -43,7 +43,9 @@ class Agent:
         self._identity = Identity(self._folder / "identity")
         self._channel: Channel | None = None
         self._host = ""
-        self._whereabouts = Whereabouts(options.controller, self._folder / "controller.json", options.discovery)
+        self._controller_search = ControllerSearch(
+            options.controller, self._folder / "controller.json", options.discovery
+        )
         self._controller_source = ControllerSource(self._report)
         fetcher = Fetcher(self._folder / "models", self._identity, self._controller_source)
         self._children = ChildProcesses(options, self._identity, fetcher, self._report)
@@ -54,7 +56,7 @@ class Agent:
 
     async def run(self) -> None:
         """Run until cancelled. Raise ClusterError; raise PeerRejected if this machine is not admitted."""
-        await self._become_known()
+        await self._ensure_identity()
         try:
             await self._stay_connected()
         finally:
@@ -62,7 +64,7 @@ class Agent:
             self._link_probe.close()
             await self._children.stop()
 
-    async def _become_known(self) -> None:
+    async def _ensure_identity(self) -> None:
         """Join, unless this machine already has a valid certificate. Raise PeerRejected or LinkLost."""
         identity = self._identity
         if identity.exists and not renewal.has_ended(identity):
@@ -76,7 +78,7 @@ class Agent:
         """Join with the token. Raise PeerRejected or LinkLost."""
         identity, token = self._identity, self._options.token
         pinned, _ = read_token(token)
-        await self._whereabouts.reach(
+        await self._controller_search.reach(
             pinned, lambda target: join(target, token, identity.folder, self._options.name)
         )
 
@@ -90,7 +92,7 @@ class Agent:
 
         while True:
             try:
-                channel = await self._whereabouts.reach(pinned, self._dial_controller)
+                channel = await self._controller_search.reach(pinned, self._dial_controller)
                 await self._serve_controller(channel, welcomed)
             except (LinkLost, FrameInvalid, OSError) as error:
                 # A peer that sends invalid frames will not recover in half a second.
@@ -162,11 +164,11 @@ class Agent:
 
     async def _beat(self, channel: Channel, interval_s: float) -> None:
         try:
-            told_s = time.monotonic()
+            reported_s = time.monotonic()
             while True:
                 await channel.send(self._children.heartbeat())
-                if time.monotonic() - told_s >= CONDITION_EVERY_S:
-                    told_s = time.monotonic()
+                if time.monotonic() - reported_s >= CONDITION_EVERY_S:
+                    reported_s = time.monotonic()
                     await channel.send(self._link_probe.report())
                 await asyncio.sleep(interval_s)
         except LinkLost:
@@ -191,7 +193,7 @@ class Agent:
         """Store a renewed certificate. Raise PeerRejected if it is not valid for this machine."""
         try:
             renewal.keep(self._identity, certificate_pem)
-        except OSError as error:  # On a full disk, for example: the agent asks for it again.
+        except OSError as error:  # For example, the disk is full. The agent requests it again later.
             log.error("certificate not kept", reason=str(error))
             return
         if self._renewed and not self._renewed.done():
@@ -210,13 +212,13 @@ class Agent:
             self._identity.keep_removed(message.node_ids)
         except OSError as error:  # The controller sends the list again on every connect.
             log.error("removed machines not written down", reason=str(error))
-        self._file_server.cut(frozenset(message.node_ids))
+        self._file_server.disconnect(frozenset(message.node_ids))
         await self._children.keep_out(message)
 
     async def _report(self, message: wire.Message) -> None:
         """Send a message to the controller.
 
-        Without a connection drop it, since the controller will assign again.
+        Without a connection, drop the message: the controller will send its orders again.
         """
         if self._channel:
             with contextlib.suppress(LinkLost):

@@ -1,4 +1,4 @@
-"""The options of a node: what its agent is told once, at its start."""
+"""The options of a node, which its agent gets once, at its start."""
 
 from msgspec import Struct
 

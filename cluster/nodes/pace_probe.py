@@ -12,14 +12,14 @@ from cluster.machine import TEXT_CHARACTERS_MAX, Pace, Speed
 
 # The shape of a common layer. Kernels are timed on it, and predictions scale with the number of weights.
 _HIDDEN, _INTERMEDIATE = 1024, 2816
-_KEPT_S = 7 * 24 * 3600.0
+_VALID_S = 7 * 24 * 3600.0
 # Calls of small kernels in a layer of the fast path beside its matrices, in rounds of `_small_calls`.
 _LAYER_ROUNDS = 4
 _TRIES = 5
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """A measurement and what it was made with."""
+class _StoredPace(msgspec.Struct, frozen=True):
+    """A measurement, and a key that names the program and device of it."""
 
     key: str
     measured_at_s: float
@@ -34,8 +34,8 @@ def probe_pace(device: torch.device, threads: int, file: Path, *, is_shared: boo
     """
     name = torch.cuda.get_device_name() if device.type == "cuda" else device.type
     key = f"{torch.__version__} {name} {threads} {is_shared}"
-    if kept := _read(file, key):
-        return kept
+    if stored := _read(file, key):
+        return stored
     if is_shared:
         pace = Pace(speeds={precision: _speed(report) for precision, report in self_test(device).items()})
     else:
@@ -45,7 +45,7 @@ def probe_pace(device: torch.device, threads: int, file: Path, *, is_shared: boo
             dispatch_s=_dispatch_s(),
             memory_bytes_per_s=read_bytes_per_s(device, threads),
         )
-    _keep(file, _Kept(key, time.time(), pace))
+    _keep(file, _StoredPace(key, time.time(), pace))
     return pace
 
 
@@ -79,18 +79,18 @@ def _small_calls(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def _read(file: Path, key: str) -> Pace | None:
     try:
-        kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
+        stored = msgspec.json.decode(file.read_bytes(), type=_StoredPace)
     except (OSError, msgspec.DecodeError):
         return None
-    is_fresh = 0 <= time.time() - kept.measured_at_s < _KEPT_S
-    return kept.pace if kept.key == key and is_fresh else None
+    is_fresh = 0 <= time.time() - stored.measured_at_s < _VALID_S
+    return stored.pace if stored.key == key and is_fresh else None
 
 
-def _keep(file: Path, kept: _Kept) -> None:
+def _keep(file: Path, stored: _StoredPace) -> None:
     """Store the measurement if possible. On a full disk the next start measures again."""
     try:
         partial = file.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(kept))
+        partial.write_bytes(msgspec.json.encode(stored))
         partial.replace(file)
     except OSError:
         file.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from cluster.machine import Device, Machine, Pace
 from cluster.nodes.condition import read_condition
 from cluster.nodes.memory_limits import memory_limit
 
-# The share of memory that the operating system and other programs need, however free it looks now.
+# The share of memory that the operating system and other programs need, even if it is free now.
 _SYSTEM_SHARE = 0.10
 
 
@@ -37,8 +37,8 @@ def total_memory_bytes() -> int:
 def compute_threads(nodes: int = 1) -> int:
     """Return the threads for each of `nodes` stages: all physical cores but one, divided evenly.
 
-    One core is left for links, head and gateway. A thread that waits for a core delays all other threads of its
-    kernel, which cost nine tenths of the speed when measured.
+    One core is left for links, coordinator and gateway. A thread that waits for a core delays all other threads of
+    its kernel. In measurements this cost nine tenths of the speed.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     physical = psutil.cpu_count(logical=False) or allowed

@@ -29,7 +29,7 @@ def nearest(
     """
     controller_s = assumed_s(asker.host, controller_host)
     delays = [(_delay_s(asker, holder, measured), holder) for holder in holders if holder.node_id != asker.node_id]
-    # A measurement is never as round as an assumption: a node in the asker's network is near enough.
+    # A measured delay never equals an assumed one, so a node in the requesting node's network is near enough.
     near = [pair for pair in delays if pair[0] <= max(controller_s, _NEAR_S)]
     return [holder for _, holder in sorted(near, key=lambda pair: (pair[0], pair[1].node_id))[:SOURCES_MAX]]
 
@@ -39,17 +39,17 @@ def assumed_s(one: str, other: str) -> float:
     if one == other:
         return _SAME_MACHINE_S
     try:
-        here, there = (ipaddress.ip_address(host.partition("%")[0]) for host in (one, other))
+        address, other_address = (ipaddress.ip_address(host.partition("%")[0]) for host in (one, other))
     except ValueError:
         return _ELSEWHERE_S
-    if here.is_loopback and there.is_loopback:
+    if address.is_loopback and other_address.is_loopback:
         return _SAME_MACHINE_S
-    if here.version != there.version:
+    if address.version != other_address.version:
         return _ELSEWHERE_S
-    network = ipaddress.ip_network(f"{here}/{_PREFIX_BITS[here.version]}", strict=False)
-    return _SAME_NETWORK_S if there in network else _ELSEWHERE_S
+    network = ipaddress.ip_network(f"{address}/{_PREFIX_BITS[address.version]}", strict=False)
+    return _SAME_NETWORK_S if other_address in network else _ELSEWHERE_S
 
 
 def _delay_s(asker: wire.Address, holder: wire.Address, measured: Measured) -> float:
-    found = measured(holder.node_id, asker.node_id)
-    return assumed_s(asker.host, holder.host) if found is None else found
+    delay_s = measured(holder.node_id, asker.node_id)
+    return assumed_s(asker.host, holder.host) if delay_s is None else delay_s

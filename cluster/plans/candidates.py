@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from cluster.models.layer_cost import Precision
 from cluster.models.model_card import ModelCard
 from cluster.models.stage_spec import WireFormat
-from cluster.plans.forecast import HEAD_STEP_S, STAGE_STEP_S, Costs, Step
+from cluster.plans.forecast import COORDINATOR_STEP_S, STAGE_STEP_S, Costs, Step
 from cluster.plans.needs import Needs, read_needs
 from cluster.plans.network import Network
 from cluster.plans.partitions import Fleet
@@ -26,8 +26,8 @@ class Task:
     streams: int
     slots: int
     context_tokens: int
-    """The longest context in tokens that the ring must have room for; `context_wished` is the requested one."""
-    context_wished: int
+    """The longest context in tokens that the pipeline must hold; `context_requested` is the requested one."""
+    context_requested: int
     stages_min: int
     pin: Pin | None
     coordinator: NodeId | None
@@ -76,7 +76,7 @@ class Candidates:
             hop_s=tuple(tuple(costs.hop_s(link, step) for link in row) for row in self._links),
             back_s=tuple(tuple(costs.back_s(link, step) for link in row) for row in self._links),
             link_s=tuple(tuple(costs.link_busy_s(link, step) for link in row) for row in self._links),
-            head_s=HEAD_STEP_S,
+            coordinator_s=COORDINATOR_STEP_S,
             in_flight=in_flight,
             stages_min=stages_min,
             owners=frozenset(i for i, m in enumerate(self.members) if m.node_id in pin.owners) if pin else None,

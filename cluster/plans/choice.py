@@ -1,4 +1,4 @@
-"""The best ring for a task: its number of stages and steps in flight, its machines and its boundaries."""
+"""The best pipeline for a task: its number of stages and steps in flight, its machines and its boundaries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +14,10 @@ from cluster.plans.partition_search import search_partition
 from cluster.plans.partitions import ALONE, Fleet, Partition, best_partition, even
 from cluster.plans.planned import Member
 
-# A more even cut may cost this share more than the best one: measurements are no more exact than that.
+# A more even partition may cost this share more than the best one: measurements are no more exact than that.
 _SLACK = 0.02
-# The extra cost that is acceptable to keep the head, and with it the callers' connections.
-_HEAD_SLACK = 0.05
+# The extra cost that is acceptable to keep the coordinator, and with it the callers' connections.
+_COORDINATOR_SLACK = 0.05
 _ORDER_SLACK = 0.005
 _USUAL_IN_FLIGHT = 4
 # The stages that the search among many machines visits, for each number of steps in flight.
@@ -27,7 +27,7 @@ _WORK_AGAIN = 40_000
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A ring of `candidates`, the fleet in whose numbers it was chosen, and the machines that cannot compute."""
+    """A pipeline of `candidates`, the fleet by whose numbers it was chosen, and machines that cannot compute."""
 
     candidates: Candidates
     fleet: Fleet
@@ -56,7 +56,7 @@ class Choice:
         return _per_token(self.task, self.fleet, self.partition)
 
     def forecast(self, wire: WireFormat) -> PipelineForecast:
-        """Return the forecast of this ring with rows in this format."""
+        """Return the forecast of this pipeline with rows in this format."""
         members = self.pipeline_members
         return PipelineForecast(
             Costs(self.task.card, self.precision, wire),
@@ -67,7 +67,7 @@ class Choice:
 
 
 def choose_partition(candidates: Candidates, kv_tokens: int) -> Choice | None:
-    """Return the best ring with room for this many cached tokens on every stage; None if the layers do not fit."""
+    """Return the best pipeline with this many cached tokens on every stage; None if the layers do not fit."""
     card = candidates.task.card
     if not candidates.members:
         return None
@@ -122,7 +122,7 @@ def _fewer(stages: int) -> Sequence[int]:
 def _flights(task: Task) -> list[int]:
     """Return the numbers of steps in flight to try, middling ones first.
 
-    Each one's ring is a start for the next.
+    The pipeline found for one number is the start of the search for the next.
     """
     if task.goal == "latency":
         return [0]
@@ -140,7 +140,7 @@ def _search(fleet: Fleet, start: Partition | None) -> Partition | None:
 
 
 def _alone(candidates: Candidates, rooms: tuple[tuple[int, int, int, int], ...], kv_tokens: int) -> Choice | None:
-    """Return the ring of the fastest machine that holds everything alone, or None."""
+    """Return the pipeline of the fastest machine that holds everything alone, or None."""
     task = candidates.task
     best: tuple[float, Fleet, Partition, int] | None = None
     for in_flight in _flights(task):
@@ -156,13 +156,13 @@ def _alone(candidates: Candidates, rooms: tuple[tuple[int, int, int, int], ...],
 
 
 def _in_usual_order(fleet: Fleet, partition: Partition) -> Partition:
-    """Return the same machines in their given order if that costs about as little, so that plans stay alike."""
+    """Return the same machines in their given order if that costs little more, so that plans stay alike."""
     usual = best_partition(fleet, tuple(sorted(partition.order)))
     return usual if usual and usual.cost_s <= partition.cost_s * (1 + _ORDER_SLACK) else partition
 
 
 def _with_coordinator(candidates: Candidates, fleet: Fleet, partition: Partition) -> Partition:
-    """Return the ring that begins at the current head if it costs about as little."""
+    """Return the pipeline that begins at the current coordinator if it costs little more."""
     at = next((i for i, m in enumerate(candidates.members) if m.node_id == candidates.task.coordinator), None)
     if at is None or partition.order[0] == at or not partition.cost_s < inf:
         return partition
@@ -170,7 +170,7 @@ def _with_coordinator(candidates: Candidates, fleet: Fleet, partition: Partition
     if at in partition.order:
         turn = partition.order.index(at)
         partitions.append(best_partition(fleet, partition.order[turn:] + partition.order[:turn]))
-    limit_s = partition.cost_s * (1 + _HEAD_SLACK)
+    limit_s = partition.cost_s * (1 + _COORDINATOR_SLACK)
     if not any(turned and turned.cost_s <= limit_s for turned in partitions):
         partitions.append(_search(replace(fleet, first=at), None))
     return min((r for r in partitions if r and r.cost_s <= limit_s), key=lambda r: r.cost_s, default=partition)

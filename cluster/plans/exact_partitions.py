@@ -1,8 +1,9 @@
-"""The best ring out of a dozen machines, proven: dynamic programming over sets of machines.
+"""The best pipeline out of a dozen machines, proven: dynamic programming over sets of machines.
 
-A ring's cost splits in two. The set of machines with its first and last decides how the layers are best cut
-(`plans.cuts`). Their order only decides what the hops cost. Shortest paths over sets (Held and Karp, 1962) give
-the cheapest order for each set, first and last machine. A lower bound per set leaves only few of them to cut.
+A pipeline's cost has two parts. The set of machines with its first and last one decides the best partition of the
+layers (`plans.partitions`). The order of the machines only decides the cost of hops. Shortest paths over sets
+(Held and Karp, 1962) give the cheapest order for each set, first and last machine. With a lower bound per set,
+only a few sets need a partition.
 """
 
 from dataclasses import replace
@@ -13,26 +14,26 @@ from cluster.plans.partition_search import search_partition
 from cluster.plans.partitions import LAST, MIDDLE, Fleet, Partition, best_partition, caps, fill, round_s
 
 MACHINES_MAX = 12
-# A ring that differs from the best one only by rounding is not better.
+# A pipeline that differs from the best one only by rounding is not better.
 _GAIN_MIN = 1e-9
 
 
 def exact_partition(fleet: Fleet, work: int = 4_000) -> Partition | None:
-    """Return the cheapest ring, or None if the layers do not fit. Takes up to MACHINES_MAX machines, no owners.
+    """Return the cheapest pipeline, or None if the layers do not fit. At most MACHINES_MAX machines, no owners.
 
-    A busy link counts towards a ring's pace but depends on the order, which the split above leaves out. So the
-    search runs without it. If a link then slows the best ring, only rings without such a busy link can beat it.
-    The search goes on over those.
+    A busy link can be the bottleneck of a pipeline, but it depends on the order, which the split above ignores. So
+    the search first ignores busy links. If a link then slows the best pipeline, only pipelines without such a busy
+    link can be better, and the search continues over those.
     """
     assert fleet.size <= MACHINES_MAX
     assert fleet.owners is None
     best = search_partition(fleet, work=work)
     while True:
         limit_s = best.cost_s * (1 - _GAIN_MIN) if best else inf
-        found = _Sets(_without_busy_links(fleet, limit_s), limit_s).best()
-        if found is None:
+        relaxed = _Sets(_without_busy_links(fleet, limit_s), limit_s).best()
+        if relaxed is None:
             return best
-        order, relaxed_s = found
+        order, relaxed_s = relaxed
         partition = best_partition(fleet, order)
         assert partition
         best = partition
@@ -49,7 +50,7 @@ def _without_busy_links(fleet: Fleet, limit_s: float) -> Fleet:
 
 
 class _Sets:
-    """One pass over all sets of machines for a ring that costs less than `limit_s`, without the links' pace."""
+    """One pass over all sets of machines for a pipeline that costs less than `limit_s`, busy links ignored."""
 
     def __init__(self, fleet: Fleet, limit_s: float) -> None:
         self._fleet = replace(fleet, link_s=tuple((0.0,) * fleet.size for _ in range(fleet.size)))
@@ -70,7 +71,7 @@ class _Sets:
         return (self._order, self._limit_s) if self._order else None
 
     def _bound(self, mask: int) -> float:
-        """Return the least cost in seconds that a ring of this set can have, without hops; inf if out of limit."""
+        """Return a lower bound of the seconds of this set's pipelines, without hops; inf if beyond the limit."""
         fleet, members = self._fleet, self._members[mask]
         if not max(2, fleet.stages_min) <= len(members) <= min(fleet.stages_max, fleet.layers):
             return inf
@@ -81,10 +82,10 @@ class _Sets:
             return inf
         layers_s = sum(k * fleet.layer_s[i] for i, k in zip(members, counts, strict=True))
         fixed_s = sum(fleet.stage_s[i] for i in members) + min(fleet.last_s[i] for i in members)
-        return fleet.head_s + fixed_s + layers_s
+        return fleet.coordinator_s + fixed_s + layers_s
 
     def _from(self, root: int) -> None:
-        """Find the cheapest paths from `root` through every set to every last machine. Cut the promising rings."""
+        """Find the cheapest paths from `root` through every set to every last machine. Partition the best."""
         fleet, columns = self._fleet, self._columns
         home = 1 << root
         nowhere = [inf] * fleet.size
@@ -107,7 +108,7 @@ class _Sets:
                     self._consider(self._path(paths, mask, root, last))
 
     def _consider(self, order: tuple[int, ...]) -> None:
-        """Take this ring if it is better than the best one so far."""
+        """Take this pipeline if it is better than the best one so far."""
         fleet = self._fleet
         around_s = round_s(fleet, order)
         if around_s >= self._limit_s:

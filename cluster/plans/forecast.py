@@ -1,4 +1,4 @@
-"""The expected times of a ring, in seconds, before it exists: a step's time on each machine and each link."""
+"""The expected times of a pipeline, in seconds, before it exists: a step's time on each machine and each link."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from cluster.plans.network import Link, Network
 from cluster.plans.speeds import dispatch_s, memory_bytes_per_s, speed_of
 from cluster.trust.identity import NodeId
 
-# The time that a stage spends on a step beside its layers (receiving, unpacking, answering), and the head on top.
+# A stage's time for a step outside its layers (receiving, unpacking, answering), and the coordinator's time.
 STAGE_STEP_S = 0.00025
-HEAD_STEP_S = 0.0003
-# The size of a frame's header and message, and of each token that the last stage sends to the head.
+COORDINATOR_STEP_S = 0.0003
+# The size of a frame's header and message, and of each token that the last stage sends to the coordinator.
 _FRAME_BYTES = 250
 _TOKEN_BYTES = 40
 # The time to pack rows into int8 blocks and unpack them, per value.
@@ -36,7 +36,7 @@ _WIRE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0 + 4 / 128}
 class Prediction(Struct, frozen=True, kw_only=True):
     """The expected speed of a plan.
 
-    `stage_s` is each stage's time for a row; `assumed` lists what was not measured.
+    `stage_s` is each stage's time for a row; `assumed` lists the facts that were not measured.
     """
 
     token_s: float
@@ -125,13 +125,13 @@ class Costs:
         return link.delay_s + link.jitter_s / 2 + self.link_busy_s(link, step) + packing_s
 
     def back_s(self, link: Link, step: Step) -> float:
-        """Return the time from the last stage to the head, in seconds: only token ids."""
+        """Return the time from the last stage to the coordinator, in seconds: only token ids."""
         rows = 1 if step.is_prefill else step.rows
         return link.delay_s + link.jitter_s / 2 + (_FRAME_BYTES + rows * _TOKEN_BYTES) / link.bytes_per_s
 
 
 def _shapes(card: ModelCard) -> list[tuple[float, float, int, int]]:
-    found: dict[tuple[float, float, int, int], int] = {}
+    layers: dict[tuple[float, float, int, int], int] = {}
     for layer in range(card.layers):
         values = float(card.layer_cost(layer).matrix_values)
         shape = (values, 0.0, 1, 1)
@@ -139,8 +139,8 @@ def _shapes(card: ModelCard) -> list[tuple[float, float, int, int]]:
             count, per_token = card.experts.count, card.experts.per_token
             each = 3.0 * card.hidden * card.experts.intermediate
             shape = (max(0.0, values - count * each), each, count, per_token)
-        found[shape] = found.get(shape, 0) + 1
-    return [(shared * n, each * n, count, per) for (shared, each, count, per), n in found.items()]
+        layers[shape] = layers.get(shape, 0) + 1
+    return [(shared * n, each * n, count, per) for (shared, each, count, per), n in layers.items()]
 
 
 def in_flight_choices(streams: int) -> list[int]:
@@ -151,13 +151,13 @@ def in_flight_choices(streams: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class PipelineForecast:
-    """A ring whose machines, layers and links are known."""
+    """A pipeline whose machines, layers and links are known."""
 
     costs: Costs
     machines: Sequence[Machine]
     counts: Sequence[int]
     links: Sequence[Link]
-    """Links between neighbours, the last one back to the head; none for a single stage."""
+    """Links between neighbours, the one back to the coordinator last; none for a single stage."""
 
     def stage_s(self, step: Step) -> list[float]:
         """Return each stage's time for a step, in seconds."""
@@ -177,8 +177,8 @@ class PipelineForecast:
         )
 
     def around_s(self, step: Step) -> float:
-        """Return the time of a step once round the ring, in seconds."""
-        return HEAD_STEP_S + sum(self.stage_s(step)) + self.hops_s(step)
+        """Return the time of a step's round trip through the pipeline, in seconds."""
+        return COORDINATOR_STEP_S + sum(self.stage_s(step)) + self.hops_s(step)
 
     def pace_s(self, step: Step) -> float:
         """Return the slowest stage's or link's time, in seconds."""
@@ -209,7 +209,7 @@ class PipelineForecast:
 
 
 def links_of(network: Network, partition: Sequence[NodeId]) -> list[Link]:
-    """Return the links between neighbours in the ring, the one back to the head last; none for one machine."""
+    """Return the links between neighbours, the one back to the coordinator last; none for one machine."""
     if len(partition) < 2:
         return []
     return [network.link(a, b) for a, b in zip(partition, [*partition[1:], partition[0]], strict=True)]

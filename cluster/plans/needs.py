@@ -10,8 +10,8 @@ from cluster.plans.partitions import ALONE, FIRST, LAST, MIDDLE
 BLOCK_TOKENS = 64
 # Rows of a step that live at once: residual, normed, fused projections, attention and the allocator's slack.
 _WORKSPACE_VECTORS = 8
-# Unless a ring serves many at once, long contexts would ask for memory that is never used.
-_WISHED_TOKENS = 2048
+# The cache of one stream in tokens: streams with long contexts would reserve memory that is rarely used.
+_STREAM_TOKENS = 2048
 # A shorter context is of little use, however little memory there is.
 CONTEXT_TOKENS_MIN = 2048
 
@@ -51,7 +51,7 @@ class Needs:
         return free_bytes // self.token_bytes(first_layer, end_layer)
 
     def rooms(self, usable_bytes: int, kv_tokens: int, *, careful: bool = False) -> tuple[int, int, int, int]:
-        """Return how many layers fit, by role in the ring. With `careful`, all count as large as the largest."""
+        """Return how many layers fit, by role. With `careful`, all count as large as the largest."""
         layers = len(self.layer_bytes)
         if careful:
             layer_bytes, kv_bytes = max(self.layer_bytes), max(self.kv_bytes)
@@ -106,15 +106,15 @@ def context_room(context_tokens: int) -> int:
     return -(-context_tokens // BLOCK_TOKENS) * BLOCK_TOKENS
 
 
-def kv_wishes(context_tokens: int, streams: int) -> list[int]:
-    """Return the cache sizes in tokens to try, from the wish of this many streams down to one full context."""
+def kv_sizes(context_tokens: int, streams: int) -> list[int]:
+    """Return the cache sizes in tokens to try, from enough for this many streams down to one full context."""
     least = context_room(context_tokens)
-    return halves(max(least, streams * min(least, _WISHED_TOKENS)), least)
+    return halves(max(least, streams * min(least, _STREAM_TOKENS)), least)
 
 
 def halves(most: int, least: int) -> list[int]:
     """Return `most`, half of it, and so on down to `least`, which is the last one."""
-    wishes = [most]
-    while wishes[-1] > least:
-        wishes.append(max(least, wishes[-1] // 2))
-    return wishes
+    sizes = [most]
+    while sizes[-1] > least:
+        sizes.append(max(least, sizes[-1] // 2))
+    return sizes

@@ -31,7 +31,7 @@ _RATE_MAX = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Links by (from, to). If only the way back was measured, it stands for both."""
+    """Links by (from, to). If only the opposite direction was measured, it stands for both."""
 
     links: Mapping[tuple[NodeId, NodeId], Link] = field(default_factory=dict)
 

@@ -1,7 +1,7 @@
-"""A good ring out of many machines: grow one from the best seeds, then improve it move by move.
+"""A good pipeline out of many machines: grow one from the best seeds, then improve it move by move.
 
-This is local search over rings as over tours (Lin and Kernighan, 1973). It inserts, removes, replaces, moves and
-swaps machines as long as the ring gets cheaper. The work is counted and bounded, not timed, so that the same
+This is local search, as for tours (Lin and Kernighan, 1973). It inserts, removes, replaces, moves and
+swaps machines as long as the pipeline gets cheaper. The work is counted and bounded, not timed, so that the same
 machines make the same plan.
 """
 
@@ -20,15 +20,15 @@ from cluster.plans.partitions import (
     best_partition,
     caps,
     cost_s,
-    cut_within,
     fill,
     link_pace_s,
+    partition_within,
     round_s,
 )
 
 _SEEDS = 6
 _LONG = 16
-# Fewer halvings than a final answer gets: the search only has to tell rings apart.
+# Fewer halvings than for a final answer: the search only compares pipelines.
 _HALVINGS = 14
 _GAIN_MIN = 1e-6
 
@@ -45,14 +45,14 @@ class _Budget:
 
 
 def search_partition(fleet: Fleet, start: Partition | None = None, work: int = 400_000) -> Partition | None:
-    """Return the best ring found, or None. `start` is a ring to improve, `work` the number of stages to visit."""
+    """Return the best pipeline found, or None. `start` is one to improve, `work` the number of stages to visit."""
     best: Partition | None = None
     orders = [start.order] if start else _grown(fleet)
     budget = _Budget(work)
     for number, order in enumerate(orders):
         partition = best_partition(fleet, order, _HALVINGS)
         if partition:
-            # Half of the work is for kicks. What one seed leaves of its share goes to the next ones.
+            # Half of the work is for kicks. The next seeds share the work that one seed leaves.
             share = _Budget((budget.left - work // 2) // (len(orders) - number))
             before = share.left
             partition = _improved(fleet, partition, share)
@@ -69,7 +69,7 @@ def _cheaper(one: Partition | None, other: Partition) -> Partition:
 
 
 def _kicked(fleet: Fleet, best: Partition, budget: _Budget) -> Partition:
-    """Leave a local optimum by a move that does not pay by itself, and look for better rings behind it."""
+    """Leave a local optimum by a move that does not pay by itself, and look for better pipelines behind it."""
     seen = {best.order}
     while budget.left > 0:
         for order in _kicks(fleet, best.order):
@@ -89,7 +89,7 @@ def _kicked(fleet: Fleet, best: Partition, budget: _Budget) -> Partition:
 
 
 def _kicks(fleet: Fleet, order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Return rings one or two moves away that the improving moves would not take."""
+    """Return pipelines one or two moves away that the improving moves would not take."""
     stages, pinned = len(order), 1 if fleet.first is not None else 0
     for first in _neighbours(fleet, order):
         if len(first) != stages:
@@ -108,9 +108,10 @@ def _kicks(fleet: Fleet, order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _grown(fleet: Fleet) -> list[tuple[int, ...]]:
-    """Return rings that hold all layers, each grown from another of the most promising machines.
+    """Return pipelines that hold all layers, each grown from another of the most promising machines.
 
-    Some are grown without the busiest links, because a single such link makes the whole ring as slow as itself.
+    Some are grown without the busiest links, because a single such link can be the bottleneck of the whole
+    pipeline.
     """
     starts = [fleet.first] if fleet.first is not None else _seeds(fleet)
     if fleet.stages_min > _LONG:  # Nearly all machines take part, so the start matters little.
@@ -128,7 +129,7 @@ def _grown(fleet: Fleet) -> list[tuple[int, ...]]:
 
 
 def _roomiest(fleet: Fleet) -> tuple[int, ...] | None:
-    """Return all machines with the most room, with ends where they cost the least of it, if nothing else fits."""
+    """Return the machines that hold the most layers, with the ends where they cost the fewest; None if too few."""
     stages = min(fleet.stages_max, fleet.layers, fleet.size)
     widest = sorted(range(fleet.size), key=lambda i: -max(fleet.rooms[i][:ALONE]))[:stages]
     widest = [i for i in widest if max(fleet.rooms[i][:ALONE]) > 0]
@@ -193,10 +194,10 @@ def _grow(fleet: Fleet, start: int) -> tuple[int, ...] | None:
             return turned
         if not spare or len(order) >= min(fleet.stages_max, fleet.layers):
             return None
-        gaps = _Places.of(fleet, order)
-        places = {i: gaps.cheapest(i) for i in sorted(spare)}
-        chosen = min(places, key=lambda i: _price(fleet, i, places[i][0]))
-        hops_s, at = places[chosen]
+        gaps = _Gaps.of(fleet, order)
+        cheapest = {i: gaps.cheapest(i) for i in sorted(spare)}
+        chosen = min(cheapest, key=lambda i: _price(fleet, i, cheapest[i][0]))
+        hops_s, at = cheapest[chosen]
         if hops_s == inf:
             return None
         order = (*order[:at], chosen, *order[at:])
@@ -217,8 +218,8 @@ def _fits(fleet: Fleet, order: tuple[int, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
-    """The gaps of a ring that another machine could be put in, never before its first one."""
+class _Gaps:
+    """The gaps of a pipeline where another machine could be inserted, never before its first one."""
 
     fleet: Fleet
     inner: list[tuple[int, int, float]]
@@ -226,7 +227,7 @@ class _Places:
     closing: tuple[int, int, float]
 
     @classmethod
-    def of(cls, fleet: Fleet, order: tuple[int, ...]) -> "_Places":
+    def of(cls, fleet: Fleet, order: tuple[int, ...]) -> "_Gaps":
         inner = [(a, b, fleet.hop_s[a][b]) for a, b in pairwise(order)]
         back = fleet.back_s[order[-1]][order[0]] if len(order) > 1 else 0.0
         return cls(fleet, inner, (order[-1], order[0], back))
@@ -235,11 +236,11 @@ class _Places:
         """Return the least extra seconds of hops for this machine, and the gap with that cost."""
         hops, row = self.fleet.hop_s, self.fleet.hop_s[machine]
         last, first, back = self.closing
-        found = [(hops[a][machine] + row[b] - old, at) for at, (a, b, old) in enumerate(self.inner, 1)]
+        costs = [(hops[a][machine] + row[b] - old, at) for at, (a, b, old) in enumerate(self.inner, 1)]
         if self.fleet.owners is None or machine in self.fleet.owners:
             closing_s = hops[last][machine] + self.fleet.back_s[machine][first] - back
-            found.append((closing_s, len(self.inner) + 1))
-        return min(found, default=(inf, 1))
+            costs.append((closing_s, len(self.inner) + 1))
+        return min(costs, default=(inf, 1))
 
 
 def _improved(fleet: Fleet, partition: Partition, budget: _Budget) -> Partition:
@@ -256,13 +257,13 @@ def _improved(fleet: Fleet, partition: Partition, budget: _Budget) -> Partition:
 
 
 def _better(fleet: Fleet, order: tuple[int, ...], limit_s: float) -> Partition | None:
-    """Return this ring if it costs less than `limit_s` seconds, otherwise None."""
+    """Return this pipeline if it costs less than `limit_s` seconds, otherwise None."""
     if fleet.in_flight * link_pace_s(fleet, order) > limit_s:
         return None
     around_s = round_s(fleet, order)
     if around_s >= limit_s:
         return None
-    counts = cut_within(fleet, order, limit_s, around_s)
+    counts = partition_within(fleet, order, limit_s, around_s)
     if counts is None:
         return None
     partition = best_partition(fleet, order, _HALVINGS)
@@ -272,14 +273,14 @@ def _better(fleet: Fleet, order: tuple[int, ...], limit_s: float) -> Partition |
 
 
 def _neighbours(fleet: Fleet, order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Return every ring one move away, the most promising moves first."""
+    """Return every pipeline one move away, the most promising moves first."""
     stages, pinned = len(order), 1 if fleet.first is not None else 0
     if stages > fleet.stages_min:
         yield from (order[:at] + order[at + 1 :] for at in range(pinned, stages) if stages > 1)
     outside = [i for i in range(fleet.size) if i not in order and max(fleet.rooms[i]) > 0]
     outside.sort(key=lambda i: _price(fleet, i, 0.0))
     if stages < min(fleet.stages_max, fleet.layers):
-        gaps = _Places.of(fleet, order)
+        gaps = _Gaps.of(fleet, order)
         for i in outside:
             _, at = gaps.cheapest(i)
             yield (*order[:at], i, *order[at:])

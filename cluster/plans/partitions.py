@@ -1,11 +1,11 @@
-"""The best cut of a model's layers over machines in a given order, and the cost of a ring.
+"""The best partition of a model's layers over machines in a given order, and the cost of a pipeline.
 
-Costs are seconds for steps of one size (`Fleet`). T is the time of one step once round the ring, and p the time of
-the slowest stage or link. m steps in flight finish every max(T, m * p); for one stream alone, T itself counts.
-Filling the fastest machines first, each up to its memory and to the pace J / m, answers exactly whether a cut
-costs at most J. Halving the interval between two answers finds the best J.
-Layers count as equal here, each as large as the model's average one; `plans.plan` later moves boundaries if they
-are not.
+Costs are seconds for steps of one size (`Fleet`). T is the time of one round trip through the pipeline, and p the
+time of its bottleneck, the slowest stage or link. m steps in flight finish every max(T, m * p); for one stream
+alone, T itself counts. The fastest machines are filled first, each up to its memory and to the time J / m. This
+decides exactly whether some partition costs at most J. Halving the interval between two answers finds the best J.
+Layers count as equal here, each as large as the model's average one. If they are not, `plans.choice` checks the
+real sizes and, if necessary, counts every layer as large as the largest one.
 """
 
 import itertools
@@ -31,10 +31,10 @@ class Fleet:
     hop_s: tuple[tuple[float, ...], ...]
     """Seconds until a step's rows have gone from one machine to another."""
     back_s: tuple[tuple[float, ...], ...]
-    """Seconds from the last machine to the head, which runs beside the first stage: tokens, no rows."""
+    """Seconds from the last machine to the coordinator beside the first stage. Only tokens travel, no rows."""
     link_s: tuple[tuple[float, ...], ...]
     """Seconds for which a step's rows keep a link busy."""
-    head_s: float = 0.0
+    coordinator_s: float = 0.0
     in_flight: int = 0
     """Number of steps under way at once; 0 if only one stream's time counts."""
     stages_min: int = 1
@@ -54,7 +54,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Machines in order, the number of layers on each, and the cost of the ring in seconds."""
+    """Machines in order, the number of layers on each, and the cost of the pipeline in seconds."""
 
     order: tuple[int, ...]
     counts: tuple[int, ...]
@@ -62,11 +62,11 @@ class Partition:
 
 
 def round_s(fleet: Fleet, order: tuple[int, ...]) -> float:
-    """Return one step's round trip without the layers, in seconds: fixed stage costs, logits, hops and head."""
+    """Return one step's round trip without the layers, in seconds: stages, logits, hops and coordinator."""
     hops = fleet.back_s[order[-1]][order[0]] if len(order) > 1 else 0.0
     for sender, receiver in itertools.pairwise(order):
         hops += fleet.hop_s[sender][receiver]
-    return fleet.head_s + hops + sum(fleet.stage_s[i] for i in order) + fleet.last_s[order[-1]]
+    return fleet.coordinator_s + hops + sum(fleet.stage_s[i] for i in order) + fleet.last_s[order[-1]]
 
 
 def link_pace_s(fleet: Fleet, order: tuple[int, ...]) -> float:
@@ -82,7 +82,7 @@ def stage_seconds(fleet: Fleet, order: tuple[int, ...], counts: tuple[int, ...])
 
 
 def cost_s(fleet: Fleet, order: tuple[int, ...], counts: tuple[int, ...]) -> float:
-    """Return a ring's cost in seconds: T for one stream, otherwise max(T, m * p)."""
+    """Return a pipeline's cost in seconds: T for one stream, otherwise max(T, m * p)."""
     layers = sum(k * fleet.layer_s[i] for i, k in zip(order, counts, strict=True))
     around = round_s(fleet, order) + layers
     pace = max(*stage_seconds(fleet, order, counts), link_pace_s(fleet, order))
@@ -98,7 +98,7 @@ def caps(fleet: Fleet, order: tuple[int, ...], pace_s: float = inf) -> list[int]
         return limits
     for at, i in enumerate(order):
         spare = pace_s - fleet.stage_s[i] - (fleet.last_s[i] if at == stages - 1 else 0.0)
-        # A billionth more, so that a pace computed from a cut allows this very cut.
+        # A billionth more, so that a time computed from a partition allows this same partition.
         allowed = int(spare / fleet.layer_s[i] + 1e-9) if spare > 0 else 0
         limits[at] = min(limits[at], allowed)
     return limits
@@ -130,7 +130,7 @@ def fill(fleet: Fleet, order: tuple[int, ...], limits: list[int]) -> list[int] |
 
 
 def _serve(counts: list[int], limits: list[int], fastest: list[int], left: int) -> int:
-    """Hand out `left` more layers in this order. Return how many found no room."""
+    """Hand out `left` more layers in this order. Return how many did not fit."""
     for at in fastest:
         if left <= 0:
             break
@@ -145,8 +145,8 @@ def _is_owned(fleet: Fleet, order: tuple[int, ...]) -> bool:
     return fleet.owners is None or (order[0] in fleet.owners and order[-1] in fleet.owners)
 
 
-def cut_within(fleet: Fleet, order: tuple[int, ...], limit_s: float, around_s: float) -> list[int] | None:
-    """Return a cut of this ring that costs at most `limit_s`, or None. `around_s` is its `round_s`."""
+def partition_within(fleet: Fleet, order: tuple[int, ...], limit_s: float, around_s: float) -> list[int] | None:
+    """Return a partition over this order that costs at most `limit_s`, or None. `around_s` is `round_s` of it."""
     pace_s = limit_s / fleet.in_flight if fleet.in_flight else inf
     counts = fill(fleet, order, caps(fleet, order, pace_s))
     if counts is None:
@@ -156,32 +156,33 @@ def cut_within(fleet: Fleet, order: tuple[int, ...], limit_s: float, around_s: f
 
 
 def best_partition(fleet: Fleet, order: tuple[int, ...], halvings: int = _HALVINGS) -> Partition | None:
-    """Return the cheapest cut of this ring, links included; None if the layers do not fit."""
+    """Return the cheapest partition over this order, links included; None if the layers do not fit."""
     counts = fill(fleet, order, caps(fleet, order))
     if counts is None:
         return None
     around_s = round_s(fleet, order)
     low = around_s + sum(k * fleet.layer_s[i] for i, k in zip(order, counts, strict=True))
     high = max(low, fleet.in_flight * max(stage_seconds(fleet, order, tuple(counts))))
-    if high > low:  # The cost cannot be less than T: this is the fastest cut of all.
-        if better := cut_within(fleet, order, low * (1 + 1e-12), around_s):
+    if high > low:  # The cost cannot be less than T: this is the fastest partition.
+        if better := partition_within(fleet, order, low * (1 + 1e-12), around_s):
             counts, high = better, low
         for _ in range(halvings):
             if high - low <= high * 1e-9:
                 break
             middle = (low + high) / 2
-            if better := cut_within(fleet, order, middle, around_s):
+            if better := partition_within(fleet, order, middle, around_s):
                 counts, high = better, middle
             else:
                 low = middle
-    found = tuple(counts)
-    return Partition(order, found, cost_s(fleet, order, found))
+    layers = tuple(counts)
+    return Partition(order, layers, cost_s(fleet, order, layers))
 
 
 def even(fleet: Fleet, partition: Partition, slack: float) -> Partition:
-    """Return the cut with the fastest slowest stage that costs at most the share `slack` more than `ring`.
+    """Return the partition with the least bottleneck that costs at most the share `slack` more than `partition`.
 
-    It keeps the machines of `ring` in order. Two plans of equal cost differ in what comes next: more streams.
+    It keeps the machines and their order. Of two plans of equal cost, the more even one serves more streams
+    better.
     """
     limit_s = partition.cost_s * (1 + slack)
     around_s = round_s(fleet, partition.order)
@@ -191,10 +192,14 @@ def even(fleet: Fleet, partition: Partition, slack: float) -> Partition:
         if high - low <= high * 1e-6:
             break
         middle = (low + high) / 2
-        found = fill(fleet, partition.order, caps(fleet, partition.order, middle))
-        layers_s = sum(k * fleet.layer_s[i] for i, k in zip(partition.order, found, strict=True)) if found else inf
-        if found and around_s + layers_s <= limit_s:
-            counts, high = tuple(found), middle
+        candidate = fill(fleet, partition.order, caps(fleet, partition.order, middle))
+        layers_s = (
+            sum(k * fleet.layer_s[i] for i, k in zip(partition.order, candidate, strict=True))
+            if candidate
+            else inf
+        )
+        if candidate and around_s + layers_s <= limit_s:
+            counts, high = tuple(candidate), middle
         else:
             low = middle
     return Partition(partition.order, counts, cost_s(fleet, partition.order, counts))

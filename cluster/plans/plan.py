@@ -10,7 +10,7 @@ from cluster.models.stage_spec import CHUNK_TOKENS, StageSpec, WireFormat
 from cluster.plans.candidates import Candidates, Task, plain_wire
 from cluster.plans.choice import Choice, choose_partition
 from cluster.plans.forecast import Costs, Step, links_of
-from cluster.plans.needs import BLOCK_TOKENS, CONTEXT_TOKENS_MIN, context_room, halves, kv_wishes
+from cluster.plans.needs import BLOCK_TOKENS, CONTEXT_TOKENS_MIN, context_room, halves, kv_sizes
 from cluster.plans.network import Network
 from cluster.plans.plan_reasons import plan_reasons, stage_reason
 from cluster.plans.planned import Goal, Member, Pin, Plan, PlannedStage
@@ -58,16 +58,14 @@ def plan_stages(
     """Return the plan with the least predicted time: machines, their order and layers, each within its memory.
 
     A model that fits on one machine stays on one, unless `stages_min` asks for more stages. If fewer machines have
-    room, there are fewer stages. `streams` is the number of sequences that the ring is made for if the goal is
-    throughput. With `head` that machine stays first if this costs little.
-    Without `precision` the widest that fits is pinned: fp32 if only CPUs take part, otherwise bf16, then int8,
-    then int4. On CPUs int8 replaces bf16 if it is faster. Machines that cannot compute in the pinned precision are
-    not placed.
-    Without `context_tokens` the model's own context is served. If memory is too small for it, the context is
-    halved down to 4096 tokens before precision is lowered. At the lowest precision it is halved down to 2048.
-    Raise ModelDoesNotFit.
+    room, there are fewer stages. With the goal "throughput", `streams` is the number of sequences to plan for. The
+    machine `coordinator` stays first if this costs little. Without `precision` the widest that fits is pinned:
+    fp32 if only CPUs take part, otherwise bf16, then int8, then int4. On CPUs int8 replaces bf16 if it is faster.
+    Machines that cannot compute in the pinned precision are not placed. Without `context_tokens` the model's own
+    context is served. If memory is too small for it, the context is halved down to 4096 tokens before precision is
+    lowered. At the lowest precision it is halved down to 2048. Raise ModelDoesNotFit.
     """
-    wished = min(context_tokens or card.context_tokens, card.context_tokens)
+    requested = min(context_tokens or card.context_tokens, card.context_tokens)
     task = Task(
         name=name,
         card=card,
@@ -76,14 +74,14 @@ def plan_stages(
         goal=goal,
         streams=max(1, min(streams, slots)),
         slots=slots,
-        context_tokens=wished,
-        context_wished=wished,
+        context_tokens=requested,
+        context_requested=requested,
         stages_min=stages_min,
         pin=pin,
         coordinator=coordinator,
     )
-    least = wished if context_tokens else min(wished, CONTEXT_TOKENS_MIN)
-    fine = wished if context_tokens else min(wished, _CONTEXT_TOKENS_FINE)
+    least = requested if context_tokens else min(requested, CONTEXT_TOKENS_MIN)
+    fine = requested if context_tokens else min(requested, _CONTEXT_TOKENS_FINE)
     if precision:
         return _plan(_fitting(task, precision, least))
     on_cpus = all(member.machine.device.kind == "cpu" for member in members)
@@ -111,12 +109,12 @@ def _faster(chosen: Choice, task: Task, precision: Precision, context_min: int) 
 
 
 def _fitting(task: Task, precision: Precision, context_min: int) -> Choice:
-    """Return the best ring, with the longest contexts and the most cache possible. Raise ModelDoesNotFit."""
+    """Return the best pipeline, with the longest contexts and the most cache possible. Raise ModelDoesNotFit."""
     refused = [(member, why_not(member.machine.pace, precision)) for member in task.members]
     able = [member for member, reason in refused if not reason]
-    for context_tokens in halves(task.context_wished, context_min):
+    for context_tokens in halves(task.context_requested, context_min):
         candidates = Candidates(replace(task, context_tokens=context_tokens), able, precision)
-        for kv_tokens in kv_wishes(context_tokens, task.streams):
+        for kv_tokens in kv_sizes(context_tokens, task.streams):
             if choice := choose_partition(candidates, kv_tokens):
                 return replace(choice, refused=tuple((member, reason) for member, reason in refused if reason))
     raise _too_large(candidates)
@@ -156,7 +154,7 @@ def _too_large(candidates: Candidates) -> ModelDoesNotFit:
 
 
 def _shorter_context(task: Task, precision: Precision, usable_bytes: int) -> int | None:
-    """Return the longest context, by halves, that would probably fit; layers are not cut to find out."""
+    """Return the longest context, by halves, that would probably fit, without searching a partition."""
     card = task.card
     token_bytes = sum(card.kv_bytes_per_token(precision, layer) for layer in range(card.layers))
     contexts = halves(task.context_tokens, min(task.context_tokens, _CONTEXT_TOKENS_ODD))[1:]
@@ -165,7 +163,7 @@ def _shorter_context(task: Task, precision: Precision, usable_bytes: int) -> int
 
 
 def _plan(choice: Choice) -> Plan:
-    """Return a ring as stages, with standbys, prediction and reasons."""
+    """Return a pipeline as stages, with standbys, prediction and reasons."""
     task, candidates = choice.task, choice.candidates
     context_tokens = task.context_tokens
     wire = _wire(choice)
@@ -174,7 +172,7 @@ def _plan(choice: Choice) -> Plan:
     places = list(zip(choice.partition.order, begins, ends, strict=True))
     kv_tokens = min(candidates.needs(i).kv_tokens(candidates.usable_bytes(i), a, b) for i, a, b in places)
     kv_blocks = min(kv_tokens, task.slots * context_room(context_tokens)) // BLOCK_TOKENS
-    assert kv_blocks * BLOCK_TOKENS >= context_tokens, "one sequence could wait for room for ever"
+    assert kv_blocks * BLOCK_TOKENS >= context_tokens, "the KV cache is smaller than one context"
     stages = tuple(
         PlannedStage(
             candidates.members[i],
@@ -214,7 +212,7 @@ def _plan(choice: Choice) -> Plan:
 def _wire(choice: Choice) -> WireFormat:
     """Return int8 blocks as the row format if stages would otherwise wait for a measured link.
 
-    Packing costs time on both ends, so it must save more than it costs. fp32 was pinned for its exactness.
+    Packing costs time on both ends, so it must save more than it costs. fp32 rows stay exact.
     """
     plain = choice.forecast(plain_wire(choice.precision))
     if choice.precision == "fp32":

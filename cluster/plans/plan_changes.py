@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from cluster.plans.planned import Plan, PlannedStage
 from cluster.trust.identity import NodeId
 
-# Below this share a new pipeline costs more than it gains: measurements vary by half as much.
+# Below this share a new pipeline costs more than it gains. Measurements vary by half as much.
 _GAIN_MIN = 0.15
 _KV_GAIN_MIN = 1.0
 
@@ -18,22 +18,22 @@ def is_worth(now: Plan, new: Plan) -> bool:
 def why_worth(now: Plan, new: Plan) -> str | None:
     """Return why `new` should replace `now`, which serves; None if it should not.
 
-    It always should if a machine of the pipeline no longer takes part, or if there is room for longer contexts now. It
-    also should if the operator's wishes change: precision, number of sequences, goal, more stages. Otherwise it
-    needs a predicted gain of more than 15 %, or more than twice the room for sequences at no loss.
+    It always should if a machine of the pipeline no longer takes part, or if there is room for longer contexts
+    now. It also should if the operator's options change: precision, number of sequences, goal, more stages.
+    Otherwise it needs a predicted gain of more than 15 %, or more than twice the room for sequences at no loss.
     """
     lost = set(now.pipeline) - set(new.considered)
-    wanted = (new.precision, new.slots, new.goal) != (now.precision, now.slots, now.goal)
+    is_reconfigured = (new.precision, new.slots, new.goal) != (now.precision, now.slots, now.goal)
     is_longer = new.context_tokens > now.context_tokens
     if lost:
         return "a machine of the pipeline no longer takes part"
-    if wanted:
+    if is_reconfigured:
         return "the precision, the number of sequences or the goal changes"
     if is_longer:
         return "it has room for longer contexts"
     if len(now.stages) < min(new.stages_min, len(new.stages)):
         return "more stages are wanted"
-    if new.cut == now.cut:
+    if new.layer_placement == now.layer_placement:
         return None
     gain = gain_of(now, new)
     if gain > _GAIN_MIN:
@@ -52,7 +52,7 @@ def gain_of(now: Plan, new: Plan) -> float:
 
 
 def explain_change(old: Plan, new: Plan, left_out: AbstractSet[NodeId] = frozenset()) -> tuple[str, ...]:
-    """Return the change in words, machine by machine, for admins who look before it happens.
+    """Return the change in words, machine by machine, for admins who check it first.
 
     Machines `left_out` are there, but the new plan must not use them.
     """

@@ -1,4 +1,4 @@
-"""A plan's reasons in words: its cut, its gain, and the machines left out, each with two figures."""
+"""A plan's reasons in words: its layer placement, its gain, and the machines left out, each with two figures."""
 
 from collections.abc import Sequence
 
@@ -55,13 +55,13 @@ def plan_reasons(
 def _context(choice: Choice) -> str:
     task = choice.task
     limited = f"contexts of up to {task.context_tokens} of the model's {task.card.context_tokens} tokens"
-    if task.context_tokens == task.context_wished:
+    if task.context_tokens == task.context_requested:
         return f"{limited}, as set in cluster.context_tokens"
     return f"{limited}: longer ones would not fit in {choice.precision}"
 
 
 def _gain(choice: Choice) -> list[str]:
-    """Return how much faster this cut is than layers in proportion to memory."""
+    """Return how much faster this partition is than layers in proportion to memory."""
     partition, fleet = choice.partition, choice.fleet
     limits = caps(fleet, partition.order)
     if len(partition.order) == 1:
@@ -71,8 +71,8 @@ def _gain(choice: Choice) -> list[str]:
     if counts == partition.counts:
         return []
     gain = cost_s(fleet, partition.order, counts) / partition.cost_s - 1
-    cut = "-".join(map(str, counts))
-    return [f"{100 * gain:.0f} % faster than the same machines cut in proportion to memory ({cut})"]
+    layers = "-".join(map(str, counts))
+    return [f"{100 * gain:.0f} % faster than layers in proportion to memory ({layers})"]
 
 
 def proportional(layers: int, weights: Sequence[int], limits: Sequence[int]) -> tuple[int, ...]:
@@ -130,8 +130,8 @@ def _with(fleet: Fleet, partition: Partition, i: int) -> Partition | None:
     if fleet.size > 32:  # Among many machines, try only the middle place.
         places = range(max(1, len(partition.order) // 2), max(1, len(partition.order) // 2) + 1)
     orders = ((*partition.order[:at], i, *partition.order[at:]) for at in places)
-    partitions = [found for order in orders if (found := best_partition(fleet, order, 20))]
-    return min(partitions, key=lambda found: found.cost_s, default=None)
+    partitions = [better for order in orders if (better := best_partition(fleet, order, 20))]
+    return min(partitions, key=lambda candidate: candidate.cost_s, default=None)
 
 
 def _speed(choice: Choice, partition: Partition) -> str:

@@ -28,7 +28,7 @@ class Member(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """The only machines that may see more than activations: embedding, first and last layers stay with them."""
+    """The only machines that may see more than activations: they hold the embedding, first and last layers."""
 
     owners: frozenset[NodeId]
     first_layers: int = 1
@@ -50,10 +50,10 @@ class PlannedStage(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Stages in ring order, the KV cache they share, and the reasons in words.
+    """Stages in pipeline order, the KV cache they share, and the reasons in words.
 
-    `standbys` hold copies of stages on machines outside the ring. `considered` are all machines that the plan was
-    made from, `stages_min` the requested minimum of stages.
+    `standbys` hold copies of stages on machines outside the pipeline. `considered` are all machines that the plan
+    was made from, `stages_min` the requested minimum of stages.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -68,10 +68,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     considered: tuple[NodeId, ...] = ()
 
     @property
-    def cut(self) -> tuple[tuple[NodeId, int], ...]:
-        """Return which machine holds the layers up to which one.
+    def layer_placement(self) -> tuple[tuple[NodeId, int], ...]:
+        """Return each stage's machine and the end of its layers.
 
-        Plans with the same cut gain nothing by a new ring.
+        A new pipeline with the same layer placement gains nothing.
         """
         return tuple((stage.member.node_id, stage.spec.end_layer) for stage in self.stages)
 
@@ -84,7 +84,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         written = re.compile(r"(?<![\w.-])(?:" + "|".join(map(re.escape, called)) + r")(?![\w-])")
 
         def reworded(text: str) -> str:
-            return written.sub(lambda found: called[found[0]], text)
+            return written.sub(lambda match: called[match[0]], text)
 
         def renamed(stage: PlannedStage) -> PlannedStage:
             return replace(stage.naming(names), reason=reworded(stage.reason))
@@ -102,7 +102,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def context_tokens(self) -> int:
-        """Return the longest context (prompt plus answer) that the ring has room for, in tokens."""
+        """Return the longest context (prompt plus answer) that the pipeline can hold, in tokens."""
         return self.stages[0].spec.context_tokens
 
     @property

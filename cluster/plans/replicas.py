@@ -1,4 +1,4 @@
-"""The standbys: machines outside the ring that also hold a stage, so that losing one costs no loading."""
+"""The standbys: machines outside the pipeline that also hold a stage, so that losing one costs no loading."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from cluster.plans.planned import Member, Pin, Plan, PlannedStage
 from cluster.plans.speeds import why_not
 from cluster.trust.identity import NodeId
 
-# The most copies that one machine keeps on its shelf.
+# The most copies that one machine keeps loaded.
 STANDBYS_MAX = 8
 COPIES_MAX = 2
 
@@ -16,7 +16,7 @@ COPIES_MAX = 2
 def place_standbys(
     candidates: Candidates, stages: Sequence[PlannedStage], pin: Pin | None
 ) -> tuple[PlannedStage, ...]:
-    """Return copies of stages for machines outside the ring, up to COPIES_MAX of each as memory allows.
+    """Return copies of stages for machines outside the pipeline, up to COPIES_MAX of each as memory allows.
 
     Every stage gets a copy before one gets a second. The largest come first, since they take longest to load
     again. A machine serves one stage at a time: it needs the weights of all its copies, but working memory for
@@ -50,7 +50,7 @@ def _may_hold(
 ) -> bool:
     if index in held or len(held) >= STANDBYS_MAX:
         return False
-    if pin and candidates.members[i].node_id not in pin.owners and not _is_for_strangers(stages, index, pin):
+    if pin and candidates.members[i].node_id not in pin.owners and not _is_for_third_parties(stages, index, pin):
         return False
     needs, specs = candidates.needs(i), [stages[at].spec for at in (*held, index)]
     weights = [needs.weight_bytes(spec.first_layer, spec.end_layer) for spec in specs]
@@ -60,7 +60,7 @@ def _may_hold(
     return sum(weights) + others <= candidates.usable_bytes(i)
 
 
-def _is_for_strangers(stages: Sequence[PlannedStage], index: int, pin: Pin) -> bool:
+def _is_for_third_parties(stages: Sequence[PlannedStage], index: int, pin: Pin) -> bool:
     """Tell whether a stage holds neither an end of the model nor any of the owners' layers."""
     spec = stages[index].spec
     last_open = stages[-1].spec.end_layer - pin.last_layers

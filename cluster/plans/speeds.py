@@ -1,7 +1,7 @@
 """A machine's computing speed: seconds for a layer, measured if possible, otherwise assumed.
 
 The cost of a step of b rows in one layer is c(b) = dispatch + weights * s(b) + b * context * kv / bandwidth. Here
-s(b) are seconds per million weights: flat while reading the weights takes longest, a line behind that. A few
+s(b) are seconds per million weights: flat while reading the weights takes longest, then a line. A few
 measured points of s, per precision, therefore predict any model.
 """
 
@@ -57,7 +57,7 @@ def is_measured(pace: Pace, precision: Precision) -> bool:
 
 
 def why_not(pace: Pace, precision: Precision) -> str:
-    """Return why this machine cannot use the precision; "" if it can, or if it measured nothing and is trusted."""
+    """Return why this machine cannot use the precision; "" if it can, or if it has not measured itself."""
     if not pace.speeds:
         return ""
     speed = pace.speeds.get(precision)

@@ -29,11 +29,11 @@ def own_addresses(host: str) -> tuple[str, ...]:
         return (host,)
     families = (socket.AF_INET,) if host == "0.0.0.0" else (socket.AF_INET, socket.AF_INET6)  # noqa: S104
     up = {name for name, interface in psutil.net_if_stats().items() if interface.isup}
-    found = [
+    addresses = [
         entry.address
         for name, entries in psutil.net_if_addrs().items()
         if name in up
         for entry in entries
         if entry.family in families and is_reachable(entry.address) and not entry.address.startswith("fe80")
     ]
-    return tuple(sorted(found))
+    return tuple(sorted(addresses))

@@ -39,7 +39,7 @@ CLOCK_SKEW = timedelta(hours=1)
 _AUTHORITY_YEARS = 10
 # Machines from before the book of machines existed hold certificates for a year.
 _UNKNOWN_S = 366 * 24 * 3600.0
-_TOKEN_PREFIX = "mrj"  # noqa: S105 - a mark that people recognise, not a secret
+_TOKEN_PREFIX = "mrj"  # noqa: S105 - a mark that users recognise, not a secret
 
 
 class _Invitation(msgspec.Struct):
@@ -115,7 +115,7 @@ class Authority:
     def open(cls, folder: Path, clock: Callable[[], float] = time.time) -> "Authority":
         """Load the authority of `folder`, or create one there. `clock` gives seconds since the epoch."""
         if not (folder / KEY_FILE).is_file():
-            _found(folder)
+            _create_authority(folder)
         key = serialization.load_pem_private_key((folder / KEY_FILE).read_bytes(), None)
         assert isinstance(key, Ed25519PrivateKey)
         certificate = x509.load_pem_x509_certificate((folder / AUTHORITY_FILE).read_bytes())
@@ -150,7 +150,11 @@ class Authority:
         PeerRejected if too many tokens are outstanding.
         """
         now_s = self.clock()
-        live = {digest: kept for digest, kept in self._invitations.items() if kept.expires_s > now_s - TOKEN_TTL_S}
+        live = {
+            digest: invitation
+            for digest, invitation in self._invitations.items()
+            if invitation.expires_s > now_s - TOKEN_TTL_S
+        }
         if len(live) >= TOKENS_MAX:
             raise PeerRejected(f"{TOKENS_MAX} join tokens are outstanding. Wait until some expire.")
         secret = secrets.token_urlsafe(24)
@@ -208,7 +212,7 @@ class Authority:
 
     def note(self, node_id: NodeId, name: str) -> None:
         """Note that a machine is here. Machines from before the book existed are added to it."""
-        self.machines.seen(node_id, name, self.clock() + _UNKNOWN_S)
+        self.machines.note_present(node_id, name, self.clock() + _UNKNOWN_S)
 
     def _certify_node(self, key: Ed25519PublicKey, name: str) -> str:
         self.machines.certified(node_id_of(key), name, self.clock() + CERTIFICATE_S)
@@ -240,7 +244,7 @@ class Authority:
         replace_file(self._book, msgspec.json.encode(self._invitations).decode(), mode=0o600)
 
 
-def _found(folder: Path) -> None:
+def _create_authority(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key, now = new_key(), datetime.now(UTC)
     subject = _subject("Millrace cluster authority")

@@ -38,7 +38,7 @@ class Identity:
     """A folder that holds a private key, its certificate and the cluster's authority."""
 
     folder: Path
-    # Removed machines that a full disk had no room for.
+    # Removed machines that could not be stored because the disk was full.
     _unwritten: set[NodeId] = field(default_factory=set, repr=False, compare=False)
 
     @property
@@ -52,7 +52,7 @@ class Identity:
         """
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED if certificate_needed else ssl.CERT_OPTIONAL
-        # These links are never resumed, and the reader of a ticket would be a side that only writes.
+        # Links are never resumed, and the peer that would read a session ticket only writes.
         context.num_tickets = 0
         return context
 

@@ -12,7 +12,7 @@ import msgspec
 from cluster.errors import MachineUnknown, NameTaken
 from cluster.trust.identity import NodeId, replace_file
 
-# The limit for machines that were not removed. An admin has removed each of the others by hand.
+# The limit for machines that were not removed. An admin has removed each of the other machines by hand.
 MACHINES_MAX = 4096
 # The time beyond its certificate's end for which a machine stays removed: clocks may be slow.
 CLOCK_MARGIN_S = 24 * 3600.0
@@ -88,10 +88,10 @@ class MachineBook:
             record.certified_until_s = max(until_s, record.certified_until_s)
         self._save()
 
-    def seen(self, node_id: NodeId, name: str, until_s: float) -> None:
-        """Note that a machine is here under its own name; `until_s` is for one from before the book existed.
+    def note_present(self, node_id: NodeId, name: str, until_s: float) -> None:
+        """Note that a machine is connected under its own name. `until_s` is for machines older than the book.
 
-        A name that an admin gave it stays.
+        A name that an admin gave the machine stays.
         """
         record = self._records.get(node_id)
         if record is None:
@@ -112,20 +112,22 @@ class MachineBook:
         Machines choose their names: a name that equals the beginning of another machine's id must not select the
         wrong one.
         """
-        there = {node_id: record for node_id, record in self._records.items() if not record.removed_s}
-        if name in there:
+        admitted = {node_id: record for node_id, record in self._records.items() if not record.removed_s}
+        if name in admitted:
             return NodeId(name)
         is_id = len(name) >= _ID_MIN
-        found = [
+        matches = [
             node_id
-            for node_id, record in there.items()
+            for node_id, record in admitted.items()
             if record.name == name or (is_id and node_id.startswith(name))
         ]
-        if not found:
+        if not matches:
             raise MachineUnknown(f"machine {name} not found; list machines with `millrace machines`")
-        if len(found) > 1:
-            raise MachineUnknown(f"{len(found)} machines match {name}; choose one by its id, {' or '.join(found)}")
-        return found[0]
+        if len(matches) > 1:
+            raise MachineUnknown(
+                f"{len(matches)} machines match {name}; choose one by its id, {' or '.join(matches)}"
+            )
+        return matches[0]
 
     def called(self, node_id: NodeId, own_name: str) -> str:
         """Return the displayed name of a machine with this own name."""

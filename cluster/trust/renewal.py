@@ -17,7 +17,7 @@ from cluster.trust.identity import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, I
 
 log = structlog.get_logger(__name__)
 
-# A machine may sleep for days meanwhile, and the clock for waiting stops with it.
+# A machine may sleep for days, and the clock that measures waits stops during sleep.
 _LOOK_EVERY_S = 3600.0
 _RETRY_S = 60.0
 

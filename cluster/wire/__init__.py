@@ -2,14 +2,14 @@
 
 Modules:
     addresses  The addresses at which processes of a cluster listen
-    calls      Messages between a gateway and a head or an embedder
+    calls      Messages between a gateway and a coordinator or an embedder
     codec      The one frame codec that all messages travel in
     enrolment  Messages for joining, on the controller's port, before the new machine has a certificate
     files      Messages that transfer model files: from the controller to a node, and from one node to another
     orders     The controller's orders to nodes, and their answers
     presence   Messages about presence: between the controller and a node's agent, and between an agent and its
                children
-    steps      Messages of the ring: head -> first stage ->
+    steps      Messages of the pipeline's links, from the coordinator through all stages and back
 """
 
 from cluster.wire.addresses import Address

@@ -1,4 +1,4 @@
-"""Messages between a gateway and a head or an embedder."""
+"""Messages between a gateway and a coordinator or an embedder."""
 
 from msgspec import Struct
 

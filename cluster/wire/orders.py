@@ -16,13 +16,13 @@ SEAL_KEY_BYTES = 32
 Cause = Literal["error", "ended", "silent", "stuck", "invalid"]
 """Why a process cannot go on.
 
-"error": it reports an error. "ended": it is gone. "silent": it shows no sign of life. "stuck": the whole ring
-makes no progress. "invalid": a peer sent something that does not belong there.
+"error": the process reports an error. "ended": the process is gone. "silent": it shows no sign of life. "stuck":
+the whole pipeline makes no progress. "invalid": a peer sent a frame that does not belong there.
 """
 
 
 class Terms(Struct, frozen=True):
-    """The terms on which all processes of a ring must agree: the model's digest and the arithmetic."""
+    """The terms on which all processes of a pipeline must agree: the model's digest and the arithmetic."""
 
     digest: str = ""
     precision: str = ""
@@ -34,9 +34,9 @@ NO_TERMS = Terms()
 class AssignStage(Struct, frozen=True, tag=True):
     """The order to load these layers. `source` is the model's folder if sender and receiver share files.
 
-    Only the node `upstream` may open a ring link to this stage. With `keep_kv` a stage that already holds exactly
-    these layers keeps its KV cache and its stored output rows, too. `seal_key` goes to the last stage and the
-    head.
+    Only the node `upstream` may open a pipeline link to this stage. With `keep_kv` a stage that already holds
+    exactly these layers keeps its KV cache and its stored output rows, too. Only the last stage and the
+    coordinator get `seal_key`.
     """
 
     epoch: int
@@ -50,7 +50,7 @@ class AssignStage(Struct, frozen=True, tag=True):
 
 
 class AssignCoordinator(Struct, frozen=True, tag=True):
-    """The order to coordinate a ring: to schedule its steps and to take callers."""
+    """The order to coordinate a pipeline: to schedule its steps and to take callers."""
 
     epoch: int
     manifest: Manifest
@@ -76,7 +76,7 @@ class AssignEmbedder(Struct, frozen=True, tag=True):
 
 
 class Prepare(Struct, frozen=True, tag=True):
-    """The order to get the files for these layers, while another ring still serves.
+    """The order to get the files for these layers, while another pipeline still serves.
 
     `sources` are nodes that may have them, nearest first; the controller comes after all of them.
     """
@@ -105,7 +105,7 @@ class Shelve(Struct, frozen=True, tag=True):
 class Shelved(Struct, frozen=True, tag=True):
     """The answer to Shelve for these layers.
 
-    If `ok` is false, `reason` says why; it is empty if the layers are no longer wanted.
+    If `ok` is false, `reason` says why. It is empty if the controller no longer asks for these layers.
     """
 
     epoch: int
@@ -115,7 +115,7 @@ class Shelved(Struct, frozen=True, tag=True):
 
 
 class Tidy(Struct, frozen=True, tag=True):
-    """The order to keep only these layers of this manifest digest on the shelf. It has no answer."""
+    """The order to keep only these layers of this manifest digest on the shelf. The node does not answer it."""
 
     epoch: int
     digest: str
@@ -131,9 +131,9 @@ class Prepared(Struct, frozen=True, tag=True):
 class Ready(Struct, frozen=True, tag=True):
     """The report that the assigned process listens for its upstream on `port`.
 
-    A head takes callers on `client_port`. `kept` says that a stage still has the KV cache of the ring before.
-    `terms` and `wire` are what it has really loaded. `unconstrained` is why it cannot constrain answers to a
-    schema; it is empty if it can or need not.
+    A coordinator takes callers on `client_port`. `kept` says that a stage still has the KV cache of the previous
+    pipeline. `terms` and `wire` are what the process has really loaded. `unconstrained` is why the process cannot
+    constrain answers to a schema; it is empty if it can or need not.
     """
 
     epoch: int
@@ -148,10 +148,10 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Connect(Struct, frozen=True, tag=True):
-    """The order to close the ring: open a link to `downstream`. `fresh` tells a head which stages hold nothing.
+    """The order to complete the pipeline: open a link to `downstream`.
 
-    `after_error` tells a head whether a stage's own error or the end of its process broke the last ring. What was
-    being computed then may be to blame.
+    `fresh` tells a coordinator which stages hold nothing. `after_error` tells it whether a stage's own error, or
+    the end of a stage's process, broke the last pipeline. The requests computed at that moment may be the cause.
     """
 
     epoch: int
@@ -168,7 +168,7 @@ class Connected(Struct, frozen=True, tag=True):
 
 
 class PipelineClosed(Struct, frozen=True, tag=True):
-    """The report that a first frame went all the way round."""
+    """The report that a first frame went through all stages and came back."""
 
     epoch: int
     round_trip_ms: float
@@ -177,8 +177,8 @@ class PipelineClosed(Struct, frozen=True, tag=True):
 class Failed(Struct, frozen=True, tag=True):
     """The report that the process with this role cannot go on in this epoch.
 
-    `peer_id` is the machine that it could not reach. With the cause "invalid" that machine has sent something that
-    does not belong in this epoch's ring.
+    `peer_id` is the machine that the process could not reach. With the cause "invalid", that machine sent a frame
+    that does not belong in this epoch's pipeline.
     """
 
     epoch: int
@@ -189,9 +189,9 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 class Dismiss(Struct, frozen=True, tag=True):
-    """The order to leave every ring older than `epoch`. `role` limits it to one process of the machine.
+    """The order to leave every pipeline older than `epoch`. `role` limits it to one process of the machine.
 
-    An embedder, which is in no ring, ends only if it alone is dismissed.
+    An embedder is in no pipeline. It ends only if `role` names it.
     """
 
     epoch: int

@@ -12,9 +12,9 @@ LINK_PEERS_MAX = 8
 
 
 class Hello(Struct, frozen=True, tag=True):
-    """A machine that wants to take part, and its program. Other nodes may fetch its files at `files_port`.
+    """A machine that asks to take part, and its program. Other nodes may fetch its files at `files_port`.
 
-    The controller refuses another program or protocol, naming both. `torch` is for information only.
+    The controller refuses another program or protocol, naming both versions. `torch` is for information only.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Welcome(Struct, frozen=True, tag=True):
 
 
 class Vitals(Struct, frozen=True, array_like=True):
-    """A process's progress in the current ring: frames in and out. A head also reports what it holds."""
+    """A process's progress in the current pipeline: frames in and out. A coordinator adds what it holds."""
 
     received: int
     sent: int

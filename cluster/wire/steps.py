@@ -1,4 +1,7 @@
-"""Messages of the ring: head -> first stage -> ... -> last stage -> head."""
+"""Messages of the pipeline's links, from the coordinator through all stages and back.
+
+coordinator -> first stage -> ... -> last stage -> coordinator
+"""
 
 from msgspec import Struct
 
@@ -7,7 +10,7 @@ from cluster.wire.orders import NO_TERMS, Terms
 
 
 class PipelineHello(Struct, frozen=True, tag=True):
-    """The first message on a link of the ring."""
+    """The first message on a link of the pipeline."""
 
     epoch: int
     terms: Terms = NO_TERMS
@@ -78,7 +81,7 @@ class Step(Struct, tag=True):
 
 
 class Sampled(Struct, frozen=True, tag=True):
-    """The batch's tokens: `counts[i]` of them, at least one, for the i-th of its groups that wanted any."""
+    """The batch's tokens: `counts[i]` of them, at least one, for the i-th of its groups that are sampled."""
 
     epoch: int
     batch: int

@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Matrices are tiny: on a busy machine threads would wait for each other most of the time."""
+    """Use one thread: matrices are tiny, and on a busy machine threads would mostly wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

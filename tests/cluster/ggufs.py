@@ -35,7 +35,7 @@ def write_gguf(
 ) -> dict[str, Tensor]:
     """Write a Llama, Mixtral, Qwen2, Qwen3 or Qwen3-MoE with matrices of type `kind`.
 
-    Returns the weights that the file then holds, except for experts, which are as exact as the type.
+    Return the weights that the file then holds, except for experts, which are as exact as the type.
     """
     config: Any = model.config
     architecture = {"mixtral": "llama", "qwen3_moe": "qwen3moe"}.get(config.model_type, config.model_type)
@@ -68,7 +68,7 @@ def write_gguf(
 
 
 def _write_experts(writer: GGUFWriter, name: str, tensor: Tensor, kind: str) -> None:
-    """All experts of a layer are one tensor here and there, but gates and ups are two there."""
+    """Write the experts of a layer as GGUF does: one tensor per matrix kind, gates and ups separate."""
     layer, part = name.split(".")[2], name.split(".")[-1]
     if part == "gate_up_proj":
         halves = zip(("ffn_gate_exps", "ffn_up_exps"), tensor.float().chunk(2, dim=1), strict=True)
@@ -80,7 +80,7 @@ def _write_experts(writer: GGUFWriter, name: str, tensor: Tensor, kind: str) -> 
 
 
 def encode(rows: np.ndarray[Any, Any], kind: str) -> tuple[np.ndarray[Any, Any], GGMLQuantizationType]:
-    """Rows in a GGUF type; the package cannot write Q4_K, so its blocks get round numbers by hand."""
+    """Return rows in a GGUF type. The package cannot write Q4_K, so its blocks get round numbers by hand."""
     dtype = GGMLQuantizationType[kind]
     if kind != "Q4_K":
         return quantize(rows, dtype), dtype
@@ -139,7 +139,7 @@ def _interleaved_heads(name: str, config: Any) -> int:
 
 
 def _rope_divisors(rope: dict[str, Any], head_dim: int) -> np.ndarray[Any, Any]:
-    """By what Llama 3.1 divides each frequency, as llama.cpp's converter writes it."""
+    """Return the divisors of Llama 3.1's frequencies, as llama.cpp's converter writes them."""
     context, low, high = (
         rope["original_max_position_embeddings"],
         rope["low_freq_factor"],

@@ -1,4 +1,4 @@
-"""Damaged models, lies, garbage and floods from anybody are refused by name, while the cluster serves on."""
+"""Damaged models, forged facts, garbage and floods from any peer are refused while the cluster keeps serving."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ FOREIGN = wire.HEADER.pack(b"MRCW", wire.PROTOCOL_VERSION + 1, 0, 2, 0) + b"\x81
 
 @dataclass
 class Stage:
-    """What every attack finds: a cluster that answers all the time, and a rogue with a good certificate."""
+    """The target of every attack: a cluster that answers all the time, and a rogue with a valid certificate."""
 
     cluster: Cluster
     folder: Path
@@ -61,7 +61,7 @@ class Stage:
     def target(self) -> Target:
         return Target("127.0.0.1", self.cluster.port)
 
-    async def answer_for_ever(self) -> None:
+    async def keep_answering(self) -> None:
         while True:
             answer = await self.cluster.ask("The river", max_tokens=12)
             self.answers += 1
@@ -72,8 +72,8 @@ class Stage:
     async def connect(self) -> Channel:
         return await dial_channel(self.target.host, self.target.port, self.rogue.client_context())
 
-    def ring_address(self) -> wire.Address:
-        """Where the second node's stage listens for its upstream."""
+    def stage_address(self) -> wire.Address:
+        """Return the address where the second node's stage listens for its upstream."""
         deployment = self.cluster.controller.deployment
         assert deployment
         member = deployment.plan.stages[1].member
@@ -87,7 +87,7 @@ class Stage:
 
 
 async def refusal(channel: Channel) -> str:
-    """The reason with which the peer ends the connection."""
+    """Return the reason with which the peer ends the connection."""
     try:
         while True:
             message, _ = await channel.receive(PATIENCE_S)
@@ -98,7 +98,7 @@ async def refusal(channel: Channel) -> str:
 
 
 def hello(name: str, **changes: object) -> wire.Hello:
-    """A machine that has room for nothing, so that plans leave it out."""
+    """Return the hello of a machine without memory, so that plans leave it out."""
     machine: Machine = replace(probe_machine(), memory_usable_bytes=2**20)
     known = {key: value for key, value in changes.items() if hasattr(machine, key)}
     rest = {key: value for key, value in changes.items() if key not in known}
@@ -142,9 +142,9 @@ async def lies_in_heartbeats(stage: Stage) -> None:
     assert f"one every {HEARTBEAT_MS} ms is agreed" in await refusal(channel)
 
 
-async def garbage_at_a_ring_port(stage: Stage) -> None:
-    """A stranger's certificate is one of ours, too; and the neighbour's own could have been stolen."""
-    address = stage.ring_address()
+async def garbage_at_a_stage_port(stage: Stage) -> None:
+    """A foreign machine may have a valid certificate, and a neighbour's certificate could have been stolen."""
+    address = stage.stage_address()
     deployment = stage.cluster.controller.deployment
     assert deployment
     upstream = deployment.plan.stages[0].member
@@ -164,7 +164,7 @@ def send_raw(link: Link, bytes_: bytes) -> None:
 
 @contextlib.contextmanager
 def half_open(port: int) -> Iterator[None]:
-    """Connections of which each says half a word and nothing more."""
+    """Open connections that each send a part of a message and nothing more."""
     with contextlib.ExitStack() as stack:
         for at in range(HALF_OPEN):
             plain = stack.enter_context(socket.socket())
@@ -177,7 +177,7 @@ def half_open(port: int) -> Iterator[None]:
 
 
 async def half_open_at_every_port(stage: Stage) -> None:
-    """Whoever means it gets through all the same, while they are all there."""
+    """Complete requests are served while half-open connections occupy every port."""
     door = FileServer(stage.folder / "no-models", stage.rogue)
     files = wire.Address(node_id(stage.rogue), "127.0.0.1", await door.open("127.0.0.1"))
     partner = Identity(stage.folder / "nodes" / "node-1" / "identity")
@@ -187,7 +187,7 @@ async def half_open_at_every_port(stage: Stage) -> None:
         assert (await join(stage.target, token, stage.folder / token[-6:], "another")).exists
 
     async def link_up() -> None:
-        (await asyncio.to_thread(dial, stage.ring_address(), stage.rogue)).close()
+        (await asyncio.to_thread(dial, stage.stage_address(), stage.rogue)).close()
 
     async def ask_for_files() -> None:
         channel = await open_channel(files, partner)
@@ -198,7 +198,7 @@ async def half_open_at_every_port(stage: Stage) -> None:
     try:
         for port, attempt in (
             (stage.target.port, join_another),
-            (stage.ring_address().port, link_up),
+            (stage.stage_address().port, link_up),
             (files.port, ask_for_files),
         ):
             with await asyncio.to_thread(enter, half_open(port)):
@@ -240,7 +240,7 @@ def edit(path: Path, **changes: object) -> None:
 
 
 async def a_machine_with_a_corrupt_shard(stage: Stage) -> None:
-    """It joins with a copy of the model whose bytes are not what they were: it says so, and fetches them anew."""
+    """A machine joins with a damaged copy of the model. It reports the damage and fetches the bytes again."""
     manifest = read_manifest(DEMO_MODEL, DEMO_MODEL.name)
     copy = ModelCopy(stage.folder / "far" / "models", manifest)
     for sha256 in copy.missing(list(manifest.tensors)):
@@ -261,7 +261,7 @@ async def a_machine_with_a_corrupt_shard(stage: Stage) -> None:
     with structlog.testing.capture_logs() as logs:
         agent = asyncio.create_task(Agent(options).run())
         try:
-            # Said by the controller when a standby fails, by the agent before it fetches them anew.
+            # The controller logs it when a standby fails, the agent before it fetches the bytes again.
             await until(lambda: any("mlp.up_proj.weight" in str(line) for line in logs))
         finally:
             agent.cancel()
@@ -272,7 +272,7 @@ ATTACKS: tuple[Callable[[Stage], Awaitable[None]], ...] = (
     garbage_at_the_controller,
     lies_in_a_hello,
     lies_in_heartbeats,
-    garbage_at_a_ring_port,
+    garbage_at_a_stage_port,
     half_open_at_every_port,
     damaged_models,
     a_machine_with_a_corrupt_shard,
@@ -296,7 +296,7 @@ async def test_the_cluster_serves_on(tmp_path: Path) -> None:
         token = cluster.controller.new_token()
         rogue = await join(Target("127.0.0.1", cluster.port), token, tmp_path / "rogue", "rogue")
         stage = Stage(cluster, tmp_path, rogue, expected)
-        answering = asyncio.create_task(stage.answer_for_ever())
+        answering = asyncio.create_task(stage.keep_answering())
         try:
             for attack in ATTACKS:
                 before = stage.answers
@@ -313,7 +313,7 @@ async def test_the_cluster_serves_on(tmp_path: Path) -> None:
 
 
 async def test_a_recorded_link_cannot_be_played_again(tmp_path: Path) -> None:
-    """TLS keys are fresh for every connection: what was overheard opens nothing."""
+    """TLS keys are new for every connection, so a recorded connection is useless."""
     authority = Authority.open(tmp_path / "authority")
     home, partner = (authority.issue_identity(tmp_path / name, "node", name) for name in ("home", "partner"))
     arrived: list[wire.Message] = []

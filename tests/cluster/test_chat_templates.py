@@ -1,4 +1,4 @@
-"""Chat templates: tools and calls as transformers renders them, and what a template tells of its model."""
+"""Chat templates: tools and calls as transformers renders them, and the formats that a template reveals."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_tools_are_rendered_as_transformers_does() -> None:
 
 
 def test_calls_are_rendered_whatever_the_template_expects() -> None:
-    """Arguments as objects or as text, content that is none or text, ids of nine letters."""
+    """Templates may expect arguments as objects or text, content as none or text, and ids of nine letters."""
     arguments = '{"city": "Rome"}'
     loop = "{% for call in messages[1].tool_calls %}%s{% endfor %}{{ tools | length }}"
     plain = loop.replace("%s", "{{ '!' + call.function.arguments }}")
@@ -152,7 +152,7 @@ GREEDY = {
 def test_a_template_that_would_hang_or_fill_the_machine_is_stopped(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it comes with a model's files."""
+    """The template comes with a model's files, so it is foreign code."""
     monkeypatch.setattr(template_process, "LIMITS", replace(template_process.LIMITS, cpu_s=1.0))
     (tmp_path / "chat_template.jinja").write_text(source)
     template = read_folder_template(tmp_path)

@@ -108,18 +108,18 @@ def load(folder: Path, manifest: Manifest, stages: int, precision: Precision = "
     ]
 
 
-def run(ring: list[StageModel], slots: list[int], starts: list[int], tokens: list[list[int]]) -> Tensor:
-    """Log-probabilities behind every row of one step through all stages."""
-    rows = ring[0].embed(torch.tensor([token for group in tokens for token in group], dtype=torch.int32))
-    for stage in ring:
+def run(stage_models: list[StageModel], slots: list[int], starts: list[int], tokens: list[list[int]]) -> Tensor:
+    """Return the log-probabilities behind every row of one step through all stages."""
+    rows = stage_models[0].embed(torch.tensor([token for group in tokens for token in group], dtype=torch.int32))
+    for stage in stage_models:
         rows = stage.forward(rows, stage.batch(slots, starts, [len(group) for group in tokens]))
-    return ring[-1].logits(rows).float().log_softmax(-1)
+    return stage_models[-1].logits(rows).float().log_softmax(-1)
 
 
-def generate(ring: list[StageModel]) -> tuple[list[list[int]], list[Tensor]]:
-    """Greedy tokens and their log-probabilities: one prompt in chunks, then both sequences in every step."""
-    run(ring, [0], [0], [PROMPTS[0][:13]])
-    first = run(ring, [0, 1], [13, 0], [PROMPTS[0][13:], PROMPTS[1]])
+def generate(stage_models: list[StageModel]) -> tuple[list[list[int]], list[Tensor]]:
+    """Return greedy tokens and their log-probabilities, from one prompt in chunks and both in every later step."""
+    run(stage_models, [0], [0], [PROMPTS[0][:13]])
+    first = run(stage_models, [0, 1], [13, 0], [PROMPTS[0][13:], PROMPTS[1]])
     latest = [first[len(PROMPTS[0]) - 14], first[-1]]
     tokens: list[list[int]] = [[], []]
     seen: list[list[Tensor]] = [[], []]
@@ -128,7 +128,7 @@ def generate(ring: list[StageModel]) -> tuple[list[list[int]], list[Tensor]]:
             tokens[sequence].append(int(latest[sequence].argmax()))
             seen[sequence].append(latest[sequence])
         starts = [len(prompt) + at for prompt in PROMPTS]
-        latest = list(run(ring, [0, 1], starts, [[tokens[0][-1]], [tokens[1][-1]]]))
+        latest = list(run(stage_models, [0, 1], starts, [[tokens[0][-1]], [tokens[1][-1]]]))
     return tokens, [torch.stack(rows) for rows in seen]
 
 
@@ -150,7 +150,7 @@ def test_tokens_are_the_references(kind: str, tmp_path: Path) -> None:
             torch.testing.assert_close(rows, wanted, rtol=0, atol=1e-4)
 
 
-# Whatever of these a family has among its settings gets small; head_dim means another thing beside latents.
+# Settings of a family that are made small; with latents, head_dim has another meaning.
 ANY: dict[str, Any] = {
     **SHAPE,
     **MLA,
@@ -189,10 +189,10 @@ def test_every_family_that_is_claimed(kind: str, tmp_path: Path, monkeypatch: py
     with torch.inference_mode():
         wanted = reference(torch.tensor([PROMPTS[0]])).logits[0].log_softmax(-1)
         for stages in (1, 2, 3):
-            ring = load(tmp_path, manifest, stages)
-            begin = run(ring, [0], [0], [PROMPTS[0][:17]])
-            middle = run(ring, [1, 0], [0, 17], [PROMPTS[1], PROMPTS[0][17:28]])
-            end = run(ring, [0], [28], [PROMPTS[0][28:]])
+            stage_models = load(tmp_path, manifest, stages)
+            begin = run(stage_models, [0], [0], [PROMPTS[0][:17]])
+            middle = run(stage_models, [1, 0], [0, 17], [PROMPTS[1], PROMPTS[0][17:28]])
+            end = run(stage_models, [0], [28], [PROMPTS[0][28:]])
             found = torch.cat((begin, middle[len(PROMPTS[1]) :], end))
             torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
 

@@ -1,4 +1,4 @@
-"""Answers that must be JSON of a schema: whatever the model would rather say, whatever breaks in the middle."""
+"""Answers that must be JSON of a schema, against the model's own preference and across losses."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from cluster.errors import RequestInvalid
 from cluster.generation import ChatPrompt, Constraint, GenerateRequest, Limits, Sampling, TokenEvent
-from tests.cluster.test_failover import nothing_is_held, part, settled
+from tests.cluster.test_failover import nothing_is_held, process_of, settled
 from tests.clusters import Cluster, running_cluster
 
 pytestmark = pytest.mark.anyio
@@ -89,8 +89,8 @@ async def cluster(
         yield running
 
 
-async def test_every_answer_keeps_to_its_schema(cluster: Cluster) -> None:
-    """Twenty at once in eight slots, greedy and not, with drafts, beside others that are free."""
+async def test_every_answer_follows_its_schema(cluster: Cluster) -> None:
+    """Twenty requests run at once in eight slots, greedy and sampled, with drafts, beside unconstrained ones."""
     greedy = [await ask(cluster, f"calm-{at}", prompt) for at, prompt in enumerate(PROMPTS)]
     samplings = [Sampling(temperature=0.0), Sampling(temperature=0.0)]
     samplings += [Sampling(temperature=t, seed=7, presence_penalty=1.0, logprobs=2) for t in (0.7, 1.5)]
@@ -109,7 +109,7 @@ async def test_every_answer_keeps_to_its_schema(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-async def test_a_lost_stage_and_a_lost_head_change_nothing(tmp_path: Path) -> None:
+async def test_a_lost_stage_and_a_lost_coordinator_change_nothing(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:
         expected = [await ask(cluster, f"calm-{at}", prompt) for at, prompt in enumerate(PROMPTS)]
         for role, at in (("stage", 1), ("coordinator", 0)):
@@ -120,19 +120,19 @@ async def test_a_lost_stage_and_a_lost_head_change_nothing(tmp_path: Path) -> No
                 for number, prompt in enumerate(PROMPTS)
             ]
             await begun.wait()
-            part(cluster, at, role).kill()
+            process_of(cluster, at, role).kill()
             assert await asyncio.gather(*running) == expected
         await nothing_is_held(cluster)
 
 
-async def test_schemas_that_cannot_be_kept_to_are_named(cluster: Cluster) -> None:
-    """Before anything waits for them where that can be known, and otherwise without harm to anybody else."""
+async def test_schemas_that_cannot_be_enforced_are_named(cluster: Cluster) -> None:
+    """Schemas are refused before they wait if possible, and otherwise without harm to other requests."""
     refused: list[dict[str, Any]] = [
         {"type": "frob"},
         {"$ref": "http://example.org/schema"},
         {"type": "string", "pattern": "a" * 70_000},
         {"allOf": [{"type": "string", "pattern": f"^.*a.{{{at}}}$"} for at in range(14, 20)]},
-        # Compiles, and is found to be too much at work.
+        # This schema compiles, and proves too complex only during decoding.
         {"type": "integer", "multipleOf": 99_991, "minimum": 10**9},
     ]
     for at, schema in enumerate(refused):

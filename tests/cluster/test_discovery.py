@@ -1,4 +1,4 @@
-"""Machines find their cluster by mDNS, believe only its certificates, and say what to do when nobody answers."""
+"""Machines find their cluster by mDNS, trust only its certificates, and say what to do if none answers."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from cluster.controller import Controller
 from cluster.errors import LinkLost, PeerRejected, WrongPeer
 from cluster.joining.discovery import Announcement, look_for
 from cluster.joining.enrolment import join
-from cluster.joining.whereabouts import Whereabouts
+from cluster.joining.whereabouts import ControllerSearch
 from cluster.net.channel import Channel, ChannelServer, dial
 from cluster.trust.addresses import Target, is_reachable, own_addresses
 from cluster.trust.authority import Authority
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine announcements take a while; who is found is not waited for any longer."""
+    """Wait longer: on a busy machine announcements take a while. A found controller ends the wait."""
     monkeypatch.setattr("cluster.joining.whereabouts.LOOK_S", PATIENCE_S)
     monkeypatch.setattr("cluster.joining.discovery._ASK_MS", PATIENCE_S * 1000)
 
@@ -39,7 +39,7 @@ HERE = ["127.0.0.1"]
 
 @asynccontextmanager
 async def announced(folder: Path, fingerprint: str | None = None) -> AsyncIterator[tuple[Controller, str, int]]:
-    """A controller that says who it is, or claims to be somebody else; with its fingerprint and port."""
+    """Run a controller that announces itself or a foreign fingerprint. Yield it, the fingerprint and the port."""
     running = Controller(folder)
     port = await running.start("127.0.0.1", 0)
     own = Authority.open(folder / "authority").fingerprint
@@ -54,12 +54,12 @@ async def announced(folder: Path, fingerprint: str | None = None) -> AsyncIterat
         await running.stop()
 
 
-def nearby(file: Path, given: Target | None = None) -> Whereabouts:
-    return Whereabouts(given, file, discovery=True, interfaces=HERE)
+def nearby(file: Path, given: Target | None = None) -> ControllerSearch:
+    return ControllerSearch(given, file, discovery=True, interfaces=HERE)
 
 
 async def test_a_token_is_enough_and_an_impostor_gets_nothing(tmp_path: Path) -> None:
-    """Another cluster announces our fingerprint, and answers: its certificate is not the one that we pinned."""
+    """Another cluster announces our fingerprint and answers, but its certificate is not the pinned one."""
     tried: list[int] = []
     async with announced(tmp_path / "ours") as (ours, pinned, port):
         token = ours.new_token()
@@ -92,7 +92,7 @@ async def show_garbage(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("behave", [hang_up, refuse, show_garbage])
-async def test_whatever_a_stranger_says_others_are_asked(
+async def test_a_foreign_answer_does_not_end_the_search(
     tmp_path: Path, behave: Callable[[Channel], Awaitable[None]]
 ) -> None:
     stranger = Authority.open(tmp_path / "foreign").issue_identity(tmp_path / "stranger", "gateway", "stranger")
@@ -103,14 +103,14 @@ async def test_whatever_a_stranger_says_others_are_asked(
         async with announced(tmp_path / "c") as (running, pinned, port):
             file.write_bytes(msgspec.json.encode(Target("127.0.0.1", port)))
             token = running.new_token()
-            where = Whereabouts(wrong, file)
+            where = ControllerSearch(wrong, file)
             assert (await where.reach(pinned, lambda at: join(at, token, tmp_path / "n", "n"))).exists
     finally:
         await door.close()
 
 
-async def test_no_other_authority_comes_in_behind_the_right_one(tmp_path: Path) -> None:
-    """Our authority's certificate is public: whoever shows it with another behind gets no token."""
+async def test_no_second_authority_is_trusted_with_the_right_one(tmp_path: Path) -> None:
+    """Our authority's certificate is public. A peer that shows it followed by another one gets no token."""
     foreign = Authority.open(tmp_path / "foreign")
     stranger = foreign.issue_identity(tmp_path / "stranger", "gateway", "stranger")
     ours = Authority.open(tmp_path / "ours")
@@ -144,13 +144,13 @@ async def test_a_controller_that_moved_is_found_again(tmp_path: Path) -> None:
         assert second != first
         channel = await nearby(file, given=Target("127.0.0.1", first)).reach(pinned, attempt)
         await channel.close()
-        # What answered is remembered: the next start needs nobody's announcement.
-        channel = await Whereabouts(None, file).reach(pinned, attempt)
+        # The address is stored, so the next start needs no announcement.
+        channel = await ControllerSearch(None, file).reach(pinned, attempt)
         assert channel.address == f"127.0.0.1:{second}"
         await channel.close()
 
 
-async def test_nobody_found_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_search_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.joining.whereabouts.LOOK_S", 0.3)
 
     async def attempt(target: Target) -> None:
@@ -160,10 +160,10 @@ async def test_nobody_found_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(LinkLost, match=r"by mDNS within .* --controller HOST:PORT"):
             await nearby(tmp_path / "none").reach("0" * 32, attempt)
     with pytest.raises(LinkLost, match="no controller address is known"):
-        await Whereabouts(None, tmp_path / "none").reach("0" * 32, attempt)
+        await ControllerSearch(None, tmp_path / "none").reach("0" * 32, attempt)
 
 
-async def test_the_right_controllers_refusal_is_the_last_word(tmp_path: Path) -> None:
+async def test_the_right_controllers_refusal_is_final(tmp_path: Path) -> None:
     async with announced(tmp_path / "c") as (running, pinned, port):
         token = running.new_token()
         await join(Target("127.0.0.1", port), token, tmp_path / "a", "a")
@@ -173,7 +173,7 @@ async def test_the_right_controllers_refusal_is_the_last_word(tmp_path: Path) ->
 
 # The library leaves the socket of a start that failed to the collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_no_multicast_is_no_reason_to_end() -> None:
+async def test_a_node_survives_without_multicast() -> None:
     announcement = Announcement("box", "192.0.2.77", 1, "0" * 32, interfaces=["192.0.2.77"])
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.3):
@@ -184,7 +184,7 @@ async def test_no_multicast_is_no_reason_to_end() -> None:
 # As above.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_failed_announcement_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network that comes up later; until then it is said once that there is none."""
+    """The network comes up later. Until then the missing network is logged once."""
     monkeypatch.setattr("cluster.joining.discovery._LOOK_AGAIN_S", 0.05)
     announcement = Announcement("box", "127.0.0.1", 7, "5" * 32, interfaces=["192.0.2.77"])
     with structlog.testing.capture_logs() as logs:

@@ -1,4 +1,4 @@
-"""Embedding models: the reference's vectors, whatever the company, cut and pooled as the model's files say."""
+"""Embedding models: the reference's vectors in any batch, shortened and pooled as the model's files say."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ TEXTS = [[2, 17, 30, 3], [2, 4, 3], [2, *range(10, 60), 3], [2, 99, 3], [2, *ran
         (qwen3, "lasttoken", True),
     ],
 )
-def test_vectors_are_the_references(
+def test_vectors_equal_the_references(
     make: Callable[[], Any], pooling: str, normalize: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = save(tmp_path, make(), pooling, normalize=normalize)
@@ -34,13 +34,13 @@ def test_vectors_are_the_references(
     wanted = expected(model, pooling, TEXTS, normalize=normalize)
     torch.testing.assert_close(embedder.embed(TEXTS), wanted, rtol=1e-4, atol=1e-5)
     assert embedder.dimensions == wanted.shape[1]
-    # In passes of a few rows, where texts are regrouped by length, and twice, where slots are used again.
+    # In passes of a few rows, which regroup texts by length, and twice, so that slots are reused.
     monkeypatch.setattr("cluster.compute.embedder._ROWS_MAX", 8)
     torch.testing.assert_close(embedder.embed(TEXTS), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_many_short_texts_take_little_memory(tmp_path: Path) -> None:
-    """A pass has few texts, each of which has room for no more than it needs, and no head is loaded."""
+    """A pass has few texts, each with only the memory that it needs, and no output head is loaded."""
     model = save(tmp_path, qwen3(), "lasttoken", normalize=True)
     embedder = Embedder.load(tmp_path, torch.device("cpu"))
     encoder = embedder._encoder
@@ -64,7 +64,7 @@ def test_many_short_texts_take_little_memory(tmp_path: Path) -> None:
 
 
 def test_longer_texts_than_the_model_reads_are_refused(tmp_path: Path) -> None:
-    """Cut texts would get vectors that say nothing of what was cut."""
+    """Vectors of truncated texts would not represent the removed part."""
     save(tmp_path, bert(), "mean_tokens", normalize=False, tokens_max=8)
     embedder = Embedder.load(tmp_path, torch.device("cpu"))
     assert embedder.encode(["w10 w11", " ".join(f"w{at}" for at in range(10, 18))]) == [
@@ -76,7 +76,7 @@ def test_longer_texts_than_the_model_reads_are_refused(tmp_path: Path) -> None:
         embedder.embed([[2, 3], [2, *range(10, 17), 3]])
 
 
-def test_what_cannot_be_embedded_is_named(tmp_path: Path) -> None:
+def test_models_that_cannot_embed_are_named(tmp_path: Path) -> None:
     save(tmp_path, bert(), "mean_tokens", normalize=False)
     embedder = Embedder.load(tmp_path, torch.device("cpu"))
     for bad in ([], [VOCABULARY], [-1]):

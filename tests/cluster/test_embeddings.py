@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from cluster import wire
-from cluster.control.embedder_place import Held, held_by, place_embedder
+from cluster.control.embedder_place import StageMemory, place_embedder, stage_memory
 from cluster.controller import Controller
 from cluster.embedding import CONTEXT_TOKENS_MAX, INPUTS_MAX, Embeddings, EmbedRequest
 from cluster.embedding_client import EmbeddingClient
@@ -65,7 +65,7 @@ async def embedding_cluster(folder: Path, model: Path, nodes: int) -> AsyncItera
         async with asyncio.timeout(2 * PATIENCE_S):
             while len(controller.topology().members) < nodes:
                 await asyncio.sleep(0.05)
-            await asyncio.sleep(0.2)  # They have said all that they have to say: a pull takes longer.
+            await asyncio.sleep(0.2)  # All hellos have arrived by then: a pull takes longer.
             await controller.embeddings.load_model(str(model))
             await controller.embeddings.readiness.wait(PATIENCE_S)
         yield Cluster(controller, local, port)
@@ -84,7 +84,7 @@ async def embed(controller: Controller, *texts: str, **fields: Any) -> Embedding
 
 
 async def test_a_machine_fetches_an_encoder_and_answers_as_the_reference(tmp_path: Path) -> None:
-    """Without files in common, with a tensor that nobody computes with, and many requests at once."""
+    """The node shares no files, the checkpoint has an unused tensor, and many requests arrive at once."""
     reference = save(tmp_path / "model", bert(), "mean_tokens", normalize=True)
     file = tmp_path / "model" / "model.safetensors"
     save_file(load_file(file) | {"embeddings.position_ids": torch.arange(64)}, file, {"format": "pt"})
@@ -144,7 +144,7 @@ async def test_a_decoder_embeds_refuses_and_survives_its_machine(tmp_path: Path)
             (EmbedRequest(id="3"), RequestInvalid, "must not be empty"),
             (EmbedRequest(id="4", texts=["w4"] * (INPUTS_MAX + 1)), RequestInvalid, "2049 inputs"),
             (EmbedRequest(id="5", token_ids=[[2, 300]]), RequestInvalid, "vocabulary of 300"),
-            (EmbedRequest(id="6", texts=["w4"], dimensions=17), RequestInvalid, "have 16, 32, 64, not 17"),
+            (EmbedRequest(id="6", texts=["w4"], dimensions=17), RequestInvalid, "supports 16, 32, 64, not 17"),
         ):
             found, message = await refusal(controller, request)
             assert found is kind
@@ -166,7 +166,7 @@ async def only_gateways_may_ask(controller: Controller, node: Identity) -> None:
 
 
 async def survive_losses(cluster: Cluster, wanted: torch.Tensor) -> None:
-    """First only the process is lost, in the middle of a long request, then its whole machine."""
+    """The process is lost in the middle of a long request, then its whole machine."""
     controller = cluster.controller
     for lost in ("process", "machine"):
         machine = controller.embeddings.machine
@@ -190,7 +190,7 @@ async def survive_losses(cluster: Cluster, wanted: torch.Tensor) -> None:
         await asyncio.to_thread(psutil.wait_procs, victims, 5)
 
 
-async def test_what_is_no_embedding_model_is_refused_before_any_machine_hears_of_it(tmp_path: Path) -> None:
+async def test_other_models_are_refused_before_any_machine_gets_an_order(tmp_path: Path) -> None:
     save(tmp_path / "model", qwen3(), "lasttoken", normalize=True)
     (tmp_path / "model" / "modules.json").unlink()
     controller = Controller(tmp_path / "cluster")
@@ -212,9 +212,9 @@ def member(name: str, gib: float) -> Member:
     return Member(NodeId(name), name, machine)
 
 
-def test_the_machine_with_the_most_room_embeds() -> None:
+def test_the_machine_with_the_most_free_memory_embeds() -> None:
     small, large, full = member("a", 1), member("b", 2), member("c", 9)
-    held = {full.node_id: Held(8 * 2**30, 2**30)}
+    held = {full.node_id: StageMemory(8 * 2**30, 2**30)}
     place = place_embedder("m", 2**29, [small, large, full], held)
     assert place.member == large
     assert "b embeds with m: 2.00 GiB are usable there, 0.50 GiB are needed" in place.reason
@@ -223,12 +223,12 @@ def test_the_machine_with_the_most_room_embeds() -> None:
     assert place_embedder("m", 2**29, [member("z", 1), small], {}).member == small
     with pytest.raises(ModelDoesNotFit, match="1024 MiB short"):
         place_embedder("m", 3 * 2**30, [small, large], {})
-    # Plans give the cache what is left: nobody might have room beside all of that.
+    # Plans give the cache all remaining memory, so no machine may have room beside it.
     tight = place_embedder("m", 3 * 2**30, [small, large, full], held)
     assert tight.member == full
     assert "beside the planned cache" in tight.reason
     with pytest.raises(ModelDoesNotFit):
-        place_embedder("m", 3 * 2**30, [full], {full.node_id: Held(8 * 2**30, 7 * 2**30)})
+        place_embedder("m", 3 * 2**30, [full], {full.node_id: StageMemory(8 * 2**30, 7 * 2**30)})
 
 
 def test_only_owners_machines_see_texts() -> None:
@@ -249,16 +249,16 @@ def test_a_machine_holds_all_its_stages_and_the_cache() -> None:
         stages=plan.stages[:1],
         standbys=tuple(msgspec.structs.replace(stage, member=plan.stages[1].member) for stage in plan.stages),
     )
-    held = held_by(beside, card)
-    ring, standby = (held[stage.member.node_id] for stage in plan.stages)
+    held = stage_memory(beside, card)
+    serving, standby = (held[stage.member.node_id] for stage in plan.stages)
     first = plan.stages[0].spec
     token_bytes = first.end_layer * card.kv_bytes_per_token("fp32", 0) + 4 * card.hidden
     spare_tokens = plan.kv_blocks * BLOCK_TOKENS - card.context_tokens
     assert spare_tokens > 0
-    assert ring.whole_bytes - ring.least_bytes == spare_tokens * token_bytes
-    assert ring.least_bytes > plan.stages[0].weight_bytes + card.context_tokens * token_bytes
+    assert serving.planned_bytes - serving.least_bytes == spare_tokens * token_bytes
+    assert serving.least_bytes > plan.stages[0].weight_bytes + card.context_tokens * token_bytes
     assert standby.least_bytes > sum(stage.weight_bytes for stage in plan.stages)
-    assert standby.whole_bytes - standby.least_bytes >= spare_tokens * token_bytes
+    assert standby.planned_bytes - standby.least_bytes >= spare_tokens * token_bytes
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_machine_holds_all_its_stages_and_the_cache() -> None:
     ],
 )
 async def test_a_lying_embedder_is_lost(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
-    """What it says is booked: nobody pays for tokens that were never sent or for hours that did not pass."""
+    """Its answer is billed, so forged token counts and computing times are rejected."""
     authority = Authority.open(tmp_path / "authority")
     node, gateway = (authority.issue_identity(tmp_path / role, role, role) for role in ("node", "gateway"))
     honest: dict[str, Any] = {"vectors": bytes(32), "dimensions": 4, "token_counts": [3, 4], "compute_ns": 1}
@@ -308,7 +308,7 @@ def job(number: int, lengths: Sequence[int]) -> Job:
 
 
 @given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=8), min_size=1, max_size=8))
-def test_every_text_gets_its_turn_once_and_short_requests_do_not_wait_for_long_ones(
+def test_texts_are_computed_once_and_short_requests_do_not_wait_for_long_ones(
     requests: list[list[int]],
 ) -> None:
     queue = EmbeddingQueue()
@@ -321,11 +321,11 @@ def test_every_text_gets_its_turn_once_and_short_requests_do_not_wait_for_long_o
         order += texts
     for one in jobs:
         assert [at for other, at in order if other is one] == list(range(len(one.token_ids)))
-    # In rounds: nobody has a second text begun before everybody has had a first.
+    # In rounds: no request begins a second text before every request has begun its first.
     assert [at for _, at in order] == sorted(at for _, at in order)
 
 
-def test_who_hangs_up_is_not_computed_for() -> None:
+def test_requests_of_disconnected_callers_are_not_computed() -> None:
     queue, first, second = EmbeddingQueue(), job(1, [3, 3]), job(2, [3])
     queue.add(first)
     queue.add(second)

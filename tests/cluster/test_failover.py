@@ -1,4 +1,4 @@
-"""Machines and processes that die, stand still or crawl in the middle of answers: nobody notices."""
+"""Machines and processes that end, stop or crawl in the middle of answers: callers do not notice."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ class Stream:
 
 
 async def disturbed(cluster: Cluster, name: str, damage: Callable[[], None]) -> list[Stream]:
-    """Answers to all prompts at once; the damage is done when they have all begun."""
+    """Return the answers to all prompts, run at once; the damage happens after all have begun."""
     streams = [Stream(prompt) for prompt in PROMPTS]
     running = [asyncio.create_task(stream.run(cluster, f"{name}-{at}")) for at, stream in enumerate(streams)]
     for stream in streams:
@@ -75,30 +75,30 @@ def the_same(streams: list[Stream], expected: list[Stream]) -> bool:
 
 
 def agent(cluster: Cluster, at: int) -> psutil.Process:
-    """The agent on the machine of the stage `at`."""
+    """Return the agent on the machine of the stage `at`."""
     plan = cluster.controller.topology().plan
     assert plan
     return cluster.node_process(int(plan.stages[at].member.name.removeprefix("node-")))
 
 
-def ring(cluster: Cluster) -> tuple[str, ...]:
+def pipeline(cluster: Cluster) -> tuple[str, ...]:
     plan = cluster.controller.topology().plan
     return plan.pipeline if plan else ()
 
 
 def standbys(cluster: Cluster) -> set[str]:
-    """The machines beside the ring that hold copies of its stages."""
+    """Return the machines outside the pipeline that hold copies of its stages."""
     return {copy.member.node_id for copy in cluster.controller.topology().standbys}
 
 
-def part(cluster: Cluster, at: int, role: str) -> psutil.Process:
+def process_of(cluster: Cluster, at: int, role: str) -> psutil.Process:
     found = child(agent(cluster, at), role)
     assert found
     return found
 
 
 def freeze(machine: psutil.Process) -> list[psutil.Process]:
-    """As when a machine loses its power: no process of it says anything any more, not even goodbye."""
+    """Stop all processes of a machine, as if it lost power: none of them closes its connections."""
     frozen = [machine, *machine.children()]
     for process in frozen:
         process.suspend()
@@ -112,21 +112,21 @@ def thaw(frozen: list[psutil.Process]) -> None:
 
 
 async def settled(cluster: Cluster, machines: int) -> None:
-    """Everybody is there, a ring serves, and whoever is not in it holds copies of its stages."""
+    """Wait until all machines are present, a pipeline serves, and the other machines hold copies of its stages."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             topology = cluster.controller.topology()
-            busy = {*ring(cluster)} | standbys(cluster)
+            busy = {*pipeline(cluster)} | standbys(cluster)
             if len(topology.members) == machines == len(busy) and cluster.controller.is_ready:
                 return
             await asyncio.sleep(0.05)
 
 
 async def nothing_is_held(cluster: Cluster) -> None:
-    """No request and no block outlives its answer, on the head nor, which it has them count, on any stage."""
+    """Wait until no request and no block remains on the coordinator, which has every stage check its count."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            vitals = cluster.controller.head_vitals()
+            vitals = cluster.controller.coordinator_vitals()
             if vitals and (vitals.requests, vitals.kv_blocks) == (0, 0):
                 return
             await asyncio.sleep(0.05)
@@ -134,25 +134,25 @@ async def nothing_is_held(cluster: Cluster) -> None:
 
 @pytest.mark.timeout(600)
 async def test_losses_leave_no_trace(tmp_path: Path) -> None:
-    """Two stages and a standby: a stage's process, the head's machine, then one that only stands still."""
+    """With two stages and a standby, a stage's process ends, then the coordinator's machine, then one stops."""
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:
         expected = await undisturbed(cluster)
         await settled(cluster, 3)
 
-        victim, (spare,) = part(cluster, 1, "stage"), standbys(cluster)
-        epoch, bystander = cluster.controller.topology().epoch, part(cluster, 0, "stage")
+        victim, (spare,) = process_of(cluster, 1, "stage"), standbys(cluster)
+        epoch, bystander = cluster.controller.topology().epoch, process_of(cluster, 0, "stage")
         streams = await disturbed(cluster, "stage", victim.kill)
         assert the_same(streams, expected)
         assert cluster.controller.topology().epoch > epoch
         # The copy that was loaded takes over; `python -m bench failover` measures the pause.
-        assert spare in ring(cluster)
+        assert spare in pipeline(cluster)
         assert bystander.is_running()
         await settled(cluster, 3)
 
-        head, (spare,) = agent(cluster, 0), standbys(cluster)
-        streams = await disturbed(cluster, "coordinator", head.kill)
+        machine, (spare,) = agent(cluster, 0), standbys(cluster)
+        streams = await disturbed(cluster, "coordinator", machine.kill)
         assert the_same(streams, expected)
-        assert spare in ring(cluster)
+        assert spare in pipeline(cluster)
         await nothing_is_held(cluster)
 
         frozen: list[psutil.Process] = []
@@ -163,23 +163,23 @@ async def test_losses_leave_no_trace(tmp_path: Path) -> None:
             assert len(cluster.controller.topology().members) == 1
         finally:
             thaw(frozen)
-        # It comes back by itself, and the ring has two stages again, as was asked for.
+        # The machine comes back by itself, and the pipeline has two stages again, as configured.
         await settled(cluster, 2)
-        assert len(ring(cluster)) == 2
+        assert len(pipeline(cluster)) == 2
         assert the_same([await Stream(PROMPTS[0]).run(cluster, "again")], expected[:1])
         await nothing_is_held(cluster)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["stage", "coordinator"])
-async def test_a_process_that_stands_still_is_noticed(tmp_path: Path, role: str) -> None:
-    """Its machine is well and beats on. Nobody kills it: it may only be very slow.
+async def test_a_stopped_process_is_detected(tmp_path: Path, role: str) -> None:
+    """Its machine still sends heartbeats. The process is not killed at once: it may only be very slow.
 
     `python -m bench check` measures how soon.
     """
     async with running_cluster(tmp_path, nodes=2) as cluster:
         expected = await undisturbed(cluster)
-        victim = part(cluster, 0, role)
+        victim = process_of(cluster, 0, role)
 
         async def watch() -> None:
             epoch = cluster.controller.topology().epoch
@@ -196,8 +196,8 @@ async def test_a_process_that_stands_still_is_noticed(tmp_path: Path, role: str)
 
 
 @pytest.mark.slow
-async def test_a_planned_move_is_hardly_felt(tmp_path: Path) -> None:
-    """A machine is drained in the middle of answers: they move, and nobody waits for them to end."""
+async def test_a_planned_move_interrupts_no_answer(tmp_path: Path) -> None:
+    """A machine is drained in the middle of answers. They move at once instead of ending there first."""
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:
         expected = await undisturbed(cluster)
         plan = cluster.controller.topology().plan
@@ -217,7 +217,7 @@ async def test_a_planned_move_is_hardly_felt(tmp_path: Path) -> None:
 async def settled_without(cluster: Cluster, node_id: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            if ring(cluster) and node_id not in ring(cluster):
+            if pipeline(cluster) and node_id not in pipeline(cluster):
                 return
             await asyncio.sleep(0.05)
 
@@ -226,8 +226,8 @@ async def settled_without(cluster: Cluster, node_id: str) -> None:
 async def test_a_hundred_losses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is killed or stopped, all of four greedy answers equal the undisturbed ones, every time."""
-    # Machines that break a ring again and again rest longer and longer: here they are to come back at once.
+    """Processes and machines are killed or stopped; all four greedy answers always equal the undisturbed ones."""
+    # Machines that break pipelines repeatedly pause longer each time. Here they come back at once.
     monkeypatch.setattr("cluster.control.fault_attribution.SETTLED_S", 0.0)
     chance = Random(3)
     pauses: dict[str, list[float]] = {}
@@ -247,50 +247,52 @@ async def test_a_hundred_losses(
 
 
 async def harmed(cluster: Cluster, number: int, kind: str, target: int) -> list[Stream]:
-    """Answers in whose middle something is broken; it is mended when they have ended."""
-    mend = asyncio.Event()
+    """Return answers that a failure interrupts. The failure is repaired after they have ended."""
+    repair = asyncio.Event()
     broken: list[asyncio.Task[None]] = []
 
     def damage() -> None:
-        broken.append(asyncio.create_task(DAMAGES[kind](cluster, target, mend)))
+        broken.append(asyncio.create_task(DAMAGES[kind](cluster, target, repair)))
 
     streams = await disturbed(cluster, f"{number}-{kind}", damage)
-    mend.set()
+    repair.set()
     await asyncio.gather(*broken)
     return streams
 
 
-async def kill_process(cluster: Cluster, at: int, mend: asyncio.Event, role: str = "stage") -> None:
-    part(cluster, at if role == "stage" else 0, role).kill()
-    await mend.wait()
+async def kill_process(cluster: Cluster, at: int, repair: asyncio.Event, role: str = "stage") -> None:
+    process_of(cluster, at if role == "stage" else 0, role).kill()
+    await repair.wait()
 
 
-async def kill_machine(cluster: Cluster, at: int, mend: asyncio.Event) -> None:
+async def kill_machine(cluster: Cluster, at: int, repair: asyncio.Event) -> None:
     victim = agent(cluster, at)
     number = cluster.nodes.pids.index(victim.pid) + 1
     victim.kill()
-    await mend.wait()
+    await repair.wait()
     await cluster.nodes.restart(number)
 
 
-async def stop(cluster: Cluster, at: int, mend: asyncio.Event, role: str) -> None:
+async def stop(cluster: Cluster, at: int, repair: asyncio.Event, role: str) -> None:
     frozen = (
-        freeze(agent(cluster, at)) if role == "machine" else [part(cluster, at if role == "stage" else 0, role)]
+        freeze(agent(cluster, at))
+        if role == "machine"
+        else [process_of(cluster, at if role == "stage" else 0, role)]
     )
     for process in frozen:
         process.suspend()
-    await mend.wait()
+    await repair.wait()
     thaw(frozen)
 
 
 Damage = Callable[[Cluster, int, asyncio.Event], Coroutine[None, None, None]]
 DAMAGES: dict[str, Damage] = {
     "kill stage": kill_process,
-    "kill head": lambda cluster, at, mend: kill_process(cluster, at, mend, "coordinator"),
+    "kill coordinator": lambda cluster, at, repair: kill_process(cluster, at, repair, "coordinator"),
     "kill machine": kill_machine,
-    "stop stage": lambda cluster, at, mend: stop(cluster, at, mend, "stage"),
-    "stop head": lambda cluster, at, mend: stop(cluster, at, mend, "coordinator"),
-    "stop machine": lambda cluster, at, mend: stop(cluster, at, mend, "machine"),
+    "stop stage": lambda cluster, at, repair: stop(cluster, at, repair, "stage"),
+    "stop coordinator": lambda cluster, at, repair: stop(cluster, at, repair, "coordinator"),
+    "stop machine": lambda cluster, at, repair: stop(cluster, at, repair, "machine"),
 }
 
 
@@ -298,18 +300,18 @@ DAMAGES: dict[str, Damage] = {
 async def test_nothing_leaks_over_ten_thousand_requests(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Callers come, go and hang up while processes are killed: nobody gets an error, nothing stays held."""
+    """Callers come, go and hang up while processes are killed: no caller gets an error, and no block leaks."""
     monkeypatch.setattr("cluster.control.fault_attribution.SETTLED_S", 0.0)
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:
         for round_number in range(20):
             await settled(cluster, 3)
-            kind = ("kill stage", "kill head", "kill machine")[round_number % 3]
-            mend = asyncio.Event()
+            kind = ("kill stage", "kill coordinator", "kill machine")[round_number % 3]
+            repair = asyncio.Event()
             crowd = asyncio.gather(*(_worker(cluster, round_number, number, 500 // 25) for number in range(25)))
             await asyncio.sleep(1)
-            damage = asyncio.create_task(DAMAGES[kind](cluster, round_number % 2, mend))
+            damage = asyncio.create_task(DAMAGES[kind](cluster, round_number % 2, repair))
             await asyncio.sleep(1)
-            mend.set()
+            repair.set()
             await asyncio.gather(damage, crowd)
             await nothing_is_held(cluster)
     with capsys.disabled():
@@ -317,7 +319,7 @@ async def test_nothing_leaks_over_ten_thousand_requests(
 
 
 async def _worker(cluster: Cluster, round_number: int, number: int, requests: int) -> None:
-    """One caller after the other: short answers, of which some are not read to their end."""
+    """Run one caller after the other. They request short answers and do not read all of them to the end."""
     chance = Random(f"{round_number}/{number}")
     for at in range(requests):
         tokens = chance.randint(1, 30)

@@ -1,4 +1,4 @@
-"""The fast path against transformers, family by family: tiny random checkpoints, cut into stages, any chunks."""
+"""The fast path against transformers, family by family: tiny random checkpoints, split into stages, any chunks."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -152,7 +152,7 @@ def save_case(config: Any, folder: Path) -> Case:
     torch.manual_seed(5)
     model = build(config).float().eval()
     with torch.no_grad():
-        # What transformers begins with, ones and zeros, would hide norms, biases and sinks that are left out.
+        # The initial values of transformers, ones and zeros, would hide missing norms, biases and sinks.
         for parameter in model.parameters():
             spread = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.3
             parameter.add_(torch.randn_like(parameter) * spread)
@@ -185,7 +185,7 @@ def load_stages(case: Case, stages: int, precision: Precision = "fp32") -> list[
 
 
 def run_step(stages: list[StageModel], fed: dict[int, list[int]], held: list[int]) -> Tensor:
-    """Feed slots these tokens behind what they hold; all rows' logits."""
+    """Feed slots these tokens behind their content. Return all rows' logits."""
     slots, starts, counts = list(fed), [held[slot] for slot in fed], [len(ids) for ids in fed.values()]
     rows = stages[0].embed(torch.tensor([token for ids in fed.values() for token in ids], dtype=torch.int32))
     for stage in stages:
@@ -196,7 +196,7 @@ def run_step(stages: list[StageModel], fed: dict[int, list[int]], held: list[int
 
 
 def generate(stages: list[StageModel], chunk: int) -> Iterator[tuple[int, list[int], Tensor]]:
-    """Greedy continuations of both prompts at once, the second a step late: (slot, tokens, each one's logits)."""
+    """Yield greedy continuations of both prompts, the second a step late: (slot, tokens, each one's logits)."""
     sequences, logits = [list(ids) for ids in PROMPTS], [[], []]  # type: tuple[list[list[int]], list[list[Tensor]]]
     held = [0, 0]
     for step in range(200):
@@ -222,7 +222,7 @@ def generate(stages: list[StageModel], chunk: int) -> Iterator[tuple[int, list[i
 @pytest.mark.parametrize(("stages", "chunk"), [(1, 64), (2, 7), (3, 20)])
 @torch.inference_mode()
 def test_tokens_and_logprobs_equal_transformers(case: Case, stages: int, chunk: int) -> None:
-    """Each token is the reference's likeliest after those before it: together they are its greedy output."""
+    """Each token is the reference's likeliest after the previous ones, so together they are its greedy output."""
     for slot, tokens, ours in generate(load_stages(case, stages), chunk):
         assert len(tokens) == TOKENS
         theirs = case.logits(PROMPTS[slot] + tokens)[len(PROMPTS[slot]) - 1 : -1]
@@ -233,7 +233,7 @@ def test_tokens_and_logprobs_equal_transformers(case: Case, stages: int, chunk: 
 @pytest.mark.parametrize(("precision", "error_max"), [("bf16", 0.03), ("int8", 0.08)])
 @torch.inference_mode()
 def test_narrow_precisions_stay_close(case: Case, precision: Precision, error_max: float) -> None:
-    """The median row: a mixture sends some rows to another expert over a difference in the last bits."""
+    """The median row counts: with tiny differences a mixture sends some rows to another expert."""
     held = [0, 0]
     rows = run_step(load_stages(case, 2, precision), dict(enumerate(PROMPTS)), held).float()
     expected = torch.cat([case.logits(prompt) for prompt in PROMPTS])
@@ -242,7 +242,7 @@ def test_narrow_precisions_stay_close(case: Case, precision: Precision, error_ma
 
 
 def test_the_card_counts_every_value_of_the_file(case: Case) -> None:
-    """What the planner reserves for a layer is what the layer weighs."""
+    """The planner reserves exactly the size of a layer."""
     counted = sum(case.card.layer_cost(layer).values for layer in range(LAYERS))
     ends = {"embed_tokens", "wte.", "wpe.", "lm_head", *VISION}
     stored = {
@@ -265,7 +265,7 @@ def test_the_card_counts_every_value_of_the_file(case: Case) -> None:
 
 
 def test_mxfp4_blocks_are_the_values_they_stand_for(tmp_path: Path) -> None:
-    """The same GPT-OSS twice: experts in blocks, and experts in bf16 that hold what the blocks mean."""
+    """The same GPT-OSS twice: experts in blocks, and experts in bf16 with the values of the blocks."""
     case = save_case(CASES["gpt_oss"](), tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     generator = torch.Generator().manual_seed(3)
@@ -325,10 +325,10 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("name", "settings", "error", "message"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_we_lack_is_refused_by_name(
+def test_unsupported_settings_are_refused_by_name(
     name: str, settings: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """From config.json alone: before anything else is downloaded."""
+    """config.json alone decides it, before anything else is downloaded."""
     config = json.loads(CASES[name]().to_json_string(use_diff=False)) | settings
     with pytest.raises(error, match=message):
         read_card(config)

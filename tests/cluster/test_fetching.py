@@ -1,4 +1,4 @@
-"""Model files come from the nearest node that has them; a lost or lying one costs no byte that was right."""
+"""Model files come from the nearest node that has them; a lost or faulty node costs no correct byte."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def manifest() -> Manifest:
 
 @dataclass(eq=False)
 class Controller(ControllerSource):
-    """The demo model's folder, as the controller's end of the agent's connection has it."""
+    """The controller's end of the agent's connection, which sends the demo model's folder."""
 
     manifest: Manifest
     sent_bytes: int = 0
@@ -69,7 +69,7 @@ class Neighbour:
 async def neighbour(
     authority: Authority, folder: Path, manifest: Manifest, damage: Callable[[Path], object] | None = None
 ) -> AsyncIterator[Neighbour]:
-    """A node that holds the whole model, and whose disk may have been damaged since."""
+    """Run a node that holds the whole model, possibly with damaged bytes on its disk."""
     identity = authority.issue_identity(folder / "identity", "node", folder.name)
     copy = ModelCopy(folder / "models", manifest)
     for sha256 in copy.missing(list(manifest.tensors)):
@@ -103,7 +103,7 @@ def largest(manifest: Manifest) -> str:
     return max(manifest.tensors, key=lambda name: manifest.tensors[name].size_bytes)
 
 
-async def test_a_neighbour_spares_the_controller_all_of_it(tmp_path: Path, manifest: Manifest) -> None:
+async def test_a_neighbour_sends_all_parts_instead_of_the_controller(tmp_path: Path, manifest: Manifest) -> None:
     authority = Authority.open(tmp_path / "authority")
     async with neighbour(authority, tmp_path / "near", manifest) as near:
         ours, controller = fetcher(authority, tmp_path / "new", manifest)
@@ -118,8 +118,10 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-async def test_a_liar_is_noticed_and_not_asked_again(tmp_path: Path, manifest: Manifest) -> None:
-    """Its bytes have the right length; only the hash tells. A file that is too long or too short needs no hash."""
+async def test_a_node_with_wrong_bytes_is_detected_and_gets_no_more_requests(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    """Bytes of the right length are detected by their hash. A file that is too long or too short needs no hash."""
     authority = Authority.open(tmp_path / "authority")
     name = largest(manifest)
     async with neighbour(authority, tmp_path / "liar", manifest, flip) as liar:
@@ -140,7 +142,7 @@ async def test_a_liar_is_noticed_and_not_asked_again(tmp_path: Path, manifest: M
 async def test_a_file_begun_by_one_is_finished_by_another(
     tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two neighbours fall silent one after the other in the middle of a file; the controller sends the rest."""
+    """Two neighbours stop sending in the middle of a file, one after the other. The controller sends the rest."""
     authority = Authority.open(tmp_path / "authority")
     name = largest(manifest)
     sha256, size_bytes = manifest.tensors[name].sha256, manifest.tensors[name].size_bytes
@@ -193,7 +195,7 @@ async def test_a_refused_part_ends_the_order_at_once(tmp_path: Path, manifest: M
             await ours.fetch(manifest, [largest(manifest)], [])
 
 
-async def test_what_an_earlier_run_left_blames_nobody(tmp_path: Path, manifest: Manifest) -> None:
+async def test_parts_from_an_earlier_run_blame_no_node(tmp_path: Path, manifest: Manifest) -> None:
     authority = Authority.open(tmp_path / "authority")
     name = largest(manifest)
     entry = manifest.tensors[name]
@@ -205,7 +207,7 @@ async def test_what_an_earlier_run_left_blames_nobody(tmp_path: Path, manifest: 
         assert controller.sent_bytes == 0
 
 
-async def test_a_doubted_copy_is_hashed_and_mended(tmp_path: Path, manifest: Manifest) -> None:
+async def test_a_doubted_copy_is_hashed_and_repaired(tmp_path: Path, manifest: Manifest) -> None:
     ours, controller = fetcher(Authority.open(tmp_path / "authority"), tmp_path / "new", manifest)
     name = largest(manifest)
     await ours.fetch(manifest, [name], [])
@@ -218,7 +220,7 @@ async def test_a_doubted_copy_is_hashed_and_mended(tmp_path: Path, manifest: Man
     assert {asked for asked, _ in controller.asked} == {manifest.tensors[name].sha256}
 
 
-async def test_the_door_is_for_nodes_and_for_files(tmp_path: Path, manifest: Manifest) -> None:
+async def test_the_file_server_serves_nodes_and_files_only(tmp_path: Path, manifest: Manifest) -> None:
     authority = Authority.open(tmp_path / "authority")
     gateway = authority.issue_identity(tmp_path / "gateway", "gateway", "gateway")
     node = authority.issue_identity(tmp_path / "node", "node", "node")
@@ -253,7 +255,7 @@ async def test_the_door_is_for_nodes_and_for_files(tmp_path: Path, manifest: Man
             raise PeerRejected(str(answer))
 
 
-def test_the_nearest_come_first_and_nobody_beyond_the_controller() -> None:
+def test_the_nearest_come_first_and_no_node_beyond_the_controller() -> None:
     def at(name: str, host: str) -> wire.Address:
         return wire.Address(NodeId(name), host, 1)
 
@@ -280,7 +282,7 @@ def test_the_nearest_come_first_and_nobody_beyond_the_controller() -> None:
 async def test_a_killed_nodes_parts_come_from_the_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With real agents: the second gets its parts from the first, until that is killed in the middle."""
+    """With real agents, the second one gets its parts from the first, which is killed in the middle."""
     running = ClusterController(tmp_path / "cluster")
     port = await running.start("127.0.0.1", 0)
     second = tmp_path / "second" / "models"

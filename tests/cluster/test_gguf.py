@@ -1,4 +1,4 @@
-"""GGUF files: the weights, tokens and texts of the model they were made from; damaged ones refused by name."""
+"""GGUF files hold the original model's weights, tokens and texts. Damaged files are refused by name."""
 
 import json
 import struct
@@ -91,7 +91,7 @@ def tiny(family: str) -> nn.Module:
     }
     model = configs[family]().eval()
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 1:  # Fresh norms and biases are ones and zeros, which hide where they are wrong.
+        if parameter.dim() == 1:  # New norms and biases are ones and zeros, which would hide errors.
             torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.2)
     return model
 
@@ -105,7 +105,7 @@ def load(path: Path, cache: Path) -> tuple[Path, Manifest]:
 def test_values_are_the_reference_readers(kind: str) -> None:
     values, block_bytes = BLOCK_SIZES[kind]
     raw = np.random.default_rng(7).integers(0, 256, (6, 512 // values * block_bytes), dtype=np.uint8)
-    with np.errstate(all="ignore"):  # Random bytes are infinite and worse as half-precision scales.
+    with np.errstate(all="ignore"):  # Random bytes as half-precision scales can be infinite or NaN.
         expected = dequantize(raw, GGMLQuantizationType[kind])
     entry = TensorEntry("f", kind, (6, 512), 0, raw.size, "")
     assert np.array_equal(dequantise(entry, bytearray(raw.tobytes())).float().numpy(), expected, equal_nan=True)
@@ -135,7 +135,7 @@ def test_four_bits_stay_as_they_are(kind: str) -> None:
         ("qwen3", "Q4_0"),
     ],
 )
-def test_a_model_is_what_it_was(family: str, kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_model_computes_as_before(family: str, kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """transformers with our config.json and our tensors computes as with the weights that were written."""
     reference = tiny(family)
     held = write_gguf(tmp_path / "tiny.gguf", reference, tokenizer, kind)
@@ -165,12 +165,12 @@ def test_stages_compute_it(family: str, kind: str, tokenizer: Tokenizer, tmp_pat
         torch.testing.assert_close(through_stages(folder, manifest, "fp32"), expected, rtol=1e-4, atol=1e-4)
         rounded = through_stages(folder, manifest, "int4")
     if kind in FOUR_BITS:
-        # The file's own quants: what is left is arithmetic in bf16, far less than what rounding once more costs.
+        # The file's own quants stay, so the error is only bf16 arithmetic, far below that of rounding again.
         assert (rounded - expected).norm() / expected.norm() < 0.03
 
 
 def through_stages(folder: Path, manifest: Manifest, precision: Precision) -> Tensor:
-    """Logits behind every token, from two stages."""
+    """Return the logits behind every token, from two stages."""
     card = read_card(manifest.config)
     rows = TOKENS
     for index in (0, 1):
@@ -214,7 +214,7 @@ def test_split_files_and_folders(tokenizer: Tokenizer, tmp_path: Path) -> None:
         load(tmp_path / "split", tmp_path)
 
 
-def test_texts_are_cut_as_before(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_texts_are_tokenized_as_before(tokenizer: Tokenizer, tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", tiny("qwen3"), tokenizer, "Q8_0")
     folder, _ = load(tmp_path / "tiny.gguf", tmp_path)
     codec = TextCodec(folder)
@@ -294,7 +294,7 @@ def test_damage_is_named(
         load(path, tmp_path)
 
 
-def test_any_cut_in_the_header_is_named(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_any_truncation_in_the_header_is_named(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(1)

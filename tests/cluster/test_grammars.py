@@ -1,4 +1,4 @@
-"""Grammars where tokens are drawn: nothing that they forbid comes out, and drafts change nothing."""
+"""Grammars during sampling: no forbidden token is drawn, and drafts change nothing."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ from tests.examples import examples
 
 CODEC = TextCodec(DEMO_MODEL)
 VOCABULARY = CODEC.tokenizer.get_vocab_size()
-# Padding, as models have it: no tokenizer knows these rows.
+# Padding rows, as in real models: the tokenizer has no tokens for them.
 PADDED = VOCABULARY + 37
 
 SCHEMAS: list[dict[str, Any]] = [
@@ -51,7 +51,7 @@ def lark(schema: dict[str, Any]) -> str:
 def drawn(
     grammars: Grammars, grammar: str, sampling: Sampling, seed: int, guesses: list[list[int]], cut: int
 ) -> list[int]:
-    """What comes out under random logits, with these drafts; after `cut` tokens another stage goes on."""
+    """Return the tokens drawn from random logits with these drafts. After `cut` tokens another stage continues."""
     sampler, output = Sampler(PADDED, grammars), list[int]()
     sampler.open(0, sampling, [], 0, grammar)
     while len(output) < 120:
@@ -59,7 +59,7 @@ def drawn(
             sampler, cut = Sampler(PADDED, grammars), 1000
             sampler.open(0, sampling, output, 0, grammar)
         drafts = tuple(guesses[len(output) % len(guesses)]) if guesses else ()
-        # Logits depend on the position alone, as a model's do on the text so far.
+        # Logits depend only on the position, as a model's depend on the text so far.
         rows = [logits(seed, len(output) + at) for at in range(1 + len(drafts))]
         for token in sampler.sample(torch.stack(rows), [Draw(0, len(output), drafts)])[0]:
             assert not token.problem
@@ -81,7 +81,7 @@ def logits(seed: int, position: int) -> torch.Tensor:
     guesses=st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=4), max_size=4),
     cut=st.integers(1, 30),
 )
-def test_whatever_is_drawn_keeps_to_the_schema(
+def test_every_drawn_text_follows_the_schema(
     grammars: Grammars, schema: dict[str, Any], seed: int, temperature: float, guesses: list[list[int]], cut: int
 ) -> None:
     sampling = Sampling(temperature=temperature, seed=seed + 1, logit_bias={5: 50.0}, top_p=0.95)
@@ -96,7 +96,7 @@ def test_whatever_is_drawn_keeps_to_the_schema(
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("thinking", ["never", "perhaps", "begun"])
 def test_calls_are_written_as_the_model_was_taught(grammars: Grammars, name: Any, thinking: Any) -> None:
-    """Every format's own way to call is let through, and a function that there is not is none."""
+    """Each format's own form of a call is allowed, and calls of unknown functions are not."""
     city: dict[str, Any] = {
         "type": "object",
         "properties": {"city": {"$ref": "#/$defs/city"}},

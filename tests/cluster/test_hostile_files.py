@@ -1,4 +1,4 @@
-"""Files of a model that lie about themselves are refused by name when they are read."""
+"""Model files with forged headers are refused by name when they are read."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Who is let in: good tokens once, this cluster's certificates, TLS alone. Others are refused and logged."""
+"""Admission: valid tokens once, this cluster's certificates, TLS only. Other peers are refused and logged."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,7 @@ async def test_a_token_lets_one_machine_in_once(tmp_path: Path, logs: list[Event
     assert token.split(".")[2] not in str(logs)
 
 
-async def test_a_machine_that_is_let_in_aside_works_when_it_is_told_to(tmp_path: Path) -> None:
+async def test_a_machine_admitted_drained_works_after_an_admin_enables_it(tmp_path: Path) -> None:
     async with controller(tmp_path / "c") as (running, target):
         await join(target, running.new_token(), tmp_path / "first", "first")
         await join(target, running.new_token(aside=True), tmp_path / "second", "second")
@@ -81,7 +81,7 @@ async def test_a_machine_that_is_let_in_aside_works_when_it_is_told_to(tmp_path:
 
 
 async def test_a_token_names_its_cluster(tmp_path: Path) -> None:
-    """A machine in the middle that shows another authority gets no signing request, let alone the token."""
+    """A machine in the middle that shows another authority gets neither the token nor a signing request."""
     async with controller(tmp_path / "a") as (ours, _), controller(tmp_path / "b") as (_, theirs):
         with pytest.raises(PeerRejected, match="not the cluster that issued"):
             await join(theirs, ours.new_token(), tmp_path / "x", "x")
@@ -135,7 +135,7 @@ async def test_data_links_demand_this_clusters_certificate(tmp_path: Path, logs:
     loop = asyncio.get_running_loop()
 
     def on_link(link: Link) -> None:
-        # The listener may tell of a refused link after the test has ended.
+        # The listener may report a refused link after the test has ended.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(arrived.put_nowait, link.peer.node_id)
 
@@ -163,7 +163,7 @@ async def test_data_links_demand_this_clusters_certificate(tmp_path: Path, logs:
 
 
 def drip(link: Link, sent: list[int]) -> None:
-    """Half a header, each byte in time for a clock that starts anew with every byte."""
+    """Send half a header. Each byte arrives before a timeout that restarts with every byte would end."""
     with contextlib.suppress(OSError):
         for _ in range(wire.HEADER.size // 2):
             link._connection.sendall(b"M")
@@ -171,8 +171,8 @@ def drip(link: Link, sent: list[int]) -> None:
             time.sleep(1.5)
 
 
-async def test_links_that_say_nothing_hold_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines of this cluster that open links and never say for what: the one that does finds a place."""
+async def test_silent_links_hold_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines of this cluster open links and send nothing. A link with a hello is still accepted."""
     monkeypatch.setattr("cluster.net.transport.HANDSHAKE_TIMEOUT_S", 3.0)
     ours = Authority.open(tmp_path / "ours")
     home, partner = (ours.issue_identity(tmp_path / name, "node", name) for name in ("home", "partner"))
@@ -207,7 +207,7 @@ async def test_links_that_say_nothing_hold_no_place(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 2**16), ("127.0.0.1", -1), ("a\0b", 9), ("." * 99, 9)])
-async def test_what_is_no_address_is_out_of_reach(tmp_path: Path, host: str, port: int) -> None:
+async def test_an_invalid_address_is_unreachable(tmp_path: Path, host: str, port: int) -> None:
     partner = Authority.open(tmp_path / "ours").issue_identity(tmp_path / "partner", "node", "partner")
     with pytest.raises(LinkLost):
         await asyncio.to_thread(dial, wire.Address(NodeId("n"), host, port), partner)
@@ -225,8 +225,8 @@ async def test_links_are_tls_1_3_only(tmp_path: Path) -> None:
             await asyncio.open_connection(target.host, target.port, ssl=context)
 
 
-async def only_gateways_may_ask_a_head(cluster: Cluster, nosy: Identity) -> None:
-    """A node's certificate opens the ring to it, not other people's prompts."""
+async def only_gateways_may_ask_a_coordinator(cluster: Cluster, nosy: Identity) -> None:
+    """A node's certificate admits it to the pipeline's links, but not to other users' prompts."""
     deployment = cluster.controller.deployment
     assert deployment
     channel = await open_channel(deployment.coordinator, nosy)
@@ -240,7 +240,7 @@ async def only_gateways_may_ask_a_head(cluster: Cluster, nosy: Identity) -> None
 async def test_a_node_without_the_files_fetches_its_layers_only(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
         alone = await cluster.ask("The river", max_tokens=16)
-        await only_gateways_may_ask_a_head(cluster, Identity(tmp_path / "nodes" / "node-1" / "identity"))
+        await only_gateways_may_ask_a_coordinator(cluster, Identity(tmp_path / "nodes" / "node-1" / "identity"))
         options = NodeOptions(
             name="far",
             folder=str(tmp_path / "far"),
@@ -267,7 +267,7 @@ async def test_a_node_without_the_files_fetches_its_layers_only(tmp_path: Path) 
 
 @pytest.mark.slow
 async def test_the_same_certificate_twice_is_refused(tmp_path: Path, logs: list[EventDict]) -> None:
-    """A copied data folder: the machine that is there stays, the other one is told why it is not let in."""
+    """With a copied data folder, the connected machine stays and the other one gets the reason for its refusal."""
     async with running_cluster(tmp_path, nodes=1) as cluster:
         shutil.copytree(tmp_path / "nodes" / "node-1" / "identity", tmp_path / "copy" / "identity")
         target = Target("127.0.0.1", cluster.port)
@@ -279,7 +279,7 @@ async def test_the_same_certificate_twice_is_refused(tmp_path: Path, logs: list[
 
 
 async def test_a_node_cannot_pose_as_the_controller(tmp_path: Path) -> None:
-    """Its certificate comes from the same authority, but a token or a hello is not for it."""
+    """Its certificate comes from the same authority, but machines send it neither a token nor a hello."""
     authority = Authority.open(tmp_path / "authority")
     rogue = authority.issue_identity(tmp_path / "rogue", "node", "rogue")
     victim = authority.issue_identity(tmp_path / "victim" / "identity", "node", "victim")

@@ -1,4 +1,4 @@
-"""Weight formats: how far off their products are, that a row has the same bits in any batch, what they hold."""
+"""Weight formats: the errors of their products, equal bits of a row in any batch, and their sizes."""
 
 import dataclasses
 
@@ -111,7 +111,7 @@ def test_int4_quants_of_a_file_are_kept_quant_by_quant() -> None:
     scales, mins = normal(2, 48, 4).abs().bfloat16().float(), torch.zeros(48, 4)
     for least in (8 * scales, mins):
         weight = (quants.view(48, 4, 32) * scales[..., None] - least[..., None]).view(48, 128)
-        # One input at a time shows every weight: nothing is summed, so nothing is rounded but the result.
+        # One input at a time shows every weight: without sums only the result is rounded.
         found = pack_int4(quants, scales, least)(torch.eye(128))
         assert difference(found.t(), weight) < 3e-3
     odd = pack_int4(quants[:7], scales[:7], mins[:7])
@@ -134,7 +134,7 @@ def test_every_precision_passes_its_self_test_here() -> None:
 
 
 def test_a_wrong_kernel_is_not_usable_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine whose sums saturate: results of the widest rows come out too small."""
+    """The kernel behaves as if sums saturated: results of the widest rows are too small."""
 
     def saturating(weight: Tensor, bias: Tensor | None, precision: Precision) -> Linear:
         exact = pack(weight, bias, precision)

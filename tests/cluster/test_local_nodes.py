@@ -56,7 +56,7 @@ async def test_a_node_that_was_removed_is_not_started_again(tmp_path: Path, at_o
 async def test_a_stage_process_that_never_starts_is_the_reason_that_its_node_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A fourth start would come a minute after the third, however long the node takes to end.
+    # A fourth start would happen a minute after the third, however long the node takes to end.
     pauses_s = (*[0.01] * STARTS_MAX, 60.0)
     monkeypatch.setattr("cluster.nodes.child_processes.RESTART_PAUSES_S", pauses_s)
     started: list[str] = []
@@ -75,7 +75,7 @@ async def test_a_stage_process_that_never_starts_is_the_reason_that_its_node_giv
     assert len(started) == STARTS_MAX
 
 
-def test_what_is_absent_is_told_until_it_is_back() -> None:
+def test_absent_nodes_are_reported_until_they_are_back() -> None:
     chronicle = Chronicle()
     absences = Absences(chronicle)
     absences.note("node-1", "ended")

@@ -1,4 +1,4 @@
-"""Callers that hang up, machines that come, fail at their part, or go for good: what remains serves on."""
+"""Callers hang up; machines join, fail at their part or leave for good. The rest of the cluster keeps serving."""
 
 import asyncio
 import time
@@ -49,11 +49,11 @@ async def hang_up_after_first_token(cluster: Cluster, number: int = 0) -> None:
 
 
 async def frames_sent(cluster: Cluster) -> int:
-    """How many frames the head has sent in all, once it has nothing to do and no more are counted."""
+    """Return the total of frames that the coordinator has sent, once it is idle and the count is stable."""
     seen: list[wire.Vitals] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(seen) < 3 or seen[-1] != seen[-2]:
-            if (vitals := cluster.controller.head_vitals()) and (not seen or vitals is not seen[-1]):
+            if (vitals := cluster.controller.coordinator_vitals()) and (not seen or vitals is not seen[-1]):
                 seen.append(vitals)
             await asyncio.sleep(0.02)
     assert not seen[-1].requests
@@ -79,7 +79,7 @@ async def test_hanging_up_frees_the_slot_at_once(tmp_path: Path) -> None:
 
 
 async def answer_while(cluster: Cluster, damage: Callable[[], None]) -> list[int]:
-    """A long answer's token ids; the damage is done when it has begun."""
+    """Return a long answer's token ids. The damage happens after the answer has begun."""
     request = GenerateRequest(
         id="unharmed", prompt=TextPrompt(PROMPT), sampling=GREEDY, limits=Limits(max_tokens=LONG, ignore_eos=True)
     )
@@ -93,7 +93,7 @@ async def answer_while(cluster: Cluster, damage: Callable[[], None]) -> list[int
 
 
 @pytest.mark.slow
-async def test_a_request_that_waits_for_its_place_survives_a_loss(tmp_path: Path) -> None:
+async def test_a_queued_request_survives_a_loss(tmp_path: Path) -> None:
     """One slot: the first request runs, the second waits, the machine of the second stage is lost for good."""
     async with running_cluster(tmp_path, nodes=2, slots=1) as cluster:
         expected = await cluster.ask(PROMPT, max_tokens=LONG)
@@ -110,7 +110,7 @@ async def test_a_request_that_waits_for_its_place_survives_a_loss(tmp_path: Path
 
 @pytest.mark.slow
 async def test_a_stopped_stage_is_replaced(tmp_path: Path) -> None:
-    """Its machine is well and beats on, and there is no other: the agent starts another process in its place."""
+    """Its machine still sends heartbeats and is the only one. The agent starts another process in its place."""
     async with running_cluster(tmp_path, nodes=1) as cluster:
         expected = await cluster.ask(PROMPT, max_tokens=LONG)
         stage = child(cluster.node_process(1), "stage")
@@ -122,7 +122,7 @@ async def test_a_stopped_stage_is_replaced(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def newcomer(cluster: Cluster, folder: Path, kind: type[Agent] = Agent) -> AsyncIterator[None]:
-    """Another machine joins, with a data folder and a copy of the model of its own."""
+    """Let another machine join, with its own data folder and its own copy of the model."""
     options = NodeOptions(
         name="newcomer",
         folder=str(folder),
@@ -151,7 +151,7 @@ def stages(cluster: Cluster) -> list[str]:
 
 @pytest.mark.slow
 async def test_a_machine_that_cannot_get_its_files_changes_nothing(tmp_path: Path) -> None:
-    """It joins, its copy of the model cannot be written, and the ring serves on as if nothing had happened."""
+    """A machine joins, but its copy of the model cannot be written. The pipeline serves on undisturbed."""
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "models").write_text("a file where the folder should be")
     async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
@@ -166,7 +166,7 @@ async def test_a_machine_that_cannot_get_its_files_changes_nothing(tmp_path: Pat
 
 
 class Walled(Agent):
-    """A machine behind a firewall: it reaches everybody, nobody reaches it."""
+    """A machine behind a firewall: it reaches all machines, but no machine reaches it."""
 
     async def _report(self, message: wire.Message) -> None:
         if isinstance(message, wire.Ready):
@@ -175,8 +175,8 @@ class Walled(Agent):
 
 
 @pytest.mark.slow
-async def test_a_machine_that_nobody_reaches_is_the_one_that_is_left_out(tmp_path: Path) -> None:
-    """It is not the one that says so: the machine that has served before serves on."""
+async def test_an_unreachable_machine_is_left_out(tmp_path: Path) -> None:
+    """The other machine reports the failure. It has served before, so it is not blamed and serves on."""
     async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
         expected = await cluster.ask(PROMPT)
         with capture_logs() as logs:
@@ -187,7 +187,7 @@ async def test_a_machine_that_nobody_reaches_is_the_one_that_is_left_out(tmp_pat
 
 
 class Liar(Agent):
-    """After so many frames of a ring, what its stage sends names a wrong epoch."""
+    """After a number of frames of a pipeline, its stage sends frames with a wrong epoch."""
 
     honest_frames = 0
 
@@ -209,7 +209,7 @@ class LateLiar(Liar):
 
 @pytest.mark.parametrize("kind", [Liar, pytest.param(LateLiar, marks=pytest.mark.slow)])
 async def test_a_stage_that_names_a_wrong_epoch_is_left_out_at_once(tmp_path: Path, kind: type[Agent]) -> None:
-    """Its link ends with the first such frame, and the blame is its own; answers do not change."""
+    """Its link ends with the first such frame, and only this machine is blamed. Answers do not change."""
     async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
         expected = await cluster.ask(PROMPT)
         with capture_logs() as logs:
@@ -228,10 +228,10 @@ async def test_a_stage_that_names_a_wrong_epoch_is_left_out_at_once(tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_a_ring_that_breaks_while_a_newcomer_fetches_is_closed_again_at_once(
+async def test_a_pipeline_that_breaks_while_a_new_machine_fetches_is_replaced_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has the files serves; the one that still gets them takes part later."""
+    """Machines that have the files serve. The machine that still fetches takes part later."""
 
     def very_slowly(source: Path, manifest: Manifest, sha256: str, offset: int) -> tuple[bytes, int]:
         time.sleep(0.7)
@@ -277,7 +277,7 @@ async def test_a_newcomer_takes_part_when_it_has_its_files_and_answers_are_finis
 async def test_a_model_that_comes_after_the_machines_is_deployed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A first pull takes longer than anybody waits for machines."""
+    """The first pull takes longer than the cluster waits for machines."""
     monkeypatch.setattr("cluster.control.manager.GATHER_TIMEOUT_S", 0.1)
     controller = Controller(tmp_path / "cluster")
     local = LocalNodes(1, tmp_path / "nodes")
@@ -289,7 +289,7 @@ async def test_a_model_that_comes_after_the_machines_is_deployed(
                 await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)
         await controller.load_model(str(DEMO_MODEL))
-        # Hellos of a machine that is planned with may be read late: they are no news.
+        # Hellos of a machine in the plan may be read late. They are not new.
         (member,) = controller.topology().members
         for _ in range(2):
             controller._roster.answers.put(member, wire.Hello(member.name, member.machine))
@@ -300,8 +300,8 @@ async def test_a_model_that_comes_after_the_machines_is_deployed(
         await local.stop()
 
 
-async def test_a_lost_node_takes_its_processes_along_and_the_answer_is_a_reason(tmp_path: Path) -> None:
-    """kill -9 of an agent: its stage and head notice that their pipe is closed."""
+async def test_a_lost_node_ends_its_processes_and_callers_get_a_reason(tmp_path: Path) -> None:
+    """After kill -9 of an agent, its stage and coordinator notice that their pipe is closed."""
     async with running_cluster(tmp_path, nodes=1) as cluster:
         agent = cluster.node_process(1)
         children = agent.children()

@@ -1,4 +1,4 @@
-"""Machines that were let in: certificates end and are renewed, work is drained, who is removed is out at once."""
+"""Admitted machines: certificates expire and are renewed, work is drained, removed machines are out at once."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ from tests.clusters import DEMO_MODEL, GREEDY, PATIENCE_S, Cluster, running_clus
 pytestmark = pytest.mark.anyio
 
 
-def test_the_book_survives_and_forgets_whose_certificate_has_ended(tmp_path: Path) -> None:
+def test_the_book_survives_restarts_and_forgets_expired_machines(tmp_path: Path) -> None:
     now = [1000.0]
     book = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
     for at, name in enumerate(("desk", "laptop", "laptop")):
@@ -49,18 +49,18 @@ def test_the_book_survives_and_forgets_whose_certificate_has_ended(tmp_path: Pat
     assert again.removed == {"1" * 32}
     assert again.find("laptop-2") == NodeId("2" * 32)
     now[0] = 2001.5
-    # Where a clock is slow its certificate has not ended.
+    # For a slow clock the certificate has not expired.
     assert again.removed == {"1" * 32}
-    again.seen(NodeId("2" * 32), "tablet", 0.0)
+    again.note_present(NodeId("2" * 32), "tablet", 0.0)
     assert [record.name for record in again.records.values()] == ["laptop", "tablet"]
     again.rename(NodeId("2" * 32), "kitchen")
-    again.seen(NodeId("2" * 32), "laptop", 0.0)
-    assert again.records[NodeId("2" * 32)].name == "kitchen", "what somebody called it lasts"
+    again.note_present(NodeId("2" * 32), "laptop", 0.0)
+    assert again.records[NodeId("2" * 32)].name == "kitchen", "a name from an admin stays"
     now[0] = 2001.5 + CLOCK_MARGIN_S
     assert again.removed == frozenset()
 
 
-def test_a_full_book_forgets_nobody_who_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_book_forgets_no_removed_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.trust.machines.MACHINES_MAX", 2)
     now = [1000.0]
     book = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
@@ -73,7 +73,7 @@ def test_a_full_book_forgets_nobody_who_was_removed(tmp_path: Path, monkeypatch:
     assert [record.name for record in book.records.values()] == ["0", "3", "4"]
 
 
-def test_a_certificate_is_renewed_for_its_own_key_alone(tmp_path: Path) -> None:
+def test_a_certificate_is_renewed_for_its_own_key_only(tmp_path: Path) -> None:
     ours = Authority.open(tmp_path / "authority")
     node, other = (ours.issue_identity(tmp_path / name, "node", name) for name in ("node", "other"))
     request = renewal.request_again(node, "node")
@@ -104,7 +104,7 @@ def shorten(
 
 @pytest.mark.slow
 async def test_certificates_are_renewed_while_links_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node's and the gateway's end within seconds; afterwards the ring still stands and every door opens."""
+    """The node's and the gateway's certificates expire within seconds. The pipeline and every port still work."""
     monkeypatch.setattr(renewal, "_LOOK_EVERY_S", 0.2)
     async with controller(tmp_path / "c") as (running, target):
         signing = Authority.open(tmp_path / "c" / "authority")
@@ -141,7 +141,7 @@ def certificates(*identities: Identity) -> set[str]:
     return {(identity.folder / "certificate.pem").read_text() for identity in identities}
 
 
-async def test_a_machine_whose_certificate_has_ended_says_so(
+async def test_a_machine_with_an_expired_certificate_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with controller(tmp_path / "c") as (running, target):
@@ -184,7 +184,7 @@ async def test_work_is_drained_and_a_removed_machine_is_out(tmp_path: Path) -> N
         ]
 
         outcast = Identity(tmp_path / "nodes" / "node-2" / "identity")
-        ports = ring_ports(cluster, 1)
+        ports = listening_ports(cluster, 1)
         removing: asyncio.Task[NodeId] | None = None
         text = ""
         async for event in running.generate(long_request()):
@@ -211,8 +211,8 @@ def long_request() -> GenerateRequest:
     return GenerateRequest(id="long", prompt=TextPrompt("The river"), sampling=GREEDY, limits=limits)
 
 
-def ring_ports(cluster: Cluster, number: int) -> list[int]:
-    """Where the processes of a node listen."""
+def listening_ports(cluster: Cluster, number: int) -> list[int]:
+    """Return the ports where the processes of a node listen."""
     processes = cluster.node_process(number).children(recursive=True)
     return [
         connection.laddr.port
@@ -223,7 +223,7 @@ def ring_ports(cluster: Cluster, number: int) -> list[int]:
 
 
 async def refused_everywhere(cluster: Cluster, outcast: Identity, ports: list[int]) -> None:
-    """Its certificate has not ended, but opens no door and no link of the cluster any more."""
+    """Its certificate is still valid, but no port and no link of the cluster accepts it."""
     partner = node_id(Identity(cluster_node(cluster, 1)))
     channel = await dial_channel("127.0.0.1", cluster.port, outcast.client_context())
     answer, _ = await channel.receive(PATIENCE_S)
@@ -245,7 +245,7 @@ async def refused_everywhere(cluster: Cluster, outcast: Identity, ports: list[in
 
 
 async def comes_back_with_a_token(cluster: Cluster, outcast: Identity) -> None:
-    """As a new machine: its old certificate stays out."""
+    """It comes back as a new machine. Its old certificate stays refused."""
     before = node_id(outcast)
     options = NodeOptions(
         name="returned",
@@ -286,7 +286,9 @@ def cluster_node(cluster: Cluster, number: int) -> Path:
         ({"pace": Pace(speeds={"fp32": Speed(reason="x" * 201)})}, "a reason of 201 characters"),
     ],
 )
-def test_who_is_too_different_or_lies_is_told_both_values(changes: dict[str, object], reason: str) -> None:
+def test_other_programs_and_forged_facts_are_refused_with_both_values(
+    changes: dict[str, object], reason: str
+) -> None:
     machine = probe_machine()
     ours = {name: value for name, value in changes.items() if hasattr(machine, name)}
     hello = wire.Hello("n", replace(machine, **ours), program=PROGRAM, protocol=wire.PROTOCOL_VERSION)
@@ -295,7 +297,7 @@ def test_who_is_too_different_or_lies_is_told_both_values(changes: dict[str, obj
         check_hello(replace(hello, **others))
 
 
-def test_who_is_removed_stays_out_though_there_is_no_room_to_write_it_down(tmp_path: Path) -> None:
+def test_a_removed_machine_stays_out_even_if_the_disk_is_full(tmp_path: Path) -> None:
     identity = Identity(tmp_path / "full")
     with pytest.raises(FileNotFoundError):
         identity.keep_removed([NodeId("a")])
@@ -305,7 +307,7 @@ def test_who_is_removed_stays_out_though_there_is_no_room_to_write_it_down(tmp_p
     assert identity.removed() == {"b"}
 
 
-def test_a_given_name_is_kept_and_means_one_machine(tmp_path: Path) -> None:
+def test_an_admins_name_stays_and_names_one_machine(tmp_path: Path) -> None:
     now = [1000.0]
     book = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
     desk, laptop, gone = (NodeId(f"{mark}" * 32) for mark in ("ab", "cd", "ef"))
@@ -316,14 +318,14 @@ def test_a_given_name_is_kept_and_means_one_machine(tmp_path: Path) -> None:
         with pytest.raises(NameTaken, match="laptop"):
             book.rename(desk, taken)
     assert book.find("desk") == desk
-    book.rename(desk, "tower")  # Who is out needs no name.
+    book.rename(desk, "tower")  # A removed machine keeps no claim to its name.
     again = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
     for said in ("desk", "workstation"):
-        # It goes on calling itself otherwise, each time that it comes.
-        again.seen(desk, said, 0.0)
+        # The machine still reports its own name whenever it connects.
+        again.note_present(desk, said, 0.0)
         assert (again.find("tower"), again.called(desk, said)) == (desk, "tower")
         assert again.records[desk].own_name == said
     again.rename(desk, "workstation")
     assert again.records[desk].own_name == ""
-    again.seen(desk, "bench", 0.0)
+    again.note_present(desk, "bench", 0.0)
     assert (again.records[desk].name, again.called(desk, "bench")) == ("bench", "bench")

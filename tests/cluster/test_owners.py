@@ -1,4 +1,4 @@
-"""Owners by name or id: who is meant, who is not known, and that nobody slips in by what it calls itself."""
+"""Owners by name or id: which machines are meant, which are unknown, and that a name gains no access."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_owners_are_found_by_name_and_by_id(book: MachineBook) -> None:
     assert not unknown
 
 
-def test_an_unknown_owner_is_named_and_somebody_must_be_known(book: MachineBook) -> None:
+def test_an_unknown_owner_is_named_and_one_must_be_known(book: MachineBook) -> None:
     pin, (unknown,) = Owners(("desk", "toaster")).pin(book)
     assert pin.owners == {DESK}
     assert "toaster" in unknown
@@ -35,9 +35,9 @@ def test_an_unknown_owner_is_named_and_somebody_must_be_known(book: MachineBook)
         Owners(("toaster",)).pin(book)
 
 
-def test_a_machine_that_calls_itself_by_an_owners_id_is_not_taken_for_it(book: MachineBook) -> None:
+def test_a_machine_named_like_an_owners_id_is_not_the_owner(book: MachineBook) -> None:
     book.certified(NodeId("b" * 32), DESK, until_s=2000.0)
     assert Owners((DESK,)).pin(book)[0].owners == {DESK}
-    book.seen(NodeId("b" * 32), "3f6c0d", 2000.0)
+    book.note_present(NodeId("b" * 32), "3f6c0d", 2000.0)
     with pytest.raises(MachineUnknown, match="2 machines"):
         Owners(("3f6c0d",)).pin(book)

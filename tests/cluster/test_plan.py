@@ -1,4 +1,4 @@
-"""Cutting layers over machines: complete, in order, within memory, as fast as can be, with reasons."""
+"""Layer placement over machines: complete, in order, within memory, as fast as possible, with reasons."""
 
 import random
 import re
@@ -46,7 +46,7 @@ def card(layers: int = 32, hidden: int = 4096, tied: bool = False, context: int 
 
 
 def paced(per_million_s: float, precisions: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")) -> Pace:
-    """A machine that takes so long for a million weights at one row, and sixty times as long at 256."""
+    """Return a pace of this many seconds per million weights at one row, and sixty times as many at 256."""
     speed = Speed((1, 256), (per_million_s, 60 * per_million_s))
     return Pace(speeds=dict.fromkeys(precisions, speed), dispatch_s=1e-4, memory_bytes_per_s=10e9)
 
@@ -73,13 +73,13 @@ def names(plan: Plan) -> list[str]:
 
 
 def check_plan(plan: Plan, model: ModelCard) -> None:
-    """What must hold for any plan whatever."""
+    """Assert the properties of every plan."""
     ends = [stage.spec.end_layer for stage in plan.stages]
     assert [stage.spec.first_layer for stage in plan.stages] == [0, *ends[:-1]]
     assert ends[-1] == model.layers
     assert len(set(plan.pipeline)) == len(plan.pipeline)
     assert min(model.context_tokens, CONTEXT_TOKENS_MIN) <= plan.context_tokens <= model.context_tokens
-    assert plan.kv_blocks * BLOCK_TOKENS >= plan.context_tokens, "one sequence could wait for room for ever"
+    assert plan.kv_blocks * BLOCK_TOKENS >= plan.context_tokens, "the KV cache is smaller than one context"
     for stage, layers in zip(plan.stages, counts(plan), strict=True):
         assert layers > 0
         assert stage.member.name in stage.reason
@@ -135,7 +135,7 @@ def test_layers_follow_speed_and_the_gain_over_memory_is_told() -> None:
     plan = plan_stages("m", card(), members, stages_min=2, precision="bf16")
     few, many = counts(plan)
     assert 2.6 < many / few < 3.4
-    assert any("% faster than the same machines cut in proportion to memory" in reason for reason in plan.reasons)
+    assert any("% faster than layers in proportion to memory" in reason for reason in plan.reasons)
 
 
 def test_a_machine_with_little_room_gets_what_fits() -> None:
@@ -146,7 +146,7 @@ def test_a_machine_with_little_room_gets_what_fits() -> None:
     assert "room for" in small.reason
 
 
-def test_a_machine_that_would_slow_the_ring_is_left_out_with_both_figures() -> None:
+def test_a_machine_that_would_slow_the_pipeline_is_left_out_with_both_figures() -> None:
     members = [*(member(n, 14, pace=paced(QUICK)) for n in (1, 2, 3)), member(4, 14, pace=paced(50 * SLOW))]
     plan = plan_stages("m", card(), members, precision="fp32")
     assert set(names(plan)) == {"node-1", "node-2", "node-3"}
@@ -164,7 +164,7 @@ def test_a_far_machine_is_worth_its_link_only_where_it_is_needed() -> None:
     assert set(names(needed)) == {"node-1", "node-4"}
 
 
-def test_the_head_stays_where_it_is_when_that_costs_little() -> None:
+def test_the_coordinator_stays_on_its_machine_if_that_costs_little() -> None:
     members = [member(n, 14) for n in (1, 2, 3)]
     plan = plan_stages("m", card(), members, precision="fp32", stages_min=3, coordinator=members[2].node_id)
     assert names(plan)[0] == "node-3"
@@ -218,7 +218,7 @@ def test_a_machine_that_cannot_compute_in_the_pinned_precision_is_not_placed() -
     assert "node-1 is left out: sums overflow" in plan.reasons
 
 
-def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
+def test_a_model_that_does_not_fit_says_by_how_much_and_what_would_help() -> None:
     with pytest.raises(
         ModelDoesNotFit, match=r"m at bf16 needs 1\d\.\d\d GiB, but the machines have 8\.00 GiB"
     ) as told:
@@ -234,7 +234,7 @@ def test_never_more_stages_than_layers() -> None:
 
 
 def test_layers_of_unequal_size_stay_within_memory() -> None:
-    """Most weights lie in the last layers: an average layer would not tell."""
+    """Most weights are in the last layers, so an average layer is not enough."""
     model = replace(card(layers=8, hidden=1024), path="compat")
     costs = [card(hidden=512).layer_cost()] * 6 + [card(hidden=4096).layer_cost()] * 2
     model = replace(model, layer_costs=tuple(costs))
@@ -259,7 +259,7 @@ def test_owners_keep_the_ends_of_a_pinned_model() -> None:
         plan_stages("m", card(), [*theirs, mine[0]], precision="fp32", pin=pin)
 
 
-def test_no_stranger_holds_a_copy_of_an_owners_layers() -> None:
+def test_no_third_party_holds_a_copy_of_an_owners_layers() -> None:
     """A middle stage may reach into the last layers that are the owners'."""
     owners = frozenset(m.node_id for m in (member(1, 13), member(2, 13), member(3, 13)))
     partition = plan_stages("m", card(), [member(n, 13) for n in (1, 2, 3)], precision="fp32", stages_min=3)
@@ -286,7 +286,7 @@ def test_spare_machines_hold_copies_and_one_takes_over() -> None:
     assert after
     assert lost not in after.pipeline
     assert [stage.spec for stage in after.stages] == [stage.spec for stage in plan.stages]
-    assert with_standby(plan, lost, frozenset()) is None, "nobody has loaded its copy"
+    assert with_standby(plan, lost, frozenset()) is None, "no machine has loaded its copy"
 
 
 def test_rows_are_compressed_only_where_a_measured_link_is_the_bottleneck() -> None:
@@ -304,7 +304,7 @@ def test_rows_are_compressed_only_where_a_measured_link_is_the_bottleneck() -> N
     assert plan_stages("m", card(), members, precision="bf16", stages_min=2).stages[0].spec.wire == "bf16"
 
 
-def test_a_working_ring_is_replaced_for_a_loss_or_a_real_gain_only() -> None:
+def test_a_working_pipeline_is_replaced_for_a_loss_or_a_real_gain_only() -> None:
     members = [member(n, 14, pace=paced(SLOW)) for n in (1, 2, 3)]
     now = plan_stages("m", card(), members, precision="fp32")
     greatly = [*members, *(member(n, 14, pace=paced(QUICK)) for n in (4, 5, 6))]
@@ -332,7 +332,7 @@ def test_a_working_ring_is_replaced_for_a_loss_or_a_real_gain_only() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_what_one_stage_is_predicted_to_take_is_what_its_parts_take(precision: Precision) -> None:
+def test_a_stages_predicted_time_is_the_sum_of_its_parts(precision: Precision) -> None:
     """Thirty-two layers at c0 + weights + attention, by hand."""
     model = card()
     plan = plan_stages("m", model, [member(1, 64, pace=paced(QUICK))], precision=precision)
@@ -344,7 +344,7 @@ def test_what_one_stage_is_predicted_to_take_is_what_its_parts_take(precision: P
     assert not plan.predicted.assumed
 
 
-def test_peers_cannot_mislead_the_planner_with_figures_that_cannot_be() -> None:
+def test_impossible_figures_of_peers_are_not_used() -> None:
     odd = Pace(
         speeds={"fp32": Speed((1, 2), (float("nan"), -1.0)), "bf16": Speed((0,), ())},
         dispatch_s=float("inf"),

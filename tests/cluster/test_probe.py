@@ -1,4 +1,4 @@
-"""What a machine says of itself: memory as its limits allow, links as they are, and warnings with remedies."""
+"""A machine's own report: memory within its limits, measured links, and warnings with remedies."""
 
 import asyncio
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_container_has_as_much_memory_as_its_tightest_group(tmp_path: Path) ->
     group(tmp_path / "fs" / "outer" / "inner", "max", GIB, 0)
     limit = memory_limit(tmp_path / "fs", membership)
     assert limit
-    assert limit.free_bytes == 2 * GIB, "what is cached comes free"
+    assert limit.free_bytes == 2 * GIB, "cached files count as free"
 
 
 def test_limits_of_the_older_kind_count_and_no_limit_is_none(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_each_warning_names_its_remedy() -> None:
     assert [warning.cause for warning in machine_warnings(healthy, [shaky])] == ["jitter"]
 
 
-def test_a_processor_tells_how_hot_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_reports_its_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sensor:
         def __init__(self, current: float, high: float | None) -> None:
             self.current, self.high = current, high
@@ -125,14 +125,14 @@ async def test_two_nodes_measure_the_link_between_them(tmp_path: Path) -> None:
 
 
 def node_id_of(identity: Identity) -> NodeId:
-    """Whom its certificate names."""
+    """Return the machine that its certificate names."""
     certificate = x509.load_pem_x509_certificate((identity.folder / CERTIFICATE_FILE).read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
     return NodeId(uri.rpartition(":")[2])
 
 
-def test_another_machine_than_the_one_meant_is_not_measured(tmp_path: Path) -> None:
+def test_an_unexpected_machine_is_not_measured(tmp_path: Path) -> None:
     authority = Authority.open(tmp_path / "authority")
     echo = LinkProbe(authority.issue_identity(tmp_path / "there", "node", "there"))
     here = authority.issue_identity(tmp_path / "here", "node", "here")
@@ -164,7 +164,7 @@ def test_the_survey_has_every_link_measured_once_and_one_machine_at_a_time() -> 
     survey = LinkSurvey(clock)
     for node_id in (ONE, TWO, THREE):
         survey.take_report(node_id, "10.0.0.1", report())
-    assert not survey.due(), "newcomers settle first"
+    assert not survey.due(), "new machines settle first"
     clock.now_s += SETTLE_S
     figures = Link(delay_s=0.001, bytes_per_s=1e8)
     while orders := survey.due():
@@ -177,7 +177,7 @@ def test_the_survey_has_every_link_measured_once_and_one_machine_at_a_time() -> 
     assert survey.delay_s(TWO, THREE) == 0.001
     survey.measure_again()
     ((node_id, order),) = survey.due()
-    # Asked for once more while that is under way: its answer still counts.
+    # The survey orders it again while the first measurement runs. The first answer still counts.
     survey.measure_again()
     again = Link(delay_s=0.003, bytes_per_s=1e8)
     survey.take_report(node_id, "10.0.0.1", report((order.peers[0].node_id, again)))
@@ -189,20 +189,20 @@ def test_the_survey_has_every_link_measured_once_and_one_machine_at_a_time() -> 
     assert survey.network().link(ONE, TWO) == ASSUMED
 
 
-def test_rumours_and_impossible_figures_are_not_believed() -> None:
+def test_unordered_and_impossible_figures_are_ignored() -> None:
     clock = Clock()
     survey = LinkSurvey(clock)
     for node_id in (ONE, TWO):
         survey.take_report(node_id, "10.0.0.1", report())
     survey.take_report(ONE, "10.0.0.1", report((TWO, Link(delay_s=0.001, bytes_per_s=1e8))))
-    assert survey.delay_s(ONE, TWO) is None, "nobody had asked for it"
+    assert survey.delay_s(ONE, TWO) is None, "it was not ordered"
     clock.now_s += SETTLE_S
     assert survey.due()
     survey.take_report(ONE, "10.0.0.1", report((TWO, Link(delay_s=float("nan"), bytes_per_s=1e8))))
     assert survey.delay_s(ONE, TWO) is None
 
 
-def test_a_clock_that_is_wrong_is_told_of() -> None:
+def test_a_wrong_clock_is_reported() -> None:
     survey = LinkSurvey(Clock())
     survey.take_report(ONE, "10.0.0.1", report())
     member = Member(ONE, "one", machine())

@@ -1,4 +1,4 @@
-"""What is concluded from what is known: when a ring counts as stuck, whose fault a break was, who stands in."""
+"""Conclusions from reports: when a pipeline counts as stuck, which machine broke it, which standby replaces it."""
 
 from dataclasses import dataclass, field
 
@@ -56,7 +56,7 @@ def plan(*, standbys: tuple[PlannedStage, ...] = ()) -> Plan:
 
 
 @dataclass(slots=True)
-class Ring:
+class ScriptedPipeline:
     """A pipeline whose stages answer when the test says so."""
 
     clock: Clock = field(default_factory=Clock)
@@ -83,80 +83,80 @@ class Ring:
         assert len(list(self.pipeline.commit(sampled))) == len(tokens)
 
 
-def test_a_ring_is_late_by_its_own_measure() -> None:
-    ring = Ring()
-    step = ring.send()
-    ring.clock.now_s += FIRST_STEP_S - 1
-    assert not ring.pipeline.lateness(), "nobody knows yet how long a step takes here"
-    ring.answer(step, 0.0)
+def test_a_pipeline_is_late_by_its_own_pace() -> None:
+    scripted = ScriptedPipeline()
+    step = scripted.send()
+    scripted.clock.now_s += FIRST_STEP_S - 1
+    assert not scripted.pipeline.lateness(), "the time of a step here is still unknown"
+    scripted.answer(step, 0.0)
     for _ in range(20):
-        ring.answer(ring.send(), 0.05)
-    ring.send()
-    ring.clock.now_s += LATE_S - 0.1
-    assert not ring.pipeline.lateness()
-    ring.clock.now_s += 0.2
-    assert ring.pipeline.lateness()
-    ring.pipeline.forgive()
-    assert not ring.pipeline.lateness()
+        scripted.answer(scripted.send(), 0.05)
+    scripted.send()
+    scripted.clock.now_s += LATE_S - 0.1
+    assert not scripted.pipeline.lateness()
+    scripted.clock.now_s += 0.2
+    assert scripted.pipeline.lateness()
+    scripted.pipeline.forgive()
+    assert not scripted.pipeline.lateness()
 
 
 def test_slow_machines_have_more_time() -> None:
-    """Steps of half a second: two seconds are no reason to take the ring apart."""
-    ring = Ring()
+    """With steps of half a second, two seconds are no reason to dismiss the pipeline."""
+    scripted = ScriptedPipeline()
     for _ in range(20):
-        ring.answer(ring.send(), 0.5)
-    ring.send()
-    ring.clock.now_s += 3.0
-    assert not ring.pipeline.lateness()
-    ring.clock.now_s += 3.0
-    assert ring.pipeline.lateness()
+        scripted.answer(scripted.send(), 0.5)
+    scripted.send()
+    scripted.clock.now_s += 3.0
+    assert not scripted.pipeline.lateness()
+    scripted.clock.now_s += 3.0
+    assert scripted.pipeline.lateness()
 
 
-def test_a_ring_that_crawls_is_late_though_it_moves() -> None:
-    ring = Ring()
+def test_a_crawling_pipeline_is_late_although_it_moves() -> None:
+    scripted = ScriptedPipeline()
     for _ in range(20):
-        ring.answer(ring.send(), 0.02)
-    ring.answer(ring.send(), 0.7)
+        scripted.answer(scripted.send(), 0.02)
+    scripted.answer(scripted.send(), 0.7)
     for _ in range(40):
-        ring.answer(ring.send(), 0.02)
-    assert not ring.pipeline.lateness(), "it has caught up"
+        scripted.answer(scripted.send(), 0.02)
+    assert not scripted.pipeline.lateness(), "it has caught up"
     slow_s = 0.0
-    while not ring.pipeline.lateness():
-        ring.answer(ring.send(), 0.7)
-        ring.answer(ring.send(), 0.02)
+    while not scripted.pipeline.lateness():
+        scripted.answer(scripted.send(), 0.7)
+        scripted.answer(scripted.send(), 0.02)
         slow_s += 0.72
     assert CRAWL_S <= slow_s <= CRAWL_S + 0.72
 
 
-def test_small_steps_that_crawl_are_noticed_and_not_taken_for_usual() -> None:
-    ring = Ring()
+def test_small_crawling_steps_are_detected_and_not_learned() -> None:
+    scripted = ScriptedPipeline()
     for _ in range(40):
-        ring.answer(ring.send(), 0.002)
+        scripted.answer(scripted.send(), 0.002)
     slow_s = 0.0
-    while not ring.pipeline.lateness():
-        ring.answer(ring.send(), 0.06)
+    while not scripted.pipeline.lateness():
+        scripted.answer(scripted.send(), 0.06)
         slow_s += 0.06
     assert CRAWL_S <= slow_s <= CRAWL_S + 0.1
-    assert ring.pipeline.scheduler.costs.step_s(1) < 0.003
+    assert scripted.pipeline.scheduler.costs.step_s(1) < 0.003
 
 
 def test_steps_of_a_size_that_is_new_do_not_crawl() -> None:
-    """After many small ones the first long prompt: nobody knows what it should take."""
-    ring = Ring()
+    """After many small steps comes the first long prompt, whose usual time is unknown."""
+    scripted = ScriptedPipeline()
     for _ in range(40):
-        ring.answer(ring.send(), 0.002)
-    ring.pipeline.scheduler.add(Sequence([1] * 300, 300, Sampling()))
+        scripted.answer(scripted.send(), 0.002)
+    scripted.pipeline.scheduler.add(Sequence([1] * 300, 300, Sampling()))
     sizes = []
     for _ in range(12):
-        step = ring.send()
+        step = scripted.send()
         sizes.append(step.rows)
-        ring.answer(step, 0.03 * step.rows)
-        assert not ring.pipeline.lateness()
+        scripted.answer(step, 0.03 * step.rows)
+        assert not scripted.pipeline.lateness()
     assert max(sizes) > 20
 
 
 def vitals(**counts: tuple[int, int]) -> dict[tuple[str, str], wire.Vitals]:
-    """Frames in and out of `coordinator` and of the stages of a, b and c."""
+    """Return the frames in and out of `coordinator` and of the stages of a, b and c."""
     found = {}
     for name, (received, sent) in counts.items():
         place = ("a", "coordinator") if name == "coordinator" else (name, "stage")
@@ -169,15 +169,17 @@ def where(**counts: tuple[int, int]) -> list[str]:
     return [*stuck_at(plan(), lambda node_id, role: told.get((node_id, role)))]
 
 
-def test_where_a_ring_is_stuck() -> None:
+def test_where_a_pipeline_is_stuck() -> None:
     assert where(coordinator=(9, 10), a=(10, 10), b=(10, 9), c=(9, 9)) == ["b"], "it holds a frame back"
     assert where(coordinator=(9, 10), a=(10, 10), b=(9, 9), c=(9, 9)) == ["b", "a"], (
         "a frame is lost on the way to it"
     )
-    assert where(coordinator=(9, 10), a=(10, 10), b=(10, 10), c=(10, 10)) == ["a", "c"], "on the way to the head"
+    assert where(coordinator=(9, 10), a=(10, 10), b=(10, 10), c=(10, 10)) == ["a", "c"], (
+        "on the way to the coordinator"
+    )
     assert where(coordinator=(9, 10), a=(9, 9), b=(9, 9), c=(9, 9)) == ["a"], "inside of the first machine"
     assert where(coordinator=(10, 10), a=(10, 10), b=(10, 10), c=(10, 10)) == []
-    assert where(coordinator=(9, 10), a=(11, 11), b=(11, 11), c=(11, 10)) == ["c"], "told at different moments"
+    assert where(coordinator=(9, 10), a=(11, 11), b=(11, 11), c=(11, 10)) == ["c"], "reported at different moments"
 
 
 def fault_attribution(clock: Clock) -> tuple[FaultAttribution, Deployment]:
@@ -189,11 +191,11 @@ def fault_attribution(clock: Clock) -> tuple[FaultAttribution, Deployment]:
     return found, Deployment(5, plan(), wire.Address(NodeId("a"), "", 1), 1.0)
 
 
-def test_a_broken_link_alone_is_blamed_on_who_has_not_proven_itself() -> None:
+def test_a_broken_link_alone_is_blamed_on_the_unproven_machine() -> None:
     found, broken = fault_attribution(Clock())
     found.retire(frozenset({NodeId("a"), NodeId("b")}))
     found.note_failure(NodeId("b"), wire.Failed(5, "stage", "link broke", "a"))
-    assert found.close(broken) == frozenset(), "a ring that is taken apart is nobody's fault"
+    assert found.close(broken) == frozenset(), "no machine is blamed for a dismissed pipeline"
     found.open()
     found.note_failure(NodeId("a"), wire.Failed(5, "coordinator", "link broke", "c"))
     assert not found.is_clear(broken)
@@ -201,8 +203,8 @@ def test_a_broken_link_alone_is_blamed_on_who_has_not_proven_itself() -> None:
     assert found.quarantine.quarantine("c")
 
 
-def test_who_says_what_happened_is_believed() -> None:
-    """The neighbours of a process that died report first; they are not to blame, and once is no habit."""
+def test_the_report_that_says_what_happened_counts() -> None:
+    """The neighbours of an ended process report first. They are not blamed, and one end is not a habit."""
     clock = Clock()
     found, broken = fault_attribution(clock)
     for _ in range(2):
@@ -222,7 +224,7 @@ def test_who_says_what_happened_is_believed() -> None:
     assert found.close(broken) == {"c"}
 
 
-def test_who_sends_wrong_frames_is_to_blame_however_long_the_ring_has_served() -> None:
+def test_the_sender_of_wrong_frames_is_blamed_however_long_the_pipeline_has_served() -> None:
     clock = Clock()
     for served_s in (1.0, SETTLED_S):
         found, broken = fault_attribution(clock)
@@ -234,7 +236,7 @@ def test_who_sends_wrong_frames_is_to_blame_however_long_the_ring_has_served() -
         assert not found.is_own_error
 
 
-def test_only_what_a_stage_itself_got_wrong_may_be_a_requests_doing() -> None:
+def test_only_a_stages_own_error_may_be_caused_by_a_request() -> None:
     for failure, expected in (
         (wire.Failed(5, "stage", "exit status -9", cause="ended"), True),
         (wire.Failed(5, "stage", "a step failed"), True),
@@ -250,9 +252,9 @@ def test_only_what_a_stage_itself_got_wrong_may_be_a_requests_doing() -> None:
         assert not found.is_own_error
 
 
-def test_a_stuck_ring_is_blamed_on_who_holds_its_frames() -> None:
+def test_a_stuck_pipeline_is_blamed_on_the_holder_of_its_frames() -> None:
     found, broken = fault_attribution(Clock())
-    for (node_id, role), told in vitals(head=(9, 10), a=(10, 10), b=(10, 9), c=(9, 9)).items():
+    for (node_id, role), told in vitals(coordinator=(9, 10), a=(10, 10), b=(10, 9), c=(9, 9)).items():
         known = {"coordinator": wire.Vitals(9, 10), "stage": told} if node_id == "a" else {role: told}
         if role == "stage":
             found.membership.beat(NodeId(node_id), wire.Heartbeat(2**33, vitals=known))
@@ -260,7 +262,7 @@ def test_a_stuck_ring_is_blamed_on_who_holds_its_frames() -> None:
     assert found.close(broken) == {"b"}
 
 
-def test_everybody_lost_needs_a_stand_in_of_its_own() -> None:
+def test_each_lost_machine_needs_its_own_standby() -> None:
     copies = (stage("x", 0), stage("x", 1), stage("y", 1))
     broken = plan(standbys=copies)
     specs = {copy.spec.index: copy.spec for copy in copies}
@@ -268,7 +270,7 @@ def test_everybody_lost_needs_a_stand_in_of_its_own() -> None:
     both = with_stand_ins(broken, {NodeId("a"), NodeId("b")}, ready)
     assert both
     assert both.pipeline == ("x", "y", "c")
-    assert [s.spec for s in both.stages] == [s.spec for s in broken.stages], "nobody else loads anything"
+    assert [s.spec for s in both.stages] == [s.spec for s in broken.stages], "no other machine loads layers"
     assert with_stand_ins(broken, {NodeId("b")}, ready - {(NodeId("x"), specs[1])}) is not None
     assert with_stand_ins(broken, {NodeId("b")}, {(NodeId("x"), specs[0])}) is None, "not loaded yet"
     assert with_stand_ins(broken, {NodeId("c")}, ready) is None

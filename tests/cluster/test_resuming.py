@@ -1,4 +1,4 @@
-"""An answer over several heads and rings: nothing repeated, nothing missing; none of them breaks every ring."""
+"""An answer across several coordinators and pipelines has no repeats and no gaps, and cannot break them all."""
 
 import itertools
 from collections.abc import Iterator
@@ -56,10 +56,10 @@ def feed(reader: Completion, token_ids: list[int]) -> Iterator[TokenEvent]:
     stop=st.sampled_from([(), ("e",), ("the", "an"), ("\n",)]),
     max_tokens=st.one_of(st.none(), st.integers(1, 24)),
 )
-def test_another_head_goes_on_behind_what_the_first_has_told(
+def test_another_coordinator_continues_after_the_text_of_the_first(
     drawn: list[int], told: int, stop: tuple[str, ...], max_tokens: int | None
 ) -> None:
-    """Whatever was told, half characters and beginnings of stop strings held back: the whole is the same."""
+    """Whatever part was sent, with half characters and begun stop strings held back, the whole is the same."""
     limits = Limits(max_tokens=max_tokens, stop=stop)
     undisturbed = list(feed(completion(limits), drawn))
     before = undisturbed[:told]
@@ -74,10 +74,10 @@ def test_another_head_goes_on_behind_what_the_first_has_told(
         assert [*before, *after][-1].completion_tokens == undisturbed[-1].completion_tokens
 
 
-def test_a_caller_sees_one_stream_of_several_tries() -> None:
+def test_a_caller_sees_one_stream_across_several_tries() -> None:
     asked = ResumedRequest(GenerateRequest(id="r", prompt=TextPrompt("a"), n=2))
     first = asked.next_try()
-    assert first.sampling.seed, "every head is to draw the same tokens"
+    assert first.sampling.seed, "every coordinator must draw the same tokens"
     seen: list[GenerationEvent | None] = [
         asked.pass_on(Accepted(3)),
         asked.pass_on(TokenEvent(0, "ab", 2, 100, token_ids=(5, 6))),
@@ -99,8 +99,8 @@ def test_a_caller_sees_one_stream_of_several_tries() -> None:
     assert [event.compute_ns for event in told if not isinstance(event, Accepted)] == [100, 50, 140, 190]
 
 
-def test_what_was_begun_elsewhere_is_not_forgotten_with_a_head() -> None:
-    """Another gateway's caller had two tokens, of which the first head here tells the text once more."""
+def test_a_beginning_from_elsewhere_survives_the_loss_of_a_coordinator() -> None:
+    """The caller had two tokens from another gateway. The first coordinator here sends their text once more."""
     had = Resume(token_ids=[5, 6], characters=0)
     asked = ResumedRequest(GenerateRequest(id="r", prompt=TextPrompt("a"), resume=(had,)))
     assert not asked.is_begun
@@ -108,7 +108,7 @@ def test_what_was_begun_elsewhere_is_not_forgotten_with_a_head() -> None:
     asked.note_loss(counts=True)
     again = asked.next_try()
     assert again.resume == (had,)
-    assert not again.is_retry, "no head here has begun it"
+    assert not again.is_retry, "no coordinator here has begun it"
     asked.pass_on(TokenEvent(0, "ab", 2, 0))
     asked.pass_on(TokenEvent(0, "c", 3, 10, token_ids=(7,)))
     asked.note_loss(counts=True)
@@ -117,7 +117,7 @@ def test_what_was_begun_elsewhere_is_not_forgotten_with_a_head() -> None:
     assert second.is_retry
 
 
-def test_a_request_that_loses_head_after_head_is_given_up() -> None:
+def test_a_request_that_loses_many_coordinators_is_given_up() -> None:
     asked = ResumedRequest(GenerateRequest(id="r", prompt=TextPrompt("a")))
     for _ in range(LOSSES_MAX):
         assert not asked.is_hopeless
@@ -129,11 +129,11 @@ def test_a_request_that_loses_head_after_head_is_given_up() -> None:
     assert not asked.is_hopeless, "it has got further"
 
 
-class Rings:
-    """Ring after ring at one desk: whichever computes the poison's row at `deadly` breaks."""
+class PipelineSeries:
+    """Pipelines in a row with one request table. Each breaks when it computes the poison's row at `deadly`."""
 
     def __init__(self, *, kept: bool, chance: Random) -> None:
-        self.desk = RequestTable()
+        self.table = RequestTable()
         self.kept = kept
         self.chance = chance
         self.scheduler = Scheduler(1, 2, 4, 64)
@@ -161,17 +161,17 @@ class Rings:
             is_retry=is_retry,
         )
         ticket = Ticket(request, list(PROMPT) * prompts, self.told[name].append)
-        self.desk.take(ticket)
+        self.table.take(ticket)
         return ticket
 
     def serve(self, context_tokens: int = 512) -> None:
         if not self.kept:
             self.scheduler = Scheduler(1, 2, 4, 64)
         self.scheduler.restart(next(self.epochs), [0, 1])
-        self.desk.serve(self.scheduler, CODEC, context_tokens, VOCABULARY)
+        self.table.serve(self.scheduler, CODEC, context_tokens, VOCABULARY)
 
     def run(self, poison: Ticket, deadly: int) -> bool:
-        """Until nothing is left to do, which is True, or the ring breaks."""
+        """Run until no work is left, and return True, or until the pipeline breaks."""
         flights: list[wire.Step] = []
         while True:
             while (work := self.scheduler.next_step()) and len(flights) < 3:
@@ -183,92 +183,90 @@ class Rings:
             for slot, start, count in zip(step.slots, step.starts, step.counts, strict=True):
                 is_poison = owners.get(slot) in list(poison.open_sequences)
                 if is_poison and start <= deadly < start + count:
-                    self.break_ring({owners[slot] for slot in step.slots if slot in owners})
+                    self.break_pipeline({owners[slot] for slot in step.slots if slot in owners})
                     return False
             drawn = [self.chance.randrange(VOCABULARY) for wanted in step.wanted if wanted]
             answer = wire.Sampled(
                 step.epoch, step.batch, [SampledToken(token) for token in drawn], [1] * len(drawn), [1, 1]
             )
-            self.desk.hand_out(self.scheduler.commit(answer, 0.001))
+            self.table.hand_out(self.scheduler.commit(answer, 0.001))
             self.scheduler.check_integrity()
 
-    def break_ring(self, computing: set[Sequence]) -> None:
+    def break_pipeline(self, computing: set[Sequence]) -> None:
         self.breaks += 1
-        self.desk.interrupt()
-        self.desk.blame(computing)
+        self.table.interrupt()
+        self.table.blame(computing)
 
 
 def test_the_next_suspect_is_tried_when_the_first_has_waited_too_long() -> None:
-    rings = Rings(kept=True, chance=Random(0))
-    one, other = rings.ask("one", 20), rings.ask("other", 20)
+    pipelines = PipelineSeries(kept=True, chance=Random(0))
+    one, other = pipelines.ask("one", 20), pipelines.ask("other", 20)
     for _ in range(BREAKS_MAX - 1):
-        rings.serve()
-        rings.break_ring(set(rings.scheduler.waiting))
-    rings.serve()
+        pipelines.serve()
+        pipelines.break_pipeline(set(pipelines.scheduler.waiting))
+    pipelines.serve()
     assert (one.is_parked, other.is_parked) == (False, True)
     one.waiting_since_s -= QUEUE_PATIENCE_S + 1
-    rings.desk.look_at_clock()
-    assert isinstance(rings.told["one"][-1], wire.Rejected)
+    pipelines.table.look_at_clock()
+    assert isinstance(pipelines.told["one"][-1], wire.Rejected)
     assert not other.is_parked
-    assert rings.run(one, -1)
-    assert isinstance(rings.told["other"][-1], wire.Events)
+    assert pipelines.run(one, -1)
+    assert isinstance(pipelines.told["other"][-1], wire.Events)
 
 
-def test_only_what_a_lost_head_had_begun_is_not_turned_away() -> None:
-    rings = Rings(kept=True, chance=Random(0))
+def test_only_a_request_begun_by_a_lost_coordinator_may_exceed_the_limit() -> None:
+    pipelines = PipelineSeries(kept=True, chance=Random(0))
     for at in range(REQUESTS_MAX + 1):
-        rings.ask(str(at), 4)
-    assert isinstance(rings.told[str(REQUESTS_MAX)][-1], wire.Rejected)
+        pipelines.ask(str(at), 4)
+    assert isinstance(pipelines.told[str(REQUESTS_MAX)][-1], wire.Rejected)
     had = (Resume(token_ids=[PROMPT[0]], characters=0),)
-    rings.ask("claimed", 4, resume=had)
-    assert isinstance(rings.told["claimed"][-1], wire.Rejected), "any caller may say so"
-    rings.ask("begun", 4, resume=had, is_retry=True)
-    assert "begun" in rings.desk.tickets
+    pipelines.ask("claimed", 4, resume=had)
+    assert isinstance(pipelines.told["claimed"][-1], wire.Rejected), "any caller may say so"
+    pipelines.ask("begun", 4, resume=had, is_retry=True)
+    assert "begun" in pipelines.table.tickets
 
 
 @given(kept=st.booleans(), deadly=st.integers(0, 90), chance=st.randoms(use_true_random=False))
-def test_a_request_that_breaks_every_ring_is_ended_and_nobody_else(
-    *, kept: bool, deadly: int, chance: Random
-) -> None:
-    """Whether it is deadly in its prompt or in its answer, alone in a step or beside others."""
-    rings = Rings(kept=kept, chance=chance)
-    innocent = [rings.ask("one", 20), rings.ask("two", 30)]
-    poison = rings.ask("poison", 40)
-    innocent.append(rings.ask("three", 25))
-    rings.serve()
-    while not rings.run(poison, deadly):
-        assert rings.breaks <= BREAKS_MAX * 4
-        rings.serve()
-    assert not rings.desk.tickets
-    (rejected,) = [message for message in rings.told["poison"] if isinstance(message, wire.Rejected)]
+def test_only_the_request_that_breaks_every_pipeline_is_ended(*, kept: bool, deadly: int, chance: Random) -> None:
+    """The deadly row may be in its prompt or its answer, alone in a step or beside others."""
+    pipelines = PipelineSeries(kept=kept, chance=chance)
+    innocent = [pipelines.ask("one", 20), pipelines.ask("two", 30)]
+    poison = pipelines.ask("poison", 40)
+    innocent.append(pipelines.ask("three", 25))
+    pipelines.serve()
+    while not pipelines.run(poison, deadly):
+        assert pipelines.breaks <= BREAKS_MAX * 4
+        pipelines.serve()
+    assert not pipelines.table.tickets
+    (rejected,) = [message for message in pipelines.told["poison"] if isinstance(message, wire.Rejected)]
     assert rejected.code == "stage_lost"
     for ticket in innocent:
-        last = rings.told[ticket.id][-1]
+        last = pipelines.told[ticket.id][-1]
         assert isinstance(last, wire.Events)
         assert isinstance(last.events[-1], Done)
         assert last.events[-1].completion_tokens == ticket.request.limits.max_tokens
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_what_is_too_long_for_the_next_ring_ends_and_the_others_go_on(*, kept: bool) -> None:
-    """The machine that is lost took room for long contexts along."""
-    rings = Rings(kept=kept, chance=Random(7))
-    long, short = rings.ask("long", 200), rings.ask("short", 200, prompts=10)
+def test_requests_too_long_for_the_next_pipeline_end_and_others_continue(*, kept: bool) -> None:
+    """The lost machine had the memory for long contexts."""
+    pipelines = PipelineSeries(kept=kept, chance=Random(7))
+    long, short = pipelines.ask("long", 200), pipelines.ask("short", 200, prompts=10)
     prompt_tokens = len(long.prompt)
-    rings.serve()
-    assert not rings.run(long, prompt_tokens + 9)
+    pipelines.serve()
+    assert not pipelines.run(long, prompt_tokens + 9)
     context_tokens = prompt_tokens + 8
-    late = rings.ask("late", 40)
-    rings.serve(context_tokens)
-    assert rings.run(long, 2**30)
+    late = pipelines.ask("late", 40)
+    pipelines.serve(context_tokens)
+    assert pipelines.run(long, 2**30)
     finishes = {}
-    for name, told in rings.told.items():
+    for name, told in pipelines.told.items():
         events = [event for message in told if isinstance(message, wire.Events) for event in message.events]
         finishes[name] = [event.finish for event in events if isinstance(event, TokenEvent) and event.finish]
         assert all(not isinstance(event, Done) for event in events[:-1])
     assert finishes == {"long": ["length"], "short": ["length"], "late": []}
     assert context_tokens < len(long.completions[0].sequence.tokens) < context_tokens + 9
     assert len(short.completions[0].sequence.tokens) == context_tokens
-    (rejected,) = [message for message in rings.told[late.id] if isinstance(message, wire.Rejected)]
+    (rejected,) = [message for message in pipelines.told[late.id] if isinstance(message, wire.Rejected)]
     assert rejected.code == "context_length_exceeded"
-    assert not rings.desk.tickets
+    assert not pipelines.table.tickets

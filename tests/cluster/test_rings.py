@@ -1,4 +1,4 @@
-"""The search for the best ring: proven for few machines, close to that for many, in time."""
+"""The search for the best pipeline: proven for few machines, close to optimal for many, in bounded time."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ from tests.cluster.test_plan import card, member, paced
 
 
 def fleet(chance: random.Random, size: int, *, layers: int, in_flight: int, is_tight: bool = False) -> Fleet:
-    """Machines in a plane of two towns, each with a network card of its own."""
+    """Return machines in a plane of two towns, each with its own network card."""
     rooms = []
     for _ in range(size):
         middle = chance.randint(0, layers) if not is_tight else chance.randint(0, 2 * layers // size + 2)
@@ -35,7 +35,7 @@ def fleet(chance: random.Random, size: int, *, layers: int, in_flight: int, is_t
         hop_s=tuple(map(tuple, hops)),
         back_s=tuple(tuple(chance.uniform(0.3, 1) * hop for hop in row) for row in hops),
         link_s=tuple(tuple(max(one, other) for other in cards) for one in cards),
-        head_s=3e-4,
+        coordinator_s=3e-4,
         in_flight=in_flight,
     )
 
@@ -49,7 +49,7 @@ def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def is_owned(fleet: Fleet, order: tuple[int, ...], counts: tuple[int, ...]) -> bool:
-    """Whether no stranger holds one of the owners' layers."""
+    """Tell whether only owners hold the owners' layers."""
     if fleet.owners is None:
         return True
     ends = list(itertools.accumulate(counts))
@@ -61,7 +61,7 @@ def is_owned(fleet: Fleet, order: tuple[int, ...], counts: tuple[int, ...]) -> b
 
 
 def every_cost(fleet: Fleet) -> float:
-    """The least cost of all rings with all cuts, one by one."""
+    """Return the least cost of all pipelines with all partitions, computed one by one."""
     best = inf
     for stages in range(fleet.stages_min, min(fleet.size, fleet.layers) + 1):
         for order in itertools.permutations(range(fleet.size), stages):
@@ -76,7 +76,7 @@ def every_cost(fleet: Fleet) -> float:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_ring_is_cheaper_than_the_proven_one(seed: int) -> None:
+def test_no_pipeline_is_cheaper_than_the_proven_one(seed: int) -> None:
     chance = random.Random(seed)
     small = fleet(
         chance, chance.randint(1, 5), layers=chance.randint(1, 8), in_flight=chance.choice((0, 0, 1, 2, 3, 8))
@@ -87,7 +87,7 @@ def test_no_ring_is_cheaper_than_the_proven_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_owners_ends_are_cut_about_as_well_as_can_be(seed: int) -> None:
+def test_owners_ends_are_partitioned_about_optimally(seed: int) -> None:
     chance = random.Random(seed)
     pinned = fleet(chance, 4, layers=8, in_flight=chance.choice((0, 2, 4)))
     pinned = replace(pinned, owners=frozenset({0, 1}), owned_first=2, owned_last=1)

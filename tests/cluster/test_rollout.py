@@ -1,4 +1,4 @@
-"""What machines answer while a ring is put together: wrong ports, processes that end, unwanted copies."""
+"""Answers of machines during a rollout: wrong ports, ended processes, unneeded copies."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ A, B, C = (NodeId(name) for name in "abc")
 
 @dataclass
 class Machines:
-    """They are told, and answer as the test has it."""
+    """Machines that receive orders and give the answers of the test."""
 
     told: list[tuple[NodeId, wire.Message]] = field(default_factory=list)
     answers: deque[tuple[NodeId, wire.Message]] = field(default_factory=deque)
@@ -60,7 +60,7 @@ def ready(role: str, port: int, client_port: int = 0) -> wire.Ready:
         (A, ready("coordinator", 2**70, 9)),
     ],
 )
-async def test_nobody_is_told_to_dial_a_port_that_is_none(culprit: NodeId, answer: wire.Ready) -> None:
+async def test_no_machine_is_ordered_to_dial_an_invalid_port(culprit: NodeId, answer: wire.Ready) -> None:
     machines = Machines()
     with pytest.raises(NodeFailed) as failed:
         await machines.rollout((C, ready("stage", 9)), (culprit, answer)).run()
@@ -68,7 +68,7 @@ async def test_nobody_is_told_to_dial_a_port_that_is_none(culprit: NodeId, answe
     assert not any(isinstance(message, wire.Connect) for _, message in machines.told)
 
 
-async def test_the_clear_word_on_a_broken_ring_counts_though_a_neighbour_speaks_first() -> None:
+async def test_a_clear_report_on_a_broken_pipeline_counts_although_a_neighbour_reports_first() -> None:
     closed = wire.Failed(5, "stage", "closed the link", A)
     lie = wire.Failed(5, "coordinator", "a wrong epoch", C, "invalid")
     with pytest.raises(NodeFailed, match="a wrong epoch") as failed:
@@ -79,8 +79,8 @@ async def test_the_clear_word_on_a_broken_ring_counts_though_a_neighbour_speaks_
 
 
 @pytest.mark.parametrize(("lacking", "said"), [(A, "a: no llguidance"), (C, "c: no llguidance"), (None, "")])
-async def test_who_cannot_keep_to_schemas_is_named(lacking: NodeId | None, said: str) -> None:
-    """Head and last stage both have to."""
+async def test_the_machine_that_cannot_enforce_schemas_is_named(lacking: NodeId | None, said: str) -> None:
+    """The coordinator and the last stage must both support schemas."""
     stages = [(node_id, ready("stage", 9)) for node_id in (A, B, C)]
     answers = [(A, ready("coordinator", 8, 7)), *stages]
     told = [
@@ -93,7 +93,7 @@ async def test_who_cannot_keep_to_schemas_is_named(lacking: NodeId | None, said:
 
 
 async def test_a_process_that_ends_while_it_loads_is_not_waited_for() -> None:
-    """It names the epoch of the ring that it was in; what others lose meanwhile is no matter here."""
+    """Its report names its earlier pipeline's epoch. Losses of other processes do not matter here."""
     ended = wire.Failed(3, "stage", "exit status -9", cause="ended")
     rollout = Machines().rollout((A, ended), (B, ended))
     with pytest.raises(NodeFailed) as failed:
@@ -101,21 +101,21 @@ async def test_a_process_that_ends_while_it_loads_is_not_waited_for() -> None:
     assert failed.value.node_id == B
 
 
-async def test_copies_are_counted_by_their_layers_and_tidied_away() -> None:
+async def test_copies_are_counted_by_their_layers_and_dropped() -> None:
     machines, loaded_stages, epochs = Machines(), LoadedStages(), itertools.count(1)
     standbys = Standbys(loaded_stages, machines.send)
     one, other = stage("x", 0), stage("x", 1)
-    await standbys.want(next(epochs), MODEL, [one, other])
+    await standbys.keep_loaded(next(epochs), MODEL, [one, other])
     await standbys.note(NodeId("x"), wire.Shelved(1, other.spec, ok=True))
-    assert not loaded_stages.shelved, "that was not asked for yet"
+    assert not loaded_stages.shelved, "it was not ordered yet"
     for copy in (one, other):
         await standbys.note(NodeId("x"), wire.Shelved(1, copy.spec, ok=True))
     assert standbys.ready == (one, other)
     assert not standbys.forget(NodeId("x"))
     machines.told.clear()
 
-    await standbys.want(next(epochs), MODEL, [other])
+    await standbys.keep_loaded(next(epochs), MODEL, [other])
     assert machines.told == [(NodeId("x"), wire.Tidy(2, MODEL.manifest.digest, [other.spec]))]
     assert loaded_stages.shelved[NodeId("x")] == {other.spec}
-    await standbys.want(next(epochs), MODEL, [one, other])
+    await standbys.keep_loaded(next(epochs), MODEL, [one, other])
     assert standbys.forget(NodeId("x")), "it was loading when its process ended"

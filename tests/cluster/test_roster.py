@@ -1,4 +1,4 @@
-"""The controller's connections with nodes: floods end the flooder's own, and every fetch gets an answer."""
+"""The controller's connections with nodes: a flood ends its own connection, and every fetch gets an answer."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ LACKING, SLOW = "0" * 64, "1" * 64
 
 
 class Hub:
-    """A roster whose answers nobody reads, and machines that connect to it."""
+    """A roster whose answers are not read, and machines that connect to it."""
 
     def __init__(self, folder: Path, read_part: ReadPart) -> None:
         self.folder = folder
@@ -63,14 +63,14 @@ async def hub(folder: Path, read_part: ReadPart = read_nothing) -> AsyncIterator
         await running.door.close()
 
 
-async def last_word(channel: Channel) -> str:
+async def last_refusal(channel: Channel) -> str:
     while True:
         message, _ = await channel.receive(PATIENCE_S)
         if isinstance(message, wire.Refused):
             return message.reason
 
 
-async def test_who_floods_is_put_out_and_others_are_heard(tmp_path: Path) -> None:
+async def test_a_flooding_machine_is_disconnected_and_others_are_served(tmp_path: Path) -> None:
     async with hub(tmp_path) as running:
         flooder, flood = await running.connect("flooder")
         honest, channel = await running.connect("honest")
@@ -79,7 +79,7 @@ async def test_who_floods_is_put_out_and_others_are_heard(tmp_path: Path) -> Non
                 await flood.send(wire.Prepared(epoch))
             except LinkLost:
                 break
-        assert f"flooder has {UNREAD_MAX} unread answers" in await last_word(flood)
+        assert f"flooder has {UNREAD_MAX} unread answers" in await last_refusal(flood)
         await channel.send(wire.Prepared(7))
         heard: list[tuple[NodeId, wire.Message]] = []
         async with asyncio.timeout(PATIENCE_S):
@@ -90,14 +90,14 @@ async def test_who_floods_is_put_out_and_others_are_heard(tmp_path: Path) -> Non
         assert len(of_flooder) == UNREAD_MAX + 1
         assert isinstance(of_flooder[-1], wire.Failed)
         assert flooder not in {member.node_id for member in running.roster.membership.present()}
-        # What has been read makes room again: it may come back.
+        # Reading makes room again, so the machine may come back.
         _, again = await running.connect("flooder-again")
         await again.close()
         await channel.close()
         await flood.close()
 
 
-async def test_who_is_renamed_while_it_is_welcomed_has_that_name(
+async def test_a_machine_renamed_during_its_welcome_has_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with hub(tmp_path) as running:

@@ -86,7 +86,7 @@ def test_repetition_penalty_is_that_of_transformers() -> None:
 
 def test_presence_and_frequency_penalties_count_the_output_only() -> None:
     logits = torch.tensor([3.0, 2.9, 2.0, 1.0])
-    # Token 0 stands in the prompt (one token long) and twice in the output, token 1 in the output once.
+    # Token 0 is in the prompt (one token long) and twice in the output, token 1 once in the output.
     history = [0, 0, 0, 1]
     assert draw(logits, Sampling(temperature=0.0, frequency_penalty=0.5), history=history).token_id == 1
     assert draw(logits, Sampling(temperature=0.0, presence_penalty=2.0), history=[0, 0, 1]).token_id == 2

@@ -1,4 +1,4 @@
-"""Continuous batching: whatever joins, leaves, is pushed out or lost, every token comes from the right context."""
+"""Continuous batching: sequences join, leave, are preempted or lost, and every token has the right context."""
 
 from collections import defaultdict, deque
 from random import Random
@@ -18,13 +18,15 @@ from tests.examples import examples
 
 
 def successor(context: list[int]) -> int:
-    """The one right token behind a context: looks back far enough to notice a wrong one, repeats often enough
-    for drafts to be right now and then."""
+    """Return the one right token after a context.
+
+    It depends on enough tokens to reveal a wrong one, and repeats often enough for drafts to be right sometimes.
+    """
     return (sum(context[-3:]) + len(context) // 50 + context[0]) % 5
 
 
 class Stage:
-    """What a real stage would hold: for every slot the tokens whose keys and values are there."""
+    """The content of a real stage: for every slot, the tokens in its KV cache."""
 
     def __init__(self, index: int, blocks: int) -> None:
         self.index = index
@@ -32,10 +34,10 @@ class Stage:
         self.held: dict[int, list[int]] = {}
 
     def run(self, step: Step, rows: list[int]) -> list[int]:
-        """`rows` are the tokens that the rows stand for; returns those of the rows that go on."""
+        """Compute `rows`, given as their tokens. Return the tokens of the rows that go to the next stage."""
         if step.is_reset:
             assert step.census is not None
-            # A slot with more than is counted belonged to somebody else.
+            # A slot with more than the count had another owner.
             before = self.held
             self.held = {slot: before.get(slot, []) for slot, _ in step.census}
             for slot, blocks in step.census:
@@ -57,7 +59,9 @@ class Stage:
             assert start <= len(held), "rows must follow the ones before"
             held[start:] = rows[at : at + count]
             at += count
-        assert sum(blocks_of(len(tokens)) for tokens in self.held.values()) <= self.blocks, "more than there is"
+        assert sum(blocks_of(len(tokens)) for tokens in self.held.values()) <= self.blocks, (
+            "more blocks than the stage has"
+        )
         return rows
 
     def sample(self, step: Step) -> tuple[list[SampledToken], list[int]]:
@@ -78,7 +82,7 @@ class Stage:
 
 
 class Run:
-    """A ring at work: requests arrive, leave and finish, stages are lost, in an order that `chance` decides."""
+    """A working pipeline: requests arrive, leave and finish, and stages are lost, in a random order."""
 
     def __init__(
         self, scheduler: Scheduler, jobs: list[tuple[int, int]], cancels: set[int], chance: Random
@@ -91,7 +95,7 @@ class Run:
         self.doomed: list[Sequence] = []
         self.wanted: dict[Sequence, int] = {}
         self.got: dict[Sequence, list[int]] = defaultdict(list)
-        # Steps under way, oldest first, with what goes on to the next stage and how many stages they have passed.
+        # Steps under way, oldest first, with their rows for the next stage and the number of passed stages.
         self.flights: deque[tuple[Step, list[int], int]] = deque()
         self.answers: dict[int, tuple[list[SampledToken], list[int]]] = {}
 
@@ -120,7 +124,7 @@ class Run:
             self.wanted.pop(sequence, None)
 
     def lose(self) -> None:
-        """A ring breaks; any of its stages come back empty, the others with what they hold."""
+        """Break the pipeline. Some of its stages come back empty, the others keep their content."""
         if self.chance.random() < 0.02:
             self.flights.clear()
             lost = [stage.index for stage in self.stages if self.chance.random() < 0.5]
@@ -137,7 +141,7 @@ class Run:
             self.flights.append((step, token_ids, 0))
 
     def advance(self) -> None:
-        """One stage carries out one step, in order: no step overtakes another."""
+        """Let one stage carry out one step, in order: no step overtakes another."""
         free = len(self.stages) + 1
         for at, (step, rows, passed) in enumerate(self.flights):
             if passed < free and passed < len(self.stages) and self.chance.random() < 0.7:
@@ -192,14 +196,14 @@ def test_every_sequence_gets_its_tokens_in_order(
 
 
 def answer(scheduler: Scheduler, step: Step, spent_ns: int = 1000) -> None:
-    """The ring answers the step, one token for each group that wants any."""
+    """Answer the step as a pipeline does, with one token for each group that is sampled."""
     wanted = sum(map(bool, step.wanted))
     sampled = Sampled(1, step.batch, [SampledToken(9)] * wanted, [1] * wanted, [spent_ns] * scheduler.stages)
     assert len(list(scheduler.commit(sampled, spent_ns * scheduler.stages / 1e9))) == wanted
 
 
 def test_micro_batches_share_the_decoding_sequences() -> None:
-    """With two stages and eight sequences two batches of four are in flight, not one of eight."""
+    """With two stages and eight sequences, two batches of four are in flight, not one of eight."""
     scheduler = Scheduler(epoch=1, stages=2, slots=8, kv_blocks=64)
     for _ in range(8):
         scheduler.add(Sequence([1, 2, 3], 3, Sampling()))
@@ -212,7 +216,7 @@ def test_micro_batches_share_the_decoding_sequences() -> None:
 
 
 def test_a_long_prompt_does_not_hold_up_decoding() -> None:
-    """Beside a decoding sequence a prompt comes in chunks that make a step about twice as long, not 256 rows."""
+    """Beside a decoding sequence, chunks of a prompt make a step about twice as long; they are not 256 rows."""
     scheduler = Scheduler(epoch=1, stages=1, slots=2, kv_blocks=64)
     scheduler.add(Sequence(list(range(90)), 90, Sampling()))
     for _ in range(20):
@@ -226,8 +230,8 @@ def test_a_long_prompt_does_not_hold_up_decoding() -> None:
     assert 80 <= step.counts[1] <= 120
 
 
-def test_who_yields_leaves_room_and_memory_to_whoever_comes() -> None:
-    """One small piece of a prompt is under way at a time, and what the owner has asked before is kept."""
+def test_yielding_requests_leave_time_and_memory_to_others() -> None:
+    """One small piece of a prompt is under way at a time, and the owner's earlier prompt stays cached."""
     scheduler = Scheduler(epoch=1, stages=2, slots=2, kv_blocks=64)
     prompt = list(range(100))
     owner = Sequence(prompt, 100, Sampling(), salt="owner")
@@ -253,10 +257,10 @@ def test_who_yields_leaves_room_and_memory_to_whoever_comes() -> None:
 
 
 @pytest.mark.parametrize(("preemptible_jobs", "tokens", "blocks"), [(3, 64, 400), (3, 410, 11)])
-def test_guests_in_all_slots_but_one_leave_what_was_asked_last(
+def test_preemptible_requests_in_all_slots_but_one_spare_the_latest_cache(
     preemptible_jobs: int, tokens: int, blocks: int
 ) -> None:
-    """Four slots with the caches of four requests; in the second case there is little memory beside the last."""
+    """Four slots hold the caches of four requests. In the second case little memory is left beside the last."""
     scheduler = Scheduler(epoch=1, stages=2, slots=4, kv_blocks=blocks)
     prompts = [[number, *range(5, 200)] for number in range(4)]
     for prompt in prompts:
@@ -291,9 +295,9 @@ def carry_on(scheduler: Scheduler, until_begun: Sequence) -> None:
 
 
 def test_prompts_that_begin_alike_are_computed_once() -> None:
-    """The second of two waits for the first one's blocks, which are copied then; a finished one's serve a third.
+    """The second of two requests waits for the first one's blocks and copies them. A third one reuses them later.
 
-    Another tenant's request finds nothing: its salt makes other hashes.
+    A request of another tenant finds no blocks, because its salt gives other hashes.
     """
     scheduler = Scheduler(epoch=1, stages=1, slots=4, kv_blocks=64)
     shared = list(range(200))
@@ -314,8 +318,8 @@ def test_prompts_that_begin_alike_are_computed_once() -> None:
 
 
 @pytest.mark.parametrize("agrees", [True, False])
-def test_drafts_are_made_where_they_pay(agrees: bool) -> None:
-    """A prompt repeats itself: where the answer does, too, drafts are long; where it does not, they are rare."""
+def test_drafts_are_made_if_they_pay(agrees: bool) -> None:
+    """A prompt repeats itself. If the answer does, too, drafts are long; otherwise they are rare."""
     scheduler = Scheduler(epoch=1, stages=2, slots=32, kv_blocks=64)
     scheduler.add(Sequence([1, 2, 3, 4] * 20, 80, Sampling(), tokens_max=4000))
     drafted = steps = 0
@@ -335,8 +339,8 @@ def test_drafts_are_made_where_they_pay(agrees: bool) -> None:
     assert drafted > 100 if agrees else drafted < 50
 
 
-def test_a_step_opens_no_more_than_a_frame_holds() -> None:
-    """Long histories that penalties need travel with the step that opens their slots."""
+def test_a_step_opens_no_more_slots_than_a_frame_holds() -> None:
+    """Penalties need long histories, which travel with the step that opens their slots."""
     scheduler = Scheduler(epoch=1, stages=1, slots=8, kv_blocks=100_000)
     for _ in range(8):
         scheduler.add(Sequence(list(range(200_000)), 200_000, Sampling(frequency_penalty=0.5)))

@@ -1,4 +1,4 @@
-"""A stage process's shelf: what is loaded there is kept once, and only as long as it is wanted."""
+"""A stage process's shelf: each copy is loaded once and kept only as long as the controller needs it."""
 
 import queue
 import threading
@@ -22,7 +22,7 @@ def manifest() -> Manifest:
     return read_manifest(DEMO_MODEL, "demo")
 
 
-def test_a_copy_is_loaded_once_and_dropped_when_nobody_wants_it(
+def test_a_copy_is_loaded_once_and_dropped_when_no_longer_needed(
     tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[StageSpec] = []

@@ -59,7 +59,7 @@ def load(
     return LoadedStage(manifest.digest, spec, card, model, Sampler(card.vocabulary), device)
 
 
-class Ring:
+class StageChain:
     """Carries steps from stage to stage as bytes, one step at a time."""
 
     def __init__(self, manifest: Manifest, stages: int, wire: WireFormat = "fp32") -> None:
@@ -81,7 +81,7 @@ class Ring:
         self.scheduler.restart(self.scheduler.epoch + 1, list(indices))
 
     def turn(self) -> bool:
-        """One step all the way round; False when there is none to send."""
+        """Run one step through all stages. Return False if there is none to send."""
         with torch.inference_mode():
             work = self.scheduler.next_step()
             if work is None:
@@ -98,7 +98,7 @@ class Ring:
             assert isinstance(answer, Step)
             if stage.spec.is_last:
                 self.seal.open(answer)
-            else:  # Whoever is between sees no token: drafts and histories pass by sealed.
+            else:  # Stages in between see no tokens: drafts and histories pass encrypted.
                 assert not answer.drafts
                 assert not answer.opened
             answer, content = stage.run(answer, payload)
@@ -137,33 +137,33 @@ def prompt_of(length: int, seed: int) -> list[int]:
 def test_shared_beginnings_drafts_and_lost_stages_change_no_token(
     manifest: Manifest, reference: LlamaForCausalLM
 ) -> None:
-    """Any of three stages is lost at any time: replayed, copied and drafted tokens are those that had to come."""
-    ring, chance = Ring(manifest, 3), Random(1)
+    """Any of three stages is lost at any time. Replayed, copied and drafted tokens equal the expected ones."""
+    chain, chance = StageChain(manifest, 3), Random(1)
     system = prompt_of(200, 1)
     prompts = [[*system, *prompt_of(30 + at, at + 2)] for at in range(4)] + [prompt_of(10, 9) * 20]
-    sequences = [ring.add(prompt, 60) for prompt in prompts]
+    sequences = [chain.add(prompt, 60) for prompt in prompts]
     turns = 0
-    while ring.turn():
+    while chain.turn():
         turns += 1
         if turns > 8 and chance.random() < 0.06:
-            ring.lose(*(index for index in range(3) if chance.random() < 0.5))
-    ring.run()
+            chain.lose(*(index for index in range(3) if chance.random() < 0.5))
+    chain.run()
     for prompt, sequence in zip(prompts, sequences, strict=True):
         assert sequence.tokens == expected(reference, prompt, 60)
-    assert any(step.drafts for step in ring.steps), "nothing was drafted"
-    assert any(0 < len(step.replay) < 3 for step in ring.steps)
-    assert any(move.tokens for step in ring.steps for move in step.moves), "no beginning was shared"
+    assert any(step.drafts for step in chain.steps), "nothing was drafted"
+    assert any(0 < len(step.replay) < 3 for step in chain.steps)
+    assert any(move.tokens for step in chain.steps for move in step.moves), "no beginning was shared"
 
 
 def test_drafts_change_no_drawn_token(manifest: Manifest) -> None:
     """With temperature, penalties and a seed the same tokens come with drafts as without."""
     sampling = Sampling(temperature=0.7, seed=5, presence_penalty=0.3, repetition_penalty=1.1)
     prompt = prompt_of(8, 3) * 12
-    drafted, plain = Ring(manifest, 2), Ring(manifest, 2)
+    drafted, plain = StageChain(manifest, 2), StageChain(manifest, 2)
     first = drafted.add(prompt, 80, sampling)
     second = plain.add(prompt, 80, sampling)
     drafted.run()
-    second.tokens_max = 0  # Nothing is drafted for a sequence whose end is not known.
+    second.tokens_max = 0  # Sequences with an unknown end get no drafts.
     while len(second.tokens) < len(first.tokens):
         plain.turn()
     assert first.tokens == second.tokens
@@ -173,7 +173,7 @@ def test_drafts_change_no_drawn_token(manifest: Manifest) -> None:
 
 @pytest.mark.parametrize(("wire", "worst"), [("bf16", 0.004), ("fp16", 0.0005), ("int8", 0.03)])
 def test_rows_survive_the_link(wire: WireFormat, worst: float) -> None:
-    """Relative error of a row with two massive channels, and the same bytes when what was kept is sent again."""
+    """A row with two massive channels has a small relative error, and stored rows are sent again unchanged."""
     rows = torch.randn(5, 200, generator=torch.Generator().manual_seed(1))
     rows[:, 7] *= 300
     kept = narrowed(rows, wire)
@@ -187,8 +187,8 @@ def test_rows_survive_the_link(wire: WireFormat, worst: float) -> None:
         decode(content[:-1], 5, 200, wire, torch.float32)
 
 
-def test_a_stage_refuses_what_contradicts_the_plan(manifest: Manifest) -> None:
-    """A peer with a valid certificate may still be wrong: nothing it says is used unchecked."""
+def test_a_stage_refuses_steps_that_contradict_the_plan(manifest: Manifest) -> None:
+    """A peer with a valid certificate may still send wrong values, so every value is checked."""
     stage = load(manifest, 0, 1)
     good: dict[str, Any] = {
         "epoch": 1, "batch": 1, "slots": [0], "starts": [0], "counts": [2], "wanted": [1], "drafts": [],

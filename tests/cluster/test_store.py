@@ -24,7 +24,7 @@ from tests.fakes.hub import Hub
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A copy to damage."""
+    """Return a copy of the model to damage."""
     return Path(shutil.copytree(DEMO_MODEL, tmp_path / "copy"))
 
 
@@ -156,7 +156,7 @@ def test_the_manifest_is_hashed_once(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda content: content[:-9] + bytes(9)])
-def test_a_damaged_manifest_is_made_anew(model: Path, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_manifest_is_made_again(model: Path, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     first = load_manifest(model, "m", tmp_path / "cache")
     [kept] = (tmp_path / "cache").iterdir()
     whole = kept.read_bytes()
@@ -207,7 +207,7 @@ def test_wrong_parts_are_thrown_away(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_whole_part_that_was_never_checked_is_finished(model: Path, tmp_path: Path) -> None:
-    """Its machine was switched off between the last byte and the hash: there is nothing left to ask for."""
+    """The machine was switched off between the last byte and the hash check, so no byte is missing."""
     manifest = read_manifest(model, "m")
     sha256 = manifest.files["config.json"].sha256
     copy = ModelCopy(tmp_path / "node", manifest)
@@ -237,7 +237,7 @@ def test_a_pull_resumes_and_refuses_early(model: Path, tmp_path: Path, monkeypat
         )
         told: list[tuple[int, int]] = []
         folder = find_model("acme/tiny", tmp_path / "cache", progress=lambda *said: told.append(said))
-        # All but config.json, which came first; what was here before the break is not counted twice.
+        # All but config.json, which came first. Bytes from before the break are not counted twice.
         rest = [path.stat().st_size for path in folder.iterdir() if path.name != "config.json"]
         assert told[-1][0] == told[-1][1] == sum(rest)
         assert [done for done, _ in told] == sorted(done for done, _ in told)
@@ -249,7 +249,7 @@ def test_a_pull_resumes_and_refuses_early(model: Path, tmp_path: Path, monkeypat
             find_model("acme/mamba", tmp_path / "cache")
         with pytest.raises(ModelNotFound, match="acme/nothing"):
             find_model("acme/nothing", tmp_path / "cache")
-    # The hub is gone: what was pulled is still there.
+    # The hub is unreachable, but the pulled model still loads.
     assert find_model("acme/tiny", tmp_path / "cache") == folder
 
 

@@ -92,7 +92,7 @@ def test_stop_strings_are_found_across_pieces(pieces: list[str], stops: list[str
     if not ends:
         assert got == whole
     else:
-        # The first stop string to be completed ends the text; it may begin after a longer one's beginning.
+        # The first completed stop string ends the text. It may begin after the beginning of a longer one.
         assert whole.startswith(got)
         assert not any(stop in got for stop in stops)
 

@@ -1,4 +1,4 @@
-"""What comes out of a real cluster: the reference's tokens at any number of stages, alone or in company."""
+"""Tokens of a real cluster equal the reference's, with any number of stages, alone or beside other requests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ def expected(reference: LlamaForCausalLM, prompts: list[list[int]]) -> list[list
 async def cluster(
     request: pytest.FixtureRequest, expected: list[list[int]], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Cluster]:
-    assert expected  # Made before the cluster starts, whose loop a computation would hold up.
+    assert expected  # Compute it before the cluster starts, because it would block the cluster's loop.
     stages: int = request.param
     async with running_cluster(tmp_path_factory.mktemp("cluster"), nodes=stages) as running:
         plan = running.controller.topology().plan
@@ -74,7 +74,7 @@ def generate(reference: LlamaForCausalLM, ids: list[int], tokens: int) -> list[i
 async def test_greedy_tokens_equal_transformers(
     cluster: Cluster, prompts: list[list[int]], expected: list[list[int]]
 ) -> None:
-    """All at once, so that prefill chunks and decoding of different requests share batches."""
+    """All requests run at once, so that prefill chunks and decoding share batches."""
     answers = await asyncio.gather(*(cluster.ask(TokenPrompt(ids), max_tokens=TOKENS) for ids in prompts))
     for ids, tokens, answer in zip(prompts, expected, answers, strict=True):
         assert answer.token_ids[0] == tokens
@@ -147,8 +147,8 @@ async def test_a_chat_ends_by_itself(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-async def test_bf16_says_the_same_over_one_stage_and_two(tmp_path: Path) -> None:
-    """Rows cross the link in the pinned dtype: cutting the model changes nothing, in half precision either."""
+async def test_bf16_gives_the_same_tokens_over_one_stage_and_two(tmp_path: Path) -> None:
+    """Rows cross the link in the pinned dtype, so splitting the model changes nothing, even in half precision."""
     answers = []
     for nodes in (1, 2):
         async with running_cluster(tmp_path / str(nodes), nodes=nodes, precision="bf16") as cluster:

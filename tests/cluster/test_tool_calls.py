@@ -1,4 +1,4 @@
-"""What models write, taken apart: content, thoughts and calls, wherever the text is cut into pieces."""
+"""Parsing of model output into content, thoughts and calls, however the text is split into pieces."""
 
 import json
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ def hear(form: ChatFormat, pieces: list[str], *, is_thinking: bool = False) -> R
 
 ROME, OSLO = '{"city": "Rome"}', '{"city": "O{s}\\"lo", "in": [1, {"a": "}"}]}'
 
-# What a model says in a format, and what is in it: content, thought, calls.
+# A model's output in a format, and its parts: content, thought, calls.
 SAID: list[tuple[ToolFormat, str, str, str, list[tuple[str, str]]]] = [
     ("hermes", "Just <b>text</b> <tool, and more. \n", "Just <b>text</b> <tool, and more. \n", "", []),
     (
@@ -153,7 +153,7 @@ SAID: list[tuple[ToolFormat, str, str, str, list[tuple[str, str]]]] = [
 
 @pytest.mark.parametrize("said", SAID)
 @given(data=st.data())
-def test_the_parts_are_the_same_wherever_it_is_cut(
+def test_the_parts_are_the_same_however_the_text_is_split(
     said: tuple[ToolFormat, str, str, str, list[tuple[str, str]]], data: st.DataObject
 ) -> None:
     kind, text, content, thought, calls = said
@@ -172,7 +172,7 @@ def values() -> st.SearchStrategy[Any]:
 
 @dataclass(frozen=True)
 class Written:
-    """What a model wrote, and in pieces of which size it comes."""
+    """A model's output, and the size of the pieces in which it arrives."""
 
     calls: list[tuple[str, dict[str, Any]]]
     thought: str
@@ -214,7 +214,7 @@ def is_read(kind: ToolFormat, said: Written) -> None:
 @pytest.mark.parametrize("kind", FORMS)
 @settings(max_examples=examples(20, 35))
 @given(said=WRITTEN)
-def test_what_is_written_is_what_is_read(kind: ToolFormat, said: Written) -> None:
+def test_written_calls_are_read_unchanged(kind: ToolFormat, said: Written) -> None:
     is_read(kind, said)
 
 
@@ -222,12 +222,12 @@ def test_what_is_written_is_what_is_read(kind: ToolFormat, said: Written) -> Non
 @pytest.mark.parametrize("kind", FORMS)
 @settings(max_examples=examples(200, 1000))
 @given(said=WRITTEN)
-def test_what_is_written_is_what_is_read_for_long(kind: ToolFormat, said: Written) -> None:
+def test_written_calls_are_read_unchanged_for_long(kind: ToolFormat, said: Written) -> None:
     is_read(kind, said)
 
 
 @given(text=st.text('ab{}"<>[]/\n name:', max_size=60), size=st.integers(1, 7))
-def test_no_text_is_lost_that_is_no_call(text: str, size: int) -> None:
+def test_text_without_calls_is_not_lost(text: str, size: int) -> None:
     for kind in FORMS:
         pieces = [text[at : at + size] for at in range(0, len(text), size)]
         if kind != "harmony":

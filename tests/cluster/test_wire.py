@@ -1,4 +1,4 @@
-"""Frames from anybody: what is not ours is refused by name, before anything is allocated for it."""
+"""Frames from any peer: invalid ones are refused by name, before memory is allocated for them."""
 
 import contextlib
 
@@ -54,7 +54,7 @@ def step(**changes: object) -> wire.Step:
         wire.Tidy(3, "0" * 64, [SPEC]),
     ],
 )
-def test_messages_come_back_as_they_went(message: wire.Message) -> None:
+def test_messages_are_decoded_as_they_were_encoded(message: wire.Message) -> None:
     frame = wire.encode(message, payload_bytes=11)
     message_bytes, payload_bytes = wire.read_header(frame[: wire.HEADER.size])
     assert payload_bytes == 11

@@ -1,4 +1,4 @@
-"""A stage process whose answers name another epoch than its ring's once it has been asked so often."""
+"""A stage process whose answers name another epoch than its pipeline's after a number of steps."""
 
 import sys
 

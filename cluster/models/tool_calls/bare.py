@@ -51,9 +51,9 @@ class BareListener:
             self._say(self._window.take_all(), speech)
 
     def _read(self, reader: CallReader, speech: list[Speech]) -> None:
-        said, count = reader.read(self._window.text)
+        parts, count = reader.read(self._window.text)
         self._window.take(count)
-        speech += said
+        speech += parts
         if reader.is_begun:
             self._held = ""
         if reader.is_done or reader.is_broken:

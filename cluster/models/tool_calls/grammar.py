@@ -96,8 +96,8 @@ class _Writer:
     def _literal(self, text: str) -> str:
         """Return text as a grammar writes it: special tokens by number, the rest in quotes."""
         parts, at = [], 0
-        for found in self._specials.finditer(text):
-            parts += [json.dumps(text[at : found.start()])] if found.start() > at else []
-            parts.append(f"<[{self._special_ids[found[0]]}]>")
-            at = found.end()
+        for special in self._specials.finditer(text):
+            parts += [json.dumps(text[at : special.start()])] if special.start() > at else []
+            parts.append(f"<[{self._special_ids[special[0]]}]>")
+            at = special.end()
         return " ".join([*parts, json.dumps(text[at:])] if text[at:] else parts)

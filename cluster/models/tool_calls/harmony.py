@@ -36,7 +36,7 @@ class HarmonyListener:
     def end(self) -> list[Speech]:
         left = self._window.take_all()
         if self._header is None:
-            return [*self._said(left), *self._finished()]
+            return [*self._body_speech(left), *self._finished()]
         # A model that writes no channels at all has still given an answer.
         return [Content(self._header + left)] if "<|" not in self._header + left else []
 
@@ -58,12 +58,12 @@ class HarmonyListener:
 
     def _read_body(self, speech: list[Speech]) -> None:
         before, mark = self._window.take_until(*_ENDS)
-        speech += self._said(before)
+        speech += self._body_speech(before)
         if mark:
             speech += self._finished()
             self._header = ""
 
-    def _said(self, text: str) -> list[Speech]:
+    def _body_speech(self, text: str) -> list[Speech]:
         if self._channel == "call":
             self._has_arguments = self._has_arguments or bool(text)
             return [CallArguments(self._calls, text)]

@@ -30,11 +30,11 @@ class Window:
 
         Without a mark: the text that is certainly before any mark, and an empty mark.
         """
-        found = min(((at, mark) for mark in marks if (at := self._text.find(mark)) >= 0), default=None)
-        if found is None:
+        first = min(((at, mark) for mark in marks if (at := self._text.find(mark)) >= 0), default=None)
+        if first is None:
             return self.take(len(self._text) - self._open_end(marks)), ""
-        before = self.take(found[0])
-        return before, self.take(len(found[1]))
+        before = self.take(first[0])
+        return before, self.take(len(first[1]))
 
     def take_space(self) -> str:
         """Remove and return the leading white space."""

@@ -93,21 +93,21 @@ class NamedListener:
         if not mark and len(self._head) <= _HEAD_CHARACTERS_MAX:
             return
         head, self._head = self._head, None
-        found = self._marks.name.fullmatch(head) if mark else None
-        if not found:
+        match = self._marks.name.fullmatch(head) if mark else None
+        if not match:
             speech.append(self._spacing.content(self._marks.call + head + mark))
             self._is_inside = False
             return
         self._spacing.call()
         self._reader = ObjectReader(self._calls)
         self._reader.read(mark)
-        speech += [CallBegun(self._calls, found[1]), CallArguments(self._calls, mark)]
+        speech += [CallBegun(self._calls, match[1]), CallArguments(self._calls, mark)]
         self._calls += 1
 
     def _read(self, reader: ObjectReader, speech: list[Speech]) -> None:
-        said, count = reader.read(self._window.text)
+        parts, count = reader.read(self._window.text)
         self._window.take(count)
-        speech += said
+        speech += parts
         if reader.is_done:
             self._reader = None
             self._is_inside = bool(self._marks.section)

@@ -50,9 +50,9 @@ class SpeechListener(Protocol):
 def merged(speech: list[Speech]) -> list[Speech]:
     """Return neighbours of a kind joined, without empty ones."""
     joined: list[Speech] = []
-    for said in speech:
+    for part in speech:
         last = joined[-1] if joined else None
-        match said, last:
+        match part, last:
             case ((Content("") | Thought("") | CallArguments(_, "")), _):
                 pass
             case Content(text), Content(before):
@@ -62,5 +62,5 @@ def merged(speech: list[Speech]) -> list[Speech]:
             case CallArguments(index, text), CallArguments(same, before) if index == same:
                 joined[-1] = CallArguments(index, before + text)
             case _:
-                joined.append(said)
+                joined.append(part)
     return joined

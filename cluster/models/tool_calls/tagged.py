@@ -64,9 +64,9 @@ class TaggedListener:
             self._leave(mark, speech)
 
     def _read(self, reader: CallReader, speech: list[Speech]) -> None:
-        said, count = reader.read(self._window.text)
+        parts, count = reader.read(self._window.text)
         self._window.take(count)
-        speech += said
+        speech += parts
         if reader.is_begun:
             self._spacing.call()
             self._unused = ""

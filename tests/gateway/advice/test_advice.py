@@ -59,7 +59,7 @@ def test_advice_is_what_the_planner_would_do(gib: list[float], layers: int) -> N
     else:
         assert found.best
         assert found.best.plan
-        assert (found.best.plan.cut, found.best.precision) == (plan.cut, plan.precision)
+        assert (found.best.plan.layer_placement, found.best.precision) == (plan.layer_placement, plan.precision)
     for way in found.ways:
         if way.plan:
             assert set(way.machines) == {stage.member.name for stage in way.plan.stages}
