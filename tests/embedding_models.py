@@ -1,4 +1,7 @@
-"""Tiny embedding models with random weights in sentence-transformers folders, and the reference's vectors."""
+"""Tiny embedding models with random weights in sentence-transformers folders, and the reference's vectors.
+
+The models are imported where they are made: each takes seconds, and all processes read this module.
+"""
 
 import json
 from collections.abc import Callable
@@ -8,31 +11,27 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
-from transformers import (
-    BertConfig,
-    BertModel,
-    DistilBertConfig,
-    DistilBertModel,
-    Qwen3Config,
-    Qwen3Model,
-    RobertaConfig,
-    RobertaModel,
-)
 
 VOCABULARY = 300
 SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
 def bert() -> Any:
+    from transformers import BertConfig, BertModel
+
     return BertModel(BertConfig(**SHAPE, intermediate_size=96, max_position_embeddings=64))
 
 
 def roberta() -> Any:
+    from transformers import RobertaConfig, RobertaModel
+
     config = RobertaConfig(**SHAPE, intermediate_size=96, max_position_embeddings=66, type_vocab_size=1)
     return RobertaModel(config)
 
 
 def distilbert() -> Any:
+    from transformers import DistilBertConfig, DistilBertModel
+
     return DistilBertModel(
         DistilBertConfig(
             vocab_size=VOCABULARY, dim=64, hidden_dim=96, n_layers=2, n_heads=4, max_position_embeddings=64
@@ -41,6 +40,8 @@ def distilbert() -> Any:
 
 
 def qwen3() -> Any:
+    from transformers import Qwen3Config, Qwen3Model
+
     return Qwen3Model(
         Qwen3Config(**SHAPE, intermediate_size=96, num_key_value_heads=2, head_dim=16, max_position_embeddings=64)
     )

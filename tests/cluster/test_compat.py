@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from cluster.compute.stage_model import StageModel, load_stage_model
 from cluster.errors import ModelInvalid, ModelUnsupported
@@ -72,8 +72,10 @@ PROMPTS = [[5 + at * 7 % 150 for at in range(29)], [9, 8, 7, 3, 33]]
 def make(kind: str, folder: Path) -> Any:
     """A tiny random checkpoint with every parameter away from its start value."""
     torch.manual_seed(0)
-    config = CONFIG_MAPPING[kind](**FAMILIES[kind])
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    config = transformers.CONFIG_MAPPING[kind](**FAMILIES[kind])
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -166,8 +168,8 @@ ANY: dict[str, Any] = {
 
 
 def small(kind: str) -> dict[str, Any]:
-    known = CONFIG_MAPPING[kind]().to_dict()
-    aliases = getattr(CONFIG_MAPPING[kind], "attribute_map", {})
+    known = transformers.CONFIG_MAPPING[kind]().to_dict()
+    aliases = getattr(transformers.CONFIG_MAPPING[kind], "attribute_map", {})
     settings = {name: value for name, value in ANY.items() if name in known or name in aliases}
     if "kv_lora_rank" in known:
         settings["num_key_value_heads"] = 4
@@ -248,7 +250,7 @@ def test_kimi_is_deepseek_in_eight_bit_blocks(tmp_path: Path) -> None:
     plain = {name: tensor for name, tensor in tensors.items() if not name.endswith("_scale_inv")}
     save_file({**plain, **changed}, folder / "model.safetensors", metadata={"format": "pt"})
     reference.config.save_pretrained(folder)
-    wanted = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    wanted = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         found = run(load(tmp_path, read_manifest(tmp_path, "k"), 2), [0], [0], [PROMPTS[0]])
         expected = wanted(torch.tensor([PROMPTS[0]])).logits[0].log_softmax(-1)

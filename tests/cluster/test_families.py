@@ -8,24 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma3Config,
-    Gemma3ForConditionalGeneration,
-    Gemma3TextConfig,
-    GPT2Config,
-    GptOssConfig,
-    LlamaConfig,
-    MistralConfig,
-    MixtralConfig,
-    Phi3Config,
-    Qwen2Config,
-    Qwen3Config,
-    Qwen3MoeConfig,
-)
 
 from cluster.compute.stage_model import StageModel, load_stage_model
 from cluster.errors import ModelInvalid, ModelUnsupported
@@ -73,28 +58,30 @@ def longrope(original: int) -> dict[str, Any]:
 
 
 CASES: dict[str, Callable[[], Any]] = {
-    "llama, biases": lambda: LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
-    "llama, llama3, tied": lambda: LlamaConfig(**SHAPE | {"tie_word_embeddings": True}, **LLAMA3),
-    "llama, linear": lambda: LlamaConfig(**SHAPE, **rope("linear", factor=4.0)),
-    "llama, dynamic": lambda: LlamaConfig(**SHAPE, **rope("dynamic", factor=4.0)),
-    "llama, yarn": lambda: LlamaConfig(**SHAPE, **YARN),
-    "mistral, window": lambda: MistralConfig(**SHAPE, sliding_window=8),
-    "mistral": lambda: MistralConfig(**SHAPE | {"num_key_value_heads": 4}, sliding_window=None),
-    "qwen2, some windows, tied": lambda: Qwen2Config(
+    "llama, biases": lambda: transformers.LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
+    "llama, llama3, tied": lambda: transformers.LlamaConfig(**SHAPE | {"tie_word_embeddings": True}, **LLAMA3),
+    "llama, linear": lambda: transformers.LlamaConfig(**SHAPE, **rope("linear", factor=4.0)),
+    "llama, dynamic": lambda: transformers.LlamaConfig(**SHAPE, **rope("dynamic", factor=4.0)),
+    "llama, yarn": lambda: transformers.LlamaConfig(**SHAPE, **YARN),
+    "mistral, window": lambda: transformers.MistralConfig(**SHAPE, sliding_window=8),
+    "mistral": lambda: transformers.MistralConfig(**SHAPE | {"num_key_value_heads": 4}, sliding_window=None),
+    "qwen2, some windows, tied": lambda: transformers.Qwen2Config(
         **SHAPE | {"tie_word_embeddings": True}, use_sliding_window=True, sliding_window=20, max_window_layers=1
     ),
-    "qwen3": lambda: Qwen3Config(**SHAPE),
-    "qwen3_moe": lambda: Qwen3MoeConfig(
+    "qwen3": lambda: transformers.Qwen3Config(**SHAPE),
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
         **SHAPE, **EXPERTS, num_experts=6, norm_topk_prob=True, mlp_only_layers=[1], decoder_sparse_step=1
     ),
-    "qwen3_moe, not normalized": lambda: Qwen3MoeConfig(**SHAPE, **EXPERTS, num_experts=4, norm_topk_prob=False),
-    "mixtral": lambda: MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
-    "gemma2": lambda: Gemma2Config(
+    "qwen3_moe, not normalized": lambda: transformers.Qwen3MoeConfig(
+        **SHAPE, **EXPERTS, num_experts=4, norm_topk_prob=False
+    ),
+    "mixtral": lambda: transformers.MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
+    "gemma2": lambda: transformers.Gemma2Config(
         **SHAPE | {"tie_word_embeddings": True}, sliding_window=8, query_pre_attn_scalar=24,
         attn_logit_softcapping=3.0, final_logit_softcapping=2.0,
     ),
     "gemma3_text": lambda: gemma3_text(),
-    "gemma3": lambda: Gemma3Config(
+    "gemma3": lambda: transformers.Gemma3Config(
         text_config=gemma3_text().to_dict(),
         vision_config={
             "model_type": "siglip_vision_model", "hidden_size": 16, "intermediate_size": 16,
@@ -103,14 +90,16 @@ CASES: dict[str, Callable[[], Any]] = {
         mm_tokens_per_image=1, image_token_index=89, boi_token_index=88, eoi_token_index=87,
         attn_implementation="eager",
     ),
-    "phi3, window": lambda: Phi3Config(**SHAPE | {"original_max_position_embeddings": CONTEXT}, sliding_window=30),
-    "phi3, short context": lambda: Phi3Config(**longrope(CONTEXT), ),
-    "phi3, long context": lambda: Phi3Config(**longrope(4)),
-    "gpt_oss": lambda: GptOssConfig(
+    "phi3, window": lambda: transformers.Phi3Config(
+        **SHAPE | {"original_max_position_embeddings": CONTEXT}, sliding_window=30
+    ),
+    "phi3, short context": lambda: transformers.Phi3Config(**longrope(CONTEXT)),
+    "phi3, long context": lambda: transformers.Phi3Config(**longrope(4)),
+    "gpt_oss": lambda: transformers.GptOssConfig(
         **SHAPE, num_local_experts=4, num_experts_per_tok=2, sliding_window=8, layer_types=None,
         **rope("yarn", factor=4.0, truncate=False, original_max_position_embeddings=24),
     ),
-    "gpt2": lambda: GPT2Config(
+    "gpt2": lambda: transformers.GPT2Config(
         vocab_size=VOCABULARY, n_embd=64, n_layer=LAYERS, n_head=4, n_positions=CONTEXT, bos_token_id=0,
         eos_token_id=0, attn_implementation="eager",
     ),
@@ -123,7 +112,7 @@ def gemma3_text() -> Any:
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     }
     shape = SHAPE | {"tie_word_embeddings": True}
-    return Gemma3TextConfig(
+    return transformers.Gemma3TextConfig(
         **shape, sliding_window=8, query_pre_attn_scalar=24, sliding_window_pattern=2, rope_parameters=ropes
     )
 
@@ -148,7 +137,11 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def save_case(config: Any, folder: Path) -> Case:
-    build = Gemma3ForConditionalGeneration if config.model_type == "gemma3" else AutoModelForCausalLM.from_config
+    build = (
+        transformers.Gemma3ForConditionalGeneration
+        if config.model_type == "gemma3"
+        else transformers.AutoModelForCausalLM.from_config
+    )
     torch.manual_seed(5)
     model = build(config).float().eval()
     with torch.no_grad():

@@ -9,24 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize
 from tokenizers import Tokenizer, decoders, models, normalizers, trainers
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
 
 from cluster.compute.gguf_blocks import FOUR_BITS, dequantise, int4_groups
 from cluster.compute.stage_model import load_stage_model
@@ -76,18 +63,28 @@ def tokenizer() -> Tokenizer:
 def tiny(family: str) -> nn.Module:
     torch.manual_seed(1)
     configs: dict[str, Callable[[], nn.Module]] = {
-        "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False)),
-        "llama3": lambda: LlamaForCausalLM(
-            LlamaConfig(
+        "llama": lambda: transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**SHAPE, tie_word_embeddings=False)
+        ),
+        "llama3": lambda: transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(
                 **SHAPE, max_position_embeddings=16384, rope_parameters=LLAMA3_ROPE, tie_word_embeddings=True
             )
         ),
-        "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=True)),
-        "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**SHAPE, **EXPERTS, tie_word_embeddings=False)),
-        "qwen3_moe": lambda: Qwen3MoeForCausalLM(
-            Qwen3MoeConfig(**SHAPE, **EXPERTS, head_dim=32, moe_intermediate_size=64, norm_topk_prob=True)
+        "qwen2": lambda: transformers.Qwen2ForCausalLM(
+            transformers.Qwen2Config(**SHAPE, tie_word_embeddings=True)
         ),
-        "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=32, tie_word_embeddings=False)),
+        "mixtral": lambda: transformers.MixtralForCausalLM(
+            transformers.MixtralConfig(**SHAPE, **EXPERTS, tie_word_embeddings=False)
+        ),
+        "qwen3_moe": lambda: transformers.Qwen3MoeForCausalLM(
+            transformers.Qwen3MoeConfig(
+                **SHAPE, **EXPERTS, head_dim=32, moe_intermediate_size=64, norm_topk_prob=True
+            )
+        ),
+        "qwen3": lambda: transformers.Qwen3ForCausalLM(
+            transformers.Qwen3Config(**SHAPE, head_dim=32, tie_word_embeddings=False)
+        ),
     }
     model = configs[family]().eval()
     for name, parameter in model.named_parameters():
@@ -142,7 +139,9 @@ def test_a_model_computes_as_before(family: str, kind: str, tokenizer: Tokenizer
     reference.load_state_dict(held, strict=False)
     folder, manifest = load(tmp_path / "tiny.gguf", tmp_path)
     read = open_source(str(folder))
-    again = AutoModelForCausalLM.from_config(AutoConfig.for_model(**manifest.config), dtype=torch.float32).eval()
+    again = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**manifest.config), dtype=torch.float32
+    ).eval()
     tensors = {name: dequantise(entry, read(entry)).float() for name, entry in manifest.tensors.items()}
     missing, unexpected = again.load_state_dict(tensors, strict=False)
     assert not unexpected

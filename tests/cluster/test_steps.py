@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+import transformers
 
 from cluster.compute.rows import decode, encode, narrowed
 from cluster.compute.sampler import Sampler
@@ -35,8 +35,8 @@ def manifest() -> Manifest:
 
 
 @pytest.fixture(scope="module")
-def reference() -> LlamaForCausalLM:
-    return LlamaForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).eval()
+def reference() -> "transformers.LlamaForCausalLM":
+    return transformers.LlamaForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).eval()
 
 
 def load(
@@ -117,7 +117,7 @@ class StageChain:
         self.carry(census, bytearray())
 
 
-def expected(reference: LlamaForCausalLM, prompt: list[int], tokens: int) -> list[int]:
+def expected(reference: "transformers.LlamaForCausalLM", prompt: list[int], tokens: int) -> list[int]:
     with torch.inference_mode():
         output = reference.generate(
             torch.tensor([prompt]),
@@ -135,7 +135,7 @@ def prompt_of(length: int, seed: int) -> list[int]:
 
 
 def test_shared_beginnings_drafts_and_lost_stages_change_no_token(
-    manifest: Manifest, reference: LlamaForCausalLM
+    manifest: Manifest, reference: "transformers.LlamaForCausalLM"
 ) -> None:
     """Any of three stages is lost at any time. Replayed, copied and drafted tokens equal the expected ones."""
     chain, chance = StageChain(manifest, 3), Random(1)

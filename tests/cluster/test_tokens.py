@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, LlamaForCausalLM
+import transformers
 
 from cluster.errors import ContextLengthExceeded, RequestInvalid
 from cluster.generation import ChatPrompt, Sampling, TokenPrompt
@@ -19,20 +19,20 @@ PROMPTS = ["The river", "Once upon a time there was", "1 2 3 4", "é 世界", "W
 
 
 @pytest.fixture(scope="module")
-def reference() -> LlamaForCausalLM:
-    return LlamaForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).eval()
+def reference() -> "transformers.LlamaForCausalLM":
+    return transformers.LlamaForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).eval()
 
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(DEMO_MODEL)
     encoded = [tokenizer.encode(prompt, add_special_tokens=False) for prompt in PROMPTS]
     # One prompt of several prefill chunks, up to the context's last position.
     return [*encoded, (encoded[1] * 200)[:992]]
 
 
 @pytest.fixture(scope="module")
-def expected(reference: LlamaForCausalLM, prompts: list[list[int]]) -> list[list[int]]:
+def expected(reference: "transformers.LlamaForCausalLM", prompts: list[list[int]]) -> list[list[int]]:
     """The reference's own greedy continuation of every prompt."""
     return [generate(reference, ids, TOKENS) for ids in prompts]
 
@@ -57,7 +57,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def generate(reference: LlamaForCausalLM, ids: list[int], tokens: int) -> list[int]:
+def generate(reference: "transformers.LlamaForCausalLM", ids: list[int], tokens: int) -> list[int]:
     with torch.inference_mode():
         output = reference.generate(
             torch.tensor([ids]),
@@ -83,8 +83,8 @@ async def test_greedy_tokens_equal_transformers(
         assert answer.finishes[0] == "length"
 
 
-async def test_logprobs_equal_transformers(cluster: Cluster, reference: LlamaForCausalLM) -> None:
-    ids = AutoTokenizer.from_pretrained(DEMO_MODEL).encode(PROMPTS[1], add_special_tokens=False)
+async def test_logprobs_equal_transformers(cluster: Cluster, reference: "transformers.LlamaForCausalLM") -> None:
+    ids = transformers.AutoTokenizer.from_pretrained(DEMO_MODEL).encode(PROMPTS[1], add_special_tokens=False)
     answer = await cluster.ask(TokenPrompt(ids), sampling=Sampling(temperature=0.0, logprobs=3), max_tokens=8)
     tokens = [token for event in answer.events for token in getattr(event, "tokens", ())]
     with torch.inference_mode():
