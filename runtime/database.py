@@ -7,6 +7,7 @@ locks later is refused without waiting if another one committed in between.
 
 import logging
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +106,15 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
     server = Server()
     event.listen(engine, "do_connect", lambda _dialect, _record, words, named: server.connect(*words, **named))
     event.listen(engine, "checkin", _expect_usual_statements)
+    _close_late_returns(engine)
     return engine
+
+
+def _close_late_returns(engine: Engine) -> None:
+    """Close a connection that a thread still used when the engine was disposed of, once it is returned."""
+    is_disposed = threading.Event()
+    event.listen(engine, "engine_disposed", lambda _: is_disposed.set())
+    event.listen(engine, "checkin", lambda _, entry: entry.invalidate() if is_disposed.is_set() else None)
 
 
 def _expect_usual_statements(connection: Any, _: ConnectionPoolEntry) -> None:

@@ -48,6 +48,7 @@ GOOD = Behaviour()
 _COMMON = {
     "slow-first-byte": replace(GOOD, first_byte_delay_s=30.0),
     "slow-chunks": replace(GOOD, words=("tick ",) * 400, chunk_delay_s=0.05),
+    "few-chunks": replace(GOOD, words=("tick ",) * 10, chunk_delay_s=0.03),
     "many-chunks": replace(GOOD, words=("tick ",) * 400),
     "stalls": replace(GOOD, stall_after_chunks=3),
     "aborts": replace(GOOD, abort_after_chunks=3),

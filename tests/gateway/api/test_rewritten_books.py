@@ -50,6 +50,11 @@ async def until(served: Served, is_so: Any) -> dict[str, Any]:
     return told
 
 
+def blocks(told: dict[str, Any]) -> int:
+    """How many the newest checkpoint counts."""
+    return int((told["ledger_checkpoint"] or "0:").partition(":")[0])
+
+
 async def verdict(served: Served) -> dict[str, Any]:
     answer = await served.machine.get("/accounting/v1/ledger/verify")
     return dict(answer.raise_for_status().json())
@@ -193,5 +198,5 @@ async def test_an_event_that_was_changed_before_it_was_proven_is_not_proven(serv
     words = ("ledger", "accept", "events_as_asked", str(posted.event_seq), "--reason", "incident 9")
     assert millrace(served, dsn, *words).exit_code == 0
     await until_in_order(served)
-    await until(served, lambda told: told["ledger"] == "in order" and told["ledger_checkpoint"].startswith("3:"))
+    await until(served, lambda told: told["ledger"] == "in order" and blocks(told) >= 3)
     assert (await verdict(served))["sound"]

@@ -60,7 +60,7 @@ def test_it_ends_when_the_gateway_is_gone(own_worker: RunningWorker, openai_fake
 
 def test_sigterm_lets_answers_finish_but_not_forever(own_worker: RunningWorker) -> None:
     with ThreadPoolExecutor(2) as threads:
-        short = threads.submit(_ask, own_worker.socket_path, "claude.many-chunks")
+        short = threads.submit(_ask, own_worker.socket_path, "claude.few-chunks")
         endless = threads.submit(_ask, own_worker.socket_path, "gpt.slow-chunks")
         while not endless.done() and own_worker.health().in_flight < (1 if short.done() else 2):  # on their way
             time.sleep(0.005)

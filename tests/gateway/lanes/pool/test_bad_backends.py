@@ -39,6 +39,7 @@ async def test_garbage_marks_a_backend_down_with_a_reason(what: str, kind: str, 
     paths = ("/v1/models", "/api/tags", "/api/v0/models", "/api/v1/models", "/v1/model")
     server = servers.FakeServer(dict.fromkeys(paths, value))
     async with servers.running(server), opened(one(server.base_url, kind=kind)) as lane:
+        await until(lambda: lane.pool.find("desk").standing.state != "starting")
         standing = lane.pool.find("desk").standing
         assert standing.state == "down"
         assert standing.note
