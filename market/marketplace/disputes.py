@@ -139,8 +139,8 @@ class Disputes:
         """Return the known statements of an allocation's buyer about its keys. Raises NotRegistered."""
         with self.context.read() as session:
             buyer = parties(self.context, found(session, digest)).buyer
-            told = [open_record(raw) for raw in self.context.told(buyer)]
-            return identities_known(session, (buyer,), told).statements_of(buyer)
+            exchanged = [open_record(raw) for raw in self.context.statements_of(buyer)]
+            return identities_known(session, (buyer,), exchanged).statements_of(buyer)
 
     def tokenizers(self) -> list[str]:
         """Return the hashes of the tokenizers that open disputes need."""

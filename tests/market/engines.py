@@ -22,7 +22,7 @@ from cluster.models.store import open_source
 from cluster.plans.plan import BLOCK_TOKENS
 from demo.training import tales
 from demo.training.corpus import entry_maker, own_text
-from market.protocol.audits.logprobs import Told
+from market.protocol.audits.logprobs import TokenLogprob
 from market.protocol.audits.needle import Needle
 
 NAMES = ("Tom", "Anna", "Peter", "Ruth", "Amir", "Clara", "Omar", "Lucy", "Ivan", "Nora", "Hugo", "Emma")
@@ -40,15 +40,15 @@ class Engine:
     model: StageModel
     window_tokens: int = 1024
 
-    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[Told, ...]]:
+    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[TokenLogprob, ...]]:
         """Its most probable next tokens up to the end of each answer, with their log-probabilities."""
         with torch.inference_mode():
             firsts = range(0, len(prompts), SLOTS)
             return [each for first in firsts for each in self._together(prompts[first : first + SLOTS], tokens)]
 
-    def _together(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[Told, ...]]:
+    def _together(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[TokenLogprob, ...]]:
         shown = [list(prompt[-self.window_tokens :]) for prompt in prompts]
-        told: list[list[Told]] = [[] for _ in shown]
+        told: list[list[TokenLogprob]] = [[] for _ in shown]
         running = list(range(len(shown)))
         logits = torch.cat([self._read(slot, ids) for slot, ids in enumerate(shown)])
         for _ in range(tokens):
@@ -56,7 +56,7 @@ class Engine:
             chosen = best.indices[:, 0].tolist()
             for slot, id_, (one, other) in zip(running, chosen, best.values.tolist(), strict=True):
                 if id_ not in _END_IDS:
-                    told[slot].append(Told(tokenizer().decode([id_]), one, margin=one - other))
+                    told[slot].append(TokenLogprob(tokenizer().decode([id_]), one, margin=one - other))
             going = [(slot, id_) for slot, id_ in zip(running, chosen, strict=True) if id_ not in _END_IDS]
             if not going:
                 break

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from market.protocol.audits.canaries import USES_MAX, Canary, failings, freeze, freeze_texts, is_retired
 from market.protocol.audits.evidence import LASTS_MS, PASSED_MIN, digest_of, evidence_of, tier_found
 from market.protocol.audits.kolmogorov import looks_like_traffic, probability, tells_audits_apart
-from market.protocol.audits.logprobs import Told, distance_nats, told_of
+from market.protocol.audits.logprobs import TokenLogprob, distance_nats, token_logprobs_of
 from market.protocol.audits.needle import hide, is_found
 from market.protocol.audits.rates import (
     ANOMALY_AUDITS,
@@ -38,8 +38,8 @@ from market.protocol.audits.verdicts import (
     after_request,
     audited,
     decide,
-    kind_wanted,
     new_case,
+    next_kind,
 )
 from market.protocol.listings.listing import Tier
 from market.protocol.matching.track import Track
@@ -47,14 +47,16 @@ from tests.market.parties import NOW_MS, id_of
 from tests.market.trade import DIGEST
 
 WORDS = "the mill grinds what the race brings to it".split()  # noqa: SIM905
-REFERENCE = tuple(Told(f" {word}", -0.1 * n, margin=1.0 if n != 5 else 0.01) for n, word in enumerate(WORDS, 1))
+REFERENCE = tuple(
+    TokenLogprob(f" {word}", -0.1 * n, margin=1.0 if n != 5 else 0.01) for n, word in enumerate(WORDS, 1)
+)
 
 
-def nudged(nats: float) -> tuple[Told, ...]:
-    return tuple(Told(each.token, each.logprob - nats, each.margin) for each in REFERENCE)
+def nudged(nats: float) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(each.token, each.logprob - nats, each.margin) for each in REFERENCE)
 
 
-def said(told: tuple[Told, ...]) -> str:
+def said(told: tuple[TokenLogprob, ...]) -> str:
     return "".join(each.token for each in told)
 
 
@@ -79,7 +81,9 @@ def test_a_canary_knows_how_its_answer_begins() -> None:
     assert failings(frozen, "I am only a small model", ()) == ("the answer begins differently from the model's",)
     (far,) = failings(frozen, said(REFERENCE), nudged(0.01))
     assert "nats a token away" in far
-    (other,) = failings(frozen, said(REFERENCE), (Told(" made", -0.1), Told(" up", -0.1), *REFERENCE[:2]))[1:]
+    (other,) = failings(
+        frozen, said(REFERENCE), (TokenLogprob(" made", -0.1), TokenLogprob(" up", -0.1), *REFERENCE[:2])
+    )[1:]
     assert "belong to another text" in other
     assert is_retired(USES_MAX, 0)
     assert is_retired(0, 3)
@@ -110,18 +114,18 @@ def test_texts_alone_make_a_canary_too() -> None:
 
 
 def test_nothing_is_frozen_that_honest_engines_disagree_about() -> None:
-    otherwise = (*REFERENCE[:2], Told(" makes", -1.0), *REFERENCE[3:])
+    otherwise = (*REFERENCE[:2], TokenLogprob(" makes", -1.0), *REFERENCE[3:])
     assert freeze("c", "p", 1, [REFERENCE, otherwise]) is None
     assert freeze("c", "p", 1, [REFERENCE, nudged(0.5)]) is None
-    unsure = tuple(Told(each.token, each.logprob) for each in REFERENCE)
+    unsure = tuple(TokenLogprob(each.token, each.logprob) for each in REFERENCE)
     assert freeze("c", "p", 1, [unsure]) is None
 
 
 def test_log_probabilities_are_compared_where_tokens_are_the_same() -> None:
     assert distance_nats(REFERENCE, nudged(0.25)) == pytest.approx(0.25)
     assert distance_nats(REFERENCE, REFERENCE[:3]) is None
-    assert distance_nats(REFERENCE, (*REFERENCE[:6], Told(" x", -1.0))) == inf
-    assert distance_nats(REFERENCE, (*REFERENCE[:4], Told(" x", -1.0))) == 0
+    assert distance_nats(REFERENCE, (*REFERENCE[:6], TokenLogprob(" x", -1.0))) == inf
+    assert distance_nats(REFERENCE, (*REFERENCE[:4], TokenLogprob(" x", -1.0))) == 0
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ def test_log_probabilities_are_compared_where_tokens_are_the_same() -> None:
     ],
 )
 def test_what_sellers_tell_is_read_as_far_as_it_makes_sense(choice: dict[str, Any], tokens: int) -> None:
-    assert len(told_of(choice)) == tokens
+    assert len(token_logprobs_of(choice)) == tokens
 
 
 @given(st.integers(200, 20_000), st.floats(0, 0.9), st.integers(10_000, 99_999))
@@ -293,9 +297,9 @@ def test_nobody_loses_money_by_canaries_alone() -> None:
 
 def test_a_failure_is_followed_up_by_its_kind() -> None:
     case = looked_at(new_case(is_probation=False), audit("needle", "n", "forgotten"))
-    assert kind_wanted(case) == "needle"
-    assert kind_wanted(looked_at(case, *[audit()] * (FAILURE_AUDITS - 1))) == "needle"
-    assert kind_wanted(looked_at(case, *[audit()] * FAILURE_AUDITS)) is None
+    assert next_kind(case) == "needle"
+    assert next_kind(looked_at(case, *[audit()] * (FAILURE_AUDITS - 1))) == "needle"
+    assert next_kind(looked_at(case, *[audit()] * FAILURE_AUDITS)) is None
     assert after_anomaly(case).watched.forced_audits == FAILURE_AUDITS
 
 

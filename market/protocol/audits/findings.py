@@ -69,13 +69,15 @@ Thing = tuple[str, str, str, str]
 """A seller, with the model, weights and quantization that it lists."""
 
 
-def believed(told: Iterable[tuple[str, Findings]], trusted: frozenset[str]) -> Mapping[Thing, Believed]:
+def believed(
+    findings_by_auditor: Iterable[tuple[str, Findings]], trusted: frozenset[str]
+) -> Mapping[Thing, Believed]:
     """Return what to believe of auditors' statements (by identity). A statement about oneself never counts.
 
     A seller that one of them has suspended is suspended. Otherwise the highest tier counts.
     """
     found: dict[Thing, Believed] = {}
-    for auditor, findings in told:
+    for auditor, findings in findings_by_auditor:
         if auditor not in trusted:
             continue
         for each in findings.entries:

@@ -20,7 +20,7 @@ from market.audits.canary_factory import freeze_canaries
 from market.audits.probe_store import ProbeStore
 from market.audits.probes import Probe, sold_as
 from market.protocol.audits.canaries import freeze
-from market.protocol.audits.logprobs import Told
+from market.protocol.audits.logprobs import TokenLogprob
 from market.protocol.audits.needle import hide
 from market.protocol.audits.verdicts import Audit, Decision
 from runtime.workers.exchange import Message, Receive, Send
@@ -78,7 +78,7 @@ async def buyer_at(path: Path) -> AsyncGenerator[BuyerAuditClient]:
 def probe_store(tmp_path: Path) -> ProbeStore:
     probe_store = ProbeStore(tmp_path / "audits.db")
     for number, (prompt, answer) in enumerate(ANSWERS.items()):
-        run = [Told(f"{word} ", -0.1, margin=2.0) for word in answer.split()]
+        run = [TokenLogprob(f"{word} ", -0.1, margin=2.0) for word in answer.split()]
         canary = freeze(f"c{number}", prompt, 5, [run, run])
         assert canary is not None
         probe_store.add_probe(Probe(canary.id, SOLD_AS, canary=canary))

@@ -26,7 +26,7 @@ from market.buyer.orders import BuyerLimits
 from market.network.identity import OwnIdentity
 from market.protocol.audits.canaries import Canary, freeze_texts
 from market.protocol.audits.evidence import PASSED_MIN
-from market.protocol.audits.logprobs import told_of
+from market.protocol.audits.logprobs import token_logprobs_of
 from market.protocol.audits.verdicts import Audit, after_audit, after_request, new_case
 from market.protocol.listings.listing import Evidence
 from market.protocol.offers import Offers
@@ -142,7 +142,7 @@ async def test_log_probabilities_come_through_where_they_are_asked_for(tmp_path:
         assert "".join(each["token"] for each in tokens) == ANSWER
         assert {name for each in tokens for name in each} == {"token", "logprob", "bytes", "top_logprobs"}
         whole = json.loads((await market.ask(seller, stream=False, logprobs=True)).body)["choices"][0]
-        assert [each.logprob for each in told_of(whole)] == [-0.25] * len(tokens)
+        assert [each.logprob for each in token_logprobs_of(whole)] == [-0.25] * len(tokens)
         path = "/v1/completions"
         text = json.loads((await market.ask(seller, stream=False, path=path, prompt="hi", logprobs=0)).body)
         assert "".join(text["choices"][0]["logprobs"]["tokens"]) == ANSWER

@@ -94,7 +94,7 @@ class Buying:
         await seller.shop.is_empty()
         if bill.status == 200:
             (state,) = self.app.buyer._credit._lines.of(seller.id)  # type: ignore[union-attr]
-            await until(lambda: not state.untold)
+            await until(lambda: not state.unsent_receipts)
             mine, theirs = self.side.position, seller.position
             assert (mine.bought_nano, mine.sold_nano) == (theirs.sold_nano, theirs.bought_nano)
             assert mine.owed_nano == -theirs.owed_nano

@@ -15,7 +15,7 @@ from market.protocol.channels.terms import read_allocation
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import Record, open_record
 from market.seller.denied_prompts import DeniedPrompts
-from market.seller.marketplace_client import LanesTold, SellerMarketplaceClient
+from market.seller.marketplace_client import AllocationLanes, SellerMarketplaceClient
 from market.seller.proofs import Proofs
 from tests.market.marketplace.conftest import USD, Hall, open_hall, post
 from tests.market.marketplace.relays import served
@@ -109,7 +109,7 @@ async def test_who_denies_its_prompt_pays_it_by_the_canonical_count(
     hall, disputing, lanes = market.hall, market.disputing, SellerMarketplaceClient.lanes
     purchase, before = await market.served(0), await hall.standing()
 
-    async def lying(house: SellerMarketplaceClient, allocation: str) -> LanesTold:
+    async def lying(house: SellerMarketplaceClient, allocation: str) -> AllocationLanes:
         told = await lanes(house, allocation)
         return replace(told, lanes=[replace(each, standing="disputed") for each in told.lanes])
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from market.errors import MarketError
-from market.network.known import KnownRecords, check_told
+from market.network.known import KnownRecords, check_received
 from market.network.room import OWN, RecordBounds, Sources
 from market.protocol.identity.keys import identity_of
 from market.protocol.identity.statements import found, revoke, rotate
@@ -77,7 +77,7 @@ def tell(known: KnownRecords, records: Sequence[Record], now_ms: int = NOW_MS, s
     checked = []
     for record in records:
         try:
-            check_told(record, now_ms, allows_loopback=False)
+            check_received(record, now_ms, allows_loopback=False)
         except MarketError:
             continue
         checked.append(record)

@@ -16,9 +16,9 @@ from market.protocol.channels.statements import Receipt
 from market.protocol.channels.transcript import INTERIM_TOKENS
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import open_record
+from market.seller.gateway_request import GatewayRequest
 from market.seller.own_gateway import GatewayAway
 from market.seller.upstream import Upstream
-from market.seller.wanted import GatewayRequest
 from runtime.hang_ups import UNPAID_MAX
 from tests.market.seller.buyer import COUNTING, Buyer, Purchase
 from tests.market.seller.shop import Shop, open_shop, until

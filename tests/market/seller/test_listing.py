@@ -65,14 +65,14 @@ async def test_nothing_is_listed_while_the_owner_works_or_no_guest_may_come(tmp_
         shop.stage.is_paused = True
         shop.stage.version += 1
         await until(lambda: not shop.listings)
-        assert "paused" in shop.agent.watch._said
+        assert "paused" in shop.agent.watch._state
         shop.stage.is_paused = False
         shop.stage.version += 1
         await shop.listed()
     async with staged() as stage:
         stage.has_guests = False
         async with shop_beside(stage, tmp_path / "other") as shop:
-            await until(lambda: "no key for preemptible requests" in shop.agent.watch._said)
+            await until(lambda: "no key for preemptible requests" in shop.agent.watch._state)
             assert not shop.listings
             stage.has_guests = True
             stage.version += 1
