@@ -125,7 +125,7 @@ def debtor_of(code: str) -> str:
 
 
 def user_promo(user_id: str, grant_id: str) -> str:
-    """Return the account of one lot of promotional credits, which expire. Each lot has its own account."""
+    """Return the account of one credit grant. Its promotional credits expire."""
     return f"user:{user_id}:promo:{grant_id}"
 
 
@@ -159,7 +159,7 @@ def owner_of(code: str) -> str:
 
 
 def own_beside(code: str) -> str:
-    """Return the account of own credits of the user to whom the lot of this code was granted."""
+    """Return the account of own credits of the user to whom this code's credits were granted."""
     return f"{code.partition(':promo:')[0]}:paid"
 
 

@@ -105,18 +105,18 @@ class BoundedConnection(Connection[Any]):
     def _bounded(self, waiting: PQGen[RV]) -> PQGen[RV]:
         """As `waiting`, which is sent nothing now and then, until the answer is there or will not come."""
         try:
-            wanted = next(waiting)
+            awaited = next(waiting)
             began_s = time.monotonic()
             asks_s = began_s + _PATIENCE_S
             while True:
-                ready = yield wanted
+                ready = yield awaited
                 if not ready and (now_s := time.monotonic()) >= asks_s:
                     if now_s - began_s > self.answer_s or not self.ask_server():
                         # Its state is unknown, so it must not be reused. The pool sees that it is closed.
                         self.pgconn.finish()
                         raise ServerSilent("the server does not answer")
                     asks_s = time.monotonic() + _PATIENCE_S
-                wanted = waiting.send(ready)
+                awaited = waiting.send(ready)
         except StopIteration as end:
             answer: RV = end.value
             return answer

@@ -12,12 +12,12 @@ Query: TypeAlias = Select[*tuple[Any, ...]]
 class Witness:
     """What a gateway that makes blocks has seen of the ledger.
 
-    `block` is a block's number and hash. `unasked` are events that it does not prove, because their rows are not
-    what was asked for.
+    `block` is a block's number and hash. `altered` are events that it does not prove, because their rows differ
+    from what was requested.
     """
 
     block: tuple[int, bytes] | None = None
-    unasked: tuple[int, ...] = ()
+    altered: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ def age_s(done: Done) -> float | None:
 
 
 def _as_note(report: Report) -> dict[str, Any]:
-    """Return a report for people and programs: amounts as decimal strings, long lists shortened."""
+    """Return a report for admins and programs: amounts as decimal strings, long lists shortened."""
 
     def shown(pairs: tuple[Unmatched, ...]) -> list[dict[str, str]]:
         return [

@@ -10,7 +10,7 @@ from accounting.money import checked_nano
 class Payer(NamedTuple):
     """The credits that pay for a request: a user's own, and those of a pool that the user may draw from.
 
-    If `takes_lots`, promotional credits pay first. They cannot pay sellers. `is_own_use` tells that an operator
+    If `takes_grants`, promotional credits pay first. They cannot pay sellers. `is_own_use` tells that an operator
     asks, within a spending limit. What credits do not cover is then this gateway's expense.
     """
 

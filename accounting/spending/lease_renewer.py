@@ -109,7 +109,7 @@ class LeaseRenewer:
         if lease.unanswered:
             return lease.unanswered
         available = self._available(lease, refresh=is_final) if lease.draws else None
-        asked = list(lease.draws) if is_final else []
+        draws = list(lease.draws) if is_final else []
         with self._lock:
             while True:
                 try:
@@ -120,7 +120,7 @@ class LeaseRenewer:
                         is_final=is_final,
                         is_closing=is_closing,
                     )
-                    if any(draw.future.done() for draw in asked):
+                    if any(draw.future.done() for draw in draws):
                         self._remember_poor(lease)
                     return renewal
                 except LedgerError as error:

@@ -75,8 +75,7 @@ def vouch(
 
 def _receipts(state: ChannelState, lane: int) -> tuple[tuple[tuple[int, int], ...], list[bytes]]:
     """Return receipts that the seller may lack, this lane's first: without that one it refuses the job."""
-    ordered = sorted(state.unsent_receipts, key=lambda n: (n != lane, n))[: RECEIPTS_MAX // 2]
-    receipt_numbers = tuple((n, state.unsent_receipts[n][0]) for n in ordered)
-    return receipt_numbers, [
-        record for n in ordered for record in (state.unsent_receipts[n][2], state.unsent_receipts[n][1])
-    ]
+    unsent = state.unsent_receipts
+    ordered = sorted(unsent, key=lambda n: (n != lane, n))[: RECEIPTS_MAX // 2]
+    receipt_numbers = tuple((n, unsent[n][0]) for n in ordered)
+    return receipt_numbers, [record for n in ordered for record in (unsent[n][2], unsent[n][1])]

@@ -86,7 +86,7 @@ class Worker:
         self.trouble: str | None = None
         """Why no worker is ready although one was started; None while all is well, or none was wanted yet."""
         self._changed = asyncio.Condition()
-        self._wanted = asyncio.Event()
+        self._needed = asyncio.Event()
         self._replace_now = asyncio.Event()
 
     @property
@@ -115,7 +115,7 @@ class Worker:
 
     def warm(self) -> None:
         """Start a worker if none runs. Returns immediately."""
-        self._wanted.set()
+        self._needed.set()
         if (self._keeper is None or self._keeper.done()) and not self._stopped:
             self._keeper = asyncio.create_task(self._keep(), name=f"{self._program.name}-keeper")
 
@@ -226,19 +226,19 @@ class Worker:
     async def _watch(self, worker: WorkerProcess) -> bool:
         """True when it is time for a fresh one, False when the worker is dead or does not answer any more."""
         exited = asyncio.create_task(worker.exited())
-        asked = asyncio.create_task(self._replace_now.wait())
+        replace_requested = asyncio.create_task(self._replace_now.wait())
         misses = 0
         try:
             while not exited.done():
                 # One replacement at a time: a worker that still finishes its answers is memory, too.
                 replaceable = not self._retiring
-                events = {exited, asked} if replaceable else {exited}
+                events = {exited, replace_requested} if replaceable else {exited}
                 await asyncio.wait(
                     events, timeout=self._health_policy.health_interval_s, return_when=asyncio.FIRST_COMPLETED
                 )
                 if exited.done():
                     return False
-                if replaceable and asked.done():
+                if replaceable and replace_requested.done():
                     return True
                 health = await worker.health(self._health_policy.health_s)
                 misses = 0 if health else misses + 1
@@ -259,7 +259,7 @@ class Worker:
             return False
         finally:
             exited.cancel()
-            asked.cancel()
+            replace_requested.cancel()
 
     async def _retire(self, worker: WorkerProcess) -> None:
         deadline = time.monotonic() + self._health_policy.retire_s
@@ -288,8 +288,8 @@ class Worker:
             await asyncio.sleep(pause_s)
             self._resume_at = None
         if failures > self._health_policy.eager_restarts_max:
-            self._wanted.clear()
-            await self._wanted.wait()
+            self._needed.clear()
+            await self._needed.wait()
 
     async def _announce(self) -> None:
         async with self._changed:

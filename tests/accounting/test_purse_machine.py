@@ -144,7 +144,9 @@ class PurseMachine(RuleBasedStateMachine):
             account = user_promo(payer.user_id, f"l{number}")
             self.accounts.add(account)
             with books.read() as session:
-                (lot,) = [each.lot for each in grants_of(session, payer.user_id) if each.lot.id == f"l{number}"]
+                (lot,) = [
+                    each.grant for each in grants_of(session, payer.user_id) if each.grant.id == f"l{number}"
+                ]
             self.lots[account] = lot.expires_ns
 
     def hold(self, process: int, payer: Payer, amount: int) -> None:

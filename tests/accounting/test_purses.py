@@ -138,7 +138,7 @@ def test_a_lot_is_given_once_and_stays_what_it_is(books: LedgerService, engine: 
     with pytest.raises(AmountInvalid):
         lots.write_down(CreditGrant("b", "ann", 0, lot.expires_ns))
     with books.read() as session:
-        assert [(each.lot, each.posted_nano) for each in grants_of(session, "ann")] == [(lot, 100)]
+        assert [(each.grant, each.posted_nano) for each in grants_of(session, "ann")] == [(lot, 100)]
     for change in (credit_grant_table.update().values(expires_ns=lot.expires_ns + 1), credit_grant_table.delete()):
         with pytest.raises(IntegrityError), write_sessions(engine)() as session, session.begin():
             session.execute(change)

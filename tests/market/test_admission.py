@@ -27,12 +27,12 @@ from tests.market.parties import NOW_MS, STANDING, id_of, said
 from tests.market.trade import BUYER, DIGEST, PRICES, SELLER, TERMS, receive, vouch
 
 OFFERED = {DIGEST: PRICES}
-ASKED = PricedRequest(DIGEST, 500)
+PRICED = PricedRequest(DIGEST, 500)
 
 
 def reason(channel: Channel, *voucher: int, **changed: Any) -> str | None:
     given: dict[str, Any] = {
-        "asked": ASKED,
+        "priced": PRICED,
         "offered": OFFERED,
         "credit": ChannelCredit(10_000, NOW_MS + 3_600_000),
     }
@@ -63,7 +63,7 @@ def test_each_thing_that_stands_against_a_voucher_has_its_name() -> None:
     assert reason(served(100), 0, 5, owed_nano.amount_nano, 90_000, credit=ChannelCredit(10**6)) is None
     assert reason(empty, *voucher, offered={DIGEST: Prices(Amount(0), Amount(0), Amount(0))}) == "prices"
     assert reason(empty, *voucher, offered={}) == "prices"
-    assert reason(empty, *voucher, asked=PricedRequest("f" * 64, 500)) == "request"
+    assert reason(empty, *voucher, priced=PricedRequest("f" * 64, 500)) == "request"
     assert reason(empty, 0, 1, 0, 499) == "low"
     assert reason(empty, *voucher, credit=ChannelCredit(10_000, NOW_MS + 60_000)) == "ended"
     assert reason(empty, *voucher, credit=ChannelCredit(499)) == "limit"
@@ -90,8 +90,10 @@ def test_what_is_admitted_never_passes_the_limit(steps: list[tuple[int, int, int
         voucher = next_voucher(channel, lane, seq, order, **limit)  # type: ignore[arg-type]
         if voucher and lane not in running:
             promise = vouch(lane, voucher.seq, int(voucher.base_nano), int(voucher.ceiling_nano))
-            asked = PricedRequest(DIGEST, most_nano)
-            assert refusal(channel, promise, asked, OFFERED, credit, open_ceilings=ceilings, now_ms=NOW_MS) is None
+            priced = PricedRequest(DIGEST, most_nano)
+            assert (
+                refusal(channel, promise, priced, OFFERED, credit, open_ceilings=ceilings, now_ms=NOW_MS) is None
+            )
             running[lane] = promise
         if ends and (promised := running.pop(lane, None)):
             done = receive("seller", promised, 0, tokens, 0, is_final=True)

@@ -219,7 +219,7 @@ def test_no_more_is_paid_unasked_than_a_month_allows(house: Marketplace) -> None
     method["declines"] = True
     declined = topups.open_auto("ann", "declined")
     assert declined is not None
-    assert (declined.status, topups.spent_unasked("ann")) == ("failed", 0)
+    assert (declined.status, topups.spent_automatically("ann")) == ("failed", 0)
     method["declines"] = False
     house.ledger.now_ns += 5 * HOUR_NS
     bought = []
@@ -227,14 +227,14 @@ def test_no_more_is_paid_unasked_than_a_month_allows(house: Marketplace) -> None
         bought.append(topups.open_auto("ann", f"a{number}") is not None)
         _spend_all(house, f"a{number}")
     assert bought == [True, True, False, False]
-    assert topups.spent_unasked("ann") == 2 * price_nano
+    assert topups.spent_automatically("ann") == 2 * price_nano
     # One nano-dollar more has room for the third one.
     payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 3 * price_nano)
     assert topups.open_auto("ann", "a5") is not None
     _spend_all(house, "a5")
     assert topups.open_auto("ann", "a6") is None
     house.ledger.now_ns += 31 * _DAY_NS
-    assert topups.spent_unasked("ann") == 0
+    assert topups.spent_automatically("ann") == 0
     assert topups.open_auto("ann", "a7") is not None
 
 
@@ -252,7 +252,7 @@ def test_gateways_that_buy_at_once_keep_within_the_month_together(house: Marketp
             ]
             for each in wanted:
                 each.result(60)
-    assert house.payments.topups.spent_unasked("ann") == 2 * price_nano
+    assert house.payments.topups.spent_automatically("ann") == 2 * price_nano
     assert house.made("payment_intent") == 3, "the one by hand, and two"
     house.check()
 
