@@ -1,4 +1,4 @@
-"""Real gateways for tests: `millrace up` in a process of its own, with its nodes, its books and its signals."""
+"""Real gateways for tests: `millrace up` in a process of its own, with its nodes, its ledger and its signals."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Books that several gateways share: one writes, whoever dies or freezes; nothing answered is lost or doubled."""
+"""A ledger that several gateways share: one writes, even if one dies or freezes; answered events are kept once."""
 
 import multiprocessing
 import os
@@ -169,9 +169,9 @@ def _check(engine: Engine, gateways: list[Gateway]) -> None:
         found = {row.idem_key: row.seq for row in rows}
         assert connection.scalar(select(func.max(event_table.c.seq))) == len(found)
     assert {key: found.get(key) for key in told} == told
-    with LedgerService(engine) as books:
-        assert books.balance("user:ann:paid").available_nano == CREDIT_NANO * len(found)
-        assert books.findings() == []
+    with LedgerService(engine) as ledger:
+        assert ledger.balance("user:ann:paid").available_nano == CREDIT_NANO * len(found)
+        assert ledger.findings() == []
 
 
 @pytest.mark.slow
@@ -219,8 +219,8 @@ def member(dsn: str, **arguments: Any) -> Iterator[Member]:
     engine.dispose()
 
 
-def test_whoever_lost_the_seat_books_nothing_of_what_is_under_way(dsn: str, engine: Engine) -> None:
-    """Another one takes the seat while a group is on its way into its transaction: only the fence can tell."""
+def test_a_process_that_lost_the_lease_books_nothing_of_what_is_under_way(dsn: str, engine: Engine) -> None:
+    """Another process takes the lease while a group enters its transaction: only the fence notices."""
     write = write_sessions(engine)
     is_lost = threading.Event()
 

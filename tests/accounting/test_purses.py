@@ -1,4 +1,4 @@
-"""Who pays: promo lots, the pool, own credits, in this order; nobody pays twice, nobody is refused for nothing."""
+"""Charge order: credit grants, the organization, own credits; no one pays twice or is refused without cause."""
 
 import threading
 from collections import Counter
@@ -41,20 +41,20 @@ from tests.accounting.funding_lookup import (
 
 
 def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(
-    books: LedgerService, engine: Engine
+    ledger: LedgerService, engine: Engine
 ) -> None:
-    leases = leases_of(books)
-    books.credit("ann", 100)
-    pool(books, 100)
-    grant(books, engine, "b", 100, minutes=60)
-    grant(books, engine, "a", 100, minutes=60)
-    grant(books, engine, "0-later", 100, minutes=61)
-    grant(books, engine, "0-other", 100, minutes=1, user_id="bob")
-    with books.read() as session:
-        found = credits_of(session, ANN, books.now_ns)
+    leases = leases_of(ledger)
+    ledger.credit("ann", 100)
+    pool(ledger, 100)
+    grant(ledger, engine, "b", 100, minutes=60)
+    grant(ledger, engine, "a", 100, minutes=60)
+    grant(ledger, engine, "0-later", 100, minutes=61)
+    grant(ledger, engine, "0-other", 100, minutes=1, user_id="bob")
+    with ledger.read() as session:
+        found = credits_of(session, ANN, ledger.now_ns)
         later = user_promo("ann", "0-later")
         assert found == [Share(account, 100) for account in (LOT_A, LOT_B, later, POOL, OWN)]
-        assert funding_of(session, FORMER, books.now_ns)[-2:] == (
+        assert funding_of(session, FORMER, ledger.now_ns)[-2:] == (
             FundingSource(later, START_NS + 61 * MINUTE_NS),
             FundingSource(OWN),
         )
@@ -65,7 +65,7 @@ def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(
         charge = (70, 70, 170, 190)[number - 1]
         end(leases, held(leases, leases.hold(f"r{number}", ANN, charge)), charge)
         leases.turn()
-        assert left(books, *all_of_them) == expected
+        assert left(ledger, *all_of_them) == expected
     asked = leases.hold("r9", ANN, 1)
     leases.turn()
     assert isinstance(asked, Future)
@@ -73,36 +73,36 @@ def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(
         asked.result(ANSWER_S)
     assert (refused.value.account, refused.value.available_nano) == (OWN, 0)
     leases.turn(is_closing=True)
-    assert books.findings() == []
+    assert ledger.findings() == []
 
 
-def test_what_ran_when_a_lot_ended_is_paid_by_it_and_nothing_after(books: LedgerService, engine: Engine) -> None:
-    leases = leases_of(books)
-    books.credit("ann", 1000)
-    grant(books, engine, "a", 500, minutes=0.5)
+def test_what_ran_when_a_lot_ended_is_paid_by_it_and_nothing_after(ledger: LedgerService, engine: Engine) -> None:
+    leases = leases_of(ledger)
+    ledger.credit("ann", 1000)
+    grant(ledger, engine, "a", 500, minutes=0.5)
     running = held(leases, leases.hold("r1", ANN, 100))
     before = held(leases, leases.hold("r2", ANN, 50))
-    books.now_ns += 30 * 10**9
+    ledger.now_ns += 30 * 10**9
     after = held(leases, leases.hold("r3", ANN, 100))
-    assert books.balance(LOT_A).held_nano == 150
-    assert books.reaper.sweep(ANSWER_S) == 0
-    assert books.balance(LOT_A).available_nano == 0
+    assert ledger.balance(LOT_A).held_nano == 150
+    assert ledger.reaper.sweep(ANSWER_S) == 0
+    assert ledger.balance(LOT_A).available_nano == 0
     end(leases, after, 100)
     end(leases, before, 0)
     end(leases, running, 20)
     leases.turn(is_closing=True)
-    # Whoever was captured first was paid by the lot: as much as was promised of it, and no more.
-    assert left(books, LOT_A, OWN) == [30, 1000]
+    # The first capture was paid by the grant: as much as was promised of it, and no more.
+    assert left(ledger, LOT_A, OWN) == [30, 1000]
     for _ in range(2):
-        books.reaper.sweep(ANSWER_S)
-        assert left(books, LOT_A, OWN, INCOME_BREAKAGE) == [0, 1000, 350 + 30]
-    assert books.findings() == []
+        ledger.reaper.sweep(ANSWER_S)
+        assert left(ledger, LOT_A, OWN, INCOME_BREAKAGE) == [0, 1000, 350 + 30]
+    assert ledger.findings() == []
 
 
-def test_whoever_left_draws_on_own_credits_and_what_ran_before_is_paid_by_the_pool(books: LedgerService) -> None:
-    leases = leases_of(books)
-    books.credit("ann", 100)
-    pool(books, 1000)
+def test_whoever_left_draws_on_own_credits_and_what_ran_before_is_paid_by_the_pool(ledger: LedgerService) -> None:
+    leases = leases_of(ledger)
+    ledger.credit("ann", 100)
+    pool(ledger, 1000)
     running = held(leases, leases.hold("r1", ANN, 300))
     refused = leases.hold("r2", FORMER, 101)
     leases.turn()
@@ -111,13 +111,13 @@ def test_whoever_left_draws_on_own_credits_and_what_ran_before_is_paid_by_the_po
     end(leases, held(leases, leases.hold("r3", FORMER, 100)), 100)
     end(leases, running, 300)
     leases.turn(is_closing=True)
-    assert left(books, POOL, OWN) == [700, 0]
-    assert books.findings() == []
+    assert left(ledger, POOL, OWN) == [700, 0]
+    assert ledger.findings() == []
 
 
-def test_what_others_of_this_process_have_unused_is_there_for_who_needs_it(books: LedgerService) -> None:
-    leases = leases_of(books)
-    pool(books, 1000)
+def test_what_others_of_this_process_have_unused_is_there_for_who_needs_it(ledger: LedgerService) -> None:
+    leases = leases_of(ledger)
+    pool(ledger, 1000)
     for number in range(3):
         end(leases, held(leases, leases.hold(f"r{number}", ANN, 100)), 10)
     assert leases._leases[ANN].free_nano > 0
@@ -125,60 +125,60 @@ def test_what_others_of_this_process_have_unused_is_there_for_who_needs_it(books
     assert held(leases, leases.hold("r9", BOB, needed)).amount_nano == needed
 
 
-def test_a_lot_is_given_once_and_stays_what_it_is(books: LedgerService, engine: Engine) -> None:
-    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: books.now_ns)
-    lot = CreditGrant("a", "ann", 100, books.now_ns + MINUTE_NS, reason="welcome")
-    assert [books.post(lots.write_down(lot)).replayed for _ in range(2)] == [False, True]
+def test_a_lot_is_given_once_and_stays_what_it_is(ledger: LedgerService, engine: Engine) -> None:
+    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns)
+    lot = CreditGrant("a", "ann", 100, ledger.now_ns + MINUTE_NS, reason="welcome")
+    assert [ledger.post(lots.write_down(lot)).replayed for _ in range(2)] == [False, True]
     for other in (CreditGrant("a", "bob", 100, lot.expires_ns), CreditGrant("a", "ann", 100, lot.expires_ns + 1)):
         with pytest.raises(IdempotencyConflict):
             lots.write_down(other)
-    for expires_ns in (books.now_ns, books.now_ns + 10**19):
+    for expires_ns in (ledger.now_ns, ledger.now_ns + 10**19):
         with pytest.raises(PostingInvalid):
             lots.write_down(CreditGrant("b", "ann", 100, expires_ns))
     with pytest.raises(AmountInvalid):
         lots.write_down(CreditGrant("b", "ann", 0, lot.expires_ns))
-    with books.read() as session:
+    with ledger.read() as session:
         assert [(each.grant, each.posted_nano) for each in grants_of(session, "ann")] == [(lot, 100)]
     for change in (credit_grant_table.update().values(expires_ns=lot.expires_ns + 1), credit_grant_table.delete()):
         with pytest.raises(IntegrityError), write_sessions(engine)() as session, session.begin():
             session.execute(change)
 
 
-def test_a_market_lot_pays_for_no_cloud_request(books: LedgerService, engine: Engine) -> None:
-    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: books.now_ns)
+def test_a_market_lot_pays_for_no_cloud_request(ledger: LedgerService, engine: Engine) -> None:
+    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns)
     with pytest.raises(PostingInvalid, match="its scope must be 'cloud'"):
-        lots.write_down(CreditGrant("a", "ann", 100, books.now_ns + MINUTE_NS, "market"))
-    with books.read() as session:
-        assert funding_of(session, ANN, books.now_ns) == (FundingSource(OWN),)
+        lots.write_down(CreditGrant("a", "ann", 100, ledger.now_ns + MINUTE_NS, "market"))
+    with ledger.read() as session:
+        assert funding_of(session, ANN, ledger.now_ns) == (FundingSource(OWN),)
 
 
-def test_parts_of_a_process_that_died_come_back_together(books: LedgerService, engine: Engine) -> None:
-    leases = leases_of(books)
-    books.credit("ann", 100)
-    pool(books, 100)
-    grant(books, engine, "a", 100, minutes=60)
+def test_parts_of_a_process_that_died_come_back_together(ledger: LedgerService, engine: Engine) -> None:
+    leases = leases_of(ledger)
+    ledger.credit("ann", 100)
+    pool(ledger, 100)
+    grant(ledger, engine, "a", 100, minutes=60)
     first = held(leases, leases.hold("r1", ANN, 50))
     held(leases, leases.hold("r2", ANN, 200))
-    with books.read() as session:
+    with ledger.read() as session:
         (found,) = open_holds(session)
         assert lease_tip(session, first.pending_seq) == found.parts
         assert [part.account for part in found.parts] == [LOT_A, POOL, OWN]
-    books.now_ns += LEASE_NS + 1
-    assert books.reaper.sweep(ANSWER_S) == 1
-    assert books.reaper.sweep(ANSWER_S) == 0
-    assert left(books, LOT_A, POOL, OWN) == [100, 100, 100]
-    with books.read() as session:
+    ledger.now_ns += LEASE_NS + 1
+    assert ledger.reaper.sweep(ANSWER_S) == 1
+    assert ledger.reaper.sweep(ANSWER_S) == 0
+    assert left(ledger, LOT_A, POOL, OWN) == [100, 100, 100]
+    with ledger.read() as session:
         assert open_holds(session) == []
-    assert books.findings() == []
+    assert ledger.findings() == []
 
 
-def test_many_members_drain_a_pool_and_nobody_overdraws_it(books: LedgerService) -> None:
+def test_many_members_drain_a_pool_and_nobody_overdraws_it(ledger: LedgerService) -> None:
     """Half of them in another process, each with a few credits of its own."""
-    pool(books, 60 * 50)
+    pool(ledger, 60 * 50)
     members = [Payer(f"m{number}", "lab") for number in range(10)]
     for member in members:
-        books.credit(member.user_id, 100)
-    processes = [Leases(books.poster, books.read) for _ in range(2)]
+        ledger.credit(member.user_id, 100)
+    processes = [Leases(ledger.poster, ledger.read) for _ in range(2)]
     for each in processes:
         each.start()
     start = threading.Barrier(len(members))
@@ -205,22 +205,22 @@ def test_many_members_drain_a_pool_and_nobody_overdraws_it(books: LedgerService)
         thread.join(4 * ANSWER_S)
     for each in processes:
         each.stop()
-    paid_by_pool = 60 * 50 - books.balance(POOL).available_nano
-    own_left = sum(books.balance(user_paid(member.user_id)).available_nano for member in members)
+    paid_by_pool = 60 * 50 - ledger.balance(POOL).available_nano
+    own_left = sum(ledger.balance(user_paid(member.user_id)).available_nano for member in members)
     assert 50 * sum(served.values()) == paid_by_pool + 10 * 100 - own_left
     assert sum(served.values()) <= 80
     assert all(served[member.user_id] >= 2 for member in members), "each had credits of its own"
-    assert books.findings() == []
+    assert ledger.findings() == []
 
 
-def test_credits_that_were_given_buy_nothing_on_the_market(books: LedgerService, engine: Engine) -> None:
-    leases = leases_of(books)
-    books.credit("ann", 100)
-    pool(books, 50)
-    grant(books, engine, "a", 1000, minutes=60)
+def test_credits_that_were_given_buy_nothing_on_the_market(ledger: LedgerService, engine: Engine) -> None:
+    leases = leases_of(ledger)
+    ledger.credit("ann", 100)
+    pool(ledger, 50)
+    grant(ledger, engine, "a", 1000, minutes=60)
     buying = ANN._replace(takes_grants=False)
-    with books.read() as session:
-        assert credits_of(session, buying, books.now_ns) == [Share(POOL, 50), Share(OWN, 100)]
+    with ledger.read() as session:
+        assert credits_of(session, buying, ledger.now_ns) == [Share(POOL, 50), Share(OWN, 100)]
     at_provider = held(leases, leases.hold("r1", ANN, 80))
     at_seller = held(leases, leases.hold("r2", buying, 120))
     assert (at_provider.lease != at_seller.lease, at_seller.payer) == (True, buying)
@@ -229,18 +229,18 @@ def test_credits_that_were_given_buy_nothing_on_the_market(books: LedgerService,
     end(leases, at_provider, 80)
     end(leases, at_seller, 120)
     leases.turn()
-    assert left(books, LOT_A, POOL, OWN) == [920, 0, 30]
+    assert left(ledger, LOT_A, POOL, OWN) == [920, 0, 30]
 
 
 def test_what_is_given_while_a_purse_is_looked_at_pays_next(
-    books: LedgerService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ledger: LedgerService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = FundingLookup(books.read, clock_ns=lambda: books.now_ns)
+    asked = FundingLookup(ledger.read, clock_ns=lambda: ledger.now_ns)
 
     def slowly(reader: Reader, payer: Payer, now_ns: int) -> Funding:
         monkeypatch.setattr(funding_lookup, "funding_of", funding_of)
         found = funding_of(reader, payer, now_ns)
-        grant(books, engine, "a", 100, minutes=60)
+        grant(ledger, engine, "a", 100, minutes=60)
         asked.forget_all()
         return found
 

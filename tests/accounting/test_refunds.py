@@ -1,4 +1,4 @@
-"""What goes back to whom of requests that one event ended: never more than each account paid, in any order."""
+"""Refunds of requests that one event ended: in any order, no account gets back more than it paid."""
 
 import pytest
 from sqlalchemy import Engine
@@ -16,26 +16,26 @@ LOT, OWN = "user:ann:promo:l1", "user:ann:paid"
 
 
 @pytest.fixture
-def spent(books: LedgerService, engine: Engine) -> LedgerService:
-    """A lot of 10 and 10 of one's own paid two requests of 10 each, which one event ended."""
-    lot = CreditGrant("l1", "ann", 10, books.now_ns + 10 * MINUTE_NS)
-    books.post(CreditGrants(write_sessions(engine), clock_ns=lambda: books.now_ns).write_down(lot))
-    books.credit("ann", 10)
+def spent(ledger: LedgerService, engine: Engine) -> LedgerService:
+    """A grant of 10 and 10 own credits paid two requests of 10 each, which one event ended."""
+    lot = CreditGrant("l1", "ann", 10, ledger.now_ns + 10 * MINUTE_NS)
+    ledger.post(CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns).write_down(lot))
+    ledger.credit("ann", 10)
     shares = (Share(LOT, 10), Share(OWN, 10))
-    placed = books.post(burst.lease("first", (), (), shares, expires_ns=books.now_ns + MINUTE_NS))
+    placed = ledger.post(burst.lease("first", (), (), shares, expires_ns=ledger.now_ns + MINUTE_NS))
     parts = [HeldPart(each.account, 10, seq) for each, seq in zip(shares, placed.transfer_seqs, strict=True)]
     bill = CloudBill("acme", 10, 6)
     ended = [(bill, usage(request, lane="cloud", charge_nano=10, cost_nano=6)) for request in ("r1", "r2")]
-    books.post(burst.lease("second", parts, ended, expires_ns=0))
-    assert [books.balance(account).posted_nano for account in (LOT, OWN)] == [0, 0]
-    return books
+    ledger.post(burst.lease("second", parts, ended, expires_ns=0))
+    assert [ledger.balance(account).posted_nano for account in (LOT, OWN)] == [0, 0]
+    return ledger
 
 
-def refund(books: LedgerService, request_id: str) -> Posting:
-    with books.read() as session:
+def refund(ledger: LedgerService, request_id: str) -> Posting:
+    with ledger.read() as session:
         charge = find_charge(session, request_id)
         assert charge is not None
-        standing = find_refund_parties(session, charge, books.now_ns)
+        standing = find_refund_parties(session, charge, ledger.now_ns)
     return usage_refunds.refund(charge, charge.charge_nano, "test", standing)
 
 

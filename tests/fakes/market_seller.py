@@ -82,7 +82,7 @@ class Manners:
     texts: Sequence[str] = ("The ", "mill ", "grinds ", "what ", "the race ", "brings.")
     cached_tokens: int = 0
     tells: bool = False
-    """Log probabilities, of each chunk as if it were a token, to whoever asks."""
+    """Log probabilities on request, of each chunk as if it were a token."""
     is_deaf: bool = False
     """Does not take receipts after an answer."""
     chunk_s: float = 0.0
@@ -94,7 +94,7 @@ class MarketSeller:
 
     name: str
     tokenizer: Pinned
-    house: str
+    marketplace: str
     manners: Manners = field(default_factory=Manners)
     listing: dict[str, Any] = field(default_factory=dict)
     port: int = 0
@@ -122,7 +122,7 @@ class MarketSeller:
         return f"http://127.0.0.1:{self.port}"
 
     def listed(self, **changed: Any) -> Record:
-        """Its listing, signed anew."""
+        """Its listing, signed again."""
         self.revision += 1
         self.listing |= changed
         now_ms = time.time_ns() // 10**6
@@ -164,7 +164,7 @@ class MarketSeller:
             return _refusal(self.manners.refuses, self.manners.code)
         job = read_job(body)
         allocation = open_record(job.backing[0])
-        terms, granted = read_allocation(allocation, self.house, STANDING)
+        terms, granted = read_allocation(allocation, self.marketplace, STANDING)
         promise = read_voucher(open_record(job.voucher), terms, STANDING)
         self._hear(terms, job.receipts)
         channel = self.channels.setdefault(terms.channel, Channel(terms))
@@ -316,7 +316,7 @@ class _Telling:
 
 
 def told(text: str, kind: str) -> dict[str, Any]:
-    """As OpenAI tells of one token, with something that is nobody's business beside it."""
+    """One token in OpenAI's form, with an extra field that must not pass."""
     if kind == "completion":
         return {"tokens": [text], "token_logprobs": [-0.25], "top_logprobs": [{text: -0.25}], "text_offset": [0]}
     other = {"token": "wind", "logprob": -2.5, "bytes": None}
@@ -344,8 +344,8 @@ async def served(routes: Callable[[], list[web.RouteDef]]) -> AsyncIterator[int]
 
 
 @asynccontextmanager
-async def selling(name: str, tokenizer: Pinned, house: str, **manners: Any) -> AsyncIterator[MarketSeller]:
-    seller = MarketSeller(name, tokenizer, house, Manners(**manners))
+async def selling(name: str, tokenizer: Pinned, marketplace: str, **manners: Any) -> AsyncIterator[MarketSeller]:
+    seller = MarketSeller(name, tokenizer, marketplace, Manners(**manners))
     async with served(seller.routes) as port:
         seller.port = port
         yield seller

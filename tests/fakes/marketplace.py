@@ -1,4 +1,4 @@
-"""A clearing house that signs what it is asked to, tells listings, and can be away."""
+"""A marketplace that signs what it is sent, publishes listings, and can be away."""
 
 import asyncio
 import time
@@ -18,14 +18,14 @@ from market.protocol.records.exchange import summary
 from tests.fakes.market_seller import served
 from tests.market.parties import id_of, key_of
 
-KEY = "sk-house-12"
+KEY = "sk-marketplace-12"
 
 
 @dataclass
-class MarketHouse:
+class FakeMarketplace:
     """`allocations` are those that were given, `records` what gossip tells."""
 
-    name: str = "house"
+    name: str = "marketplace"
     port: int = 0
     is_away: bool = False
     loses_answers: int = 0
@@ -104,8 +104,8 @@ class MarketHouse:
 
 
 @asynccontextmanager
-async def clearing() -> AsyncIterator[MarketHouse]:
-    house = MarketHouse()
-    async with served(house.routes) as port:
-        house.port = port
-        yield house
+async def clearing() -> AsyncIterator[FakeMarketplace]:
+    marketplace = FakeMarketplace()
+    async with served(marketplace.routes) as port:
+        marketplace.port = port
+        yield marketplace

@@ -202,7 +202,7 @@ def test_stakes_are_a_fair_game_at_the_tolerated_rate(audits: list[tuple[Kind, b
     for kind, has_failed in audits:
         m = FAILING_MAX[kind]
         failed, passed = (stakes.after(kind, has_failed=each) for each in (True, False))
-        # Beginning anew gives something away, which the bound counts; otherwise the mean does not grow.
+        # A restart gives something away, which the bound counts; otherwise the mean does not grow.
         if passed.each != Stakes().each:
             assert m * failed.total + (1 - m) * passed.total == pytest.approx(stakes.total)
         stakes = stakes.after(kind, has_failed=has_failed)

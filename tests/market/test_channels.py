@@ -238,10 +238,10 @@ def test_prices_beyond_all_sense_are_refused_where_they_are_read() -> None:
         read_receipt(said("seller", "receipt", receipt), promise, TERMS, STANDING)
 
 
-def test_an_allocation_opens_one_channel_and_only_the_house_makes_it() -> None:
+def test_an_allocation_opens_one_channel_and_only_the_marketplace_makes_it() -> None:
     body = Allocation(BUYER, SELLER, Amount(5_000), "hold:r1", 3)
-    record = said("house", "allocation", body, lasts_ms=3_600_000)
-    terms, allocation = read_allocation(record, id_of("house"), STANDING)
+    record = said("marketplace", "allocation", body, lasts_ms=3_600_000)
+    terms, allocation = read_allocation(record, id_of("marketplace"), STANDING)
     assert (terms.buyer, terms.seller, allocation) == (BUYER, SELLER, body)
     assert terms.channel != TERMS.channel
     with pytest.raises(StatementInvalid):

@@ -1,4 +1,4 @@
-"""Counting: it rests on the text alone, everybody comes to the same, and padding is counted but seen."""
+"""Counting: it depends on the text alone, all parties get the same, and padding is counted but detected."""
 
 import json
 from collections import Counter
@@ -85,14 +85,14 @@ def test_count_and_hash_rest_on_the_text_however_it_was_cut(
     assert seller.transcript() == buyer.transcript()
     for each in (counter, None):
         assert Counting(each).delivered(seller.choices()) == Counting(each).delivered(buyer.choices())
-    # The house has the texts alone, as JSON brings them.
+    # The marketplace has the texts alone, as JSON brings them.
     texts = json.loads(json.dumps([[i, d.content, d.reasoning, d.calls] for i, d in buyer.by_index().items()]))
-    house = {
+    marketplace = {
         i: Delivered(content, reasoning, tuple(Called(*each) for each in calls))
         for i, content, reasoning, calls in texts
     }
-    assert transcript_of(DIGEST, house) == buyer.transcript()
-    assert Counting(counter).delivered(house.values()) == Counting(counter).delivered(buyer.choices())
+    assert transcript_of(DIGEST, marketplace) == buyer.transcript()
+    assert Counting(counter).delivered(marketplace.values()) == Counting(counter).delivered(buyer.choices())
 
 
 def test_chunks_of_every_shape_come_together() -> None:

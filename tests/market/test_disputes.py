@@ -1,4 +1,4 @@
-"""Disputes: the text decides, whoever lies about it loses, and quarrelling for its own sake costs."""
+"""Disputes: the text decides, the party that lies about it loses, and needless disputes cost."""
 
 import json
 from dataclasses import replace
@@ -82,7 +82,7 @@ def test_a_frivolous_dispute_loses_and_the_seller_keeps_what_it_earned() -> None
     denied = Dispute(signed("seller", 2_000, text(2_000)), signed("buyer", 0, text(2_000)), "buyer")
     verdict = decide(denied, [text(2_000)], COUNTING)
     assert (verdict.amount_nano, verdict.loser) == (lane_nano(2_000), "buyer")
-    # Not even bringing the text helps nobody.
+    # Not showing the text helps neither party.
     assert decide(denied, [], COUNTING).amount_nano == lane_nano(2_000)
     assert decide(denied, [text(5)], COUNTING).loser == "buyer"
     assert decide(replace(denied, opened_by="seller"), [], COUNTING).amount_nano == BASE_NANO
@@ -92,7 +92,7 @@ def test_a_tail_that_never_came_is_not_paid() -> None:
     withheld = Dispute(signed("seller", 2_000, text(2_000)), signed("buyer", 1_500, text(1_500)), "seller")
     verdict = decide(withheld, [text(2_000), text(1_500)], COUNTING)
     assert (verdict.amount_nano, verdict.reason, verdict.loser) == (lane_nano(1_500), "buyers_text", None)
-    # Not while the buyer is known to deny what it gets from everybody.
+    # Not while the buyer is known to deny what it gets from all sellers.
     verdict = decide(withheld, [text(2_000), text(1_500)], COUNTING, presumed_wrong="buyer")
     assert (verdict.amount_nano, verdict.reason, verdict.loser) == (lane_nano(2_000), "presumed", "buyer")
     verdict = decide(withheld, [text(2_000), text(1_500)], COUNTING, presumed_wrong="seller")
@@ -173,7 +173,7 @@ def test_that_a_prompt_was_cached_the_seller_alone_can_say() -> None:
     dispute = Dispute(signed("seller", 500, text(500)), by_buyer, "seller")
     assert decide(dispute, [], COUNTING).amount_nano == by_buyer.amount_nano < lane_nano(500)
     verdict = decide(replace(dispute, prompt_tokens=PROMPT_TOKENS), [], COUNTING)
-    # It may have said otherwise while the answer came: of that nobody is convicted.
+    # It may have stated otherwise during the answer: no party loses because of that.
     assert (verdict.amount_nano, verdict.loser) == (lane_nano(500), None)
 
 
@@ -187,5 +187,5 @@ def test_quarrelling_costs_and_has_an_end() -> None:
     assert presumption(honest, liar) == "seller"
     assert presumption(liar, honest) == "buyer"
     assert presumption(liar, liar) is presumption(honest, honest) is None
-    # One enemy makes nobody a liar.
+    # One hostile party alone proves nothing.
     assert Conduct(50, undecided=40, undecided_with=1).is_believed

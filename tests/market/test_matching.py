@@ -107,7 +107,7 @@ def test_a_higher_price_gains_nothing(several: list[Candidate], more_nano: int) 
         several = [replace(each, owner=each.listing) for each in several]
         dearer = [replace(several[0], cost_nano=several[0].cost_nano + more_nano), *several[1:]]
         after, before = (share_of(each, "l0") for each in (dearer, several))
-        # Its own price is a part of what is usual, which lowers nobody's price below the bait line.
+        # Its own price is part of the usual price, which moves no other price below the bait line.
         assert after <= before + 1e-9
 
 

@@ -64,9 +64,9 @@ def test_a_purchase_from_listing_to_posting() -> None:
     buyer = pseudonym_for(SECRET, SELLER)
     buyer_id = identity_of(buyer.public_key)
     allocated = said(
-        "house", "allocation", Allocation(buyer_id, SELLER, Amount(10**6), "hold:a1", 1), lasts_ms=10**7
+        "marketplace", "allocation", Allocation(buyer_id, SELLER, Amount(10**6), "hold:a1", 1), lasts_ms=10**7
     )
-    terms, allocation = read_allocation(allocated, id_of("house"), STANDING)
+    terms, allocation = read_allocation(allocated, id_of("marketplace"), STANDING)
 
     # The buyer seals its request and promises to pay for it.
     context = Context(terms.channel, 0, 1, SELLER)
@@ -111,7 +111,7 @@ def test_a_purchase_from_listing_to_posting() -> None:
 
 
 def assert_posts(due: Due, terms: ChannelTerms) -> None:
-    """The books take the amount as it is."""
+    """The ledger books the amount as it is."""
     order = rules.PurchaseHold("a1", "ann", (HeldPart("user:ann:paid", 10**6, 7),), 2**62)
     posting = rules.capture(order, rules.SellerBill(terms.seller, due.amount_nano, 500))
     assert sum(leg.amount_nano for leg in posting.legs if leg.debit == "user:ann:paid") == due.amount_nano

@@ -1,4 +1,4 @@
-"""Signed records: one form only, nothing believed that was changed, books that agree whoever tells whom what."""
+"""Signed records: one form only, no changed record is believed, and books agree in any order of exchange."""
 
 import hashlib
 import json
@@ -173,7 +173,7 @@ def test_no_other_bytes_carry_what_was_signed(
 
 
 def test_a_second_signature_over_the_same_members_makes_no_second_record() -> None:
-    """Only whoever has the key can make one: what others have named by its digest stays named."""
+    """Only the holder of the key can make one: a digest keeps naming the same record."""
     record = said("ann", "listing", Note(), lasts_ms=MINUTE_MS)
     members = json.loads(record.raw)
     del members["signature"]
@@ -254,7 +254,7 @@ RECORDS = [
     for which, lasts_ms in enumerate((MINUTE_MS, 9 * MINUTE_MS))
 ] + [said("ann", "revocation", Note(str(which)), name) for which in range(2) for name in ("x", "y")]
 
-books = st.lists(st.sampled_from(RECORDS), max_size=12).map(book_of)
+ledger = st.lists(st.sampled_from(RECORDS), max_size=12).map(book_of)
 clocks = st.integers(-5, 60).map(lambda minutes: NOW_MS + minutes * MINUTE_MS)
 
 
@@ -262,7 +262,7 @@ def everybody(_issuer: str, _key: str) -> Standing:
     return "current"
 
 
-@given(books, books, books)
+@given(ledger, ledger, ledger)
 def test_merging_is_a_join(a: Book, b: Book, c: Book) -> None:
     assert merge(a, b) == merge(b, a)
     assert merge(a, merge(b, c)) == merge(merge(a, b), c)
@@ -270,7 +270,7 @@ def test_merging_is_a_join(a: Book, b: Book, c: Book) -> None:
     assert merge(a, Book()) == a
 
 
-@given(books, clocks)
+@given(ledger, clocks)
 def test_only_the_newest_that_has_not_expired_counts(book: Book, now_ms: int) -> None:
     living = alive(book, now_ms, everybody)
     for record in living:
@@ -281,9 +281,9 @@ def test_only_the_newest_that_has_not_expired_counts(book: Book, now_ms: int) ->
         assert record.revision == max(other.revision for other in rivals)
 
 
-@given(books, books, clocks, st.integers(0, 60))
+@given(ledger, ledger, clocks, st.integers(0, 60))
 def test_what_was_forgotten_never_mattered(mine: Book, theirs: Book, now_ms: int, later: int) -> None:
-    """Nor does it come back with the book of somebody who has not forgotten."""
+    """Nor does it come back from a book that has not forgotten it."""
     later_ms = now_ms + later * MINUTE_MS
 
     def count(book: Book) -> set[str]:
@@ -311,7 +311,7 @@ def test_one_key_fills_no_book() -> None:
     assert len(merge(*halves).slots) == NAMES_MAX + 1
 
 
-@given(books, books)
+@given(ledger, ledger)
 def test_two_gateways_come_to_know_the_same(mine: Book, theirs: Book) -> None:
     told: Callable[[Book, Book], list[Record]] = lambda book, other: differing(book, summary(other))  # noqa: E731
     after = merge(mine, book_of(told(theirs, mine))), merge(theirs, book_of(told(mine, theirs)))

@@ -69,7 +69,7 @@ class Trade:
 
 
 def known(pieces: list[Channel]) -> Channel:
-    """What somebody knows who was told all of these."""
+    """Return what a party knows that has received all of these."""
     channel = Channel(TERMS)
     for piece in pieces:
         channel = merge(channel, piece)

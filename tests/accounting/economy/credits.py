@@ -40,7 +40,7 @@ def promo(world: World) -> Attempt | None:
 
 
 def expire(world: World) -> Attempt | None:
-    """As far as nobody has put it aside; a lot with holds open expires again when they have resolved."""
+    """Expire what no hold reserves; a grant with open holds expires again after they are resolved."""
     if not world.lots:
         return None
     user, lot = world.chance.choice(world.lots)

@@ -17,7 +17,7 @@ PROCESSES = 10
 
 def place(world: World) -> Attempt:
     user, name = world.user(), world.name("r")
-    account, expires_ns = f"user:{user}:paid", world.books.now_ns + MINUTE_NS + HOLD_GRACE_NS
+    account, expires_ns = f"user:{user}:paid", world.ledger.now_ns + MINUTE_NS + HOLD_GRACE_NS
     parts = ((account, world.part_of(account)),)
 
     def then(posted: Posted) -> None:
@@ -96,7 +96,7 @@ def owed(world: World) -> Attempt:
     paid = taken(covered, charge)
     debt = charge - sum(amount for _, amount in paid)
     deltas = shared(charge, cost) | {account: -amount for account, amount in paid}
-    hold = Known(name, (HeldPart(f"user:{user}:paid", most, 1),), user, "burst", world.books.now_ns)
+    hold = Known(name, (HeldPart(f"user:{user}:paid", most, 1),), user, "burst", world.ledger.now_ns)
     shares = [Share(*share) for share in covered]
     record = usage(name, lane="cloud", provider=PROVIDER)
     posting = burst.owed_capture(_hold(hold), CloudBill(PROVIDER, asked, cost), record, shares)
@@ -109,7 +109,7 @@ def owed(world: World) -> Attempt:
 
 
 def owed_beyond(world: World) -> Attempt:
-    """A seller is owed more for a request than it was charged, or for one that nobody was charged for."""
+    """A seller is owed more for a request than its user was charged, or the request was not charged at all."""
     booked, beyond = world.chance.choice((0, world.amount())), world.amount()
     posting = variances.owed_beyond(world.name("r"), PROVIDER, booked, booked + beyond)
     return moves(posting, {f"provider:{PROVIDER}:accrued": beyond, "expense:burst_variance": beyond})
@@ -128,7 +128,7 @@ def roll(world: World) -> Attempt | None:
     kept = world.funding(pays) if world.chance.random() < 0.9 else ()
     bills = _bills(world, lease.amount) if lease else {}
     charge, deltas = sum(bill.charge_nano for bill in bills.values()), _shared_together(bills)
-    expires_ns = world.books.now_ns + 3 * MINUTE_NS
+    expires_ns = world.ledger.now_ns + 3 * MINUTE_NS
     posting = burst.lease(
         name,
         lease.parts if lease else (),

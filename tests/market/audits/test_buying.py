@@ -77,7 +77,7 @@ async def suspended_after(market: Stalls, cheat: MarketSeller, honest: MarketSel
         await audits_of(market).settled()
         if any(row.suspended_why for row in (await offers_of(market)).offers):
             return number + 1
-    raise AssertionError("nobody was found out")
+    raise AssertionError("no cheat was found")
 
 
 async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None
         served = len(cheat.wanted)
         assert (await market.ask_for(listing)).status == 502
         assert len(cheat.wanted) == served
-        # Nothing about an audit's request tells it from others, and nobody honest is held to account.
+        # An audit's request looks like any other, and no honest seller is suspended.
         usual = {"model", "stream", "messages", "max_tokens", "temperature"}
         assert all(wanted.keys() <= usual for wanted in cheat.wanted)
         (good,) = [row for row in told.offers if row.seller == honest.id]
@@ -184,7 +184,7 @@ async def test_what_an_auditor_signs_counts_and_what_a_seller_says_of_itself_doe
         assert (rows[good.id].tier, rows[good.id].is_probation) == ("logprob", False)
         assert rows[bad.id].suspended_why == f"failed audits of {auditor.id[:12]}"
         assert (await market.ask(good)).status == 200
-        # Nobody is believed whom the owner has not named.
+        # Only auditors that the owner has named are believed.
         market.app.shop.trusted = frozenset()
         assert {row.tier for row in (await offers_of(market)).offers} == {"declared"}
 
@@ -204,7 +204,7 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
     async with fair(tmp_path, {}, audit_pause_s=0.001) as market:
         await market.on_offer(1)
         fill(tmp_path / "gateway" / "market")
-        lane, books = market.running.services.lanes["market"], market.running.services.ledger
+        lane, ledger = market.running.services.lanes["market"], market.running.services.ledger
         assert isinstance(lane, MarketLane)
         booked: list[Posting] = []
 
@@ -216,7 +216,7 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
                 refused.append(posting.idem_key)
                 raise IdempotencyConflict(posting.idem_key)
             booked.append(posting)
-            return await books.book(posting)
+            return await ledger.book(posting)
 
         booking = AuditCostReporter(lane.ask_buyer, book)
         for _ in range(REQUESTS_MAX):
@@ -227,10 +227,10 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
             pass
         assert refused[0] in [posting.idem_key for posting in booked]
         for posting in booked:
-            assert (await books.book(posting)).replayed
+            assert (await ledger.book(posting)).replayed
         charged_nano = sum(row.charge_nano for row in market.rows())
         with market.running.services.request_log._read() as session:
             audits_nano = balance(session, "expense:audit").posted_nano
         assert audits_nano > 0
         assert market.accrued_nano() == charged_nano + audits_nano
-        assert [finding.rule for finding in await books.inspection.inspect()] == []
+        assert [finding.rule for finding in await ledger.inspection.inspect()] == []

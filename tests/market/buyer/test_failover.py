@@ -1,4 +1,4 @@
-"""An answer that breaks off goes on at somebody else: same model, same care, and for no more money."""
+"""Another seller continues an answer that breaks off: same model, same rules, same price limit."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ KEEPING = DataPolicy(retains_prompts=True, may_publish=False, training=False, re
     ],
 )
 async def test_nobody_goes_on_who_could_not_have_been_chosen(tmp_path: Path, other: dict[str, Any]) -> None:
-    """Threat 24: what the caller's rules were checked for holds for whoever takes over."""
+    """Threat 24: the caller's rules hold for the seller that takes over."""
     async with stalls(tmp_path, {"fault": "cut", "at": 2}, {}) as market:
         ann, bob = market.sellers
         learn(market.app, [bob.listed(**other)])
@@ -107,7 +107,7 @@ async def test_half_of_some_answers_is_no_use(tmp_path: Path, fields: dict[str, 
 async def test_a_code_in_mid_answer_has_nothing_asked_twice_and_nothing_forgiven(
     tmp_path: Path, code: Code
 ) -> None:
-    """Whoever stops with the word that its lane is busy, or the request not wanted, broke off like any other."""
+    """A seller that stops with "busy", or with a refusal of the request, broke off like any other."""
     async with stalls(tmp_path, {"fault": "stop", "at": 2, "cut_code": code}) as market:
         (ann,) = market.sellers
         tool = {"type": "function", "function": {"name": "grind", "parameters": {}}}

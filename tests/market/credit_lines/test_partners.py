@@ -1,4 +1,4 @@
-"""Two gateways that owe each other up to so much: through both sellers, both buyers and the commands, no house."""
+"""Two gateways with a credit line: both sellers, both buyers and the commands, without a marketplace."""
 
 from pathlib import Path
 
@@ -38,14 +38,14 @@ def befriend(ann: Side, bob: Side, owes_max_nano: int) -> None:
     assert said(ann.folder, "invite", *given) == invitation
     assert listed(ann.folder)["state"] == "offered"
     refused = partner(bob.folder, "accept", invitation)
-    assert refused.exit_code != 0  # nobody has said yes
+    assert refused.exit_code != 0  # it was not confirmed
     answer = said(bob.folder, "accept", invitation, "--yes", "--url", bob.shop.endpoint)
     for _ in range(2):
         assert said(bob.folder, "accept", invitation) == ""
         assert said(ann.folder, "accept", answer) == ""
 
 
-async def test_partners_trade_without_a_house(tmp_path: Path) -> None:
+async def test_partners_trade_without_a_marketplace(tmp_path: Path) -> None:
     async with two(tmp_path) as (ann, bob):
         limit_nano = await most_nano(bob) + 1000
         befriend(ann, bob, limit_nano)
@@ -79,7 +79,7 @@ async def test_partners_trade_without_a_house(tmp_path: Path) -> None:
             three = await anns.buy(bob)
             assert three.status == 200, three.body
 
-        # A buyer that starts anew goes on where it was, and so does one with a new key.
+        # A buyer that restarts continues where it was, and so does one with a new key.
         rotated = CliRunner().invoke(millrace, ["identity", "rotate", "--data-dir", str(ann.folder)])
         assert rotated.exit_code == 0, rotated.output
         async with ann.buying() as anns:
@@ -99,7 +99,7 @@ async def test_partners_trade_without_a_house(tmp_path: Path) -> None:
             assert mine["owed"] == format_usd(four.cost_nano - back.cost_nano)
             assert theirs["owed"] == format_usd(back.cost_nano - four.cost_nano)
 
-            # Whoever ends a line sells no more on it; what was paid before is owed back.
+            # After a partner ends a line it sells nothing more on it; what was paid before is owed back.
             said(bob.folder, "end", ann.id[:12])
             said(bob.folder, "accept", said(ann.folder, "tell", bob.id[:12]))
             assert (

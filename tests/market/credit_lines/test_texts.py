@@ -1,4 +1,4 @@
-"""What partners send each other: signed by whom it must be, and the same in whatever order and however often."""
+"""Texts that partners exchange: signed by the right party, and independent of order and repetition."""
 
 import base64
 import zlib

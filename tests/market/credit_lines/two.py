@@ -1,4 +1,4 @@
-"""Two households with a seller and a buyer each, as they are, on real sockets; nowhere is there a house."""
+"""Two households with a seller and a buyer each, as they are, on real sockets; nowhere is there a marketplace."""
 
 import json
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from market.buyer.server import opened
 from market.credit_lines.balance import Balance
 from market.credit_lines.credit_line_service import CreditLineService
 from market.protocol.channels.channel import settle
-from tests.fakes.market_house import MarketHouse
+from tests.fakes.marketplace import FakeMarketplace
 from tests.market.buyer.stalls import Bill, Stalls
 from tests.market.seller.shop import Shop, open_shop, until
 
@@ -69,7 +69,7 @@ class Side:
             bounds=BuyerLimits(first_byte_s=5),
         )
         async with opened(orders) as app:
-            yield Buying(self, app, Stalls(app, MarketHouse()))
+            yield Buying(self, app, Stalls(app, FakeMarketplace()))
 
 
 @dataclass

@@ -35,11 +35,17 @@ QUICK = PullPace(backoff_first_s=0.01, backoff_max_s=0.05)
 Agent: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
-def job(seller: str = SELLER, house: str = "house", lasts_ms: int = 3_600_000, sealed: bytes = b"sealed") -> bytes:
-    """As the buyer sends it: a voucher on a channel that the house stands behind."""
+def job(
+    seller: str = SELLER, marketplace: str = "marketplace", lasts_ms: int = 3_600_000, sealed: bytes = b"sealed"
+) -> bytes:
+    """As the buyer sends it: a voucher on a channel that the marketplace stands behind."""
     now_ms = time.time_ns() // 10**6
     allocation = said(
-        house, "allocation", Allocation(BUYER, seller, Amount(10**9), "h", 1), made_ms=now_ms, lasts_ms=lasts_ms
+        marketplace,
+        "allocation",
+        Allocation(BUYER, seller, Amount(10**9), "h", 1),
+        made_ms=now_ms,
+        lasts_ms=lasts_ms,
     )
     terms = ChannelTerms(BUYER, seller, allocation.digest)
     voucher = Voucher(terms.channel, 0, 1, DIGEST, DIGEST, PRICES, Amount(0), Amount(1000))
@@ -48,7 +54,7 @@ def job(seller: str = SELLER, house: str = "house", lasts_ms: int = 3_600_000, s
 
 @dataclass
 class Place:
-    """A house, a seller behind it, and a stranger's HTTP."""
+    """A marketplace, a seller behind it, and a stranger's HTTP."""
 
     relay: Relay
     marketplace_url: str
@@ -81,8 +87,8 @@ async def place(agent: Agent, bounds: RelayBounds = BOUNDS) -> AsyncIterator[Pla
         asked.append(f"/{path}")
         return await agent(request)
 
-    async with relaying(SELLER, bounds) as house, served(behind) as agents_url, Outbound(True) as outbound:
-        yield Place(house.relay, house.url, outbound, agents_url, asked)
+    async with relaying(SELLER, bounds) as marketplace, served(behind) as agents_url, Outbound(True) as outbound:
+        yield Place(marketplace.relay, marketplace.url, outbound, agents_url, asked)
 
 
 @asynccontextmanager
@@ -101,7 +107,7 @@ async def pulling(pull: Pull) -> AsyncIterator[None]:
 
 
 async def here(at: Place) -> None:
-    """Once the seller's first question for work is at the house."""
+    """Once the seller's first question for work is at the marketplace."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(ServiceError):
@@ -204,10 +210,10 @@ async def test_only_what_buyers_may_ask_gets_to_the_seller() -> None:
         assert msgspec.json.decode(sent.body)["bytes"] == 3
 
 
-async def test_what_the_house_does_not_stand_behind_is_not_carried() -> None:
+async def test_what_the_marketplace_does_not_stand_behind_is_not_carried() -> None:
     async with place(echo) as at, pulling(at.pull()):
         await here(at)
-        for strange in (job(house="another"), job(seller=id_of("other")), job(lasts_ms=1)):
+        for strange in (job(marketplace="another"), job(seller=id_of("other")), job(lasts_ms=1)):
             reply = await at.outbound.ask(at.url("/market/v1/jobs"), strange)
             assert (reply.status, msgspec.json.decode(reply.body)["error"]["code"]) == (402, "unpaid")
         assert (await at.outbound.ask(at.url("/market/v1/jobs"), b"\x80")).status == 400
@@ -238,7 +244,7 @@ async def test_work_is_given_to_nobody_but_the_seller() -> None:
             "signature": signature,
         }
         assert (await _say(at, f"{jobs}/session", {**proof, "signature": "0" * 128})).status == 401
-        # A failed attempt uses nothing up: anybody could make those.
+        # A failed attempt uses nothing up: any third party could make those.
         with pytest.raises(Overloaded):
             at.relay.queue.check_room(SELLER)
         assert (await _say(at, f"{jobs}/session", proof)).status == 200
@@ -361,7 +367,7 @@ async def test_a_poor_line_neither_unlists_nor_costs_sessions() -> None:
         assert False not in seen[seen.index(True) :]
 
 
-async def test_a_house_that_answers_at_once_is_not_asked_all_the_time() -> None:
+async def test_a_marketplace_that_answers_at_once_is_not_asked_all_the_time() -> None:
     line = _Line()
     async with place(echo) as at, line:
         line.idle = True
@@ -375,7 +381,7 @@ async def test_a_house_that_answers_at_once_is_not_asked_all_the_time() -> None:
 
 
 async def test_an_answer_goes_on_with_another_session() -> None:
-    """Whoever opens more sessions than one seller may have ends the oldest of them."""
+    """A seller that opens too many sessions ends its oldest one."""
     released = asyncio.Event()
 
     async def agent(request: Request) -> Response:
@@ -400,7 +406,7 @@ async def test_an_answer_goes_on_with_another_session() -> None:
 
 
 async def test_only_the_marketplace_that_is_known_gets_a_signature() -> None:
-    """Threat 21: what is signed for one house opens nothing at another one."""
+    """Threat 21: what is signed for one marketplace opens nothing at another one."""
     known: dict[str, str] = {}
     for _ in range(2):
         line = _Line()
@@ -411,7 +417,7 @@ async def test_only_the_marketplace_that_is_known_gets_a_signature() -> None:
                 key_of("seller"),
                 line,
                 at.agents_url,
-                lambda: known.get("house"),
+                lambda: known.get("marketplace"),
                 pace=QUICK,
             )
             trying = asyncio.create_task(pull.run())
@@ -422,7 +428,7 @@ async def test_only_the_marketplace_that_is_known_gets_a_signature() -> None:
             trying.cancel()
             await asyncio.wait({trying})
             assert "session" not in line.asked
-        known["house"] = id_of("another")
+        known["marketplace"] = id_of("another")
 
 
 async def test_strangers_take_nothing_from_those_who_pay() -> None:

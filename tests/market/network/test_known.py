@@ -1,4 +1,4 @@
-"""What keepers come to know: the same whoever tells whom, nothing forged, and no more than has room."""
+"""Known records: the same in any order of exchange, nothing forged, and no more than has room."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,11 +69,11 @@ events = st.one_of(
 
 
 def keeper(**bounds: int) -> KnownRecords:
-    return KnownRecords(Sources(["house"], ["one", "other"]), replace(RecordBounds(), **bounds))
+    return KnownRecords(Sources(["marketplace"], ["one", "other"]), replace(RecordBounds(), **bounds))
 
 
 def tell(known: KnownRecords, records: Sequence[Record], now_ms: int = NOW_MS, source: str = "one") -> set[str]:
-    """What is left of what was known and told, by digests."""
+    """Return the digests of what is left of the known and received records."""
     checked = []
     for record in records:
         try:
@@ -150,16 +150,16 @@ def test_what_is_expired_is_forgotten_and_does_not_come_back() -> None:
 
 
 def test_many_names_share_one_strangers_room() -> None:
-    """50 sources of 14 identities each get what is there for strangers, and nobody else's place."""
+    """50 sources of 14 identities each share the third parties' room, and take no other room."""
     known = keeper(trusted=40, peer=10, stranger=12, strangers=60)
-    house = tell(known, [offer(f"housed{n}") for n in range(30)], source="house")
+    marketplace = tell(known, [offer(f"housed{n}") for n in range(30)], source="marketplace")
     tell(known, [offer(f"peered{n}") for n in range(30)], source="one")
     honest = offer("honest")
     tell(known, [honest], source="from 192.0.2.0/24")
     for network in range(50):
         tell(known, [offer(f"sybil{network}-{n}") for n in range(14)], source=f"from {network}")
     kept = {each.digest for each in known.book.slots.values()}
-    assert house | {honest.digest} <= kept
+    assert marketplace | {honest.digest} <= kept
     assert len(kept) == 30 + 10 + 60
     shares = [known.source_of(each.issuer) for each in known.book.slots.values()]
     assert max(shares.count(f"from {network}") for network in range(50)) <= 12
@@ -167,9 +167,9 @@ def test_many_names_share_one_strangers_room() -> None:
     late, own = offer("late"), offer("own")
     assert late.digest in tell(known, [late], source="from 198.51.100.0/24")
     assert own.digest in tell(known, [own], source=OWN)
-    # Told by the house, a stranger's seller has the house's room.
-    tell(known, [honest, offer("honest", "b")], source="house")
-    assert known.source_of(id_of("honest")) == "house"
+    # Told by the marketplace, a stranger's seller has the marketplace's room.
+    tell(known, [honest, offer("honest", "b")], source="marketplace")
+    assert known.source_of(id_of("honest")) == "marketplace"
 
 
 def test_revocations_of_the_known_need_no_room_and_stay_when_others_want_it() -> None:

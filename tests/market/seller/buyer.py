@@ -46,7 +46,7 @@ Json = dict[str, Any]
 
 
 def plain_http() -> httpx.AsyncClient:
-    """A client that reads nobody's certificates, which would take longer than the test."""
+    """A client that loads no certificates, which would take longer than the test."""
     return httpx.AsyncClient(trust_env=False, timeout=60, verify=_NOBODY)
 
 
@@ -132,8 +132,8 @@ class Buyer:
     def __post_init__(self) -> None:
         self.listing: Listing = read_listing(self.listing_record, allows_loopback=True)
         allocation = Allocation(id_of(self.name), self.seller, Amount(self.limit_nano), "hold:a1", 1)
-        record = said("house", "allocation", allocation, made_ms=self.made_ms, lasts_ms=86_400_000)
-        self.rest_on([record], read_allocation(record, id_of("house"), STANDING)[0])
+        record = said("marketplace", "allocation", allocation, made_ms=self.made_ms, lasts_ms=86_400_000)
+        self.rest_on([record], read_allocation(record, id_of("marketplace"), STANDING)[0])
 
     def rest_on(self, backing: list[Record], terms: ChannelTerms) -> None:
         """Begin a channel on this."""
@@ -186,7 +186,7 @@ class Buyer:
         return purchase
 
     async def stream(self, purchase: Purchase) -> AsyncGenerator[Piece | None]:
-        """Event by event, with the piece that it brought; whoever leaves early hangs up."""
+        """Yield each event with its piece; leaving early hangs up."""
         async with (
             plain_http() as http,
             http.stream("POST", f"{self.endpoint}/market/v1/jobs", content=pack_job(purchase.job)) as response,

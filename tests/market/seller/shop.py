@@ -1,4 +1,4 @@
-"""A whole seller on a real socket, beside a staged gateway and house."""
+"""A whole seller on a real socket, beside a staged gateway and marketplace."""
 
 import asyncio
 import time
@@ -96,9 +96,9 @@ async def shop_beside(
             agent.address.put(endpoint)
             working = asyncio.create_task(agent.run())
             try:
-                if agent.submitting.marketplace and stage.house_is_up:
-                    house = agent.submitting.marketplace
-                    await until(lambda: house.identity)
+                if agent.submitting.marketplace and stage.marketplace_is_up:
+                    marketplace = agent.submitting.marketplace
+                    await until(lambda: marketplace.identity)
                 yield Shop(agent, stage, endpoint)
             finally:
                 working.cancel()

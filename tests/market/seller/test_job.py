@@ -28,7 +28,7 @@ async def test_completions_are_sold_too(tmp_path: Path) -> None:
         assert final.receipt.prompt_tokens == bought.prompt_tokens
 
 
-async def test_partners_need_no_house(tmp_path: Path) -> None:
+async def test_partners_need_no_marketplace(tmp_path: Path) -> None:
     async with open_shop(tmp_path, marketplace_url=None) as shop:
         buyer, own = await shop.buyer(), shop.agent.own
         first, second = sorted((id_of("buyer"), own.id))
@@ -36,7 +36,7 @@ async def test_partners_need_no_house(tmp_path: Path) -> None:
         lasts_ms = 86_400_000
         by_buyer = said("buyer", "credit_line", line, made_ms=buyer.made_ms, lasts_ms=lasts_ms)
         ours = own.say("credit_line", "it", 0, line, buyer.made_ms, buyer.made_ms + lasts_ms)
-        assert (await buyer.buy(buyer.order())).error["code"] == "refused"  # nobody's allocation counts here
+        assert (await buyer.buy(buyer.order())).error["code"] == "refused"  # no allocation counts here
         buyer.rest_on([by_buyer, ours], line.bought_by(id_of("buyer")))
         assert (await buyer.buy(buyer.order())).error["code"] == "refused"
         partners = shop.agent.partners

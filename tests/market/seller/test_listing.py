@@ -46,7 +46,7 @@ async def test_listing_says_what_the_gateway_has_and_the_owner_wants(tmp_path: P
         assert moved.revision > record.revision
         assert read_listing(moved, allows_loopback=True).endpoint == "http://127.0.0.1:9"
         assert (await buyer.buy(buyer.order())).status == 200
-        # Whoever cannot be reached offers nothing.
+        # A seller that cannot be reached offers nothing.
         shop.agent.address.put(None, is_open=False)
         await until(lambda: not shop.listings)
         shop.stage.version += 1
@@ -124,7 +124,7 @@ async def test_seller_whose_key_is_revoked_sells_nothing(tmp_path: Path) -> None
             buyer = await shop.buyer()
             bought = await buyer.buy(buyer.order())
             shop.agent.watch.keeper.add([statement.raw], "peer")
-            # What it has signed before, and might be signing now, is worth nothing to anybody who has heard.
+            # Its earlier and present signatures are worthless to every party that knows of the revocation.
             (receipt,) = map(open_record, bought.receipts)
             with pytest.raises(StatementInvalid, match="revoked"):
                 read_receipt(receipt, bought.promise, buyer.terms, Identities([statement]).standing)

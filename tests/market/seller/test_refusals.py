@@ -1,4 +1,4 @@
-"""Whatever speaks against a job is said before the model is touched, and costs nobody anything."""
+"""A seller refuses a job before the model is used, and at no cost to either side."""
 
 import asyncio
 import json
@@ -224,7 +224,7 @@ async def test_a_job_is_answered_once(tmp_path: Path) -> None:
         assert await refusal(buyer, replay) == (400, "malformed")
         assert len(shop.stage.asked) == 1
 
-        # A receipt as often as one likes, and one of a channel that nobody has heard of.
+        # A repeated receipt, and one of an unknown channel.
         for _ in range(3):
             assert (await buyer.hand_in()).status_code == 200
         assert settle(await shop.known(buyer.terms)).claimed_nano == 0

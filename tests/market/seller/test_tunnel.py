@@ -216,7 +216,7 @@ async def test_without_the_program_its_owner_reads_where_to_get_it(tmp_path: Pat
 
 
 async def test_nothing_is_left_when_the_seller_is_killed(tmp_path: Path) -> None:
-    """kill -9, where nobody can clean up: the keeper sees its pipe close."""
+    """kill -9, after which no process can clean up: the keeper sees its pipe close."""
     installed = Installed(tmp_path, Behaviour(ignores_sigterm=True))
     program = (
         "import asyncio, sys\n"
@@ -238,7 +238,7 @@ async def test_nothing_is_left_when_the_seller_is_killed(tmp_path: Path) -> None
 
 
 async def _got(client: httpx.AsyncClient, address: str) -> httpx.Response:
-    """Whoever has left gives the place back a moment later."""
+    """A caller that has left frees its slot a moment later."""
     while (answer := await client.get(address)).status_code == 429:
         await asyncio.sleep(0.02)
     return answer

@@ -91,7 +91,7 @@ def test_what_takes_too_long_is_asked_twice_and_never_again(
         counter.count(["\u00e9\u4e00 a" * (SEGMENT_CHARS // 4)])
     with pytest.raises(TokenizerRefused):
         sandbox.check(honest.sha256)
-    # By everybody's rule for what no tokenizer counts: four bytes a token.
+    # By the common rule if no tokenizer can count: four bytes a token.
     said = [Delivered("the mill")]
     assert Counting(counter).delivered(said) == Counting(None).delivered(said)
     other = kept(tmp_path, make_tokenizer(tmp_path).path.read_bytes() + b"\n")

@@ -1,4 +1,4 @@
-"""What buyer and seller sign while they deal on an allocation of a house, as records that anybody may hand in."""
+"""Records that buyer and seller sign on an allocation. Any party may submit them to the marketplace."""
 
 from dataclasses import dataclass, field
 
