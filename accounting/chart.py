@@ -64,7 +64,7 @@ _PATTERNS = tuple((re.compile(code.replace("<id>", _ID)), terms) for code, terms
 
 ASSET_BANK = "asset:bank"
 ASSET_MARKET_RECV = "asset:market_recv"
-"""What an outside marketplace owes us for the capacity that our machines sold on the market."""
+"""The debt of an outside marketplace to us for the capacity that our machines sold on the market."""
 ASSET_STRIPE = "asset:stripe"
 ASSET_STRIPE_IN_TRANSIT = "asset:stripe_in_transit"
 CLEARING_BURST = "clearing:burst"

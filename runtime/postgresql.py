@@ -38,7 +38,7 @@ class Server:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the last try to connect was not answered."""
+        """Return whether the last attempt to connect was not answered."""
         return self._is_silent
 
     def connect(self, *arguments: Any, **parameters: Any) -> "BoundedConnection":
@@ -55,7 +55,7 @@ class Server:
             self._trying.release()
 
     def probe(self, connect: "Callable[[], BoundedConnection]") -> bool:
-        """Whether the server answers. During another thread's test, returns the last known state."""
+        """Return whether the server answers. During another thread's test, return the last known state."""
         if self._is_silent:
             return False
         if self._trying.acquire(blocking=False):

@@ -81,7 +81,7 @@ def suspects(connection: Connection, postings: Sequence[Posting]) -> list[bool]:
 
 @dataclass(slots=True)
 class _Forecast:
-    """What the ledger has about a group's events, updated with each event that will be taken."""
+    """The ledger's state for a group's events, updated with each event that will be accepted."""
 
     known: set[str]
     ended: set[str]

@@ -33,7 +33,7 @@ class _Waiting(NamedTuple):
 
 
 class Booking(Protocol):
-    """Where groups of events are booked: a `Journal`, or a client that sends them to one."""
+    """The writer that books groups of events: a `Journal`, or a client that sends them to one."""
 
     def book(self, postings: Sequence[Posting]) -> Sequence[Posted | LedgerError]:
         """Return the answer to each event, in order. Raises LedgerUnavailable, and what `Journal.book` raises."""

@@ -50,7 +50,7 @@ EventKind = Literal[
     "variance",
 ]
 CountSource = Literal["tokenizer", "upstream", "characters", "estimate"]
-"""Who counted: the engine or a pinned tokenizer, the backend, or the rule for text without a tokenizer (see
+"""The counting party: the engine or a pinned tokenizer, the backend, or the rule for text without a tokenizer (see
 `accounting.metering.delivered` for both rules). "estimate" counts every event of a free stream as one token."""
 Outcome = Literal["complete", "interrupted", "failed", "refused"]
 
@@ -62,7 +62,7 @@ MAX_LEGS = 64
 MAX_USAGES = 1000
 """The most usage rows that one event writes."""
 HOLD_GRACE_NS = 60 * 10**9
-"""How long a hold is kept after its request's deadline, in nanoseconds."""
+"""A hold is kept this long after its request's deadline, in nanoseconds."""
 _MAX_TIME = 2**62
 """The longest time in any unit here: half of what the column can hold."""
 
@@ -102,7 +102,7 @@ class Leg:
 
 
 class UsageRecord(msgspec.Struct, frozen=True, gc=False):
-    """What one request used and cost. Written once, in the transaction of the event that ends the request.
+    """The usage and cost of one request. Written once, in the transaction of the event that ends the request.
 
     `charge_nano` is what the caller pays and `cost_nano` what the provider bills, in nano-USD. `compute_nano` is
     the own machines' cost in billionths of a compute unit. `cached_tokens` are part of `prompt_tokens`.

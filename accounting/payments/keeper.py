@@ -37,7 +37,7 @@ _NEVER = Done(0, MappingProxyType({}))
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often payments run, in seconds, and the hour of the day (UTC) from which daily jobs are due."""
+    """The interval of payments in seconds, and the hour of the day (UTC) from which daily jobs are due."""
 
     tick_s: float = 5.0
     hour: int = 3

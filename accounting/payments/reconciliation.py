@@ -28,7 +28,7 @@ _txn = stripe_txn_table.c
 GRACE_S = 24 * 3600
 """Seconds after a subject's last movement during which a difference is only a message that has not arrived."""
 LOOKBACK_S = 120 * 24 * 3600
-"""How far back subjects are compared, in seconds: disputes may take this long."""
+"""Subjects are compared this far back, in seconds: disputes may take this long."""
 _LISTED_AGAIN_S = 7 * 24 * 3600
 _SECOND_NS = 10**9
 _USD = "usd"

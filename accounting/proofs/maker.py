@@ -120,7 +120,7 @@ class BlockMaker:
 
     @property
     def witness(self) -> Witness:
-        """What the rules of the ledger are checked against."""
+        """The witness for checks of the ledger's rules."""
         checkpoint = self.checkpoint
         return Witness((checkpoint.n, checkpoint.hash) if checkpoint else None, self._altered)
 

@@ -75,7 +75,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What is known about the ledger from elsewhere; see `verify`."""
+    """Facts about the ledger that are known from elsewhere; see `verify`."""
 
     known: tuple[Checkpoint, ...]
     signers: frozenset[str]

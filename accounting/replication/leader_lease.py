@@ -17,9 +17,9 @@ from accounting.replication.errors import Deposed
 from accounting.replication.tables import gateway_table, leader_table
 
 LEASE_S = 4.0
-"""How long a silent leader keeps the lease, in seconds."""
+"""A silent leader keeps the lease for this time, in seconds."""
 REGISTERED_S = 120.0
-"""How long a silent gateway stays known, in seconds."""
+"""A silent gateway stays registered for this time, in seconds."""
 
 _EPOCH = select(leader_table.c.epoch).where(leader_table.c.id == 1).with_for_update(read=True)
 

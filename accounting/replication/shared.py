@@ -121,7 +121,7 @@ class SharedLedger:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes the ledger, as far as it can tell."""
+        """Return whether this process writes the ledger, as far as it can tell."""
         return self._epoch is not None and time.monotonic() - self._renewed_s < self._lease_s
 
     @property

@@ -49,7 +49,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class CloudBill:
-    """What a request at a cloud provider costs: the caller's charge and our cost, in nano-USD.
+    """The cost of a request at a cloud provider: the caller's charge and our cost, in nano-USD.
 
     `price_version` names the price list of both amounts. It is kept with the event.
     """

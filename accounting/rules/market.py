@@ -22,7 +22,7 @@ BPS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PurchaseHold:
-    """What a buyer has reserved for one request, in the order in which the accounts pay.
+    """The credits that a buyer has reserved for one request, in the order in which the accounts pay.
 
     `buyer_id` owes what is delivered without cover, even if a pool's credits were reserved.
     """

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class OpenHold:
-    """What one event reserved, for a request or as a lease, and nothing has resolved yet."""
+    """The unresolved credits that one event reserved, for a request or as a lease."""
 
     ref: str
     clearing: str

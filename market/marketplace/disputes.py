@@ -42,7 +42,7 @@ from market.protocol.listings.listing import Listing
 from market.protocol.records.envelope import Record, open_record
 
 ANSWER_NS = DAY_NS
-"""How long the other side may take to submit its text, in nanoseconds."""
+"""Time in which the other side may submit its text, in nanoseconds."""
 OPENED_PER_DAY_MAX = 100
 """Most disputes opened by one user a day, because each stores two texts until it is decided."""
 _HOUR_NS = 3600 * 10**9

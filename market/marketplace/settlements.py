@@ -32,7 +32,7 @@ from market.protocol.records.envelope import Record, open_record
 from market.protocol.records.key_status import Standing
 
 LATE_NS = 30 * DAY_NS
-"""How long after the release of its credits draws on an allocation are still possible, in nanoseconds."""
+"""Draws on an allocation stay possible for this time after the release of its credits, in nanoseconds."""
 DRAW_NANO_MIN = 1_000_000
 """A tenth of a cent is drawn at once, and so are an allocation's first draws.
 

@@ -52,7 +52,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do and why, in sentences for the seller."""
+    """An action and its reasons, in sentences for the seller."""
 
     action: Action
     reasons: tuple[str, ...] = ()

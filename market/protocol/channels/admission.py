@@ -41,7 +41,7 @@ class PricedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a voucher is not enough, by name and in words for the buyer."""
+    """The reason why a voucher is not enough, by name and in words for the buyer."""
 
     reason: Reason
 

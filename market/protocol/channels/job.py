@@ -46,7 +46,7 @@ Code = Literal[
     "too_long",
     "refused",
 ]
-"""Why a seller does not answer, or stops. The first eight are those of `admission.Reason`."""
+"""The reason why a seller does not answer, or stops. The first eight are those of `admission.Reason`."""
 
 RawRecord = Annotated[bytes, Meta(min_length=2, max_length=RECORD_BYTES_MAX)]
 _Records = Annotated[list[RawRecord], Meta(max_length=RECEIPTS_MAX)]
@@ -75,7 +75,7 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cut(Struct, frozen=True):
-    """Why an answer ended early. The final receipt follows it."""
+    """The reason why an answer ended early. The final receipt follows it."""
 
     code: Code
     message: Annotated[str, Meta(max_length=MESSAGE_MAX)] = ""

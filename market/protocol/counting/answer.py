@@ -55,7 +55,7 @@ class AnswerSoFar:
 
     @property
     def finish_reasons(self) -> dict[int, str]:
-        """Why choices ended, by their index, without those that have not ended."""
+        """Return the finish reasons of the choices that have ended, by their index."""
         return {index: each.finish for index, each in sorted(self._choices.items()) if each.finish}
 
     def _choice(self, index: int) -> "_ChoiceSoFar":
