@@ -42,7 +42,7 @@ Modules:
     seals              The keys that requests are sealed for: in memory only, replaced hourly, kept while still
                        usable
     sellable_models    The models for sale, as far as our own gateway can serve them now, and their listings
-    states             The states that a seller reports, besides the reasons why it sells nothing
+    states             The states that a seller reports, in addition to the reasons why it sells nothing
     store              The seller's durable state in its own SQLite file: on disk before the last piece of an
                        answer is sent
     tables             The tables of `selling.db`: what was signed on each channel, and which sales were reported

@@ -1,4 +1,4 @@
-"""The states that a seller reports, besides the reasons why it sells nothing."""
+"""The states that a seller reports, in addition to the reasons why it sells nothing."""
 
 SELLING = "selling"
 UNREACHED = "buyers cannot reach this machine yet"

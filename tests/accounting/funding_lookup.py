@@ -14,7 +14,7 @@ from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, usage
 
 ANN, BOB = Payer("ann", "lab"), Payer("bob", "lab")
 FORMER = Payer("ann")
-LOT_A, LOT_B, POOL, OWN = user_promo("ann", "a"), user_promo("ann", "b"), pool_paid("lab"), user_paid("ann")
+GRANT_A, GRANT_B, POOL, OWN = user_promo("ann", "a"), user_promo("ann", "b"), pool_paid("lab"), user_paid("ann")
 
 
 def leases_of(ledger: LedgerService) -> Leases:
@@ -29,9 +29,9 @@ def pool(ledger: LedgerService, amount: int, name: str = "c") -> None:
 def grant(
     ledger: LedgerService, engine: Engine, grant_id: str, amount: int, minutes: float, user_id: str = "ann"
 ) -> None:
-    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns)
-    lot = CreditGrant(grant_id, user_id, amount, ledger.now_ns + int(minutes * MINUTE_NS))
-    ledger.post(lots.write_down(lot))
+    credit_grants = CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns)
+    granted = CreditGrant(grant_id, user_id, amount, ledger.now_ns + int(minutes * MINUTE_NS))
+    ledger.post(credit_grants.write_down(granted))
 
 
 def held(leases: Leases, placed: "Hold | Future[Hold]") -> Hold:

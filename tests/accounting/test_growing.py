@@ -120,7 +120,7 @@ def test_whatever_grows_in_two_processes_nothing_is_overdrawn_or_left(ledger: Le
     assert (left.available_nano, left.held_nano, ledger.findings()) == (credit - charged, 0, [])
 
 
-def test_of_two_wishes_for_one_request_the_larger_stands_whoever_is_answered_last(
+def test_of_two_reservations_for_one_request_the_larger_stands_in_any_order(
     ledger: LedgerService, leases: Leases
 ) -> None:
     """A stream has asked for more and has not heard the answer when its provider's count is to be covered."""

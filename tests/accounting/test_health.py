@@ -16,7 +16,7 @@ from accounting.spending.credit_grants import CreditGrant, CreditGrants
 from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, usage
 
-ANN, LOT, SAM, EXPIRES_NS = "user:ann:paid", "user:ann:promo:l1", "seller:sam:maturing", 2**60
+ANN, GRANT, SAM, EXPIRES_NS = "user:ann:paid", "user:ann:promo:l1", "seller:sam:maturing", 2**60
 BURST, MARKET, MARGIN = "clearing:burst", "clearing:market", "income:burst_margin"
 
 TAKEN: dict[str, tuple[Posting, ...]] = {
@@ -36,8 +36,8 @@ TAKEN: dict[str, tuple[Posting, ...]] = {
     "draws_within_allocations": (
         Posting("settle:a1:2", "late", "a1", (Leg(ANN, MARKET, 21), Leg(MARKET, SAM, 21))),
     ),
-    "promo_lots": (Posting("x", "credit", "x", (Leg(ANN, LOT, 5),)),),
-    "promo_not_sold": (Posting("x", "correction", "x", (Leg(LOT, MARKET, 5), Leg(MARKET, SAM, 5))),),
+    "promo_lots": (Posting("x", "credit", "x", (Leg(ANN, GRANT, 5),)),),
+    "promo_not_sold": (Posting("x", "correction", "x", (Leg(GRANT, MARKET, 5), Leg(MARKET, SAM, 5))),),
 }
 """Events that no rule makes and that the ledger would accept, with the rules that they break."""
 
@@ -116,13 +116,13 @@ def test_what_a_hand_has_changed_is_seen(written: LedgerService, engine: Engine,
 
 
 def test_what_users_put_right_is_no_breach(written: LedgerService) -> None:
-    written.post(correction("given-twice", LOT, "expense:promo", 100))
+    written.post(correction("given-twice", GRANT, "expense:promo", 100))
     assert written.findings() == []
 
 
-def test_what_nobody_swept_is_seen_and_is_no_reason_to_stop(written: LedgerService, engine: Engine) -> None:
-    lot = CreditGrant("l2", "ann", 100, written.now_ns + MINUTE_NS)
-    written.post(CreditGrants(write_sessions(engine), clock_ns=lambda: written.now_ns).write_down(lot))
+def test_an_expired_hold_is_found_and_is_no_reason_to_stop(written: LedgerService, engine: Engine) -> None:
+    granted = CreditGrant("l2", "ann", 100, written.now_ns + MINUTE_NS)
+    written.post(CreditGrants(write_sessions(engine), clock_ns=lambda: written.now_ns).write_down(granted))
     written.hold("r4", "ann", 10)
     written.now_ns += 4 * MINUTE_NS
     found = written.findings()

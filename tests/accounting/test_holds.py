@@ -84,7 +84,7 @@ def test_after_a_day_nothing_is_booked_on_a_hold_any_more(ledger: LedgerService)
         ledger.holds.capture_late(held, CloudBill("acme", 1, 1))
 
 
-def test_health_tells_of_a_hold_that_nobody_reaped(ledger: LedgerService) -> None:
+def test_health_reports_a_hold_that_was_not_reaped(ledger: LedgerService) -> None:
     ledger.credit("ann", 1000)
     ledger.hold("r1", "ann", 700)
     ledger.now_ns += 4 * MINUTE_NS

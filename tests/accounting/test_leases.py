@@ -122,7 +122,7 @@ def test_requests_are_refused_at_once_while_the_ledger_is_away(engine: Engine) -
         assert result(asked).amount_nano == 1000
 
 
-def test_what_is_being_given_back_is_promised_to_nobody(ledger: LedgerService) -> None:
+def test_credits_that_are_being_returned_are_not_promised(ledger: LedgerService) -> None:
     """A request that comes while the ledger books the event waits for the next one, which has a part for it."""
     writer = Interrupted(ledger.poster)
     leases = Leases(writer, ledger.read, clock_ns=lambda: ledger.now_ns)
@@ -152,7 +152,7 @@ def test_what_is_being_given_back_is_promised_to_nobody(ledger: LedgerService) -
     assert ledger.findings() == []
 
 
-def test_a_charge_that_nothing_is_put_aside_for_keeps_nobody_waiting(ledger: LedgerService) -> None:
+def test_a_charge_without_a_reservation_delays_no_request(ledger: LedgerService) -> None:
     leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: ledger.now_ns)
     ledger.credit("ann", 1000)
     asked, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)

@@ -27,7 +27,7 @@ def _charge(amount: int, fee_bps: int) -> charged.Charged:
 
 
 @given(st.integers(1, 100), st.integers(0, 10_000), st.integers(1, 100), st.integers(0, 100))
-def test_a_refund_is_what_it_says_and_takes_from_nobody_more_than_was_got(
+def test_a_refund_is_exact_and_takes_no_more_than_each_received(
     amount: int, fee_bps: int, back: int, has: int
 ) -> None:
     charge = _charge(amount, fee_bps)
@@ -56,7 +56,7 @@ def test_what_was_charged_nothing_has_nothing_to_give_back() -> None:
     assert charged.charged_together("r1", (), charged.RequestCharge(0, 7, "acme")) is None
 
 
-def test_nobody_knows_whose_bill_it_is_on() -> None:
+def test_a_refund_by_an_unknown_provider_is_refused() -> None:
     lease = charged.charged_together("r1", [], charged.RequestCharge(60, 40, "acme"))
     assert lease is not None
     with pytest.raises(PostingInvalid):
@@ -109,7 +109,7 @@ def test_only_what_is_owed_beyond_is_a_variance(owed: int) -> None:
     assert (leg.debit, leg.credit, leg.amount_nano) == ("expense:burst_variance", "provider:market:accrued", 1)
 
 
-def test_one_request_is_bought_once_whoever_delivers(ledger: LedgerService) -> None:
+def test_one_request_is_bought_once_whichever_seller_delivers(ledger: LedgerService) -> None:
     """Two sellers that both believe to have answered: the first is paid, the other is not."""
     ledger.credit("ann", 100)
     placed = ledger.post(market.hold("r1", [Share("user:ann:paid", 100)], ledger.now_ns))

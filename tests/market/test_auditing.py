@@ -276,7 +276,7 @@ def looked_at(case: Case, *audits: Audit) -> Case:
     return case
 
 
-def test_nobody_loses_money_by_canaries_alone() -> None:
+def test_no_seller_loses_money_by_canaries_alone() -> None:
     case = new_case(is_probation=True)
     assert decide(case).action == "none"
     failed = [audit("canary", f"c{n}", "the answer begins differently from the model's") for n in range(6)]
@@ -335,7 +335,7 @@ def test_a_tier_is_what_was_looked_at(audits: list[Audit], tier: Tier) -> None:
         assert found.digest == digest_of(audits) != digest_of(audits[1:])
 
 
-def test_nobody_vouches_for_who_is_under_suspicion() -> None:
+def test_no_seller_vouches_for_one_under_suspicion() -> None:
     audits = [audit()] * PASSED_MIN + [audit("canary", "c", "other")]
     case = looked_at(new_case(is_probation=False), *audits)
     assert evidence_of(case, audits, id_of("auditor"), NOW_MS) is None

@@ -56,7 +56,7 @@ def test_keys_follow_each_other_however_they_are_told(length: int, chance: rando
     assert [known.standing(ANN, public(name)) for name in names] == ["retired"] * length + ["current"]
 
 
-def test_nobody_else_speaks_for_an_identity() -> None:
+def test_no_other_key_speaks_for_an_identity() -> None:
     stranger = turned(1, "ann", "eve", by="eve")
     assert standings(traced(stranger), "ann", "eve") == ["current", "unknown"]
     assert traced(dropped("ann", by="eve")).standing(public("ann")) == "current"
@@ -104,7 +104,7 @@ def test_the_recovery_key_outranks_a_thief() -> None:
     assert standings(traced(*theft, rescue, identity=SAFE), "ann", "new") == ["unknown", "unknown"]
 
 
-def test_a_key_must_accept_to_be_somebodys() -> None:
+def test_a_key_must_accept_to_belong_to_an_identity() -> None:
     honest = turned(1, "ann", "new").read("rotation", Rotation)
     for body in (
         Rotation(1, public("ann"), public("bob"), honest.accepted),

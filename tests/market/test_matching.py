@@ -139,7 +139,7 @@ def test_newcomers_see_nothing_sensitive_and_nothing_dear() -> None:
 
 
 @given(candidates(), st.integers(0, 10**6))
-def test_nobody_is_chosen_who_may_not(several: list[Candidate], seed: int) -> None:
+def test_only_permitted_sellers_are_chosen(several: list[Candidate], seed: int) -> None:
     chosen = choose(several, NEED, chance_of(seed))
     able = [each for each in several if each.exclusion(NEED) is None]
     assert (chosen is None) == (not able)

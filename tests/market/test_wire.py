@@ -141,7 +141,7 @@ class Wire(RuleBasedStateMachine):
         del self.vouched[promise.voucher.lane]
 
     @invariant()
-    def limits_hold(self) -> None:
+    def no_side_is_beyond_the_limit(self) -> None:
         for channel, open_promises in (
             (self.buyer, self.vouched),
             (self.seller, {n: stream.promise for n, stream in self.streams.items()}),

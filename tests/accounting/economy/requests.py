@@ -123,8 +123,8 @@ def roll(world: World) -> Attempt | None:
     if lease and lease.name in world.busy and world.chance.random() < 0.9:
         return None
     world.busy.add(lease.name if lease else name)
-    lots = [f"user:{user}:promo:{lot}" for owner, lot in world.lots if owner == user]
-    pays = [*lots[:1], f"pool:{POOL}:paid", f"user:{user}:paid"]
+    credit_grants = [f"user:{user}:promo:{grant_id}" for owner, grant_id in world.credit_grants if owner == user]
+    pays = [*credit_grants[:1], f"pool:{POOL}:paid", f"user:{user}:paid"]
     kept = world.funding(pays) if world.chance.random() < 0.9 else ()
     bills = _bills(world, lease.amount) if lease else {}
     charge, deltas = sum(bill.charge_nano for bill in bills.values()), _shared_together(bills)

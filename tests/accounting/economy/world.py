@@ -64,7 +64,7 @@ class World:
     payouts: list[Known] = field(default_factory=list)
     charged: list[str] = field(default_factory=list)
     allocations: dict[str, "Open"] = field(default_factory=dict)
-    lots: list[tuple[str, str]] = field(default_factory=list)
+    credit_grants: list[tuple[str, str]] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
     number: int = 0
     answers: dict[str, int] = field(default_factory=dict)

@@ -230,7 +230,7 @@ def test_what_was_bought_unasked_a_moment_ago_is_seen_before_more_is(
     marketplace.check()
 
 
-def test_what_is_wanted_no_more_is_never_charged(marketplace: Marketplace, interrupt: Callable[..., None]) -> None:
+def test_a_cancelled_top_up_is_never_charged(marketplace: Marketplace, interrupt: Callable[..., None]) -> None:
     """One gateway is about to charge when another one finds that the user has taken the wish back."""
     marketplace.buy("t1", saves=True)
     marketplace.payments.payers.top_up_below("ann", 50 * USD, 50 * USD)

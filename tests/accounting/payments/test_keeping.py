@@ -52,7 +52,7 @@ def test_a_chore_is_one_s_until_its_time_is_over(marketplace: Marketplace, engin
     assert one.take("tick", 60)
 
 
-def test_the_day_s_work_is_done_once_by_whoever_s_turn_it_is(
+def test_the_daily_work_is_done_once_by_one_gateway(
     marketplace: Marketplace, keeper: Callable[[str, Schedule], Keeper]
 ) -> None:
     marketplace.funds(1_000)

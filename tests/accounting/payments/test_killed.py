@@ -68,7 +68,7 @@ def _die(
 
 @pytest.mark.parametrize(("place", "passes"), PLACES)
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_whoever_goes_on_finds_everything_once(
+def test_the_next_process_finds_everything_once(
     dsn: str, marketplace: Marketplace, place: CallFailpoint | Failpoint, passes: int
 ) -> None:
     marketplace.funds(100)

@@ -81,7 +81,7 @@ def test_disputes_freeze_and_their_end_is_the_mirror_or_a_bad_debt(marketplace: 
 @pytest.mark.parametrize(
     "fault", ["timeout_before", "timeout_after", "error_before", "error_after", "rate_limited"]
 )
-def test_a_payout_that_nobody_knows_the_end_of_is_one_transfer(marketplace: Marketplace, fault: Fault) -> None:
+def test_a_payout_with_an_unknown_end_is_one_transfer(marketplace: Marketplace, fault: Fault) -> None:
     marketplace.funds(100)
     marketplace.seller("sam", 50 * USD)
     marketplace.stripe.faults.order(fault, "transfers", 3)

@@ -21,7 +21,7 @@ from tests.fakes.stripe import paying
 ASKING = 6
 
 
-def test_a_message_that_was_given_up_is_worked_off_when_somebody_asks(marketplace: Marketplace) -> None:
+def test_a_message_that_was_given_up_is_processed_on_request(marketplace: Marketplace) -> None:
     topup, worker = marketplace.payments.topups.open("t1", "ann", 25 * USD), marketplace.payments.worker
     marketplace.pay(topup.session_id or "")
     marketplace.stripe.webhooks.deliver(marketplace.post)

@@ -144,7 +144,7 @@ def _until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_new_key_belongs_to_whoever_had_the_old_one(tmp_path: Path) -> None:
+def test_a_new_key_belongs_to_the_holder_of_the_old_one(tmp_path: Path) -> None:
     key = tmp_path / "key"
     make_key(key)
     key.chmod(0o400)

@@ -188,7 +188,7 @@ def test_it_stops_when_told_and_goes_on_from_a_block(proven: Engine) -> None:
         verify(read, from_block=11)
 
 
-def test_a_past_written_anew_is_told_from_the_one_that_was_kept(proven: Engine, tmp_path: Path) -> None:
+def test_a_rewritten_past_is_distinguished_from_the_one_that_was_kept(proven: Engine, tmp_path: Path) -> None:
     """An attacker with full database access signs another past with its own key. Only a checkpoint shows it."""
     kept = checked(proven).checkpoint
     assert kept is not None
@@ -245,7 +245,7 @@ def test_more_than_a_maker_can_leave_is_a_flaw() -> None:
     assert left.age_s == 60
 
 
-def test_keys_that_nobody_expects_are_named(proven: Engine) -> None:
+def test_unexpected_keys_are_named(proven: Engine) -> None:
     read = read_sessions(proven)
     first, second = checked(proven).signed_by
     assert verify(read, signers=[first, second]).is_sound

@@ -66,7 +66,7 @@ KEEPING = DataPolicy(retains_prompts=True, may_publish=False, training=False, re
         {"is_ready": False},
     ],
 )
-async def test_nobody_goes_on_who_could_not_have_been_chosen(tmp_path: Path, other: dict[str, Any]) -> None:
+async def test_only_sellers_that_could_be_chosen_continue_an_answer(tmp_path: Path, other: dict[str, Any]) -> None:
     """Threat 24: the caller's rules hold for the seller that takes over."""
     async with stalls(tmp_path, {"fault": "cut", "at": 2}, {}) as market:
         ann, bob = market.sellers

@@ -148,7 +148,7 @@ def know(folder: Path, records: list[Record]) -> None:
     keeper.close()
 
 
-async def test_the_charge_is_what_was_delivered_whoever_breaks_off(tmp_path: Path) -> None:
+async def test_the_charge_is_what_was_delivered_whichever_side_breaks_off(tmp_path: Path) -> None:
     async with fair(tmp_path, {}, {}) as market:
         await market.on_offer(2)
         ann, bob = market.sellers
@@ -292,7 +292,7 @@ async def test_what_a_caller_rules_out_gets_nothing_in_any_phase(tmp_path: Path)
         again = await market.ask(**bought)
         await market.logged(again, "cache", "complete", "cache")
         before = [len(each.raw) for each in ruled_out]
-        await check_nobody_finds_it(market, bought)
+        await check_no_key_finds_it(market, bought)
         # The same body from the same user, with a key that excludes that seller.
         rules: dict[str, Any] = {"provider": {"zdr": True, "sort": "price"}, "temperature": 0}
         for fields in (bought | {"provider": rules["provider"] | bought["provider"]}, rules):
@@ -307,7 +307,7 @@ async def test_what_a_caller_rules_out_gets_nothing_in_any_phase(tmp_path: Path)
         assert [len(each.raw) for each in ruled_out] == before
 
 
-async def check_nobody_finds_it(market: Fair, bought: dict[str, Any]) -> None:
+async def check_no_key_finds_it(market: Fair, bought: dict[str, Any]) -> None:
     """An answer from third parties is cached only for keys that may use them: same body, other rules."""
     own = await market.key_for("own", lanes=("cluster", "pool"))
     secret = await market.key_for("secret", privacy="internal")

@@ -33,7 +33,7 @@ async def check_is_settled(market: Stalls, seller: MarketSeller, bill: Bill) -> 
     assert seller.confirmed_nano >= before_nano
 
 
-async def test_an_answer_is_bought_in_every_form_and_nobody_is_named(tmp_path: Path) -> None:
+async def test_an_answer_is_bought_in_every_form_and_no_user_is_named(tmp_path: Path) -> None:
     async with stalls(tmp_path, {}) as market:
         (seller,) = market.sellers
         caller: dict[str, Any] = {
@@ -110,7 +110,7 @@ async def test_claims_of_more_tokens_change_no_charge(tmp_path: Path, inflates: 
         assert anomalies == (1 if inflates > 1.5 else 0)
 
 
-async def test_a_receipt_of_somebody_else_ends_it(tmp_path: Path) -> None:
+async def test_a_receipt_of_another_party_ends_it(tmp_path: Path) -> None:
     async with stalls(tmp_path, {"fault": "foreign_receipt", "at": 99}) as market:
         bill = await market.ask(market.sellers[0])
         assert bill.text == ANSWER
@@ -281,7 +281,7 @@ async def test_a_quote_holds_a_minute(tmp_path: Path) -> None:
         assert (await market.ask(seller, listing=quoted)).status == 502
 
 
-async def test_somebody_else_at_a_sellers_address_gets_nothing(tmp_path: Path) -> None:
+async def test_a_third_party_at_a_sellers_address_gets_nothing(tmp_path: Path) -> None:
     """Threat 21, the buyer's side."""
     async with stalls(tmp_path, {}, {}) as market:
         ann, bob = market.sellers

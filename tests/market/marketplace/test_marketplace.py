@@ -61,7 +61,7 @@ async def test_what_was_signed_is_paid_from_what_was_put_aside(hall: Hall) -> No
     await hall.check()
 
 
-async def test_nobody_allocates_what_is_not_there_or_was_given(hall: Hall) -> None:
+async def test_missing_and_promotional_credits_are_not_allocated(hall: Hall) -> None:
     ends_ns = time.time_ns() + 30 * 86_400 * 10**9
     await hall.served.services.ledger.grant(CreditGrant("l1", "bob", 5 * USD, ends_ns))
     for user_id, limit in (("ann", "10.01"), ("bob", "0.01")):
@@ -105,7 +105,7 @@ async def test_what_is_wrong_about_an_allocation_is_named(hall: Hall) -> None:
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), changes
 
 
-async def test_nobody_buys_of_themselves_or_of_whom_nobody_knows(hall: Hall) -> None:
+async def test_a_buyer_cannot_buy_from_itself_or_from_an_unknown_seller(hall: Hall) -> None:
     await hall.credit("sam", USD)
     own = await hall.allocate("sam", "1.00")
     assert (own.status_code, own.json()["error"]["code"]) == (409, "own_seller")
@@ -128,7 +128,7 @@ async def test_a_key_whose_limits_the_marketplace_cannot_hold_allocates_nothing(
     assert await hall.held("user:ann:paid") == 0
 
 
-async def test_whoever_has_a_budget_does_not_spend_beside_it(hall: Hall) -> None:
+async def test_a_buyer_with_a_budget_does_not_spend_beyond_it(hall: Hall) -> None:
     client = hall.buying("ann")
     key_id = hall.served.services.keys.rows(user_id="ann")[-1].key_id
     hall.served.services.directory.quotas.set(Quota(f"key:{key_id}", "spend", USD, "day"))

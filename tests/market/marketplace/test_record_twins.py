@@ -38,7 +38,7 @@ TWINS: list[Callable[[Record], str]] = [
 ]
 
 
-async def test_nobody_displaces_a_record_by_a_second_copy_of_it(hall: Hall) -> None:
+async def test_a_second_copy_of_a_record_displaces_no_other(hall: Hall) -> None:
     """Of two records of one revision the one with the larger digest stays: half of these twins would have won."""
     made_ms = time.time_ns() // 10**6
     originals = [said(f"seller{n}", "listing", LISTING, made_ms=made_ms, lasts_ms=300_000) for n in range(16)]

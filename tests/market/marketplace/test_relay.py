@@ -220,7 +220,7 @@ async def test_what_the_marketplace_does_not_stand_behind_is_not_carried() -> No
         assert at.asked == []
 
 
-async def test_work_is_given_to_nobody_but_the_seller() -> None:
+async def test_only_the_seller_gets_its_work() -> None:
     async with place(echo) as at:
         jobs = f"{at.marketplace_url}/market/v1/jobs"
         for headers in ({}, {"authorization": "Bearer wrong"}):

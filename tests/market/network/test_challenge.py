@@ -58,6 +58,6 @@ async def test_only_the_seller_counts_as_being_there(is_seller: bool, answer: Ca
         assert await is_behind(outbound, url, id_of("seller"), KEY) is is_seller
 
 
-async def test_nobody_is_there() -> None:
+async def test_no_server_is_there() -> None:
     async with Outbound(True) as outbound:
         assert not await is_behind(outbound, "http://127.0.0.1:9", id_of("seller"), KEY)

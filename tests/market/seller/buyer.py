@@ -41,13 +41,13 @@ from tests.clusters import DEMO_MODEL
 from tests.market.parties import STANDING, id_of, said
 
 LIMIT_NANO = 10**9
-_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 Json = dict[str, Any]
 
 
 def plain_http() -> httpx.AsyncClient:
     """A client that loads no certificates, which would take longer than the test."""
-    return httpx.AsyncClient(trust_env=False, timeout=60, verify=_NOBODY)
+    return httpx.AsyncClient(trust_env=False, timeout=60, verify=_NO_CERTIFICATES)
 
 
 def demo_counting() -> Counting:

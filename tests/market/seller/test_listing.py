@@ -148,7 +148,7 @@ async def test_seller_that_rotated_its_key_goes_on_with_the_new_one(tmp_path: Pa
         assert (await buyer.buy(buyer.order())).status == 200
 
 
-async def test_gateway_that_is_away_ends_the_sale_and_begins_it_anew(
+async def test_gateway_that_is_away_ends_the_sale_and_resumes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "AWAY_S", 0.05)

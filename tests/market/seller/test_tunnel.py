@@ -143,7 +143,7 @@ async def test_an_address_is_withdrawn_while_cloudflare_is_lost_and_then_the_sam
         assert len(it.installed.starts()) == 1
 
 
-async def test_one_that_never_gets_cloudflare_back_or_hangs_is_started_anew(tmp_path: Path) -> None:
+async def test_one_that_never_gets_cloudflare_back_or_hangs_is_restarted(tmp_path: Path) -> None:
     pace = replace(QUICK, lost_s=0.2, answer_s=0.5)
     async with running(tmp_path, pace=pace) as it:
         await it.open()
@@ -180,7 +180,7 @@ async def test_a_named_tunnels_token_is_a_file_and_nowhere_else(
             assert GOOD_TOKEN not in str([process.cmdline(), process.environ()])
 
 
-async def test_an_address_where_somebody_else_answers_is_not_offered(tmp_path: Path) -> None:
+async def test_an_address_of_another_server_is_not_offered(tmp_path: Path) -> None:
     """Threat 21: the name of a quick tunnel leads to another server now."""
     is_ours = True
 

@@ -102,6 +102,6 @@ async def test_a_buyer_that_hangs_up_at_the_marketplace_is_gone_for_the_seller(t
             assert not purchase.has_ended
 
 
-def test_without_tunnel_and_marketplace_nobody_could_come() -> None:
+def test_without_tunnel_and_marketplace_no_buyer_could_connect() -> None:
     with pytest.raises(SettingsInvalid, match="marketplace_url"):
         way_in_of(SellingSettings(tunnel="none"), "http://127.0.0.1:9", "0" * 64, None, None, str)  # type: ignore[arg-type]

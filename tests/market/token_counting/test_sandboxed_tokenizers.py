@@ -45,7 +45,7 @@ def honest(tmp_path: Path) -> Pinned:
     return kept(tmp_path, make_tokenizer(tmp_path).path.read_bytes())
 
 
-def test_it_counts_as_its_owner_would_whoever_ends_it(opened: Opened, honest: Pinned) -> None:
+def test_it_counts_as_its_owner_would_whichever_side_ends_it(opened: Opened, honest: Pinned) -> None:
     sandbox, here = opened(), Counting(load_counter(honest))
     there = Counting(sandbox.counter(honest))
     said = [Delivered(LONG, "because\ud83c"), Delivered("", "the mill")]
@@ -101,7 +101,7 @@ def test_what_takes_too_long_is_asked_twice_and_never_again(
 @pytest.mark.parametrize(
     ("file", "why"), [(aborting, "with status -6"), (slow, "takes too long"), (panicking, "cannot be read")]
 )
-def test_what_no_look_has_found_harms_nobody_either(
+def test_what_no_check_has_found_does_no_harm_either(
     opened: Opened, tmp_path: Path, honest: Pinned, file: Callable[[Path], bytes], why: str
 ) -> None:
     """The library aborts, panics and keeps at it for real, in a process that does not look at files."""
@@ -141,7 +141,7 @@ def test_what_needs_more_memory_than_there_is_ends_alone(opened: Opened, tmp_pat
         opened(memory_bytes=100 * 2**20).try_out(sha256, content)
 
 
-def test_a_process_that_hangs_is_ended_and_nobody_is_blamed(opened: Opened, honest: Pinned) -> None:
+def test_a_process_that_hangs_is_ended_and_no_tokenizer_is_blamed(opened: Opened, honest: Pinned) -> None:
     sandbox = opened(reply_s=0.5)
     counter = sandbox.counter(honest)
     while not counter_counts(counter.count):

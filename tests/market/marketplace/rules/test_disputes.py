@@ -99,7 +99,7 @@ def test_a_buyer_who_signed_too_little_pays_what_was_delivered(quarrel: DisputeV
     assert marketplace.is_sound()
 
 
-def test_a_seller_who_told_too_much_loses_without_a_word(quarrel: DisputeView) -> None:
+def test_a_seller_that_claims_too_much_loses_without_any_statement(quarrel: DisputeView) -> None:
     marketplace = quarrel.marketplace
     quarrel.served(quarrel.tokens, 4 * quarrel.tokens)
     paid_nano = marketplace.posted("user:ann:paid")
@@ -114,7 +114,7 @@ def test_a_seller_who_told_too_much_loses_without_a_word(quarrel: DisputeView) -
     assert marketplace.is_sound()
 
 
-def test_whoever_disputes_what_was_right_has_paid_for_it(quarrel: DisputeView) -> None:
+def test_a_party_that_disputes_a_right_count_pays_for_it(quarrel: DisputeView) -> None:
     marketplace = quarrel.marketplace
     marketplace.ledger.credit("sam", USD)
     quarrel.served(quarrel.tokens, 3 * quarrel.tokens)
@@ -133,13 +133,13 @@ def test_a_day_has_so_many_disputes_of_one_user(quarrel: DisputeView, monkeypatc
         quarrel.brings("ann")
 
 
-def test_what_nobody_disputes_is_not_decided(quarrel: DisputeView) -> None:
+def test_an_undisputed_receipt_is_not_decided(quarrel: DisputeView) -> None:
     with pytest.raises(MarketplaceRefuses) as refused:
         quarrel.brings("ann")
     assert refused.value.code == "not_disputed"
 
 
-def test_whoever_puts_the_fee_aside_has_opened_the_dispute(
+def test_the_party_that_reserves_the_fee_has_opened_the_dispute(
     quarrel: DisputeView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ask at once; the first one to ask cannot pay."""
@@ -338,7 +338,7 @@ def test_bytes_of_another_request_prove_nothing(marketplace: Marketplace, tmp_pa
     assert (marketplace.held("sam"), quarrel.settled()) == (0, before_nano)
 
 
-def test_a_quarrel_about_the_prompt_has_no_loser_for_nobody_has_shown_it(quarrel: DisputeView) -> None:
+def test_a_dispute_about_a_prompt_that_was_not_shown_has_no_loser(quarrel: DisputeView) -> None:
     marketplace, tokens = quarrel.marketplace, quarrel.tokens
     marketplace.ledger.credit("sam", USD)
     prices = PRICES, Amount(0), Amount(USD)

@@ -70,7 +70,7 @@ def test_a_new_sellers_day_matures_after_a_week_less_the_reserve_which_follows_a
     assert marketplace.is_sound()
 
 
-def test_whoever_is_new_no_more_waits_two_days_and_nothing_is_kept(marketplace: Marketplace) -> None:
+def test_a_graduated_seller_waits_two_days_and_has_no_reserve(marketplace: Marketplace) -> None:
     for user_id in ("ann", "bob", "cem"):
         sell(marketplace, user_id, jobs=7)
     assert not marketplace.earnings.probation_of("sam").is_over
@@ -112,7 +112,7 @@ def test_one_signature_over_a_large_number_is_no_record_of_many_jobs(marketplace
     assert (found.jobs, found.days) == (20, 0)
 
 
-def test_a_seller_whose_earnings_cannot_be_looked_through_keeps_nobody_waiting(
+def test_a_seller_whose_earnings_cannot_be_read_delays_no_other(
     marketplace: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sell(marketplace)

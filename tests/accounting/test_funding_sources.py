@@ -27,8 +27,8 @@ from tests.accounting.funding_lookup import (
     ANN,
     BOB,
     FORMER,
-    LOT_A,
-    LOT_B,
+    GRANT_A,
+    GRANT_B,
     OWN,
     POOL,
     end,
@@ -40,7 +40,7 @@ from tests.accounting.funding_lookup import (
 )
 
 
-def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(
+def test_grants_that_end_first_pay_first_then_the_pool_then_own_credits(
     ledger: LedgerService, engine: Engine
 ) -> None:
     leases = leases_of(ledger)
@@ -53,12 +53,12 @@ def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(
     with ledger.read() as session:
         found = credits_of(session, ANN, ledger.now_ns)
         later = user_promo("ann", "0-later")
-        assert found == [Share(account, 100) for account in (LOT_A, LOT_B, later, POOL, OWN)]
+        assert found == [Share(account, 100) for account in (GRANT_A, GRANT_B, later, POOL, OWN)]
         assert funding_of(session, FORMER, ledger.now_ns)[-2:] == (
             FundingSource(later, START_NS + 61 * MINUTE_NS),
             FundingSource(OWN),
         )
-    all_of_them = (LOT_A, LOT_B, later, POOL, OWN)
+    all_of_them = (GRANT_A, GRANT_B, later, POOL, OWN)
     for number, expected in enumerate(
         ([30, 100, 100, 100, 100], [0, 60, 100, 100, 100], [0, 0, 0, 90, 100], [0, 0, 0, 0, 0]), start=1
     ):
@@ -76,7 +76,7 @@ def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(
     assert ledger.findings() == []
 
 
-def test_what_ran_when_a_lot_ended_is_paid_by_it_and_nothing_after(ledger: LedgerService, engine: Engine) -> None:
+def test_a_grant_pays_for_what_ran_when_it_ended_and_nothing_after(ledger: LedgerService, engine: Engine) -> None:
     leases = leases_of(ledger)
     ledger.credit("ann", 1000)
     grant(ledger, engine, "a", 500, minutes=0.5)
@@ -84,22 +84,22 @@ def test_what_ran_when_a_lot_ended_is_paid_by_it_and_nothing_after(ledger: Ledge
     before = held(leases, leases.hold("r2", ANN, 50))
     ledger.now_ns += 30 * 10**9
     after = held(leases, leases.hold("r3", ANN, 100))
-    assert ledger.balance(LOT_A).held_nano == 150
+    assert ledger.balance(GRANT_A).held_nano == 150
     assert ledger.reaper.sweep(ANSWER_S) == 0
-    assert ledger.balance(LOT_A).available_nano == 0
+    assert ledger.balance(GRANT_A).available_nano == 0
     end(leases, after, 100)
     end(leases, before, 0)
     end(leases, running, 20)
     leases.turn(is_closing=True)
     # The first capture was paid by the grant: as much as was promised of it, and no more.
-    assert left(ledger, LOT_A, OWN) == [30, 1000]
+    assert left(ledger, GRANT_A, OWN) == [30, 1000]
     for _ in range(2):
         ledger.reaper.sweep(ANSWER_S)
-        assert left(ledger, LOT_A, OWN, INCOME_BREAKAGE) == [0, 1000, 350 + 30]
+        assert left(ledger, GRANT_A, OWN, INCOME_BREAKAGE) == [0, 1000, 350 + 30]
     assert ledger.findings() == []
 
 
-def test_whoever_left_draws_on_own_credits_and_what_ran_before_is_paid_by_the_pool(ledger: LedgerService) -> None:
+def test_a_former_member_draws_on_own_credits_and_earlier_requests_on_the_pool(ledger: LedgerService) -> None:
     leases = leases_of(ledger)
     ledger.credit("ann", 100)
     pool(ledger, 1000)
@@ -125,29 +125,35 @@ def test_what_others_of_this_process_have_unused_is_there_for_who_needs_it(ledge
     assert held(leases, leases.hold("r9", BOB, needed)).amount_nano == needed
 
 
-def test_a_lot_is_given_once_and_stays_what_it_is(ledger: LedgerService, engine: Engine) -> None:
-    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns)
-    lot = CreditGrant("a", "ann", 100, ledger.now_ns + MINUTE_NS, reason="welcome")
-    assert [ledger.post(lots.write_down(lot)).replayed for _ in range(2)] == [False, True]
-    for other in (CreditGrant("a", "bob", 100, lot.expires_ns), CreditGrant("a", "ann", 100, lot.expires_ns + 1)):
+def test_a_grant_is_given_once_and_never_changes(ledger: LedgerService, engine: Engine) -> None:
+    credit_grants = CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns)
+    granted = CreditGrant("a", "ann", 100, ledger.now_ns + MINUTE_NS, reason="welcome")
+    assert [ledger.post(credit_grants.write_down(granted)).replayed for _ in range(2)] == [False, True]
+    for other in (
+        CreditGrant("a", "bob", 100, granted.expires_ns),
+        CreditGrant("a", "ann", 100, granted.expires_ns + 1),
+    ):
         with pytest.raises(IdempotencyConflict):
-            lots.write_down(other)
+            credit_grants.write_down(other)
     for expires_ns in (ledger.now_ns, ledger.now_ns + 10**19):
         with pytest.raises(PostingInvalid):
-            lots.write_down(CreditGrant("b", "ann", 100, expires_ns))
+            credit_grants.write_down(CreditGrant("b", "ann", 100, expires_ns))
     with pytest.raises(AmountInvalid):
-        lots.write_down(CreditGrant("b", "ann", 0, lot.expires_ns))
+        credit_grants.write_down(CreditGrant("b", "ann", 0, granted.expires_ns))
     with ledger.read() as session:
-        assert [(each.grant, each.posted_nano) for each in grants_of(session, "ann")] == [(lot, 100)]
-    for change in (credit_grant_table.update().values(expires_ns=lot.expires_ns + 1), credit_grant_table.delete()):
+        assert [(each.grant, each.posted_nano) for each in grants_of(session, "ann")] == [(granted, 100)]
+    for change in (
+        credit_grant_table.update().values(expires_ns=granted.expires_ns + 1),
+        credit_grant_table.delete(),
+    ):
         with pytest.raises(IntegrityError), write_sessions(engine)() as session, session.begin():
             session.execute(change)
 
 
-def test_a_market_lot_pays_for_no_cloud_request(ledger: LedgerService, engine: Engine) -> None:
-    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns)
+def test_a_market_grant_pays_for_no_cloud_request(ledger: LedgerService, engine: Engine) -> None:
+    credit_grants = CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns)
     with pytest.raises(PostingInvalid, match="its scope must be 'cloud'"):
-        lots.write_down(CreditGrant("a", "ann", 100, ledger.now_ns + MINUTE_NS, "market"))
+        credit_grants.write_down(CreditGrant("a", "ann", 100, ledger.now_ns + MINUTE_NS, "market"))
     with ledger.read() as session:
         assert funding_of(session, ANN, ledger.now_ns) == (FundingSource(OWN),)
 
@@ -162,17 +168,17 @@ def test_parts_of_a_process_that_died_come_back_together(ledger: LedgerService, 
     with ledger.read() as session:
         (found,) = open_holds(session)
         assert lease_tip(session, first.pending_seq) == found.parts
-        assert [part.account for part in found.parts] == [LOT_A, POOL, OWN]
+        assert [part.account for part in found.parts] == [GRANT_A, POOL, OWN]
     ledger.now_ns += LEASE_NS + 1
     assert ledger.reaper.sweep(ANSWER_S) == 1
     assert ledger.reaper.sweep(ANSWER_S) == 0
-    assert left(ledger, LOT_A, POOL, OWN) == [100, 100, 100]
+    assert left(ledger, GRANT_A, POOL, OWN) == [100, 100, 100]
     with ledger.read() as session:
         assert open_holds(session) == []
     assert ledger.findings() == []
 
 
-def test_many_members_drain_a_pool_and_nobody_overdraws_it(ledger: LedgerService) -> None:
+def test_many_members_drain_a_pool_and_none_overdraws_it(ledger: LedgerService) -> None:
     """Half of them in another process, each with a few credits of its own."""
     pool(ledger, 60 * 50)
     members = [Payer(f"m{number}", "lab") for number in range(10)]
@@ -229,10 +235,10 @@ def test_credits_that_were_given_buy_nothing_on_the_market(ledger: LedgerService
     end(leases, at_provider, 80)
     end(leases, at_seller, 120)
     leases.turn()
-    assert left(ledger, LOT_A, POOL, OWN) == [920, 0, 30]
+    assert left(ledger, GRANT_A, POOL, OWN) == [920, 0, 30]
 
 
-def test_what_is_given_while_a_purse_is_looked_at_pays_next(
+def test_a_grant_during_a_read_of_funding_sources_pays_next(
     ledger: LedgerService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = FundingLookup(ledger.read, clock_ns=lambda: ledger.now_ns)
@@ -246,4 +252,4 @@ def test_what_is_given_while_a_purse_is_looked_at_pays_next(
 
     monkeypatch.setattr(funding_lookup, "funding_of", slowly)
     assert [source.account for source in asked.of(ANN)] == [OWN]
-    assert [source.account for source in asked.of(ANN)] == [LOT_A, OWN]
+    assert [source.account for source in asked.of(ANN)] == [GRANT_A, OWN]

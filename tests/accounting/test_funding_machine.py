@@ -31,7 +31,7 @@ PROCESSES = (0, 1)
 class Wish:
     """One thing to try; most are holds and ends, as in life."""
 
-    what: Literal["own", "pool", "lot", "hold", "grow", "end", "meanwhile", "turn", "wait", "die"]
+    what: Literal["own", "pool", "grant", "hold", "grow", "end", "meanwhile", "turn", "wait", "die"]
     process: int
     payer: Payer
     amount: int
@@ -53,8 +53,8 @@ WISHES = st.builds(
             "turn",
             "own",
             "pool",
-            "lot",
-            "lot",
+            "grant",
+            "grant",
             "wait",
             "wait",
             "die",
@@ -69,7 +69,7 @@ WISHES = st.builds(
 )
 
 
-class PurseMachine(RuleBasedStateMachine):
+class FundingMachine(RuleBasedStateMachine):
     """Members of one organization in two processes; grants end meanwhile. Each turn of a process is a step."""
 
     def __init__(self, databases: Databases, kind: Kind) -> None:
@@ -80,7 +80,7 @@ class PurseMachine(RuleBasedStateMachine):
         self.ledgers = [self._open.enter_context(LedgerService(self.engine)) for _ in PROCESSES]
         self.writers = [Interrupted(ledger.poster) for ledger in self.ledgers]
         self.leases = [self.new_leases(process) for process in PROCESSES]
-        self.lots: dict[str, int] = {}
+        self.credit_grants: dict[str, int] = {}
         self.accounts = {pool_paid("lab"), user_paid("ann"), user_paid("bob")}
         self.given = 0
         self.running: list[tuple[int, Hold]] = []
@@ -99,7 +99,7 @@ class PurseMachine(RuleBasedStateMachine):
         for _ in range(2):
             self.ledgers[0].reaper.sweep(ANSWER_S)
         held_nano = [self.ledgers[0].balance(account).held_nano for account in self.accounts]
-        unexpired = [self.ledgers[0].balance(account).posted_nano for account in self.lots]
+        unexpired = [self.ledgers[0].balance(account).posted_nano for account in self.credit_grants]
         found = self.ledgers[0].findings()
         self._open.close()
         assert (any(held_nano), any(unexpired), found) == (False, False, [])
@@ -108,13 +108,13 @@ class PurseMachine(RuleBasedStateMachine):
     def all_have_some(self) -> None:
         self.give("pool", ANN, 700, 0)
         self.give("own", ANN, 300, 0)
-        self.give("lot", ANN, 200, 20)
+        self.give("grant", ANN, 200, 20)
 
     @rule(wishes=st.lists(WISHES, min_size=4, max_size=16))
     def act(self, wishes: list[Wish]) -> None:
         for wish in wishes:
             match wish.what:
-                case "own" | "pool" | "lot":
+                case "own" | "pool" | "grant":
                     self.give(wish.what, wish.payer, wish.amount, wish.pick)
                 case "hold":
                     self.hold(wish.process, wish.payer, wish.amount)
@@ -144,10 +144,10 @@ class PurseMachine(RuleBasedStateMachine):
             account = user_promo(payer.user_id, f"l{number}")
             self.accounts.add(account)
             with ledger.read() as session:
-                (lot,) = [
+                (granted,) = [
                     each.grant for each in grants_of(session, payer.user_id) if each.grant.id == f"l{number}"
                 ]
-            self.lots[account] = lot.expires_ns
+            self.credit_grants[account] = granted.expires_ns
 
     def hold(self, process: int, payer: Payer, amount: int) -> None:
         placed = self.leases[process].hold(f"r{next(self.numbers)}", payer, amount)
@@ -238,7 +238,7 @@ class PurseMachine(RuleBasedStateMachine):
         assert {account: balance.held_nano for account, balance in found.items() if balance.held_nano} == +kept
         gone = ledger.balance("provider:acme:accrued").posted_nano + ledger.balance(INCOME_BREAKAGE).posted_nano
         assert sum(balance.posted_nano for balance in found.values()) + gone == self.given
-        for account, ends_ns in self.lots.items():
+        for account, ends_ns in self.credit_grants.items():
             # Nothing more is reserved from a grant that has ended.
             if now_ns >= ends_ns and account in kept:
                 assert kept[account] <= self.kept_at_end.setdefault(account, kept[account])
@@ -250,11 +250,11 @@ class PurseMachine(RuleBasedStateMachine):
         self.kept_at_end = {}
 
 
-def test_purses_keep_what_they_promise(databases: Databases, kind: Kind) -> None:
-    run_machine(PurseMachine, databases, kind, examples=4 if kind == "sqlite" else 2)
+def test_funding_sources_keep_their_promises(databases: Databases, kind: Kind) -> None:
+    run_machine(FundingMachine, databases, kind, examples=4 if kind == "sqlite" else 2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_purses_keep_what_they_promise_for_long(databases: Databases, kind: Kind) -> None:
-    run_machine(PurseMachine, databases, kind, examples=300 if kind == "sqlite" else 60)
+def test_funding_sources_keep_their_promises_for_long(databases: Databases, kind: Kind) -> None:
+    run_machine(FundingMachine, databases, kind, examples=300 if kind == "sqlite" else 60)
