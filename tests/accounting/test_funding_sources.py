@@ -66,11 +66,11 @@ def test_grants_that_end_first_pay_first_then_the_pool_then_own_credits(
         end(leases, held(leases, leases.hold(f"r{number}", ANN, charge)), charge)
         leases.turn()
         assert left(ledger, *all_of_them) == expected
-    asked = leases.hold("r9", ANN, 1)
+    pending = leases.hold("r9", ANN, 1)
     leases.turn()
-    assert isinstance(asked, Future)
+    assert isinstance(pending, Future)
     with pytest.raises(InsufficientCredit) as refused:
-        asked.result(ANSWER_S)
+        pending.result(ANSWER_S)
     assert (refused.value.account, refused.value.available_nano) == (OWN, 0)
     leases.turn(is_closing=True)
     assert ledger.findings() == []
@@ -241,15 +241,15 @@ def test_credits_that_were_given_buy_nothing_on_the_market(ledger: LedgerService
 def test_a_grant_during_a_read_of_funding_sources_pays_next(
     ledger: LedgerService, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = FundingLookup(ledger.read, clock_ns=lambda: ledger.now_ns)
+    lookup = FundingLookup(ledger.read, clock_ns=lambda: ledger.now_ns)
 
     def slowly(reader: Reader, payer: Payer, now_ns: int) -> Funding:
         monkeypatch.setattr(funding_lookup, "funding_of", funding_of)
         found = funding_of(reader, payer, now_ns)
         grant(ledger, engine, "a", 100, minutes=60)
-        asked.forget_all()
+        lookup.forget_all()
         return found
 
     monkeypatch.setattr(funding_lookup, "funding_of", slowly)
-    assert [source.account for source in asked.of(ANN)] == [OWN]
-    assert [source.account for source in asked.of(ANN)] == [GRANT_A, OWN]
+    assert [source.account for source in lookup.of(ANN)] == [OWN]
+    assert [source.account for source in lookup.of(ANN)] == [GRANT_A, OWN]

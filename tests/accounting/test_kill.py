@@ -65,11 +65,11 @@ def _count(ledger: LedgerService, kind: str) -> int:
         return session.scalar(select(func.count()).where(event_table.c.kind == kind)) or 0
 
 
-def _check_after_death(engine: Engine, name: str, told: dict[str, int]) -> int:
+def _check_after_death(engine: Engine, name: str, reported: dict[str, int]) -> int:
     """Start over on what the dead writer left, and return how many holds it had left open."""
     with LedgerService(engine) as ledger:
         found = _told_of(ledger)
-        assert {key: found.get(key) for key in told} == told
+        assert {key: found.get(key) for key in reported} == reported
         for key, event_seq in found.items():
             if key.startswith("credit:") and f"/{name}-" in key:
                 again = ledger.post(credit(key.removeprefix("credit:")))
@@ -99,13 +99,13 @@ def _check_balances(ledger: LedgerService) -> None:
 
 def _kill_often(dsn: str, engine: Engine, kills: int, seed: int) -> None:
     chance = random.Random(seed)
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     left_open = 0
     for number in range(kills):
         name, place = f"r{number}", (None, *PLACES)[number % (len(PLACES) + 1)]
-        told |= _answers_until_death(dsn, name, place, chance)
-        left_open += _check_after_death(engine, name, told)
-    assert {key.partition(":")[0] for key in told} >= KINDS, "something was never told: it was not tested"
+        reported |= _answers_until_death(dsn, name, place, chance)
+        left_open += _check_after_death(engine, name, reported)
+    assert {key.partition(":")[0] for key in reported} >= KINDS, "something was never told: it was not tested"
     assert left_open, "no kill left a hold in doubt: the reaper was not tested"
 
 

@@ -81,9 +81,9 @@ def test_an_event_whose_answer_was_lost_is_neither_repeated_nor_forgotten(engine
     with LedgerService(engine, failpoint=fail, attempts_max=1) as ledger:
         leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: START_NS)
         ledger.credit("ann", 1000)
-        asked = leases.hold("r1", Payer("ann"), 100)
+        pending = leases.hold("r1", Payer("ann"), 100)
         leases.turn()
-        held = result(asked)
+        held = result(pending)
         is_away.set()
         leases.end(held, 60)
         captured = leases.capture(held, CloudBill("acme", 60, 40), usage("r1", lane="cloud"))
@@ -110,16 +110,16 @@ def test_requests_are_refused_at_once_while_the_ledger_is_away(engine: Engine) -
         ledger.credit("ann", 1000)
         is_away.set()
         for number in range(3):
-            asked = leases.hold(f"r{number}", Payer("ann"), 100)
-            assert isinstance(asked, Future)
+            pending = leases.hold(f"r{number}", Payer("ann"), 100)
+            assert isinstance(pending, Future)
             assert not leases.turn()
-            assert isinstance(asked.exception(0), DatabaseFailing)
+            assert isinstance(pending.exception(0), DatabaseFailing)
         assert leases._draws == 0
         is_away.clear()
         assert leases.turn()
-        asked = leases.hold("r9", Payer("ann"), 1000)
+        pending = leases.hold("r9", Payer("ann"), 1000)
         assert leases.turn()
-        assert result(asked).amount_nano == 1000
+        assert result(pending).amount_nano == 1000
 
 
 def test_credits_that_are_being_returned_are_not_promised(ledger: LedgerService) -> None:
@@ -127,9 +127,9 @@ def test_credits_that_are_being_returned_are_not_promised(ledger: LedgerService)
     writer = Interrupted(ledger.poster)
     leases = Leases(writer, ledger.read, clock_ns=lambda: ledger.now_ns)
     ledger.credit("ann", 1000)
-    asked = [leases.hold(f"r{number}", Payer("ann"), 20) for number in range(2)]
+    pending = [leases.hold(f"r{number}", Payer("ann"), 20) for number in range(2)]
     leases.turn()
-    for held in map(result, asked):
+    for held in map(result, pending):
         leases.end(held, 0)
         leases.capture(held, None, usage(held.request_id, lane="cloud"))
     leases.turn()
@@ -155,10 +155,10 @@ def test_credits_that_are_being_returned_are_not_promised(ledger: LedgerService)
 def test_a_charge_without_a_reservation_delays_no_request(ledger: LedgerService) -> None:
     leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: ledger.now_ns)
     ledger.credit("ann", 1000)
-    asked, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
+    pending, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
     leases.turn()
     assert result(running).amount_nano == 10
-    held = result(asked)
+    held = result(pending)
     leases.end(held, 0)
     ledger.now_ns += 6 * 10**9
     leases.turn()
@@ -173,9 +173,9 @@ def test_a_charge_that_nothing_is_put_aside_for_is_not_taken_from_those_who_run(
     leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: ledger.now_ns)
     settler = Settler(ledger.poster, leases, lambda query: query(ledger.read()))
     ledger.credit("ann", 1000)
-    asked, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
+    pending, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
     leases.turn()
-    held = result(asked)
+    held = result(pending)
     leases.end(held, 0)
     ledger.now_ns += 6 * 10**9
     leases.turn()
@@ -222,9 +222,9 @@ def test_a_lease_that_gives_back_for_another_and_is_not_answered_keeps_what_its_
     leases = Leases(writer, ledger.read, clock_ns=lambda: ledger.now_ns)
     ledger.credit("ann", 1000)
     payers = Payer("ann"), Payer("ann", takes_grants=False)
-    asked = [leases.hold(f"r{n}-{at}", payer, 10) for at, payer in enumerate(payers) for n in range(2)]
+    pending = [leases.hold(f"r{n}-{at}", payer, 10) for at, payer in enumerate(payers) for n in range(2)]
     assert leases.turn()
-    running = result(asked[-1])
+    running = result(pending[-1])
     short = [leases.hold(f"s{at}", payer, 900) for at, payer in enumerate(payers)]
     # Both are denied; the third is the second lease's, for the first.
     writer.deaf_at = 3
@@ -258,9 +258,9 @@ def test_what_is_booked_at_the_last_try_is_the_lease_s(ledger: LedgerService) ->
     leases = Leases(writer, ledger.read, clock_ns=lambda: ledger.now_ns)
     ledger.credit("ann", 1000)
     writer.denials = lease_renewer._TRIES_MAX
-    asked = leases.hold("r1", Payer("ann"), 100)
+    pending = leases.hold("r1", Payer("ann"), 100)
     assert leases.turn()
-    leases.end(result(asked), 0)
+    leases.end(result(pending), 0)
     leases.turn(is_closing=True)
     assert (ledger.balance("user:ann:paid").held_nano, ledger.findings()) == (0, [])
 
@@ -270,10 +270,10 @@ def test_waiting_requests_are_refused_if_the_ledger_denies_too_often(ledger: Led
     leases = Leases(writer, ledger.read, clock_ns=lambda: ledger.now_ns)
     ledger.credit("ann", 1000)
     writer.denials = lease_renewer._TRIES_MAX + 1
-    asked = leases.hold("r1", Payer("ann"), 100)
-    assert isinstance(asked, Future)
+    pending = leases.hold("r1", Payer("ann"), 100)
+    assert isinstance(pending, Future)
     assert not leases.turn()
-    assert isinstance(asked.exception(ANSWER_S), DatabaseFailing)
+    assert isinstance(pending.exception(ANSWER_S), DatabaseFailing)
     assert leases.turn()
     assert ledger.balance("user:ann:paid").held_nano == 0
 
@@ -281,9 +281,9 @@ def test_waiting_requests_are_refused_if_the_ledger_denies_too_often(ledger: Led
 def test_a_lease_that_was_reaped_is_nothing_to_its_requests(ledger: LedgerService) -> None:
     leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: START_NS)
     ledger.credit("ann", 1000)
-    asked = leases.hold("r1", Payer("ann"), 100)
+    pending = leases.hold("r1", Payer("ann"), 100)
     leases.turn()
-    held = result(asked)
+    held = result(pending)
     ledger.now_ns += LEASE_NS + 1
     assert ledger.reaper.sweep(ANSWER_S) == 1
     captured = leases.capture(held, CloudBill("acme", 60, 40), usage("r1"))
@@ -291,6 +291,6 @@ def test_a_lease_that_was_reaped_is_nothing_to_its_requests(ledger: LedgerServic
     assert isinstance(captured.exception(ANSWER_S), HoldExpired)
     late = leases.capture(held, CloudBill("acme", 60, 40), usage("r1"))
     assert isinstance(late.exception(ANSWER_S), HoldExpired)
-    asked = leases.hold("r2", Payer("ann"), 1000)
+    pending = leases.hold("r2", Payer("ann"), 1000)
     leases.turn()
-    assert result(asked).lease != held.lease
+    assert result(pending).lease != held.lease

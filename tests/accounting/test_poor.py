@@ -22,8 +22,8 @@ def test_many_who_have_nothing_are_refused_by_a_few_readings(ledger: LedgerServi
     again = [leases.hold(f"b{number}", payer, 100) for number, payer in enumerate(payers)]
     leases.turn()
     assert [outcome(placed) for placed in first if isinstance(placed, Future)] == ["InsufficientCredit"] * 40
-    told = [outcome(placed) for placed in again if isinstance(placed, Future)]
-    assert told == ["posted" if number == 7 else "InsufficientCredit" for number in range(40)]
+    outcomes = [outcome(placed) for placed in again if isinstance(placed, Future)]
+    assert outcomes == ["posted" if number == 7 else "InsufficientCredit" for number in range(40)]
     assert len(statements) < 40, "many are read for together"
     pool(ledger, 100)
     later = leases.hold("c0", payers[0], 100)

@@ -99,8 +99,8 @@ def main() -> None:
     stripe.start()
     facts = {"base_url": stripe.url, "pid": os.getpid(), "environment": environment(stripe)}
     print(json.dumps(facts), flush=True)  # noqa: T201
-    told = (stripe, chosen.gateway.rstrip("/"), chosen.obliging)
-    threading.Thread(target=_deliver, args=told, daemon=True).start()
+    arguments = (stripe, chosen.gateway.rstrip("/"), chosen.obliging)
+    threading.Thread(target=_deliver, args=arguments, daemon=True).start()
     for line in sys.stdin:
         print(act(stripe, line), flush=True)  # noqa: T201
     stripe.stop()

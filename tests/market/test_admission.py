@@ -23,7 +23,7 @@ from market.protocol.channels.statements import Promise
 from market.protocol.channels.terms import LANES_MAX
 from market.protocol.listings.prices import Prices
 from market.protocol.records.amounts import Amount
-from tests.market.parties import NOW_MS, STANDING, id_of, said
+from tests.market.parties import NOW_MS, STANDING, id_of, signed_record
 from tests.market.trade import BUYER, DIGEST, PRICES, SELLER, TERMS, receive, vouch
 
 OFFERED = {DIGEST: PRICES}
@@ -116,11 +116,11 @@ YEAR_MS = 365 * 24 * 3_600_000
 
 
 def test_a_line_is_open_when_both_have_signed_it() -> None:
-    ann, bob = (said(name, "credit_line", LINE, lasts_ms=YEAR_MS) for name in ("ann", "bob"))
+    ann, bob = (signed_record(name, "credit_line", LINE, lasts_ms=YEAR_MS) for name in ("ann", "bob"))
     assert agree(ann, bob, STANDING) == agree(bob, ann, STANDING) == LINE
     other = CreditLine(ONE, OTHER, Amount(1_001), Amount(400), NOW_MS)
-    forged = said("eve", "credit_line", LINE, lasts_ms=YEAR_MS, issuer=bob.issuer)
-    for pair in ((ann, ann), (ann, forged), (ann, said("bob", "credit_line", other, lasts_ms=YEAR_MS))):
+    forged = signed_record("eve", "credit_line", LINE, lasts_ms=YEAR_MS, issuer=bob.issuer)
+    for pair in ((ann, ann), (ann, forged), (ann, signed_record("bob", "credit_line", other, lasts_ms=YEAR_MS))):
         with pytest.raises(StatementInvalid):
             agree(*pair, STANDING)
     assert LINE.bought_by(ONE).seller == OTHER
@@ -129,10 +129,10 @@ def test_a_line_is_open_when_both_have_signed_it() -> None:
 
 def test_only_the_receiver_says_that_it_was_paid() -> None:
     payment = Payment(LINE.id, ONE, Amount(70))
-    assert read_payment(said(NAMES[OTHER], "payment", payment), LINE, STANDING) == Paid(70, 0)
+    assert read_payment(signed_record(NAMES[OTHER], "payment", payment), LINE, STANDING) == Paid(70, 0)
     for by, wrong in ((NAMES[ONE], payment), (NAMES[OTHER], Payment(DIGEST, ONE, Amount(70)))):
         with pytest.raises(StatementInvalid):
-            read_payment(said(by, "payment", wrong), LINE, STANDING)
+            read_payment(signed_record(by, "payment", wrong), LINE, STANDING)
     assert Paid(70, 0).merged(Paid(50, 9)) == Paid(70, 9)
 
 

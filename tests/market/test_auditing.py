@@ -56,8 +56,8 @@ def nudged(nats: float) -> tuple[TokenLogprob, ...]:
     return tuple(TokenLogprob(each.token, each.logprob - nats, each.margin) for each in REFERENCE)
 
 
-def said(told: tuple[TokenLogprob, ...]) -> str:
-    return "".join(each.token for each in told)
+def text_of(logprobs: tuple[TokenLogprob, ...]) -> str:
+    return "".join(each.token for each in logprobs)
 
 
 def canary() -> Canary:
@@ -74,15 +74,15 @@ def test_a_canary_knows_how_its_answer_begins() -> None:
     frozen = canary()
     assert frozen.opening == " the mill grinds what"
     assert not frozen.is_whole
-    assert failings(frozen, said(REFERENCE), ()) == ()
-    assert failings(frozen, said(REFERENCE).lstrip() + " and more", nudged(0.004)) == ()
+    assert failings(frozen, text_of(REFERENCE), ()) == ()
+    assert failings(frozen, text_of(REFERENCE).lstrip() + " and more", nudged(0.004)) == ()
     # Where the model itself hardly knows, another word is no lie.
     assert failings(frozen, "the mill grinds what water brings", ()) == ()
     assert failings(frozen, "I am only a small model", ()) == ("the answer begins differently from the model's",)
-    (far,) = failings(frozen, said(REFERENCE), nudged(0.01))
+    (far,) = failings(frozen, text_of(REFERENCE), nudged(0.01))
     assert "nats a token away" in far
     (other,) = failings(
-        frozen, said(REFERENCE), (TokenLogprob(" made", -0.1), TokenLogprob(" up", -0.1), *REFERENCE[:2])
+        frozen, text_of(REFERENCE), (TokenLogprob(" made", -0.1), TokenLogprob(" up", -0.1), *REFERENCE[:2])
     )[1:]
     assert "belong to another text" in other
     assert is_retired(USES_MAX, 0)

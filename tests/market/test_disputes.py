@@ -19,7 +19,7 @@ from market.protocol.counting.token_count import Counting
 from market.protocol.sealing.agreement import Context, SealingKey
 from market.protocol.sealing.request import open_request, seal_request
 from market.protocol.sealing.seen import Seen
-from tests.market.parties import STANDING, said
+from tests.market.parties import STANDING, signed_record
 from tests.market.trade import BUYER, DIGEST, SELLER, TERMS, cost_nano, vouch
 
 COUNTING = Counting(None)
@@ -40,7 +40,7 @@ def signed(
         *(TERMS.channel, 0, 1, part, PROMISE.digest, prompt_tokens, cached_tokens, tokens, transcript),
         is_final=part == 9,
     )
-    return read_receipt(said(by, "receipt", receipt, "r", part), PROMISE, TERMS, STANDING)
+    return read_receipt(signed_record(by, "receipt", receipt, "r", part), PROMISE, TERMS, STANDING)
 
 
 def lane_nano(tokens: int, prompt_tokens: int = PROMPT_TOKENS) -> int:
@@ -121,7 +121,7 @@ def test_what_is_no_dispute() -> None:
     one = signed("seller", 2_000, text(2_000))
     other = vouch(0, 2, 0, 10**6)
     receipt = Receipt(TERMS.channel, 0, 2, 9, other.digest, 1, 0, 1, DIGEST, is_final=True)
-    elsewhere = read_receipt(said("buyer", "receipt", receipt, "r", 9), other, TERMS, STANDING)
+    elsewhere = read_receipt(signed_record("buyer", "receipt", receipt, "r", 9), other, TERMS, STANDING)
     for wrong in (Dispute(one, one, "seller"), Dispute(one, elsewhere, "seller")):
         with pytest.raises(StatementInvalid):
             decide(wrong, [], COUNTING)

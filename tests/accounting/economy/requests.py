@@ -34,14 +34,14 @@ def capture(world: World) -> Attempt | None:
     hold = world.recent(world.holds, "burst")
     if hold is None:
         return None
-    asked, cost = _charge(world, hold.amount)
-    charge = min(asked, hold.amount)
+    bill_nano, cost = _charge(world, hold.amount)
+    charge = min(bill_nano, hold.amount)
     record = usage(hold.name, lane="cloud", provider=PROVIDER)
     return Attempt(
         lambda model: model.capture(
             f"cap:{hold.name}", ("capture", charge, cost), hold.name, charge, shared(charge, cost)
         ),
-        burst.capture(_hold(hold), CloudBill(PROVIDER, asked, cost), record),
+        burst.capture(_hold(hold), CloudBill(PROVIDER, bill_nano, cost), record),
         lambda _: _charged(world, hold, charge, cost, taken(_shares(hold), charge)),
     )
 
@@ -50,15 +50,15 @@ def capture_late(world: World) -> Attempt | None:
     hold = world.recent(world.holds, "burst", "reaped")
     if hold is None:
         return None
-    asked, cost = _charge(world, hold.amount)
-    charge = min(asked, hold.amount)
+    bill_nano, cost = _charge(world, hold.amount)
+    charge = min(bill_nano, hold.amount)
     covered = min(charge, world.part_of(f"user:{hold.owner}:paid")) if world.chance.random() < 0.7 else 0
     paid = ((f"user:{hold.owner}:paid", covered), (f"asset:user_recv:{hold.owner}", charge - covered))
     deltas = shared(charge, cost) | {paid[0][0]: -covered, paid[1][0]: charge - covered}
     record = usage(hold.name, lane="cloud", provider=PROVIDER)
     return Attempt(
         lambda model: model.capture_late(f"cap:{hold.name}", ("late", charge, cost, covered), hold.name, deltas),
-        burst.late_capture(_hold(hold), CloudBill(PROVIDER, asked, cost), record, covered_nano=covered),
+        burst.late_capture(_hold(hold), CloudBill(PROVIDER, bill_nano, cost), record, covered_nano=covered),
         lambda _: _charged(world, hold, charge, cost, paid),
     )
 
@@ -90,8 +90,8 @@ def uses(world: World) -> Attempt:
 def owed(world: World) -> Attempt:
     """Text of a request whose lease is gone: paid by what there is of pool and own credits, the rest is owed."""
     user, name, most = world.user(), world.name("r"), world.amount()
-    asked, cost = _charge(world, most)
-    charge = min(asked, most)
+    bill_nano, cost = _charge(world, most)
+    charge = min(bill_nano, most)
     covered = world.funding((f"pool:{POOL}:paid", f"user:{user}:paid"))
     paid = taken(covered, charge)
     debt = charge - sum(amount for _, amount in paid)
@@ -99,7 +99,7 @@ def owed(world: World) -> Attempt:
     hold = Known(name, (HeldPart(f"user:{user}:paid", most, 1),), user, "burst", world.ledger.now_ns)
     shares = [Share(*share) for share in covered]
     record = usage(name, lane="cloud", provider=PROVIDER)
-    posting = burst.owed_capture(_hold(hold), CloudBill(PROVIDER, asked, cost), record, shares)
+    posting = burst.owed_capture(_hold(hold), CloudBill(PROVIDER, bill_nano, cost), record, shares)
     everybody = (*paid, (f"asset:user_recv:{user}", debt))
     return moves(
         posting,

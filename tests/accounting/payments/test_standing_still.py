@@ -82,15 +82,15 @@ def test_what_breaks_keeps_neither_those_behind_it_nor_the_day_s_work(
 
 
 def test_a_stripe_that_is_dead_is_asked_once() -> None:
-    asked: list[str] = []
+    calls: list[str] = []
     touched: list[str] = []
 
     def step(name: str) -> None:
-        asked.append(name)
+        calls.append(name)
         raise {"a": KeyError, "b": StripeUnavailable}.get(name, AssertionError)("x")
 
     go_on("thing", ["a", "b", "c"], step, touched.append)
-    assert asked == touched == ["a", "b"]
+    assert calls == touched == ["a", "b"]
 
 
 def test_only_who_is_below_the_threshold_is_asked_for(

@@ -257,11 +257,11 @@ def test_gateways_that_buy_at_once_keep_within_the_month_together(
     for number in range(4):
         _spend_all(marketplace, f"s{number}")
         with ThreadPoolExecutor(len(others)) as threads:
-            wanted = [
+            attempts = [
                 threads.submit(other.topups.open_auto, "ann", f"a{number}-{place}")
                 for place, other in enumerate(others)
             ]
-            for each in wanted:
+            for each in attempts:
                 each.result(60)
     assert marketplace.payments.topups.spent_automatically("ann") == 2 * price_nano
     assert marketplace.made("payment_intent") == 3, "the one by hand, and two"

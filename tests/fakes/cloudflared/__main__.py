@@ -101,10 +101,10 @@ class _Tunnel:
 
     def _draw_box(self) -> None:
         # Its public name would be here; a name that is unreachable from outside stands for it.
-        told = "Your quick Tunnel has been created! Visit it at (it may take some time to be reachable):"
+        message = "Your quick Tunnel has been created! Visit it at (it may take some time to be reachable):"
         shown = "https://quiet-river-stone-mill.trycloudflare.com"
-        rule = "+" + "-" * (len(told) + 4) + "+"
-        for line in (rule, f"|  {told}  |", f"|  {shown.ljust(len(told))}  |", rule):
+        rule = "+" + "-" * (len(message) + 4) + "+"
+        for line in (rule, f"|  {message}  |", f"|  {shown.ljust(len(message))}  |", rule):
             _say("INF", line)
 
     async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -76,7 +76,7 @@ class Stalls:
     app: BuyingApp
     marketplace: FakeMarketplace
     sellers: list[MarketSeller] = field(default_factory=list)
-    asked: int = 0
+    requests: int = 0
 
     async def ask(
         self,
@@ -107,20 +107,20 @@ class Stalls:
             body |= QUESTION
         if stream:
             body["stream_options"] = {"include_usage": True}
-        self.asked += 1
-        told = {
-            "x-request-id": f"req-{self.asked}",
+        self.requests += 1
+        all_headers = {
+            "x-request-id": f"req-{self.requests}",
             "x-millrace-listing": listing,
             "x-millrace-ceiling-nano": str(CEILING_NANO),
             **(headers or {}),
         }
-        return await asked(self.app, "POST", path, json.dumps(body | fields).encode(), told)
+        return await send_request(self.app, "POST", path, json.dumps(body | fields).encode(), all_headers)
 
     @property
     def owed_nano(self) -> int:
         """What we have signed for, of the request that was bought last."""
-        owed = self.app.buyer._means.store.owed(f"req-{self.asked}"[:-1], (), 1000, self.app.shop._now_ms())
-        return sum(row.amount_nano for row in owed if row.request_id == f"req-{self.asked}")
+        owed = self.app.buyer._means.store.owed(f"req-{self.requests}"[:-1], (), 1000, self.app.shop._now_ms())
+        return sum(row.amount_nano for row in owed if row.request_id == f"req-{self.requests}")
 
     def nothing_is_open(self) -> bool:
         """No lane is in use, no credit reserved for what has ended."""
@@ -147,7 +147,7 @@ def learn(app: BuyingApp, records: list[Record]) -> None:
     keeper._view.offers_s = -1
 
 
-async def asked(
+async def send_request(
     app: BuyingApp, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
 ) -> Bill:
     """One exchange over ASGI."""

@@ -54,11 +54,11 @@ async def test_credits_that_were_asked_for_by_who_has_hung_up_are_the_next_one_s
         market.marketplace.waits_s = 0.2
         gone = asyncio.create_task(market.ask(market.sellers[0]))
         async with asyncio.timeout(60):
-            while not market.marketplace.asked:
+            while not market.marketplace.requests:
                 await asyncio.sleep(0.005)
         gone.cancel()
         assert (await market.ask(market.sellers[0])).text == ANSWER
-        assert (gone.cancelled(), len(market.marketplace.asked)) == (True, 1)
+        assert (gone.cancelled(), len(market.marketplace.requests)) == (True, 1)
         assert market.nothing_is_open()
 
 
@@ -70,8 +70,8 @@ async def test_credit_is_renewed_before_it_runs_out(tmp_path: Path) -> None:
         states = market.app.buyer._credit._states[seller.id]
         assert len(states) >= 2
         assert sum(state.room_nano for state in states) >= 10_000
-        assert all(asked["limit"] == "0.00002" for asked in market.marketplace.asked)
-        buyers = {asked["buyer"] for asked in market.marketplace.asked}
+        assert all(order["limit"] == "0.00002" for order in market.marketplace.requests)
+        buyers = {order["buyer"] for order in market.marketplace.requests}
         assert len(buyers) == 1
 
 
@@ -79,7 +79,7 @@ async def test_sellers_cannot_tell_that_they_have_the_same_buyer(tmp_path: Path)
     async with stalls(tmp_path, {}, {}) as market:
         for seller in market.sellers:
             await market.ask(seller)
-        ann, bob = (asked["buyer"] for asked in market.marketplace.asked)
+        ann, bob = (order["buyer"] for order in market.marketplace.requests)
         assert ann != bob
         assert ann.encode() not in b"".join(market.sellers[1].raw)
 
@@ -89,7 +89,7 @@ async def test_many_at_once_use_lanes_of_their_own(tmp_path: Path) -> None:
         (seller,) = market.sellers
         bills = await asyncio.gather(*(market.ask(seller) for _ in range(20)))
         assert [bill.text for bill in bills] == [ANSWER] * 20
-        assert len(market.marketplace.asked) == 1
+        assert len(market.marketplace.requests) == 1
         await market.until_told(seller, sum(bill.cost_nano for bill in bills))
         assert market.nothing_is_open()
 
@@ -133,7 +133,7 @@ async def check_next_life(folder: Path, market: Stalls, channel: str) -> None:
         assert (job.amount_nano, job.flags) == (due_nano(seller, "grind " * 250), "died")
         # What the seller says of it later is answered: no claim is left that would settle.
         seller.manners = Manners()
-        again = Stalls(app, market.marketplace, market.sellers, asked=100)
+        again = Stalls(app, market.marketplace, market.sellers, requests=100)
         assert (await again.ask(seller)).text == ANSWER
         assert state.last_seqs == {0: 3}
         assert seller.refused == []

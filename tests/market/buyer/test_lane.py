@@ -194,7 +194,7 @@ async def test_a_prompt_that_is_left_before_the_first_word_counts_and_is_bounded
         asked: dict[str, Any] = {"model": "mill-1b", "stream": True, **ASKED}
         for number in range(UNPAID_MAX):
             _, writer = await send(running, market.key, **asked)
-            await until(lambda count=number: len(ann.wanted) > count, 60)  # type: ignore[misc]
+            await until(lambda count=number: len(ann.requests) > count, 60)  # type: ignore[misc]
             writer.close()
             row = await market.row(number)
             assert (row.outcome, row.prompt_tokens > 0, row.charge_nano, row.cost_nano) == (
@@ -205,7 +205,7 @@ async def test_a_prompt_that_is_left_before_the_first_word_counts_and_is_bounded
             )
         refused = await market.ask()
         assert (refused.status, refused.error["code"]) == (429, "too_many_hang_ups")
-        assert len(ann.wanted) == UNPAID_MAX
+        assert len(ann.requests) == UNPAID_MAX
         await nothing_is_left(running)
         await check_the_ledger(market)
 

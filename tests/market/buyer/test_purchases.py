@@ -51,8 +51,8 @@ async def test_an_answer_is_bought_in_every_form_and_no_user_is_named(tmp_path: 
         assert completed.cost_nano == due_nano(seller, ANSWER, {"prompt": "The mill"})
         await market.until_told(seller, streamed.cost_nano + whole.cost_nano + completed.cost_nano)
         assert market.nothing_is_open()
-        for wanted in seller.wanted:
-            assert wanted.keys() <= {"model", "stream", "messages", "prompt", "max_tokens"}
+        for requests in seller.requests:
+            assert requests.keys() <= {"model", "stream", "messages", "prompt", "max_tokens"}
         told = b"".join(seller.raw) + repr(seller.headers).encode()
         assert not any(word in told for word in (b"example.com", b"ann-7", b"team", b"x-request-id", b"req-"))
         assert b"evil-id" not in streamed.body
@@ -184,11 +184,11 @@ async def test_a_seller_locks_no_credit_by_calling_it_used_up(tmp_path: Path, co
         (seller,) = market.sellers
         for _ in range(20):
             assert (await market.ask(seller)).status == 502
-        assert len(market.marketplace.asked) == 1
+        assert len(market.marketplace.requests) == 1
         assert round(market.app.buyer._sellers.of(seller.id).tally.bad) == 20
         seller.manners = Manners()
         assert (await market.ask(seller)).text == ANSWER
-        assert len(market.marketplace.asked) == 1
+        assert len(market.marketplace.requests) == 1
 
 
 @pytest.mark.parametrize("code", ["limit", "ended"])
@@ -214,7 +214,7 @@ async def test_little_waits_with_a_seller_that_uses_none_of_it(tmp_path: Path) -
         (seller,) = market.sellers
         for _ in range(100):
             assert (await market.ask(seller)).status == 502
-        assert len(market.marketplace.asked) <= UNUSED_MAX
+        assert len(market.marketplace.requests) <= UNUSED_MAX
 
 
 async def test_receipts_that_got_lost_come_with_the_next_job(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ async def test_a_tokenizer_that_fails_in_the_middle_costs_its_seller_the_next_re
         (seller,) = market.sellers
         asking = asyncio.create_task(market.ask(seller))
         async with asyncio.timeout(60):
-            while not seller.wanted:
+            while not seller.requests:
                 await asyncio.sleep(0.01)
         refused = market.app.buyer._tokenizers.sandbox._refused
         refused[seller.tokenizer.sha256.lower()] = ("", "is rejected from now on: it takes too long")

@@ -15,9 +15,9 @@ from market.protocol.listings.listing import read_listing
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.amounts import Amount
 from tests.market.buyer.stalls import QUESTION
-from tests.market.credit_lines.two import TOKENS, Side, listed, partner, said, two
+from tests.market.credit_lines.two import TOKENS, Side, listed, partner, run, two
 from tests.market.parties import id_of
-from tests.market.parties import said as say
+from tests.market.parties import signed_record as say
 from tests.market.seller.buyer import COUNTING, asking
 from tests.market.seller.shop import open_shop
 
@@ -34,15 +34,15 @@ def befriend(ann: Side, bob: Side, owes_max_nano: int) -> None:
     """Ann offers, Bob signs, Ann learns of it; every text twice."""
     limit = format_usd(owes_max_nano)
     given = (bob.id, "--they-owe", limit, "--we-owe", limit, "--url", ann.shop.endpoint)
-    invitation = said(ann.folder, "invite", *given)
-    assert said(ann.folder, "invite", *given) == invitation
+    invitation = run(ann.folder, "invite", *given)
+    assert run(ann.folder, "invite", *given) == invitation
     assert listed(ann.folder)["state"] == "offered"
     refused = partner(bob.folder, "accept", invitation)
     assert refused.exit_code != 0  # it was not confirmed
-    answer = said(bob.folder, "accept", invitation, "--yes", "--url", bob.shop.endpoint)
+    answer = run(bob.folder, "accept", invitation, "--yes", "--url", bob.shop.endpoint)
     for _ in range(2):
-        assert said(bob.folder, "accept", invitation) == ""
-        assert said(ann.folder, "accept", answer) == ""
+        assert run(bob.folder, "accept", invitation) == ""
+        assert run(ann.folder, "accept", answer) == ""
 
 
 async def test_partners_trade_without_a_marketplace(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ async def test_partners_trade_without_a_marketplace(tmp_path: Path) -> None:
             assert one.status == 200, one.body
             refused = await anns.buy(bob)
             assert (refused.status, b"no_credit" in refused.body) == (502, True)
-            assert len(bob.shop.stage.asked) == 1
+            assert len(bob.shop.stage.requests) == 1
 
             # What Bob buys makes room for as much; then it is at its end again.
             back = await bobs.buy(ann)
@@ -69,12 +69,12 @@ async def test_partners_trade_without_a_marketplace(tmp_path: Path) -> None:
             bought_nano = one.cost_nano + two_.cost_nano
             owed_nano = bought_nano - back.cost_nano
             assert (ann.position.owed_nano, bob.position.owed_nano) == (owed_nano, -owed_nano)
-            early = said(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(owed_nano // 2))
-            receipt = said(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(owed_nano))
+            early = run(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(owed_nano // 2))
+            receipt = run(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(owed_nano))
             assert partner(bob.folder, "paid", ann.id[:12], "--in-all", "0.00").exit_code == 1
             assert (await anns.buy(bob)).status == 502  # the text is still on its way
             for text in (receipt, early, receipt):
-                said(ann.folder, "accept", text)
+                run(ann.folder, "accept", text)
             assert (ann.position.owed_nano, bob.position.owed_nano) == (0, 0)
             three = await anns.buy(bob)
             assert three.status == 200, three.body
@@ -86,8 +86,8 @@ async def test_partners_trade_without_a_marketplace(tmp_path: Path) -> None:
             bought_nano += three.cost_nano
             assert ann.position.bought_nano == bob.position.sold_nano == bought_nano
             assert (await anns.buy(bob)).status == 502
-            said(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(bought_nano))
-            said(ann.folder, "accept", said(bob.folder, "tell", ann.id[:12]))
+            run(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(bought_nano))
+            run(ann.folder, "accept", run(bob.folder, "tell", ann.id[:12]))
             four = await anns.buy(bob)
             assert four.status == 200, four.body
             bought_nano += four.cost_nano
@@ -100,8 +100,8 @@ async def test_partners_trade_without_a_marketplace(tmp_path: Path) -> None:
             assert theirs["owed"] == format_usd(back.cost_nano - four.cost_nano)
 
             # After a partner ends a line it sells nothing more on it; what was paid before is owed back.
-            said(bob.folder, "end", ann.id[:12])
-            said(bob.folder, "accept", said(ann.folder, "tell", bob.id[:12]))
+            run(bob.folder, "end", ann.id[:12])
+            run(bob.folder, "accept", run(ann.folder, "tell", bob.id[:12]))
             assert (
                 await anns.stalls.ask_for(await anns.listing_of(bob), model="test/demo", max_tokens=5)
             ).status == 502

@@ -26,7 +26,7 @@ def partner(folder: Path, *words: str) -> Result:
     return CliRunner().invoke(millrace, ["partner", *words, "--data-dir", str(folder)])
 
 
-def said(folder: Path, *words: str) -> str:
+def run(folder: Path, *words: str) -> str:
     """What the command prints; it must succeed."""
     result = partner(folder, *words)
     assert result.exit_code == 0, result.output
@@ -35,7 +35,7 @@ def said(folder: Path, *words: str) -> str:
 
 def listed(folder: Path) -> dict[str, str]:
     """The one line of a household, as programs read it."""
-    (found,) = json.loads(said(folder, "list", "--json"))
+    (found,) = json.loads(run(folder, "list", "--json"))
     assert isinstance(found, dict)
     return found
 

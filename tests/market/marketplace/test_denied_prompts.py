@@ -27,8 +27,8 @@ from tests.market.test_listings import listed
 
 pytestmark = pytest.mark.anyio
 
-ASKED = asking(messages=[{"role": "user", "content": "Say what the mill grinds. " * 200}])
-PROMPT_TOKENS = COUNTING.prompt_tokens(ASKED)
+REQUEST = asking(messages=[{"role": "user", "content": "Say what the mill grinds. " * 200}])
+PROMPT_TOKENS = COUNTING.prompt_tokens(REQUEST)
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Market:
 
     async def served(self, lane: int) -> Purchase:
         """An answer that the buyer has read and not signed for; the marketplace knows what the seller says."""
-        purchase = self.buyer.order(ASKED, lane=lane)
+        purchase = self.buyer.order(REQUEST, lane=lane)
         async for _ in self.buyer.stream(purchase):
             pass
         assert purchase.has_ended, purchase.error
@@ -84,8 +84,8 @@ async def opened(folder: Path) -> AsyncIterator[Market]:
             await until(lambda: shop.agent.own.id in hall.marketplace.sellers.identities_of("sam"))
             buyer = await shop.buyer()
             async with hall.buying("ann") as ann:
-                wanted = {"buyer": buyer.terms.buyer, "seller": buyer.seller, "limit": "5.00"}
-                answer = await post(ann, "/allocations", **wanted)
+                request = {"buyer": buyer.terms.buyer, "seller": buyer.seller, "limit": "5.00"}
+                answer = await post(ann, "/allocations", **request)
             allocation = open_record(answer.json()["allocation"].encode())
             buyer.rest_on(
                 [allocation], read_allocation(allocation, hall.marketplace.context.speaker.id, STANDING)[0]
@@ -112,8 +112,8 @@ async def test_who_denies_its_prompt_pays_it_by_the_canonical_count(
     purchase, before = await market.served(0), await hall.standing()
 
     async def lying(marketplace: SellerMarketplaceClient, allocation: str) -> AllocationLanes:
-        told = await lanes(marketplace, allocation)
-        return replace(told, lanes=[replace(each, standing="disputed") for each in told.lanes])
+        reply = await lanes(marketplace, allocation)
+        return replace(reply, lanes=[replace(each, standing="disputed") for each in reply.lanes])
 
     # A marketplace that would like to read a prompt needs the buyer's own signature under a denial.
     with monkeypatch.context() as patched:

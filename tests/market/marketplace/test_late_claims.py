@@ -26,7 +26,7 @@ from tests.accounting.tokenizer import make_tokenizer
 from tests.market.marketplace.conftest import USD, Hall
 from tests.market.marketplace.relays import served
 from tests.market.marketplace.rules.dealing import Dealing
-from tests.market.parties import STANDING, said
+from tests.market.parties import STANDING, signed_record
 from tests.market.test_listings import listed
 from tests.market.trade import DIGEST, cost_nano
 
@@ -70,7 +70,7 @@ async def test_a_made_up_text_about_an_earlier_request_gains_nothing(hall: Hall,
     (promise, _, own), (next_promise, _, next_own) = jobs
     named = terms.channel, 0, 1, 1, promise.digest
     transcript = transcript_of(DIGEST, {0: Delivered(MADE_UP)})
-    lie = said("seller", "receipt", Receipt(*named, 0, 0, made_up, transcript, is_final=True), "0", 1)
+    lie = signed_record("seller", "receipt", Receipt(*named, 0, 0, made_up, transcript, is_final=True), "0", 1)
     store, opened = BuyingStore(tmp_path / "buying.db"), {"allocation": allocation.raw.decode(), "lane": 0}
     opened |= {"listing": listing.raw.decode(), "texts": {"0": {"content": MADE_UP}}}
     keep(store, terms, allocation, jobs)

@@ -121,9 +121,9 @@ async def test_a_buyer_cannot_buy_from_itself_or_from_an_unknown_seller(hall: Ha
 
 @pytest.mark.parametrize("limits", [{"models": ("gemma",)}, {"regions": ("eu",)}, {"privacy": "internal"}, None])
 async def test_a_key_whose_limits_the_marketplace_cannot_hold_allocates_nothing(hall: Hall, limits: Any) -> None:
-    asked = {"buyer": id_of("buyer"), "seller": id_of("seller"), "limit": "5.00"}
+    request = {"buyer": id_of("buyer"), "seller": id_of("seller"), "limit": "5.00"}
     async with hall.of("ann") if limits is None else hall.buying("ann", **limits) as ann:
-        answer = await post(ann, "/allocations", **asked)
+        answer = await post(ann, "/allocations", **request)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "policy_forbids")
     assert await hall.held("user:ann:paid") == 0
 
@@ -234,8 +234,8 @@ async def test_a_dispute_is_counted_by_the_tokenizer_that_the_listing_names(hall
     listing = listed(endpoint=None, tokenizer_sha256=sha256)
     allocation = await hall.allocated("ann", "0.50")
     dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest), listing=listing.digest)
-    said = transcript_of(DIGEST, {0: Delivered(words)})
-    await hall.settle(allocation, dealing.serve(0, 0, 10, tells=2000, transcript=said))
+    text_hash = transcript_of(DIGEST, {0: Delivered(words)})
+    await hall.settle(allocation, dealing.serve(0, 0, 10, tells=2000, transcript=text_hash))
     body = {
         "allocation": allocation.raw.decode(),
         "lane": 0,

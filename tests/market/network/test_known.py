@@ -17,7 +17,7 @@ from market.protocol.records.book import alive
 from market.protocol.records.envelope import Record
 from market.protocol.records.exchange import differing, summary
 from tests.examples import examples
-from tests.market.parties import NOW_MS, id_of, key_of, said
+from tests.market.parties import NOW_MS, id_of, key_of, signed_record
 from tests.market.test_listings import LISTING
 
 MINUTE_MS = 60_000
@@ -27,7 +27,7 @@ BOB = id_of("bob")
 
 def offer(by: str, name: str = "a", revision: int = 0, issuer: str = "", minute: int = 0) -> Record:
     made_ms = NOW_MS + minute * MINUTE_MS
-    return said(by, "listing", LISTING, name, revision, made_ms, 5 * MINUTE_MS, issuer or id_of(by))
+    return signed_record(by, "listing", LISTING, name, revision, made_ms, 5 * MINUTE_MS, issuer or id_of(by))
 
 
 def turn(identity: str, number: int, old: str, new: str, by: str = "") -> Record:
@@ -57,7 +57,7 @@ LIES = [
     turn(BOB, 1, "bob", "eve", "eve"),
     turn(ANN, 1, "eve", "eve2", "eve"),
     drop(BOB, "bob", "eve"),
-    said("bob", "payment", LISTING, issuer=BOB),
+    signed_record("bob", "payment", LISTING, issuer=BOB),
 ]
 
 events = st.one_of(
@@ -140,7 +140,7 @@ def test_a_revocation_ends_an_offer_at_once_and_for_good() -> None:
 
 def test_what_is_expired_is_forgotten_and_does_not_come_back() -> None:
     known = keeper()
-    old, newest = offer("bob", revision=1), said("bob", "listing", LISTING, "a", 2, NOW_MS + 1, 1000)
+    old, newest = offer("bob", revision=1), signed_record("bob", "listing", LISTING, "a", 2, NOW_MS + 1, 1000)
     tell(known, [old, newest])
     assert offers(known, NOW_MS + 2000) == set()
     later_ms = newest.made_ms + 1000 + 10 * MINUTE_MS + 1

@@ -85,11 +85,13 @@ async def shop_beside(
         "tunnel": "loopback",
         "submit_s": 3600,
     }
-    wanted = SellingSettings(**(given | {"queue_empty_minutes": 0, "drain_s": 5} | settings))
+    own_settings = SellingSettings(**(given | {"queue_empty_minutes": 0, "drain_s": 5} | settings))
     own = OwnIdentity.open(folder / "market")
     with listening(0) as listener:
         async with (
-            open_agent(wanted, DataFolder(folder), own, OwnGateway(lambda: stage.running), clock_ms) as agent,
+            open_agent(
+                own_settings, DataFolder(folder), own, OwnGateway(lambda: stage.running), clock_ms
+            ) as agent,
             serving(agent.app, listener),
         ):
             endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -54,7 +54,7 @@ class Stage:
     """In place of whatever it should say of itself and of accounts."""
     settling: list[int] = field(default_factory=list)
     """HTTP statuses of the marketplace's next answers to a settlement, before it takes one again."""
-    asked: list[Json] = field(default_factory=list)
+    requests: list[Json] = field(default_factory=list)
     sales: list[Json] = field(default_factory=list)
     settlements: list[Json] = field(default_factory=list)
     registered: list[Json] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Stage:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         if request.headers["authorization"] != f"Bearer {self.keys[-1]}":
             return web.json_response({"error": {"code": "invalid_api_key"}}, status=401)
-        self.asked.append(await request.json())
+        self.requests.append(await request.json())
         self.headers = dict(request.headers)
         if self.refusal:
             status, code = self.refusal

@@ -76,11 +76,11 @@ async def test_a_buyer_who_leaves_before_the_first_word_again_and_again_is_refus
             shop.stage.stopped.clear()
             await leave_after(buyer, buyer.order(), shop, 1)
             await shop.is_empty()
-        assert len(shop.stage.asked) == UNPAID_MAX
+        assert len(shop.stage.requests) == UNPAID_MAX
         refused = await buyer.buy(buyer.order())
         assert (refused.status, refused.error["code"]) == (429, "full")
         assert "first token" in refused.error["message"]
-        assert len(shop.stage.asked) == UNPAID_MAX
+        assert len(shop.stage.requests) == UNPAID_MAX
         shop.stage.steps = None
         assert (await other.buy(other.order())).text == " word0"
 
@@ -180,9 +180,9 @@ async def test_long_answers_are_signed_for_as_often_as_short_ones(tmp_path: Path
         purchase = buyer.order(most_tokens=3000)
         async for _ in buyer.stream(purchase):
             pass
-        told = [open_record(raw).read("receipt", Receipt).completion_tokens for raw in purchase.receipts]
-        assert told[-1] == purchase.tokens > 5000
-        assert max(after - before for before, after in pairwise(told)) < 2 * INTERIM_TOKENS
+        token_counts = [open_record(raw).read("receipt", Receipt).completion_tokens for raw in purchase.receipts]
+        assert token_counts[-1] == purchase.tokens > 5000
+        assert max(after - before for before, after in pairwise(token_counts)) < 2 * INTERIM_TOKENS
 
 
 async def test_owners_rules_end_what_is_being_answered(tmp_path: Path) -> None:

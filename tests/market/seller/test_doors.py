@@ -86,7 +86,7 @@ async def test_only_the_markets_paths_are_there(tmp_path: Path) -> None:
             assert answers.count(b"HTTP/1.1") == 1, head
         # A body that is too long is refused by its headers, without waiting for the rest.
         assert b" 413 " in await said_to(shop, HEADS[6])
-        assert not shop.stage.asked
+        assert not shop.stage.requests
 
 
 async def test_who_is_behind_an_address_can_be_asked(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_who_is_behind_an_address_can_be_asked(tmp_path: Path) -> None:
         buyer.endpoint = other.endpoint
         bought = await buyer.buy(buyer.order())
         assert (bought.status, bought.error["code"]) == (400, "malformed")
-        assert not other.stage.asked
+        assert not other.stage.requests
 
 
 async def test_tokenizer_is_served_by_its_hash(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ async def test_tokenizer_is_served_by_its_hash(tmp_path: Path) -> None:
             assert json.loads(answer.content)["model"]
             assert (await http.get(url + "0" * 64)).status_code == 404
             # Every caller gets the listings.
-            asked = {"summary": ["0" * 64] * 64}
-            told = await http.post(f"{shop.endpoint}/market/v1/gossip/digest", json=asked)
-            assert buyer.listing_record.raw.decode() in told.json()["records"]
+            requests = {"summary": ["0" * 64] * 64}
+            reply = await http.post(f"{shop.endpoint}/market/v1/gossip/digest", json=requests)
+            assert buyer.listing_record.raw.decode() in reply.json()["records"]
 
 
 async def test_buyer_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,8 +57,8 @@ async def listing_at(endpoint: str) -> Record:
     """Return what the seller tells any caller."""
     async with asyncio.timeout(60), plain_http() as http:
         while True:
-            told = await http.post(f"{endpoint}/market/v1/gossip/digest", json={"summary": ["0" * 64] * 64})
-            for raw in told.json()["records"]:
+            reply = await http.post(f"{endpoint}/market/v1/gossip/digest", json={"summary": ["0" * 64] * 64})
+            for raw in reply.json()["records"]:
                 record = open_record(raw.encode())
                 if record.kind == "listing" and record.read("listing", Listing).is_ready:
                     return record

@@ -42,8 +42,8 @@ def rest_on(buyer: Buyer, marketplace: Marketplace, shop: Shop) -> None:
     signer = shop.agent.own.signer
     proof = signer.sign(proof_message(MarketplaceVoice.id, "sam")).hex()
     marketplace.sellers.register("sam", buyer.seller, signer.public_key.hex(), proof, ())
-    wanted = AllocationRequest("a-1", Payer("ann", ""), buyer.terms.buyer, buyer.seller, USD, 24)
-    allocation = open_record(marketplace.allocations.issue(wanted))
+    request = AllocationRequest("a-1", Payer("ann", ""), buyer.terms.buyer, buyer.seller, USD, 24)
+    allocation = open_record(marketplace.allocations.issue(request))
     buyer.rest_on([allocation], read_allocation(allocation, MarketplaceVoice.id, STANDING)[0])
 
 
@@ -52,26 +52,26 @@ def settle_at(marketplace: Marketplace, shop: Shop) -> int:
     for body in shop.stage.settlements:
         form = NewSettlement.model_validate(body)
         digest = open_record(form.allocation.encode()).digest
-        records, said = ([raw.encode() for raw in raws] for raws in (form.records, form.statements))
-        reckoning = marketplace.settlements.submit(digest, records, said).reckoning
+        records, signed = ([raw.encode() for raw in raws] for raws in (form.records, form.statements))
+        reckoning = marketplace.settlements.submit(digest, records, signed).reckoning
     return reckoning.confirmed_nano + reckoning.claimed_nano
 
 
 def turned(buyer: Buyer, times: int) -> tuple[Signer, list[bytes]]:
     """So many rotations of the buyer's key, and the last one's key."""
-    key, said = key_of(buyer.name), list[bytes]()
+    key, signed = key_of(buyer.name), list[bytes]()
     for number in range(1, times + 1):
         new = key_of(f"{buyer.name} {number}")
-        said.append(rotate(buyer.terms.buyer, number, key.public_key, new, key, buyer.made_ms).raw)
+        signed.append(rotate(buyer.terms.buyer, number, key.public_key, new, key, buyer.made_ms).raw)
         key = new
-    return key, said
+    return key, signed
 
 
-def by_key(buyer: Buyer, purchase: Purchase, key: Signer, said: list[bytes]) -> Purchase:
+def by_key(buyer: Buyer, purchase: Purchase, key: Signer, signed: list[bytes]) -> Purchase:
     """The same job with its voucher signed by another key."""
     voucher = purchase.promise.voucher
     record = sign(Saying("voucher", buyer.terms.buyer, "v", voucher.seq, buyer.made_ms, voucher), key)
-    purchase.job = msgspec.structs.replace(purchase.job, voucher=record.raw, statements=said)
+    purchase.job = msgspec.structs.replace(purchase.job, voucher=record.raw, statements=signed)
     return purchase
 
 
@@ -90,9 +90,9 @@ async def test_no_buyer_can_keep_a_channel_from_being_settled(tmp_path: Path, ma
         junk.job = msgspec.structs.replace(junk.job, statements=[junk.job.voucher])
         assert await status(buyer, junk) == 400
 
-        last, said = turned(buyer, ROTATIONS_MAX)
+        last, signed = turned(buyer, ROTATIONS_MAX)
         first, second, third = (buyer.order(lane=n) for n in range(3))
-        assert await status(buyer, by_key(buyer, first, last, said)) == 200
+        assert await status(buyer, by_key(buyer, first, last, signed)) == 200
         # With its first key, and not a word about the others.
         assert await status(buyer, second) == 200
         shop.agent.own.rotate()

@@ -48,12 +48,12 @@ async def test_marketplace_that_was_down_hears_of_everything(tmp_path: Path) -> 
         assert one["allocation"] == buyer.backing[0].raw.decode()
         assert settled_nano(shop.stage, buyer) == settle(buyer.channel).amount_nano > 0
         # Told again only where there is more to tell.
-        told = len(shop.stage.settlements)
+        count = len(shop.stage.settlements)
         await shop.agent.submitting.submit()
-        assert len(shop.stage.settlements) == told
+        assert len(shop.stage.settlements) == count
         await buyer.hand_in()
         await shop.agent.submitting.submit()
-        assert len(shop.stage.settlements) == told + 1
+        assert len(shop.stage.settlements) == count + 1
 
         await shop.agent.booking.book()
         assert [each["seq"] for each in shop.stage.sales] == [1, 2]
@@ -106,13 +106,13 @@ async def test_crash_in_an_answer_leaves_what_was_signed(tmp_path: Path) -> None
                 for name in ("identity.key", "selling-records.db"):
                     (copy / "market" / name).write_bytes((tmp_path / "market" / name).read_bytes())
                 (copy / "market" / "identity.key").chmod(0o600)
-        (told,) = buyer.sellers_word(purchase)
+        (count,) = buyer.sellers_word(purchase)
         stage.steps = None
         async with shop_beside(stage, copy) as again:
             claim = (await again.known(buyer.terms)).lanes[0].claim
             assert claim
             assert claim.receipt.is_final
-            assert claim.receipt.completion_tokens == told.receipt.completion_tokens
+            assert claim.receipt.completion_tokens == count.receipt.completion_tokens
             buyer.receive(purchase)
             buyer.endpoint, buyer.listing_record = again.endpoint, await again.listed()
             record = await again.listed()
@@ -167,15 +167,15 @@ async def test_file_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("said", ["{}", "[]", '{"identity": 7}', "[" * 2000])
-async def test_marketplace_that_talks_nonsense_is_refused_and_nothing_else(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("answer", ["{}", "[]", '{"identity": 7}', "[" * 2000])
+async def test_marketplace_that_talks_nonsense_is_refused_and_nothing_else(tmp_path: Path, answer: str) -> None:
     async with open_shop(tmp_path, marketplace_key="sk-marketplace") as shop:
         marketplace = shop.agent.submitting.marketplace
         assert marketplace
-        shop.stage.marketplace_says = said
-        for asked in (marketplace.meet, marketplace.register):
+        shop.stage.marketplace_says = answer
+        for call in (marketplace.meet, marketplace.register):
             with pytest.raises(MarketplaceRefused):
-                await asked()
+                await call()
 
 
 async def test_a_disk_that_refuses_ends_no_work_of_the_agents(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from tests.accounting.tokenizer import make_tokenizer
 
 def hostile(folder: Path, **model: Any) -> bytes:
     """An honest file with another model in it."""
-    told = json.loads(make_tokenizer(folder).path.read_bytes())
-    return json.dumps(told | {"pre_tokenizer": None, "post_processor": None, "model": model}).encode()
+    parsed = json.loads(make_tokenizer(folder).path.read_bytes())
+    return json.dumps(parsed | {"pre_tokenizer": None, "post_processor": None, "model": model}).encode()
 
 
 def aborting(folder: Path) -> bytes:

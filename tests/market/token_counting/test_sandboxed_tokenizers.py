@@ -48,16 +48,16 @@ def honest(tmp_path: Path) -> Pinned:
 def test_it_counts_as_its_owner_would_whichever_side_ends_it(opened: Opened, honest: Pinned) -> None:
     sandbox, here = opened(), Counting(load_counter(honest))
     there = Counting(sandbox.counter(honest))
-    said = [Delivered(LONG, "because\ud83c"), Delivered("", "the mill")]
+    answers = [Delivered(LONG, "because\ud83c"), Delivered("", "the mill")]
     prompt = {"messages": [{"role": "user", "content": "mill"}] * 5_000}
-    assert here.delivered(said) == there.delivered(said) == there.remembering().delivered(said)
+    assert here.delivered(answers) == there.delivered(answers) == there.remembering().delivered(answers)
     assert here.prompt_tokens(prompt) == there.prompt_tokens(prompt)
     # The process is killed: the next one does as well, and no tokenizer is blamed.
     assert sandbox.pid
     os.kill(sandbox.pid, signal.SIGKILL)
     for _ in range(2):
         try:
-            assert there.delivered(said) == here.delivered(said)
+            assert there.delivered(answers) == here.delivered(answers)
         except CountingUnavailable:
             continue
     sandbox.check(honest.sha256)
@@ -66,10 +66,10 @@ def test_it_counts_as_its_owner_would_whichever_side_ends_it(opened: Opened, hon
 def test_a_text_that_grows_is_not_counted_all_again(
     opened: Opened, honest: Pinned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sandbox, asked = opened(), []
+    sandbox, sizes = opened(), []
 
     def counted(self: SandboxedTokenizers, pinned: Pinned, segments: list[str]) -> list[int]:
-        asked.append(sum(map(len, segments)))
+        sizes.append(sum(map(len, segments)))
         return count(self, pinned, segments)
 
     count = SandboxedTokenizers.count
@@ -77,7 +77,7 @@ def test_a_text_that_grows_is_not_counted_all_again(
     growing = Counting(sandbox.counter(honest)).remembering()
     for chars in (SEGMENT_CHARS, SEGMENT_CHARS + 10, 2 * SEGMENT_CHARS + 30):
         growing.text_tokens(LONG[:chars])
-    assert asked == [SEGMENT_CHARS, 10, SEGMENT_CHARS + 30]
+    assert sizes == [SEGMENT_CHARS, 10, SEGMENT_CHARS + 30]
 
 
 def test_what_takes_too_long_is_asked_twice_and_never_again(
@@ -92,8 +92,8 @@ def test_what_takes_too_long_is_asked_twice_and_never_again(
     with pytest.raises(TokenizerRefused):
         sandbox.check(honest.sha256)
     # By the common rule if no tokenizer can count: four bytes a token.
-    said = [Delivered("the mill")]
-    assert Counting(counter).delivered(said) == Counting(None).delivered(said)
+    answers = [Delivered("the mill")]
+    assert Counting(counter).delivered(answers) == Counting(None).delivered(answers)
     other = kept(tmp_path, make_tokenizer(tmp_path).path.read_bytes() + b"\n")
     assert sandbox.counter(other).count(["mill"]) > 0
 

@@ -25,7 +25,7 @@ from market.protocol.channels.terms import ChannelTerms, read_allocation
 from market.protocol.records.envelope import Kind, Record, open_record
 from runtime.database import open_engine, write_sessions
 from tests.accounting.books import LedgerService
-from tests.market.parties import STANDING, id_of, key_of, said
+from tests.market.parties import STANDING, id_of, key_of, signed_record
 
 USD = NANO_PER_USD
 HOUR_NS = 3600 * 10**9
@@ -41,7 +41,7 @@ class MarketplaceVoice:
         self, kind: Kind, name: str, revision: int, body: Struct, made_ms: int, expires_ms: int | None = None
     ) -> Record:
         lasts_ms = None if expires_ms is None else expires_ms - made_ms
-        return said("marketplace", kind, body, name, revision, made_ms, lasts_ms)
+        return signed_record("marketplace", kind, body, name, revision, made_ms, lasts_ms)
 
 
 @dataclass
@@ -87,8 +87,8 @@ class Marketplace:
     ) -> tuple[Record, ChannelTerms]:
         """An allocation to spend as `buyer`, and the channel that it opens."""
         name = allocation_id or f"a-{next(self._numbers)}"
-        wanted = AllocationRequest(name, Payer(user_id, pool), id_of("buyer"), id_of(seller), limit_nano, hours)
-        record = open_record(self.allocations.issue(wanted))
+        request = AllocationRequest(name, Payer(user_id, pool), id_of("buyer"), id_of(seller), limit_nano, hours)
+        record = open_record(self.allocations.issue(request))
         return record, read_allocation(record, MarketplaceVoice.id, STANDING)[0]
 
     def settle(self, allocation: Record, records: list[Record]) -> Settled:

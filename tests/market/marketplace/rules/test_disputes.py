@@ -30,12 +30,12 @@ from tests.accounting.tokenizer import make_tokenizer
 from tests.databases import Kind
 from tests.market.marketplace.rules.conftest import USD, Marketplace
 from tests.market.marketplace.rules.dealing import Dealing
-from tests.market.parties import id_of, said
+from tests.market.parties import id_of, signed_record
 from tests.market.test_listings import listed
 from tests.market.trade import DIGEST, PRICES, cost_nano
 
 WORDS = "the mill grinds what the race brings " * 100
-SAID = transcript_of(DIGEST, {0: Delivered(WORDS)})
+TRANSCRIPT = transcript_of(DIGEST, {0: Delivered(WORDS)})
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ class DisputeView:
     def served(self, buyers_tokens: int, sellers_tokens: int) -> list[Record]:
         dealing = Dealing(self.terms, listing=self.listing.digest)
         more = sellers_tokens - buyers_tokens
-        records = dealing.serve(0, 0, buyers_tokens, tells=more, transcript=SAID)
-        told = self.marketplace.settle(self.allocation, records)
-        assert (told.settled_nano, told.reckoning.disputed_nano > 0) == (dealing.due_nano, True)
+        records = dealing.serve(0, 0, buyers_tokens, tells=more, transcript=TRANSCRIPT)
+        outcome = self.marketplace.settle(self.allocation, records)
+        assert (outcome.settled_nano, outcome.reckoning.disputed_nano > 0) == (dealing.due_nano, True)
         return records
 
     def brings(self, user_id: str, words: str = WORDS, allocation: str = "") -> str:
@@ -170,8 +170,8 @@ def test_a_buyer_who_signs_after_all_leaves_nothing_open(quarrel: DisputeView) -
         promise, _, _ = quarrel.served(quarrel.tokens // 4, quarrel.tokens)
         assert quarrel.brings("sam") == "open None None"
         named = quarrel.terms.channel, 0, 1, 1, promise.digest
-        receipt = Receipt(*named, 0, 0, quarrel.tokens, SAID, is_final=True)
-        marketplace.settle(quarrel.allocation, [promise, said("buyer", "receipt", receipt, "0", 1)])
+        receipt = Receipt(*named, 0, 0, quarrel.tokens, TRANSCRIPT, is_final=True)
+        marketplace.settle(quarrel.allocation, [promise, signed_record("buyer", "receipt", receipt, "0", 1)])
     marketplace.wait(ANSWER_NS)
     ended = [marketplace.disputes.decide(dispute_id) for dispute_id in marketplace.disputes.due(10)]
     assert [(row.reason, row.loser) for row in ended] == [("settled", None)]
@@ -188,19 +188,19 @@ class LateClaim(DisputeView):
         super().__init__(marketplace, folder)
         marketplace.ledger.credit("sam", USD)
         dealing = Dealing(self.terms, listing=self.listing.digest)
-        self.promise, self.sellers, self.own = dealing.serve(0, 0, self.tokens, transcript=SAID)
-        self.later = dealing.serve(0, 0, 10, transcript=SAID)
+        self.promise, self.sellers, self.own = dealing.serve(0, 0, self.tokens, transcript=TRANSCRIPT)
+        self.later = dealing.serve(0, 0, 10, transcript=TRANSCRIPT)
         self.honest_nano = dealing.due_nano
         marketplace.settle(self.allocation, [self.promise, self.own])
         marketplace.settle(self.allocation, [self.later[0], self.later[2]])
-        told = marketplace.settle(self.allocation, [self.promise, self.claim()])
-        assert told.reckoning.disputed_nano > 0
+        outcome = marketplace.settle(self.allocation, [self.promise, self.claim()])
+        assert outcome.reckoning.disputed_nano > 0
 
     def claim(self, part: int = 1) -> Record:
         made_up = transcript_of(DIGEST, {0: Delivered(self.made_up)})
         named = self.terms.channel, 0, 1, part, self.promise.digest
         receipt = Receipt(*named, 0, 0, 8 * self.tokens, made_up, is_final=True)
-        return said("seller", "receipt", receipt, "0", 1)
+        return signed_record("seller", "receipt", receipt, "0", 1)
 
     def answers(self, *receipts: Record, words: str = "", user_id: str = "ann") -> str:
         texts = {0: ChoiceText(words)} if words else {}
@@ -238,7 +238,7 @@ def test_a_seller_is_held_to_the_end_that_it_had_signed(late: LateClaim) -> None
 
 def test_receipts_of_anything_else_are_refused(late: LateClaim) -> None:
     late.brings("sam", late.made_up)
-    stranger = said("bob", "receipt", late.own.read("receipt", Receipt), "0", 1)
+    stranger = signed_record("bob", "receipt", late.own.read("receipt", Receipt), "0", 1)
     for receipt in (late.later[2], late.promise, stranger):
         with pytest.raises(StatementInvalid) as refused:
             late.answers(receipt)
@@ -252,7 +252,7 @@ def test_an_award_hides_nothing_that_is_signed_later(quarrel: DisputeView) -> No
     marketplace = quarrel.marketplace
     marketplace.ledger.credit("sam", USD)
     dealing = Dealing(quarrel.terms, listing=quarrel.listing.digest)
-    dealing.serve(0, 0, quarrel.tokens - 500, tells=500, transcript=SAID)
+    dealing.serve(0, 0, quarrel.tokens - 500, tells=500, transcript=TRANSCRIPT)
     marketplace.settle(quarrel.allocation, dealing.records)
     quarrel.brings("sam")
     quarrel.brings("ann")
@@ -260,8 +260,8 @@ def test_an_award_hides_nothing_that_is_signed_later(quarrel: DisputeView) -> No
     assert awarded_nano == cost_nano(0, quarrel.tokens)
     dealing.serve(0, 0, 10, signs=False)
     dealing.serve(1, 0, 200)
-    told = marketplace.settle(quarrel.allocation, dealing.records)
-    assert told.settled_nano == awarded_nano + cost_nano(0, 200)
+    outcome = marketplace.settle(quarrel.allocation, dealing.records)
+    assert outcome.settled_nano == awarded_nano + cost_nano(0, 200)
 
 
 class PromptQuarrel(DisputeView):
@@ -269,21 +269,23 @@ class PromptQuarrel(DisputeView):
 
     def __init__(self, marketplace: Marketplace, folder: Path, *, sellers: int, buyers: int | None) -> None:
         super().__init__(marketplace, folder)
-        asked = json.dumps({"kind": "completion", "request": {"prompt": WORDS}}).encode()
+        content = json.dumps({"kind": "completion", "request": {"prompt": WORDS}}).encode()
         self.key, self.context = SealingKey(), Context(self.terms.channel, 0, 1, id_of("seller"))
-        self.request = seal_request(asked, self.key.public, self.context)
+        self.request = seal_request(content, self.key.public, self.context)
         counting = Counting(marketplace.counters[self.listing.read("listing", Listing).tokenizer_sha256])
         self.prompt_tokens = counting.prompt_tokens({"prompt": WORDS})
         marketplace.ledger.credit("sam", USD)
         named = self.terms.channel, 0, 1
         prices = PRICES, Amount(0), Amount(USD)
-        promise = said("buyer", "voucher", Voucher(*named, self.request.digest, self.listing.digest, *prices))
+        promise = signed_record(
+            "buyer", "voucher", Voucher(*named, self.request.digest, self.listing.digest, *prices)
+        )
         receipts = []
         for by, times in (("seller", sellers), ("buyer", buyers)):
             if times is not None:
                 counts = times * self.prompt_tokens, 0, self.tokens
-                body = Receipt(*named, 0, promise.digest, *counts, SAID, is_final=True)
-                receipts.append(said(by, "receipt", body))
+                body = Receipt(*named, 0, promise.digest, *counts, TRANSCRIPT, is_final=True)
+                receipts.append(signed_record(by, "receipt", body))
         marketplace.settle(self.allocation, [promise, *receipts])
 
     def shows(self, request: SealedRequest, by: SealedRequest | None = None) -> str:
@@ -313,7 +315,8 @@ def test_who_denies_the_prompt_by_going_on_has_a_day_for_another_word(
     named = quarrel.terms.channel, 0, 2, DIGEST, quarrel.listing.digest
     answer_nano = cost_nano(0, quarrel.tokens)
     marketplace.settle(
-        quarrel.allocation, [said("buyer", "voucher", Voucher(*named, PRICES, Amount(answer_nano), Amount(USD)))]
+        quarrel.allocation,
+        [signed_record("buyer", "voucher", Voucher(*named, PRICES, Amount(answer_nano), Amount(USD)))],
     )
     assert quarrel.shows(quarrel.request) == "open None None"
     marketplace.wait(ANSWER_NS)
@@ -343,12 +346,12 @@ def test_a_dispute_about_a_prompt_that_was_not_shown_has_no_loser(quarrel: Dispu
     marketplace.ledger.credit("sam", USD)
     prices = PRICES, Amount(0), Amount(USD)
     voucher = Voucher(quarrel.terms.channel, 0, 1, DIGEST, quarrel.listing.digest, *prices)
-    promise = said("buyer", "voucher", voucher, "0", 1)
+    promise = signed_record("buyer", "voucher", voucher, "0", 1)
     receipts = []
     for by, prompt_tokens in (("seller", 100_000), ("buyer", 0)):
         named = quarrel.terms.channel, 0, 1, 0, promise.digest
-        receipt = Receipt(*named, prompt_tokens, 0, tokens, SAID, is_final=True)
-        receipts.append(said(by, "receipt", receipt, "0", 1))
+        receipt = Receipt(*named, prompt_tokens, 0, tokens, TRANSCRIPT, is_final=True)
+        receipts.append(signed_record(by, "receipt", receipt, "0", 1))
     marketplace.settle(quarrel.allocation, [promise, *receipts])
     quarrel.brings("sam")
     assert quarrel.brings("ann") == "decided small None"

@@ -18,7 +18,7 @@ from market.protocol.records.canonical import INTEGER_MAX
 from tests.databases import Kind
 from tests.market.marketplace.rules.conftest import USD, Marketplace
 from tests.market.marketplace.rules.dealing import Dealing
-from tests.market.parties import said
+from tests.market.parties import signed_record
 from tests.market.trade import DIGEST, PRICES
 
 SELLER = "seller:sam:"
@@ -105,7 +105,7 @@ def test_one_signature_over_a_large_number_is_no_record_of_many_jobs(marketplace
         allocation, terms = marketplace.allocate(user_id)
         named = DIGEST, DIGEST, PRICES, Amount(1), Amount(1)
         vouchers = [Voucher(terms.channel, lane, INTEGER_MAX, *named) for lane in lanes]
-        said_so = [said("buyer", "voucher", each, f"{each.lane}", each.seq) for each in vouchers]
+        said_so = [signed_record("buyer", "voucher", each, f"{each.lane}", each.seq) for each in vouchers]
         assert marketplace.settle(allocation, said_so).reckoning.jobs == 0
     marketplace.wait(8 * DAY_NS)
     found = marketplace.earnings.probation_of("sam")

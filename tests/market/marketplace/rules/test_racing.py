@@ -118,12 +118,12 @@ def test_what_two_gateways_let_mature_at_once_is_released_whole(
     ledgers = {"available": Ledger.available, "book": Ledger.book}
     looks = 0
 
-    def interrupted(ledger: Ledger, asked: Any) -> Any:
+    def interrupted(ledger: Ledger, values: Any) -> Any:
         nonlocal looks
         monkeypatch.setattr(Ledger, at, ledgers[at])
         looks += 1
         marketplace.earnings.look()
-        return ledgers[at](ledger, asked)  # type: ignore[operator]
+        return ledgers[at](ledger, values)  # type: ignore[operator]
 
     monkeypatch.setattr(Ledger, at, interrupted)
     marketplace.earnings.look()

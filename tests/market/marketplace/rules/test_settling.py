@@ -59,8 +59,8 @@ def test_whatever_comes_how_often_and_in_which_order_the_same_is_booked(
     numbers = range(len(pieces))
     again = data.draw(st.lists(st.sampled_from(numbers), max_size=4))
     for n in data.draw(st.permutations([*numbers, *again])):
-        told = marketplace.settle(allocation, pieces[n])
-        assert told.settled_nano <= limit_nano
+        outcome = marketplace.settle(allocation, pieces[n])
+        assert outcome.settled_nano <= limit_nano
     marketplace.wait(ANSWER_NS)
     marketplace.look()
     due = settle(read_evidence(dealing.records, terms, STANDING), limit_nano)
@@ -98,14 +98,14 @@ def test_neither_time_nor_decisions_nor_later_records_ever_lower_what_is_due(
         for lane, (tokens, tells, signs, award_nano) in some.items():
             made = read_evidence(dealing.serve(lane, 0, tokens, tells=tells, signs=signs), terms, STANDING)
             channel = merge(channel, made) if order else merge(made, channel)
-            told = reckon(channel, USD, seen, decided, now_ms)
-            assert told.due_nano >= max(before_nano, settle(channel).confirmed_nano)
-            decided = dict(told.decided)
+            outcome = reckon(channel, USD, seen, decided, now_ms)
+            assert outcome.due_nano >= max(before_nano, settle(channel).confirmed_nano)
+            decided = dict(outcome.decided)
             if award_nano is not None:
                 decided[lane] = Decided(1, max(award_nano, decided[lane].amount_nano if lane in decided else 0))
             now_ms += waits_ms
-            told = reckon(channel, USD, told.seen, decided, now_ms)
-            before_nano, seen, decided = told.due_nano, dict(told.seen), dict(told.decided)
+            outcome = reckon(channel, USD, outcome.seen, decided, now_ms)
+            before_nano, seen, decided = outcome.due_nano, dict(outcome.seen), dict(outcome.decided)
     ripe = reckon(channel, USD, seen, decided, now_ms + ANSWER_MS)
     least = {n: each.amount_nano for n, each in decided.items()}
     whole_nano = sum(max(due(lane).amount_nano, least.get(n, 0)) for n, lane in channel.lanes.items())
@@ -116,8 +116,8 @@ def test_what_the_buyer_does_not_answer_is_due_after_an_hour(marketplace: Market
     """The buyer took the stream and signed for nothing."""
     allocation, terms = marketplace.allocate()
     dealing = Dealing(terms)
-    told = marketplace.settle(allocation, dealing.serve(signs=False))
-    assert (told.reckoning.claimed_nano, told.settled_nano) == (dealing.due_nano, 0)
+    outcome = marketplace.settle(allocation, dealing.serve(signs=False))
+    assert (outcome.reckoning.claimed_nano, outcome.settled_nano) == (dealing.due_nano, 0)
     marketplace.wait(ANSWER_NS - 1)
     marketplace.look()
     marketplace.settle(allocation, dealing.records)
@@ -137,10 +137,10 @@ def test_a_claim_at_an_answers_beginning_waits_for_the_longest_answers_end(marke
     marketplace.settle(allocation, [promise, claimed])
     marketplace.wait(ANSWER_S_MAX * 10**9 + HOUR_NS // 4)
     marketplace.look()
-    told = marketplace.settle(allocation, [promise, confirmed])
+    outcome = marketplace.settle(allocation, [promise, confirmed])
     marketplace.wait(ANSWER_NS)
     marketplace.look()
-    assert (told.settled_nano, marketplace.settle(allocation, []).settled_nano) == (
+    assert (outcome.settled_nano, marketplace.settle(allocation, []).settled_nano) == (
         dealing.due_nano,
         dealing.due_nano,
     )
@@ -155,8 +155,8 @@ def test_a_buyer_who_signs_less_in_time_leaves_the_rest_disputed(marketplace: Ma
     marketplace.settle(allocation, [promise, confirmed])
     marketplace.wait(10 * ANSWER_NS)
     marketplace.look()
-    told = marketplace.settle(allocation, [])
-    assert (told.settled_nano, told.reckoning.disputed_nano > 0) == (dealing.due_nano, True)
+    outcome = marketplace.settle(allocation, [])
+    assert (outcome.settled_nano, outcome.reckoning.disputed_nano > 0) == (dealing.due_nano, True)
 
 
 def test_what_comes_after_the_end_is_paid_from_what_there_is_and_owed_beyond(marketplace: Marketplace) -> None:
