@@ -73,7 +73,7 @@ def test_a_payout_that_may_have_been_sent_is_not_cancelled(
         marketplace.payments.sellers.freeze("sam", "odd")
         assert marketplace.payments.payouts.drive("p1").status == "transferred"
 
-    interrupt(Calls, "_asked", freeze, "payout-p1")
+    interrupt(Calls, "_send", freeze, "payout-p1")
     assert marketplace.payments.payouts.open("p1", "sam", 20 * USD).status == "transferred"
     assert (marketplace.made("transfer"), marketplace.balance("seller:sam:payable")) == (1, 30 * USD)
     marketplace.check()
