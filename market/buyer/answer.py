@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from market.buyer.logprobs import joined as told_on
+from market.buyer.logprobs import joined as join_logprobs
 from market.buyer.market_request import MarketRequest
 from market.buyer.purchase import Bought
 from runtime.workers.errors import Refusal
@@ -121,7 +121,7 @@ class _Whole:
     def add(self, choice: Json) -> None:
         self._finish = choice["finish_reason"] or self._finish
         if choice["logprobs"]:
-            self._logprobs = told_on(self._logprobs, choice["logprobs"])
+            self._logprobs = join_logprobs(self._logprobs, choice["logprobs"])
         delta = choice.get("delta") or {"text": choice.get("text")}
         for name in ("text", "content", "refusal", "reasoning_content"):
             if text := delta.get(name):
