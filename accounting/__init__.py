@@ -13,5 +13,5 @@ Modules:
     rules        The postings of each kind of journal entry: pure functions from facts to transfers
     spending     Reserve and charge credits: funding sources, holds and spending reservations
     tables       Define the tables of the ledger: accounts with their running totals, events, transfers, usage and
-                 promo lots
+                 credit grants
 """

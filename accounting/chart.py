@@ -64,7 +64,7 @@ _PATTERNS = tuple((re.compile(code.replace("<id>", _ID)), terms) for code, terms
 
 ASSET_BANK = "asset:bank"
 ASSET_MARKET_RECV = "asset:market_recv"
-"""What an outside marketplace owes us for the capacity that our machines sold on the market."""
+"""The debt of an outside marketplace to us for the capacity that our machines sold on the market."""
 ASSET_STRIPE = "asset:stripe"
 ASSET_STRIPE_IN_TRANSIT = "asset:stripe_in_transit"
 CLEARING_BURST = "clearing:burst"
@@ -125,7 +125,7 @@ def debtor_of(code: str) -> str:
 
 
 def user_promo(user_id: str, grant_id: str) -> str:
-    """Return the account of one lot of promotional credits, which expire. Each lot has its own account."""
+    """Return the account of one credit grant. Its promotional credits expire."""
     return f"user:{user_id}:promo:{grant_id}"
 
 
@@ -159,7 +159,7 @@ def owner_of(code: str) -> str:
 
 
 def own_beside(code: str) -> str:
-    """Return the account of own credits of the user to whom the lot of this code was granted."""
+    """Return the account of own credits of the user to whom this code's credits were granted."""
     return f"{code.partition(':promo:')[0]}:paid"
 
 

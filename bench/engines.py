@@ -206,7 +206,7 @@ def _until(is_ready: Callable[[], bool], process: subprocess.Popen[str], log: Pa
 
 
 def _answers(place: Place, path: str) -> bool:
-    """Return whether an HTTP server there answers 200, asked from its own namespace."""
+    """Return whether an HTTP server there answers 200 to a request from its own namespace."""
     probe = (
         "import http.client, sys; c = http.client.HTTPConnection(sys.argv[1], timeout=3); "
         "c.request('GET', sys.argv[2]); sys.exit(c.getresponse().status != 200)"

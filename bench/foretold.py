@@ -41,26 +41,26 @@ def table(rows: Sequence[Measured], works: Sequence[Work], folder: Path, model: 
         if not good or work.phrase:
             continue
         foretold = foretell(card, precision, good[0].facts, folder, work)
-        said: Prediction | None = msgspec.convert(good[0].facts.get("predicted"), Prediction | None)
+        planned: Prediction | None = msgspec.convert(good[0].facts.get("predicted"), Prediction | None)
         speeds = [row.speeds for row in good if row.speeds]
         if work.streams == 1:
             token_s = 1 / statistics.median(one.stream_tokens_per_s for one in speeds)
-            token_ms = 1000 * said.token_s if said else None
+            token_ms = 1000 * planned.token_s if planned else None
             lines.append(_line(work, "ms a token", token_ms, 1000 * foretold.token_s, 1000 * token_s))
             ttft_ms = statistics.median(one.ttft_ms for one in speeds)
-            first_ms = 1000 * said.first_token_s if said else None
+            first_ms = 1000 * planned.first_token_s if planned else None
             lines.append(_line(work, "TTFT ms", first_ms, 1000 * foretold.first_token_s, ttft_ms))
         else:
             measured = statistics.median(one.decode_tokens_per_s for one in speeds)
-            of_all = said.tokens_per_s if said and said.streams == work.streams else None
+            of_all = planned.tokens_per_s if planned and planned.streams == work.streams else None
             lines.append(_line(work, "tokens/s of all", of_all, foretold.tokens_per_s, measured))
     return "\n".join(lines)
 
 
-def _line(work: Work, figure: str, said: float | None, foretold: float, measured: float) -> str:
-    plan_said = "" if said is None else f"{said:.1f}"
+def _line(work: Work, figure: str, planned: float | None, foretold: float, measured: float) -> str:
+    planned_text = "" if planned is None else f"{planned:.1f}"
     error = f"{100 * (foretold / measured - 1):+.0f} %"
-    return f"| {work.name} | {figure} | {plan_said} | {foretold:.1f} | {measured:.1f} | {error} |"
+    return f"| {work.name} | {figure} | {planned_text} | {foretold:.1f} | {measured:.1f} | {error} |"
 
 
 def foretell(card: ModelCard, precision: Precision, facts: dict[str, Any], folder: Path, work: Work) -> Prediction:

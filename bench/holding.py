@@ -120,17 +120,17 @@ class _Reader:
 async def _measure(name: str, database: DatabaseSettings, requests: int) -> None:
     async with _services(database) as services:
         users = [f"user-{number}" for number in range(requests)]
-        for person in ("ann", *users):
-            await services.ledger.credit(f"credit-{person}", person, _CREDIT_NANO, "bench")
+        for user in ("ann", *users):
+            await services.ledger.credit(f"credit-{user}", user, _CREDIT_NANO, "bench")
         for warm_up in ("free", "paid"):
             await _ask(services, "ann", warm_up)
         # Alternate, so that all three kinds run on the same state of the machine.
         rows: dict[str, list[_Reader]] = {"free": [], "paid, with a lease": [], "paid, alone": []}
-        for person in users:
+        for user in users:
             rows["free"].append(await _ask(services, "ann", "free"))
             rows["paid, with a lease"].append(await _ask(services, "ann", "paid"))
             await _booked(services)
-            rows["paid, alone"].append(await _ask(services, person, "paid"))
+            rows["paid, alone"].append(await _ask(services, user, "paid"))
             await _booked(services)
     free = rows["free"]
     for kind, readers in rows.items():

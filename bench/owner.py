@@ -192,16 +192,16 @@ def _p95(heard: RecordingSink) -> float:
 
 async def _round(at: Endpoint, work: Work, heard: RecordingSink, seed: str, *, has_guests: bool) -> None:
     """Send the owner's requests at their times, which both kinds of a round share."""
-    lots, under_way = random.Random(seed), [0]
+    chance, under_way = random.Random(seed), [0]
     began_s = time.perf_counter()
     places = max(1, work.slots - 1) if has_guests else 0  # the cluster keeps one back
     preemptible_jobs = [asyncio.create_task(_guest(at, work, heard, under_way)) for _ in range(places)]
     await asyncio.sleep(_SETTLED_S)
     asking: list[asyncio.Task[None]] = []
     for _ in range(work.requests):
-        await asyncio.sleep(lots.expovariate(work.rate_per_s))
+        await asyncio.sleep(chance.expovariate(work.rate_per_s))
         heard.present.append(under_way[0])
-        asking.append(asyncio.create_task(_own(at, work, heard, _prompt(lots, work.prompt_tokens))))
+        asking.append(asyncio.create_task(_own(at, work, heard, _prompt(chance, work.prompt_tokens))))
     await asyncio.gather(*asking)
     for guest in preemptible_jobs:
         guest.cancel()
@@ -215,7 +215,7 @@ async def _round(at: Endpoint, work: Work, heard: RecordingSink, seed: str, *, h
 async def _own(at: Endpoint, work: Work, heard: RecordingSink, prompt: list[int]) -> None:
     sent_s = time.perf_counter()
     has_begun = False
-    async with asyncio.timeout(_ANSWER_S), _asked(at, at.key, prompt, work.tokens) as lines:
+    async with asyncio.timeout(_ANSWER_S), _request(at, at.key, prompt, work.tokens) as lines:
         async for line in lines:
             if b'"error"' in line:
                 raise RuntimeError(line.decode())
@@ -226,11 +226,11 @@ async def _own(at: Endpoint, work: Work, heard: RecordingSink, prompt: list[int]
 
 async def _guest(at: Endpoint, work: Work, heard: RecordingSink, under_way: list[int]) -> None:
     """Send one request after the other, while the round lasts."""
-    lots = random.Random()
+    chance = random.Random()
     while True:
         is_in = is_over = False
-        async with _asked(
-            at, at.preemptible_key, _prompt(lots, work.guest_prompt_tokens), work.guest_tokens
+        async with _request(
+            at, at.preemptible_key, _prompt(chance, work.guest_prompt_tokens), work.guest_tokens
         ) as lines:
             try:
                 async for line in lines:
@@ -251,7 +251,7 @@ async def _guest(at: Endpoint, work: Work, heard: RecordingSink, under_way: list
 
 
 @asynccontextmanager
-async def _asked(at: Endpoint, key: str, prompt: list[int], tokens: int) -> AsyncIterator[asyncio.StreamReader]:
+async def _request(at: Endpoint, key: str, prompt: list[int], tokens: int) -> AsyncIterator[asyncio.StreamReader]:
     """Yield a streamed completion on its own connection, line by line, without the cost of a client library."""
     body = json.dumps(
         {"model": at.model, "prompt": prompt, "max_tokens": tokens, "temperature": 1.0, "stream": True}
@@ -269,5 +269,5 @@ async def _asked(at: Endpoint, key: str, prompt: list[int], tokens: int) -> Asyn
         writer.close()
 
 
-def _prompt(lots: random.Random, tokens: int) -> list[int]:
-    return [lots.randrange(_FIRST_ID, _END_ID) for _ in range(tokens)]
+def _prompt(chance: random.Random, tokens: int) -> list[int]:
+    return [chance.randrange(_FIRST_ID, _END_ID) for _ in range(tokens)]

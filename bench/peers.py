@@ -107,10 +107,10 @@ def _starts(given: argparse.Namespace, model: Path, scratch: Path, network: Netw
         ngram += ["--spec-ngram-simple-size-n", "3", "--spec-ngram-simple-size-m", "16"]
         starts["llama-rpc-ngram"] = partial(llama, ngram)
     starts[MILLRACE] = partial(engines.millrace, scratch / MILLRACE, model, places, settings, scratch)
-    wanted = given.engines or [name for name in starts if name != "llama-rpc-ngram"]
-    if unknown := sorted(set(wanted) - set(starts)):
+    chosen = given.engines or [name for name in starts if name != "llama-rpc-ngram"]
+    if unknown := sorted(set(chosen) - set(starts)):
         sys.exit(f"no such engine here: {', '.join(unknown)}; there are {', '.join(starts)} (--llama-bin?)")
-    return {name: starts[name] for name in wanted}
+    return {name: starts[name] for name in chosen}
 
 
 def _measure(name: str, start: Start, works: list[Work], number: int, network: Network) -> Iterator[Measured]:

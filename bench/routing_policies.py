@@ -42,7 +42,7 @@ class Counting:
         self.servers = servers
         self.clock = clock
         self.in_flight = [0] * len(servers)
-        self.lots = random.Random(7)
+        self.chance = random.Random(7)
 
     def choose(self, query: Query) -> int:
         number = self.pick(query)
@@ -72,7 +72,7 @@ class LeastBusy(Counting):
 
     def pick(self, query: Query) -> int:  # noqa: ARG002
         least = min(self.in_flight)
-        return self.lots.choice([at for at, count in enumerate(self.in_flight) if count == least])
+        return self.chance.choice([at for at, count in enumerate(self.in_flight) if count == least])
 
 
 class PowerOfTwo(Counting):
@@ -81,7 +81,7 @@ class PowerOfTwo(Counting):
     def pick(self, query: Query) -> int:  # noqa: ARG002
         if len(self.servers) < 2:
             return 0
-        return min(self.lots.sample(range(len(self.servers)), 2), key=self.in_flight.__getitem__)
+        return min(self.chance.sample(range(len(self.servers)), 2), key=self.in_flight.__getitem__)
 
 
 class CacheAware(Counting):

@@ -30,43 +30,43 @@ class Trace:
 
     def queries(self, seed: int) -> list[Query]:
         """Return the queries, sorted by time. The same seed gives the same queries."""
-        lots = random.Random(seed)
-        systems = [_blocks(lots, lots.uniform(*_SYSTEM_TOKENS)) for _ in range(_SYSTEM_PROMPTS)]
+        chance = random.Random(seed)
+        systems = [_blocks(chance, chance.uniform(*_SYSTEM_TOKENS)) for _ in range(_SYSTEM_PROMPTS)]
         found = [
             query
-            for begin_s in self._beginnings(lots)
-            for query in _conversation(lots, begin_s, lots.choice(systems))
+            for begin_s in self._beginnings(chance)
+            for query in _conversation(chance, begin_s, chance.choice(systems))
         ]
         return sorted((query for query in found if query.at_s < self.lasts_s), key=lambda query: query.at_s)
 
-    def _beginnings(self, lots: random.Random) -> Iterator[float]:
+    def _beginnings(self, chance: random.Random) -> Iterator[float]:
         at_s = 0.0
         while at_s < self.lasts_s:
             rate = self.conversations_per_s
             if self.is_bursty:
                 usual = rate * (_QUIET_S + _RUSH_S) / (_QUIET_S + _RUSH_TIMES * _RUSH_S)
                 rate = usual * (_RUSH_TIMES if at_s % (_QUIET_S + _RUSH_S) > _QUIET_S else 1.0)
-            at_s += lots.expovariate(rate)
+            at_s += chance.expovariate(rate)
             yield at_s
 
 
-def _conversation(lots: random.Random, begin_s: float, system: tuple[int, ...]) -> Iterator[Query]:
+def _conversation(chance: random.Random, begin_s: float, system: tuple[int, ...]) -> Iterator[Query]:
     prompt, at_s = system, begin_s
-    if lots.random() < _DOCUMENT_SHARE:
-        prompt += _blocks(lots, lots.uniform(*_DOCUMENT_TOKENS))
+    if chance.random() < _DOCUMENT_SHARE:
+        prompt += _blocks(chance, chance.uniform(*_DOCUMENT_TOKENS))
     while True:
-        prompt += _blocks(lots, _lognormal(lots, *_TURN_TOKENS))
-        answer = max(2, min(_ANSWER_MAX, int(_lognormal(lots, *_ANSWER_TOKENS))))
+        prompt += _blocks(chance, _lognormal(chance, *_TURN_TOKENS))
+        answer = max(2, min(_ANSWER_MAX, int(_lognormal(chance, *_ANSWER_TOKENS))))
         yield Query(at_s, prompt, answer)
-        prompt += _blocks(lots, answer)
-        if lots.random() < 1 / _TURNS_MEAN or BLOCK_TOKENS * len(prompt) > _CONTEXT_TOKENS:
+        prompt += _blocks(chance, answer)
+        if chance.random() < 1 / _TURNS_MEAN or BLOCK_TOKENS * len(prompt) > _CONTEXT_TOKENS:
             return
-        at_s += lots.expovariate(1 / _THINK_S) + 0.04 * answer
+        at_s += chance.expovariate(1 / _THINK_S) + 0.04 * answer
 
 
-def _lognormal(lots: random.Random, median: float, spread: float) -> float:
-    return median * lots.lognormvariate(0, spread)
+def _lognormal(chance: random.Random, median: float, spread: float) -> float:
+    return median * chance.lognormvariate(0, spread)
 
 
-def _blocks(lots: random.Random, tokens: float) -> tuple[int, ...]:
-    return tuple(lots.getrandbits(48) for _ in range(max(1, round(tokens / BLOCK_TOKENS))))
+def _blocks(chance: random.Random, tokens: float) -> tuple[int, ...]:
+    return tuple(chance.getrandbits(48) for _ in range(max(1, round(tokens / BLOCK_TOKENS))))

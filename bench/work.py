@@ -15,7 +15,7 @@ WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A piece of work: what is asked, over which of bench.network's links.
+    """A piece of work: its requests, over which of bench.network's links.
 
     With `phrase`, the prompt contains the answer in phrases of that many words; without it, nothing of the answer.
     """

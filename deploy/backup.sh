@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT INT TERM
 # What waits to be booked comes first: a line that is booked meanwhile is found booked, one that was left out is lost.
 [ ! -f "$data/unbooked.jsonl" ] || cp -p "$data/unbooked.jsonl" "$work/"
 
-# So does the newest block of the ledger: the copied books must have it, and may have more.
+# So does the newest block of the ledger: the copied ledger must have it, and may have more.
 [ ! -f "$data/ledger.checkpoint" ] || cp -p "$data/ledger.checkpoint" "$work/"
 
 # Databases as they are at one moment, with what their logs hold.

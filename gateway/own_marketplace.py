@@ -57,7 +57,7 @@ def open_marketplace(
         terms=terms_of(settings),
         clock_ns=time.time_ns,
         epoch=lambda: ledger.epoch,
-        told=keeper.statements_of,
+        statements_of=keeper.statements_of,
         organization_of=_organizations(engine),
     )
     outbound = Outbound(settings.allows_loopback)

@@ -39,7 +39,7 @@ class DataFolder:
 
     @property
     def open_to_others(self) -> bool:
-        """Whether other users may look into a folder that we did not make."""
+        """Return whether other users may read a folder that we did not create."""
         return bool(self.path.stat().st_mode & _OTHERS)
 
     def _kept(self) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""What a server refuses, one class per meaning. None of them knows HTTP."""
+"""Errors of a server that refuses a request, one class per meaning. None of them knows HTTP."""
 
 from typing import Self
 

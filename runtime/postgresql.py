@@ -38,7 +38,7 @@ class Server:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the last try to connect was not answered."""
+        """Return whether the last attempt to connect was not answered."""
         return self._is_silent
 
     def connect(self, *arguments: Any, **parameters: Any) -> "BoundedConnection":
@@ -55,7 +55,7 @@ class Server:
             self._trying.release()
 
     def probe(self, connect: "Callable[[], BoundedConnection]") -> bool:
-        """Whether the server answers. During another thread's test, returns the last known state."""
+        """Return whether the server answers. During another thread's test, return the last known state."""
         if self._is_silent:
             return False
         if self._trying.acquire(blocking=False):
@@ -105,18 +105,18 @@ class BoundedConnection(Connection[Any]):
     def _bounded(self, waiting: PQGen[RV]) -> PQGen[RV]:
         """As `waiting`, which is sent nothing now and then, until the answer is there or will not come."""
         try:
-            wanted = next(waiting)
+            awaited = next(waiting)
             began_s = time.monotonic()
             asks_s = began_s + _PATIENCE_S
             while True:
-                ready = yield wanted
+                ready = yield awaited
                 if not ready and (now_s := time.monotonic()) >= asks_s:
                     if now_s - began_s > self.answer_s or not self.ask_server():
                         # Its state is unknown, so it must not be reused. The pool sees that it is closed.
                         self.pgconn.finish()
                         raise ServerSilent("the server does not answer")
                     asks_s = time.monotonic() + _PATIENCE_S
-                wanted = waiting.send(ready)
+                awaited = waiting.send(ready)
         except StopIteration as end:
             answer: RV = end.value
             return answer

@@ -1,4 +1,4 @@
-"""What the sections of settings are made of."""
+"""Base classes of the sections of settings."""
 
 from pathlib import Path
 from typing import Annotated

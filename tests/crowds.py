@@ -65,7 +65,7 @@ class Reply:
 
 @dataclass
 class Replies:
-    """What a crowd was told; a caller whose connection broke got none."""
+    """The replies that a crowd got; a caller whose connection broke got none."""
 
     all: list[Reply] = field(default_factory=list)
     broken: int = 0
@@ -108,7 +108,7 @@ async def crowd(
 async def crowd_while_held(
     provider: CountingProvider, gateways: Sequence[Gateway], key: str, size: int, places: int
 ) -> Replies:
-    """So many callers for so few places: no answer leaves before everybody else was refused."""
+    """So many callers for so few places: no answer leaves before all others were refused."""
     replies = Replies()
     provider.hold()
     asking = asyncio.create_task(crowd(gateways, key, size, FREE, replies))
@@ -139,8 +139,8 @@ def question(model: str) -> dict[str, Any]:
 
 
 def new_key(gateway: Gateway, user: str, limits: Sequence[dict[str, str]] = ()) -> str:
-    """A key for pool and cloud, with limits (`measure`, `amount`, `span`) of its own; a new person is added."""
-    if user not in {person["user_id"] for person in order(gateway, "GET", "users")["users"]}:
+    """A key for pool and cloud, with limits (`measure`, `amount`, `span`) of its own; a new user is added."""
+    if user not in {each["user_id"] for each in order(gateway, "GET", "users")["users"]}:
         order(gateway, "POST", "users", {"user": user})
     key = order(gateway, "POST", "keys", {"name": user, "user": user, "lanes": ["pool", "cloud"]})
     for limit in limits:

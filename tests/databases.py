@@ -138,7 +138,7 @@ def frozen(dsn: str) -> Iterator[None]:
 
 @contextmanager
 def refusing(path: Path, *tables: str) -> Iterator[None]:
-    """Inside the block nothing of these tables of a SQLite file can be read or written, whoever has it open."""
+    """Inside the block no process can read or write these tables of a SQLite file."""
     with closing(sqlite3.connect(path)) as database:
         for table in tables:
             database.execute(f"ALTER TABLE {table} RENAME TO gone_{table}")

@@ -16,7 +16,7 @@ _STARTS_WITHIN_S = 60.0
 
 
 class RedisServer:
-    """Can be killed, started anew (empty) and paused at will."""
+    """Can be killed, restarted (empty) and paused at will."""
 
     def __init__(self) -> None:
         # Short, for the path of a socket has 108 bytes at most.

@@ -50,7 +50,7 @@ def _share_routes() -> None:
 
 
 def _share_statements() -> None:
-    """Each engine compiles every statement anew: a fifth of the CPU of a test that opens a database.
+    """Each engine compiles every statement again: a fifth of the CPU of a test that opens a database.
 
     The cache tells engines apart by their dialect. All engines of one kind of database here have the same.
     """

@@ -182,7 +182,7 @@ def refunds_beyond_charges(scope: Scope) -> Query:
 def misdirected_refunds(scope: Scope) -> Query:
     """Find accounts that the refunds of an event's requests gave more than they paid for that event.
 
-    A user's own credits also receive what the user owed then, and what a lot that has ended since had paid.
+    A user's own credits also receive what the user owed then, and what credit grants that have ended had paid.
     """
     capture, payee = event_table.alias("capture"), account_table.alias("payee")
     charge_seq = func.coalesce(capture.c.seq, _usage.event_seq)
@@ -236,13 +236,13 @@ def _given_beside(charge_seq: ColumnElement[int], payee_id: ColumnElement[int]) 
 
 def _paid_by(charge_seq: ColumnElement[int], payee: Any, refunded_ns: ColumnElement[int]) -> ScalarSelect[int]:
     """Sum what an account paid for an event, and what others paid whose share may be refunded to it."""
-    transfer, payer, lot = transfer_table.alias(), account_table.alias(), credit_grant_table.alias()
+    transfer, payer, grant = transfer_table.alias(), account_table.alias(), credit_grant_table.alias()
     user_id = func.substr(payee.c.code, 6, func.length(payee.c.code) - 10)
     is_own = payee.c.code.startswith("user:") & payee.c.code.endswith(":paid")
     ended = (
-        select(literal("user:") + lot.c.user_id + literal(":promo:") + lot.c.id)
-        .where(lot.c.user_id == user_id, lot.c.expires_ns <= refunded_ns + HOLD_GRACE_NS)
-        .correlate_except(lot)
+        select(literal("user:") + grant.c.user_id + literal(":promo:") + grant.c.id)
+        .where(grant.c.user_id == user_id, grant.c.expires_ns <= refunded_ns + HOLD_GRACE_NS)
+        .correlate_except(grant)
     )
     is_other = or_(payer.c.code == literal("asset:user_recv:") + user_id, payer.c.code.in_(ended))
     is_paid = and_(transfer.c.credit.in_(_ids("clearing:")), transfer.c.phase.in_(("single", "post")))
@@ -256,26 +256,27 @@ def _paid_by(charge_seq: ColumnElement[int], payee: Any, refunded_ns: ColumnElem
 
 
 def misused_grants(scope: Scope) -> Query:
-    """Find wrong uses of lots. A grant and refunds may credit a lot; clearing accounts and its expiry may debit
-    it.
+    """Find wrong uses of credit grants.
+
+    The grant itself and refunds may credit its account; clearing accounts and its expiry may debit it.
 
     A correction may do anything, because admins repair mistakes with it.
     """
-    lot, other = account_table.alias("lot"), account_table.alias("other")
-    into = and_(lot.c.id == _transfer.credit, other.c.id == _transfer.debit)
-    out_of = and_(lot.c.id == _transfer.debit, other.c.id == _transfer.credit)
+    grant, other = account_table.alias("grant_account"), account_table.alias("other")
+    into = and_(grant.c.id == _transfer.credit, other.c.id == _transfer.debit)
+    out_of = and_(grant.c.id == _transfer.debit, other.c.id == _transfer.credit)
     is_grant = and_(into, other.c.code == EXPENSE_PROMO, _event.kind == "promo")
     is_refund = and_(into, other.c.code.startswith("clearing:"), _event.kind == "usage_refund")
     is_expiry = and_(out_of, other.c.code == INCOME_BREAKAGE, _event.kind == "expiry")
     is_spent = and_(out_of, other.c.code.startswith("clearing:"))
-    lots = _transfer.debit.in_(_lots()) | _transfer.credit.in_(_lots())
+    of_grants = _transfer.debit.in_(_grant_accounts()) | _transfer.credit.in_(_grant_accounts())
     return (
-        select(_event.idem_key, lot.c.code)
+        select(_event.idem_key, grant.c.code)
         .select_from(transfer_table)
         .join(event_table, _event.seq == _transfer.event_seq)
-        .join(lot, and_(lot.c.id.in_((_transfer.debit, _transfer.credit)), lot.c.id.in_(_lots())))
-        .join(other, and_(other.c.id.in_((_transfer.debit, _transfer.credit)), other.c.id != lot.c.id))
-        .where(_transfer.event_seq > scope.since_seq, lots)
+        .join(grant, and_(grant.c.id.in_((_transfer.debit, _transfer.credit)), grant.c.id.in_(_grant_accounts())))
+        .join(other, and_(other.c.id.in_((_transfer.debit, _transfer.credit)), other.c.id != grant.c.id))
+        .where(_transfer.event_seq > scope.since_seq, of_grants)
         .where(_event.kind != "correction", ~or_(is_grant, is_refund, is_expiry, is_spent))
     )
 
@@ -286,13 +287,13 @@ def sold_for_promo(scope: Scope) -> Query:
         .select_from(transfer_table)
         .join(event_table, _event.seq == _transfer.event_seq)
         .join(account_table, _account.id == _transfer.debit)
-        .where(_transfer.event_seq > scope.since_seq, _transfer.debit.in_(_lots()))
+        .where(_transfer.event_seq > scope.since_seq, _transfer.debit.in_(_grant_accounts()))
         .where(_transfer.credit.in_(_ids(CLEARING_MARKET)))
     )
 
 
 def late_expiries(scope: Scope) -> Query:
-    """Find ended lots that still have credits which no open hold keeps."""
+    """Find ended credit grants that still have credits which no open hold keeps."""
     left = _account.credits_posted - _account.debits_posted - _account.debits_pending
     code = literal("user:") + credit_grant_table.c.user_id + literal(":promo:") + credit_grant_table.c.id
     return (
@@ -331,6 +332,6 @@ def _ids(prefix: str) -> Select[Any]:
     return select(account.c.id).where(account.c.code.startswith(prefix))
 
 
-def _lots() -> Select[Any]:
+def _grant_accounts() -> Select[Any]:
     account = account_table.alias()
     return select(account.c.id).where(account.c.code.startswith("user:"), account.c.code.contains(":promo:"))

@@ -47,7 +47,7 @@ _Held: TypeAlias = dict[int, Row[*tuple[Any, ...]]]
 """Pending transfers by their numbers, with the columns of `_HOLDS`."""
 
 # Most values in one query: databases limit the parameters of a statement.
-_ASKED_MAX = 500
+_PER_QUERY_MAX = 500
 
 
 def explain(connection: Connection, posting: Posting, refusal: DBAPIError) -> Answer:
@@ -81,7 +81,7 @@ def suspects(connection: Connection, postings: Sequence[Posting]) -> list[bool]:
 
 @dataclass(slots=True)
 class _Forecast:
-    """What the ledger has about a group's events, updated with each event that will be taken."""
+    """The ledger's state for a group's events, updated with each event that will be accepted."""
 
     known: set[str]
     ended: set[str]
@@ -133,8 +133,8 @@ def _requests(posting: Posting) -> list[str]:
 def _known(connection: Connection, column: ColumnElement[str], values: Sequence[str]) -> set[str]:
     """Return the values that the column contains."""
     found: set[str] = set()
-    for start in range(0, len(values), _ASKED_MAX):
-        found.update(connection.scalars(select(column).where(column.in_(values[start : start + _ASKED_MAX]))))
+    for start in range(0, len(values), _PER_QUERY_MAX):
+        found.update(connection.scalars(select(column).where(column.in_(values[start : start + _PER_QUERY_MAX]))))
     return found
 
 
@@ -191,8 +191,8 @@ def _not_reaped(connection: Connection, posting: Posting) -> PostingDenied | Non
 def _holds(connection: Connection, numbers: Sequence[int]) -> _Held:
     """Return pending transfers by their numbers, with the numbers of the transfers that resolved them."""
     found: _Held = {}
-    for start in range(0, len(numbers), _ASKED_MAX):
-        some = numbers[start : start + _ASKED_MAX]
+    for start in range(0, len(numbers), _PER_QUERY_MAX):
+        some = numbers[start : start + _PER_QUERY_MAX]
         found.update({row.seq: row for row in connection.execute(_HOLDS.where(transfer_table.c.seq.in_(some)))})
     return found
 

@@ -10,7 +10,7 @@ from accounting.ledger.balances import Reader
 from accounting.ledger.scope import Query, Scope, Witness
 
 BLOCKS_KEPT = "blocks_kept"
-AS_ASKED = "events_as_asked"
+EVENTS_AS_REQUESTED = "events_as_asked"
 
 _SHOWN_MAX = 5
 _NO_WITNESS = Witness()
@@ -117,9 +117,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             witnessed.block_gone,
             is_shallow=True,
         ),
-        AS_ASKED: Rule(
+        EVENTS_AS_REQUESTED: Rule(
             "unsigned events match the requests made under their keys",
-            witnessed.not_as_asked,
+            witnessed.altered_events,
             is_shallow=True,
             is_of_events=True,
         ),

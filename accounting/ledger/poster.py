@@ -33,7 +33,7 @@ class _Waiting(NamedTuple):
 
 
 class Booking(Protocol):
-    """Where groups of events are booked: a `Journal`, or a client that sends them to one."""
+    """The writer that books groups of events: a `Journal`, or a client that sends them to one."""
 
     def book(self, postings: Sequence[Posting]) -> Sequence[Posted | LedgerError]:
         """Return the answer to each event, in order. Raises LedgerUnavailable, and what `Journal.book` raises."""
@@ -81,7 +81,7 @@ class Poster:
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._urgent = 0
-        self._urgent_wanted = 1
+        self._urgent_expected = 1
         self._open = False
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poster", daemon=True)
@@ -113,7 +113,9 @@ class Poster:
             self._waiting.append(_Waiting(posting, future, urgent))
             self._urgent += urgent
             # Wake the writer only if the event may end its wait, not for each event that joins the group.
-            if len(self._waiting) in (1, self._group_max) or (urgent and self._urgent in (1, self._urgent_wanted)):
+            if len(self._waiting) in (1, self._group_max) or (
+                urgent and self._urgent in (1, self._urgent_expected)
+            ):
                 self._changed.notify()
         return future
 
@@ -155,12 +157,12 @@ class Poster:
             self._changed.wait_for(lambda: self._urgent or self._must_go, timeout=self._patience_s)
             if self._urgent:
                 self._changed.wait_for(
-                    lambda: self._urgent >= self._urgent_wanted or self._must_go, timeout=self._linger_s
+                    lambda: self._urgent >= self._urgent_expected or self._must_go, timeout=self._linger_s
                 )
             group = [self._waiting.popleft() for _ in range(min(self._group_max, len(self._waiting)))]
             urgent = sum(waiting.urgent for waiting in group)
             self._urgent -= urgent
-            self._urgent_wanted = max(1, urgent)
+            self._urgent_expected = max(1, urgent)
             return group
 
     @property

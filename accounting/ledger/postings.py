@@ -50,7 +50,7 @@ EventKind = Literal[
     "variance",
 ]
 CountSource = Literal["tokenizer", "upstream", "characters", "estimate"]
-"""Who counted: the engine or a pinned tokenizer, the backend, or the rule for text without a tokenizer (see
+"""The counting party: the engine or a pinned tokenizer, the backend, or the rule for text without a tokenizer (see
 `accounting.metering.delivered` for both rules). "estimate" counts every event of a free stream as one token."""
 Outcome = Literal["complete", "interrupted", "failed", "refused"]
 
@@ -62,7 +62,7 @@ MAX_LEGS = 64
 MAX_USAGES = 1000
 """The most usage rows that one event writes."""
 HOLD_GRACE_NS = 60 * 10**9
-"""How long a hold is kept after its request's deadline, in nanoseconds."""
+"""A hold is kept this long after its request's deadline, in nanoseconds."""
 _MAX_TIME = 2**62
 """The longest time in any unit here: half of what the column can hold."""
 
@@ -102,7 +102,7 @@ class Leg:
 
 
 class UsageRecord(msgspec.Struct, frozen=True, gc=False):
-    """What one request used and cost. Written once, in the transaction of the event that ends the request.
+    """The usage and cost of one request. Written once, in the transaction of the event that ends the request.
 
     `charge_nano` is what the caller pays and `cost_nano` what the provider bills, in nano-USD. `compute_nano` is
     the own machines' cost in billionths of a compute unit. `cached_tokens` are part of `prompt_tokens`.
@@ -220,7 +220,7 @@ HASHED_USAGE = (
 USAGES_ORDERED = b"\1"
 """Ends the request hash of several usages. Older versions hashed them in an order that no table keeps."""
 
-_TOLD_APART = 2
+_LATER_FIELDS = 2
 _usage_content = attrgetter(*HASHED_USAGE)
 
 
@@ -270,16 +270,17 @@ def content_hash(
     `legs` have debit, credit, amount, phase and pending_seq. `usages` have the values of `HASHED_USAGE`. The hash
     of several usages covers them in the order of their request ids and ends with `USAGES_ORDERED`.
     """
-    told = [_without_zeros(usage) for usage in usages]
+    contents = [_without_zeros(usage) for usage in usages]
     # Keep the layout from when an event ended at most one request.
-    content = (kind, ref, legs, sorted(meta.items()), sorted(told) if len(told) > 1 else told[0] if told else None)
+    covered = sorted(contents) if len(contents) > 1 else contents[0] if contents else None
+    content = (kind, ref, legs, sorted(meta.items()), covered)
     digest = hashlib.sha256(msgspec.msgpack.encode(content)).digest()
-    return digest + USAGES_ORDERED if len(told) > 1 else digest
+    return digest + USAGES_ORDERED if len(contents) > 1 else digest
 
 
 def _without_zeros(usage: tuple[str | int, ...]) -> tuple[str | int, ...]:
     # These fields were added later. Leave zeros out, so that hashes of older events stay the same.
-    return usage if any(usage[-_TOLD_APART:]) else usage[:-_TOLD_APART]
+    return usage if any(usage[-_LATER_FIELDS:]) else usage[:-_LATER_FIELDS]
 
 
 def meta_text(meta: Mapping[str, str]) -> str:

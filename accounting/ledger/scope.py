@@ -10,14 +10,14 @@ Query: TypeAlias = Select[*tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What a gateway that makes blocks has seen of the ledger.
+    """The part of the ledger that a gateway with blocks has seen.
 
-    `block` is a block's number and hash. `unasked` are events that it does not prove, because their rows are not
-    what was asked for.
+    `block` is a block's number and hash. `altered` are events that it does not prove, because their rows differ
+    from what was requested.
     """
 
     block: tuple[int, bytes] | None = None
-    unasked: tuple[int, ...] = ()
+    altered: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,5 +20,5 @@ def block_gone(scope: Scope) -> Query:
     return select(literal(f"{n}:{block_hash.hex()}")).where(~is_there)
 
 
-def not_as_asked(scope: Scope) -> Query:
-    return select(event_table.c.seq).where(event_table.c.seq.in_(scope.witness.unasked))
+def altered_events(scope: Scope) -> Query:
+    return select(event_table.c.seq).where(event_table.c.seq.in_(scope.witness.altered))

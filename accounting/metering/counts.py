@@ -12,7 +12,7 @@ _DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 
 
 class UsageCounts(NamedTuple):
-    """What a backend counted. The last two are parts of the first two."""
+    """The counts of a backend. The last two are parts of the first two."""
 
     prompt_tokens: int
     completion_tokens: int

@@ -73,12 +73,12 @@ def card_watts(find: Callable[[str], str | None] = shutil.which) -> float | None
     if program is None:
         return None
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [program, *_SMI_QUERY], capture_output=True, timeout=_SMI_TIMEOUT_S, check=True, text=True
         ).stdout
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
-    watts = [_watts(line) for line in said.splitlines()[:_CARDS_MAX]]
+    watts = [_watts(line) for line in output.splitlines()[:_CARDS_MAX]]
     known = [each for each in watts if each is not None]
     return sum(known) if known else None
 

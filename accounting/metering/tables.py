@@ -9,7 +9,7 @@ from accounting.tables import BigInt
 
 
 class PriceRow(SQLModel, table=True):
-    """What a version charges. The rates are those of `accounting.metering.prices.PricedModel`."""
+    """The prices of a version. The rates are those of `accounting.metering.prices.PricedModel`."""
 
     __tablename__ = "price"
     __table_args__ = ({"sqlite_strict": True},)

@@ -29,7 +29,7 @@ _SUMMED = (
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """What the requests of one group used. `group` has a text for each requested name (a UTC day: 2026-11-21).
+    """The usage of one group of requests. `group` has a text for each requested name (a UTC day: 2026-11-21).
 
     `own_cost_nano` is what the work of own machines cost their owner, in nano-USD, at the rates of its time.
     """

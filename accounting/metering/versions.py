@@ -18,7 +18,7 @@ _TRIES_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class PriceVersion:
-    """What `name` costs from `from_ns` until the lane's next version of that name."""
+    """The price of `name` from `from_ns` until the lane's next version of that name."""
 
     name: str
     from_ns: int

@@ -83,7 +83,7 @@ class Calls:
             raise StripeRefused(refusal["code"], refusal["message"])
         self.failpoint("call_stored")
         try:
-            answer = self._asked(call)
+            answer = self._send(call)
         except StripeRefused as refused:
             self._end(key, "refused", {"code": refused.code, "message": str(refused)})
             raise
@@ -139,9 +139,9 @@ class Calls:
             session.expunge(call)
         return call
 
-    def _asked(self, call: StripeCall) -> Object:
+    def _send(self, call: StripeCall) -> Object:
         if self._clock_ns() - call.sent_ns > _KEY_LASTS_NS:
-            return self._found(call) or self._asked_anew(call)
+            return self._found(call) or self._send_again(call)
         for number in range(_TRIES):
             try:
                 return self._create(call)
@@ -156,9 +156,9 @@ class Calls:
     def _after_doubt(self, call: StripeCall, unavailable: StripeUnavailable) -> Object:
         if self._clock_ns() - call.sent_ns < self._doubt_s * 1e9:
             raise unavailable
-        return self._asked_anew(call)
+        return self._send_again(call)
 
-    def _asked_anew(self, call: StripeCall) -> Object:
+    def _send_again(self, call: StripeCall) -> Object:
         """Make the call under the key's next number, which is stored first."""
         with self._write() as session, session.begin():
             stored = session.get_one(StripeCall, call.key, with_for_update=True)

@@ -66,13 +66,13 @@ class Stripe:
         Raises StripeUnavailable if there are more.
         """
         found: list[Object] = []
-        asked = {**params, "limit": _PAGE}
+        query = {**params, "limit": _PAGE}
         while len(found) < _LISTED_MAX:
-            page = self._ask(resource, "list", asked, _on(account))
+            page = self._ask(resource, "list", query, _on(account))
             found += page["data"]
             if not page["has_more"]:
                 return found
-            asked["starting_after"] = found[-1]["id"]
+            query["starting_after"] = found[-1]["id"]
         raise StripeUnavailable(f"Stripe lists more than {_LISTED_MAX} {resource}")
 
     def retrieve_balance(self) -> Object:

@@ -23,7 +23,7 @@ class PaymentsContext:
     terms: PaymentTerms = field(default_factory=PaymentTerms)
     clock_ns: Callable[[], int] = time.time_ns
     stale_s: float = 60.0
-    """How long a transaction may stand still before it is checked again unasked, in seconds."""
+    """A transaction that stands still for this long is checked again automatically, in seconds."""
     check: Callable[[], None] = _ledger_is_sound
     """Raises LedgerBroken while a rule of the ledger is broken: no money is then sent out or charged automatically.
     """

@@ -19,7 +19,7 @@ from accounting.payments.tables import refund_table, topup_table
 
 _topup, _refund = topup_table.c, refund_table.c
 _TURN_NS = 120 * 10**9
-"""How long one move may take, including the ledger's answer. If its process dies, other moves wait this long."""
+"""Time limit of one move, including the ledger's answer. If its process dies, other moves wait this long."""
 
 
 def fresh_nano(session: Session, user_id: str, since_ns: int) -> int:

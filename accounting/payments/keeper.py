@@ -37,7 +37,7 @@ _NEVER = Done(0, MappingProxyType({}))
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often payments run, in seconds, and the hour of the day (UTC) from which daily jobs are due."""
+    """The interval of payments in seconds, and the hour of the day (UTC) from which daily jobs are due."""
 
     tick_s: float = 5.0
     hour: int = 3
@@ -182,7 +182,7 @@ def age_s(done: Done) -> float | None:
 
 
 def _as_note(report: Report) -> dict[str, Any]:
-    """Return a report for people and programs: amounts as decimal strings, long lists shortened."""
+    """Return a report for admins and programs: amounts as decimal strings, long lists shortened."""
 
     def shown(pairs: tuple[Unmatched, ...]) -> list[dict[str, str]]:
         return [

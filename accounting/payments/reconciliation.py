@@ -28,7 +28,7 @@ _txn = stripe_txn_table.c
 GRACE_S = 24 * 3600
 """Seconds after a subject's last movement during which a difference is only a message that has not arrived."""
 LOOKBACK_S = 120 * 24 * 3600
-"""How far back subjects are compared, in seconds: disputes may take this long."""
+"""Subjects are compared this far back, in seconds: disputes may take this long."""
 _LISTED_AGAIN_S = 7 * 24 * 3600
 _SECOND_NS = 10**9
 _USD = "usd"
@@ -113,11 +113,11 @@ class Reconciliation:
         return Report(compared, tuple(unmatched), tuple(waiting), difference_nano, tuple(foreign))
 
     def _suspend(self, sides: Sides, unmatched: list[Unmatched], waiting: list[Unmatched]) -> None:
-        wanted = {pair.subject: pair.stripe_nano - pair.ledger_nano for pair in unmatched}
+        missing_nano = {pair.subject: pair.stripe_nano - pair.ledger_nano for pair in unmatched}
         left_alone = {pair.subject for pair in waiting}
-        for subject in (wanted.keys() | sides.suspended.keys()) - left_alone:
+        for subject in (missing_nano.keys() | sides.suspended.keys()) - left_alone:
             suspended_nano, events = sides.suspended.get(subject, (0, 0))
-            gained_nano = wanted.get(subject, 0) - suspended_nano
+            gained_nano = missing_nano.get(subject, 0) - suspended_nano
             if gained_nano:
                 self.context.ledger.book(rules.suspense(subject, events + 1, gained_nano))
 

@@ -202,9 +202,11 @@ class Refunds:
         )
         with self.context.read() as session:
             rows = session.execute(standing.order_by(_refund.updated_ns).limit(_RESUMED_MAX)).all()
-        asked: dict[str, str | None] = {row.id: row.refund_id for row in rows}
-        go_on("refund", asked, lambda refund_id: self._look_again(refund_id, asked[refund_id]), self._touch)
-        return len(asked)
+        stripe_ids: dict[str, str | None] = {row.id: row.refund_id for row in rows}
+        go_on(
+            "refund", stripe_ids, lambda refund_id: self._look_again(refund_id, stripe_ids[refund_id]), self._touch
+        )
+        return len(stripe_ids)
 
     def _look_again(self, refund_id: str, stripe_id: str | None) -> None:
         if stripe_id:

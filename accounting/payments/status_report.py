@@ -17,7 +17,7 @@ _seller = account_at_stripe_table.c
 
 
 def status_report(reader: Reader) -> dict[str, Any]:
-    """Return the state for people and programs, with long lists shortened."""
+    """Return the state for admins and programs, with long lists shortened."""
     counts = dict.fromkeys(("waiting", "failed"), 0)
     by_status = select(_event.status, func.count()).where(_event.status.in_(counts)).group_by(_event.status)
     for status, count in reader.execute(by_status):

@@ -23,9 +23,9 @@ class PaymentTerms:
     payout_min_nano: int = 10 * NANO_PER_USD
     payout_day_max_nano: int = 1_000 * NANO_PER_USD
     account_rest_s: int = 72 * 3600
-    """How long after a change of account payouts to it wait, in seconds."""
+    """Payouts wait this long after a change of their account, in seconds."""
     pool_rest_s: int = 7 * 24 * 3600
-    """How long credits stay with their buyer before they may go into a pool, in seconds."""
+    """Credits stay with their buyer this long before they may go into a pool, in seconds."""
     success_url: str = "http://127.0.0.1/console/paid"
     cancel_url: str = "http://127.0.0.1/console/not-paid"
     onboarding_url: str = "http://127.0.0.1/console/seller"

@@ -90,7 +90,7 @@ class Topups:
             if not auto.is_due(payer, available_nano, session.scalar(today) or 0, now_ns):
                 return None
             paid = quote(self.context.terms, payer.auto_credit_nano or 0)
-            if not auto.fits(payer, _spent_unasked(session, user_id, now_ns), paid.total_nano):
+            if not auto.fits(payer, _spent_automatically(session, user_id, now_ns), paid.total_nano):
                 return None
             session.add(self._row(topup_id, user_id, paid, is_auto=True))
         self.context.calls.failpoint("row_stored")
@@ -103,10 +103,10 @@ class Topups:
             "the automatic top-up of", wanting, lambda user_id: self.open_auto(user_id, f"auto-{uuid.uuid4().hex}")
         )
 
-    def spent_unasked(self, user_id: str) -> int:
+    def spent_automatically(self, user_id: str) -> int:
         """Return the sum of this UTC month's automatic top-ups, fees included, in nano-USD."""
         with self.context.read() as session:
-            return _spent_unasked(session, user_id, self.context.clock_ns())
+            return _spent_automatically(session, user_id, self.context.clock_ns())
 
     def _row(
         self, topup_id: str, user_id: str, paid: Quote, *, is_auto: bool = False, saves_method: bool = False
@@ -303,7 +303,7 @@ class Topups:
             session.get_one(Topup, topup_id, with_for_update=True).updated_ns = self.context.clock_ns()
 
 
-def _spent_unasked(session: Session, user_id: str, now_ns: int) -> int:
+def _spent_automatically(session: Session, user_id: str, now_ns: int) -> int:
     """Return the month's automatic purchases. Running ones count; failed ones do not."""
     total = func.coalesce(func.sum(_topup.credit_nano + _topup.fee_nano), 0)
     query = select(total).where(

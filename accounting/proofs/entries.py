@@ -37,7 +37,7 @@ class AccountCodes(dict[int, str]):
     def __init__(self) -> None:
         super().__init__()
         self.connection: Connection | None = None
-        """Where to read. Set before each use, because this object outlives connections."""
+        """The connection to read from. Set before each use, because this object outlives connections."""
 
     def __missing__(self, account_id: int) -> str:
         assert self.connection is not None

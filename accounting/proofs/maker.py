@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from accounting.ledger.accepted import accepted_places
-from accounting.ledger.health import AS_ASKED
+from accounting.ledger.health import EVENTS_AS_REQUESTED
 from accounting.ledger.scope import Witness
 from accounting.proofs import blocks
 from accounting.proofs.blocks import NOTHING_YET, Checkpoint, SignedBlock
@@ -29,7 +29,7 @@ from accounting.proofs.canonical import digest, event_line, header_line
 from accounting.proofs.entries import AccountCodes, Entries
 from accounting.proofs.kept import KeptCheckpoint
 from accounting.proofs.signing_key import KeyFile, Signer
-from accounting.proofs.suspects import is_as_asked
+from accounting.proofs.suspects import matches_request
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 from accounting.tables import event_table
 
@@ -64,7 +64,7 @@ class BlocksGone(RuntimeError):
     """Raised when the newest block that this gateway has seen is no longer in the ledger, or differs."""
 
 
-class EventsNotAsked(RuntimeError):
+class EventsAltered(RuntimeError):
     """Raised when rows of unsigned events differ from what was requested under their keys."""
 
 
@@ -104,7 +104,7 @@ class BlockMaker:
         self._failpoint = failpoint
         self._newest = NOTHING_YET
         self._kept = KeptCheckpoint(key.path)
-        self._unasked: tuple[int, ...] = ()
+        self._altered: tuple[int, ...] = ()
         self._registered = ""
         self._codes = AccountCodes()
         self._unproven = Unproven()
@@ -120,9 +120,9 @@ class BlockMaker:
 
     @property
     def witness(self) -> Witness:
-        """What the rules of the ledger are checked against."""
+        """The witness for checks of the ledger's rules."""
         checkpoint = self.checkpoint
-        return Witness((checkpoint.n, checkpoint.hash) if checkpoint else None, self._unasked)
+        return Witness((checkpoint.n, checkpoint.hash) if checkpoint else None, self._altered)
 
     @property
     def unproven(self) -> Unproven:
@@ -244,14 +244,14 @@ class BlockMaker:
         codes.connection = connection
         content = digest(last.hash)
         content.update(header_line(n, from_seq, to_seq, made_ns, signer.fingerprint))
-        unasked: list[int] = []
+        altered: list[int] = []
         with Entries(connection, from_seq, to_seq) as entries:
             for entry in entries:
                 event, transfers, usages = entry
                 content.update(event_line(event, transfers, usages, codes))
-                if not is_as_asked(entry, codes):
-                    unasked.append(event[0])
-        self._refuse(connection, unasked)
+                if not matches_request(entry, codes):
+                    altered.append(event[0])
+        self._refuse(connection, altered)
         self._failpoint("hashed")
         block_hash = content.digest()
         signature = signer.sign(blocks.what_is_signed(block_hash))
@@ -268,12 +268,12 @@ class BlockMaker:
             signature,
         )
 
-    def _refuse(self, connection: Connection, unasked: Sequence[int]) -> None:
+    def _refuse(self, connection: Connection, altered: Sequence[int]) -> None:
         """Raises EventsNotAsked unless all of these events have been accepted."""
-        accepted = accepted_places(connection, AS_ASKED) if unasked else frozenset[str]()
-        self._unasked = tuple(seq for seq in unasked if str(seq) not in accepted)
-        if self._unasked:
-            raise EventsNotAsked(f"event {self._unasked[0]} differs from what was requested under its key")
+        accepted = accepted_places(connection, EVENTS_AS_REQUESTED) if altered else frozenset[str]()
+        self._altered = tuple(seq for seq in altered if str(seq) not in accepted)
+        if self._altered:
+            raise EventsAltered(f"event {self._altered[0]} differs from what was requested under its key")
 
     def _append(self, block: SignedBlock, signer: Signer) -> bool:
         """Append a block. Return False if another maker was first."""

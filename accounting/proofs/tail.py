@@ -10,13 +10,13 @@ from accounting.proofs.entries import Entry
 from accounting.proofs.verdict import Flaw
 
 UNPROVEN_MAX_S = 3600.0
-"""How old an event without a block may be, in seconds, if it is possible that no gateway runs."""
+"""Maximum age of an event without a block, in seconds, if it is possible that no gateway runs."""
 YOUNG_S = 10.0
-"""How long a busy maker of blocks may take, in seconds."""
+"""The longest time that a busy maker of blocks takes, in seconds."""
 EVENTS_MAX = 10_000
 """The most events older than `YOUNG_S` that may wait."""
 FIRST_BLOCK_S = 60.0
-"""How old an ended request may be in the ledger without any block, in seconds: its gateway should have made one."""
+"""Maximum age of an ended request without any block, in seconds: its gateway should have made one."""
 
 
 class Tail:

@@ -37,5 +37,5 @@ class Verdict:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing wrong was found in what was read."""
+        """Return whether the verification found no problem in what it read."""
         return not self.flaws

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from accounting.ledger.accepted import accepted_places
-from accounting.ledger.health import AS_ASKED
+from accounting.ledger.health import EVENTS_AS_REQUESTED
 from accounting.proofs.blocks import (
     NOTHING_YET,
     Checkpoint,
@@ -30,7 +30,7 @@ from accounting.proofs.fold import Fold
 from accounting.proofs.links import flaws_of, is_sane, runs
 from accounting.proofs.signing_key import fingerprint_of
 from accounting.proofs.storage import before_first, storage_problems
-from accounting.proofs.suspects import is_as_asked
+from accounting.proofs.suspects import matches_request
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 from accounting.proofs.tail import UNPROVEN_MAX_S, Tail
 from accounting.proofs.verdict import Flaw, Verdict
@@ -75,7 +75,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What is known about the ledger from elsewhere; see `verify`."""
+    """Facts about the ledger that are known from elsewhere; see `verify`."""
 
     known: tuple[Checkpoint, ...]
     signers: frozenset[str]
@@ -214,7 +214,7 @@ class _Verification:
         (event_seq, *_), transfers, _ = entry
         if event_seq > self._read_to:
             self._read_to = event_seq
-            if len(self._suspects) < _PROBLEMS_MAX and not is_as_asked(entry, self._codes):
+            if len(self._suspects) < _PROBLEMS_MAX and not matches_request(entry, self._codes):
                 self._suspects.append(event_seq)
             if self._fold is not None:
                 self._fold.add(transfers)
@@ -243,7 +243,7 @@ class _Verification:
     def _note_suspects(self, connection: Connection) -> None:
         """Report the events whose rows differ from their request hash, except accepted ones."""
         if self._suspects:
-            accepted = accepted_places(connection, AS_ASKED)
+            accepted = accepted_places(connection, EVENTS_AS_REQUESTED)
             for event_seq in self._suspects:
                 if str(event_seq) not in accepted:
                     self._note(f"event {event_seq}", "differs from what was requested under its key")

@@ -9,7 +9,7 @@ Modules:
     frames        Encode what gateways send to the leader: a frame of many events, answered by a frame with one
                   answer for each
     handshakes    Limit the handshakes in progress at the leader's server: in total and per address
-    leader_lease  Hold the leader's seat: one row of the database, leased for a few seconds at a time by the
+    leader_lease  Hold the leader lease: one row of the database, valid for a few seconds at a time by the
                   database's own clock
     server        Run the leader's RPC server: it passes events of other gateways to the one writer and returns the
                   results

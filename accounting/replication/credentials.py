@@ -64,7 +64,7 @@ class Credentials:
 
 
 def make_credentials(holder: str) -> Credentials:
-    """Make a key and a certificate. `holder` is a name for people."""
+    """Make a key and a certificate. `holder` is a name for admins."""
     key, now = Ed25519PrivateKey.generate(), datetime.now(UTC)
     name = x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, holder.encode()[:60].decode(errors="ignore") or "?")]

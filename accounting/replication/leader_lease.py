@@ -1,4 +1,4 @@
-"""Hold the leader's seat: one row of the database, leased for a few seconds at a time by the database's own clock.
+"""Hold the leader lease: one row of the database, valid for a few seconds at a time by the database's own clock.
 
 Every statement is its own transaction, so a process that is frozen here holds no lock.
 """
@@ -17,16 +17,16 @@ from accounting.replication.errors import Deposed
 from accounting.replication.tables import gateway_table, leader_table
 
 LEASE_S = 4.0
-"""How long a silent leader keeps the seat, in seconds."""
+"""A silent leader keeps the lease for this time, in seconds."""
 REGISTERED_S = 120.0
-"""How long a silent gateway stays known, in seconds."""
+"""A silent gateway stays registered for this time, in seconds."""
 
 _EPOCH = select(leader_table.c.epoch).where(leader_table.c.id == 1).with_for_update(read=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The holder of the seat, and whether its lease is still valid."""
+    """The holder of the leader lease, and whether the lease is still valid."""
 
     epoch: int
     holder: str
@@ -38,11 +38,11 @@ class Leader:
 def fence(connection: Connection, epoch: int) -> None:
     """Let the transaction go on only while `epoch` is current, and keep it current until the transaction ends.
 
-    A process that wants the seat waits for this transaction. `Journal` makes sure that it cannot stay open for
+    A process that claims the lease waits for this transaction. `Journal` makes sure that it cannot stay open for
     long.
 
     Raises:
-        Deposed: another process has taken the seat.
+        Deposed: another process has taken the lease.
     """
     seen = connection.execute(_EPOCH).scalar_one()
     if seen != epoch:
@@ -50,13 +50,13 @@ def fence(connection: Connection, epoch: int) -> None:
 
 
 class LeaderLease:
-    """Register one process, and claim, renew and leave the seat.
+    """Register one process, and claim, renew and release the leader lease.
 
     Every method raises sqlalchemy.exc.SQLAlchemyError if the database fails.
 
     Args:
         open_session: returns sessions that may write.
-        holder: a name for people; the certificate's `fingerprint` tells processes apart.
+        holder: a name for admins; the certificate's `fingerprint` tells processes apart.
         certificate: PEM.
         lease_s: how long a claim or a renewal is valid, in seconds.
     """
@@ -80,7 +80,7 @@ class LeaderLease:
         self._execute(delete(gateway_table).where(gateway_table.c.expires_ns < _now_ns()))
 
     def claim(self, address: str) -> int | None:
-        """Take the seat if it is free and return its new epoch, else None.
+        """Take the lease if it is free and return its new epoch, else None.
 
         `address` is where this process takes events.
         """
@@ -99,20 +99,20 @@ class LeaderLease:
         return epoch
 
     def renew(self, epoch: int) -> bool:
-        """Keep the seat. Return False if another process has taken it."""
+        """Keep the lease. Return False if another process has taken it."""
         renewed = update(leader_table).where(leader_table.c.id == 1, leader_table.c.epoch == epoch)
         kept = renewed.values(expires_ns=_now_ns() + self._lease_ns).returning(leader_table.c.epoch)
         return self._one(kept) is not None
 
     def leave(self, epoch: int | None) -> None:
-        """Give the seat back if `epoch` is still current, and remove this gateway's registration."""
+        """Release the lease if `epoch` is still current, and remove this gateway's registration."""
         self._execute(delete(gateway_table).where(gateway_table.c.fingerprint == self._fingerprint))
         if epoch is not None:
             mine = update(leader_table).where(leader_table.c.id == 1, leader_table.c.epoch == epoch)
             self._execute(mine.values(expires_ns=0, address=""))
 
     def leader(self) -> Leader:
-        """Return the current holder of the seat."""
+        """Return the current holder of the lease."""
         row = self._execute(
             select(
                 leader_table.c.epoch,

@@ -1,7 +1,7 @@
 """Run the leader's RPC server: it passes events of other gateways to the one writer and returns the results.
 
 Each connection has a thread. There are as many as gateways that share the ledger, and a few for clients that have
-not authenticated yet. The server always listens, so its address is known before this process claims the seat.
+not authenticated yet. The server always listens, so its address is known before this process claims the lease.
 While it is shut it admits no client.
 """
 

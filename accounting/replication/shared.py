@@ -1,6 +1,6 @@
 """Share the ledger among several gateways: one writes, the others send it their events, and any can take over.
 
-A process holds the seat for a few seconds at a time. Every transaction that books checks its epoch
+A process holds the leader lease for a few seconds at a time. Every transaction that books checks its epoch
 (`leader_lease.fence`), so a process that was frozen, cut off or late cannot commit behind its successor's back.
 A gateway sends unanswered events again under the same keys, to the same leader or the next.
 """
@@ -43,13 +43,13 @@ def _no_failpoint(_: Failpoint) -> None:
 class SharedLedger:
     """Book groups for a `Poster`: in this process while it leads, at the leader while another process does.
 
-    Owns the server for others' events, and a thread that renews, claims or watches the seat.
+    Owns the server for others' events, and a thread that renews, claims or watches the leader lease.
 
     Args:
         open_session: returns sessions that may write.
         host: where the server listens; `port` 0 takes a free one.
         reached_at: host or host:port where others reach it, if that differs from where it listens.
-        lease_s: how long a silent leader keeps the seat, in seconds.
+        lease_s: how long a silent leader keeps the lease, in seconds.
         patience_s: longest wait of a group for a leader, in seconds.
         clock_ns, failpoint: as in `Journal`.
     """
@@ -100,7 +100,7 @@ class SharedLedger:
         self._thread.start()
 
     def stop(self) -> None:
-        """Hand the seat over at once. Book nothing after this call."""
+        """Release the leader lease at once. Book nothing after this call."""
         self._stopping = True
         self._hurry.set()
         if self._thread.ident is not None:
@@ -121,12 +121,12 @@ class SharedLedger:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes the ledger, as far as it can tell."""
+        """Return whether this process writes the ledger, as far as it can tell."""
         return self._epoch is not None and time.monotonic() - self._renewed_s < self._lease_s
 
     @property
     def epoch(self) -> int:
-        """The last epoch of the seat that this process saw. It grows with every change of leader."""
+        """The last epoch of the lease that this process saw. It grows with every change of leader."""
         return self._epoch or (self._leader.epoch if self._leader else 0)
 
     def book(self, postings: Sequence[Posting]) -> list[Reply]:
@@ -163,7 +163,7 @@ class SharedLedger:
         return self._client.ask(leader, postings)
 
     def _await_change(self) -> None:
-        """Have the thread check the seat now, and wait up to `_LOOK_S` for the outcome."""
+        """Have the thread check the lease now, and wait up to `_LOOK_S` for the outcome."""
         self._hurry.set()
         with self._changed:
             self._changed.wait(_LOOK_S)
@@ -176,7 +176,7 @@ class SharedLedger:
         try:
             fence(connection, epoch)
         except Deposed:
-            self._yield_seat(epoch)
+            self._yield_lease(epoch)
             raise
 
     def _keep(self) -> None:
@@ -187,7 +187,7 @@ class SharedLedger:
                 self._step()
 
     def _step(self) -> None:
-        """Renew the seat, claim it, or look up its holder."""
+        """Renew the lease, claim it, or look up its holder."""
         try:
             if time.monotonic() - self._registered_s > _REFRESH_S:
                 self._lease.register()
@@ -207,7 +207,7 @@ class SharedLedger:
             if self._lease.renew(epoch):
                 self._renewed_s = began_s
                 return
-            self._yield_seat(epoch)
+            self._yield_lease(epoch)
         claimed = self._lease.claim(self._address)
         if claimed is None:
             self._follow(self._lease.leader())
@@ -224,7 +224,7 @@ class SharedLedger:
             _log.info("the ledger is led by %s at %s, epoch %d", leader.holder, leader.address, leader.epoch)
         self._client.cut_old(leader.epoch)
 
-    def _yield_seat(self, epoch: int) -> None:
+    def _yield_lease(self, epoch: int) -> None:
         with self._changed:
             if self._epoch != epoch:
                 return
@@ -244,7 +244,7 @@ def with_port(address: str, port: int) -> str:
 
 
 def _is_open(answer: Reply | None) -> bool:
-    """Return whether the event is undecided because a leader ended or lost the seat meanwhile."""
+    """Return whether the event is undecided because a leader ended or lost the lease meanwhile."""
     return isinstance(answer, LedgerUnavailable) and not isinstance(answer, LedgerBusy | DatabaseFailing)
 
 

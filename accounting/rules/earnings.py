@@ -7,7 +7,7 @@ from accounting.rules.market import BPS
 from accounting.rules.moves import moved
 
 RESERVE_DAYS = 30
-"""How long the reserve from a day's earnings is kept, in days."""
+"""The reserve from a day's earnings is kept for this time, in days."""
 
 
 def matured(seller_id: str, day: str, amount_nano: int, reserve_bps: int = 0) -> Posting:

@@ -28,15 +28,15 @@ def pool_returned(move_id: str, pool_id: str, user_id: str, amount_nano: int) ->
 
 
 def promo(grant_id: str, user_id: str, amount_nano: int, reason: str) -> Posting:
-    """Grant promotional credits, which expire, as a new lot: `expense:promo -> user:promo:<lot>`, once a lot."""
-    lot = chart.user_promo(user_id, grant_id)
-    return _given(f"promo:{grant_id}", "promo", chart.EXPENSE_PROMO, lot, amount_nano, reason)
+    """Grant promotional credits, which expire: `expense:promo -> user:promo:<grant>`, once per grant."""
+    account = chart.user_promo(user_id, grant_id)
+    return _given(f"promo:{grant_id}", "promo", chart.EXPENSE_PROMO, account, amount_nano, reason)
 
 
 def expire(grant_id: str, user_id: str, available_nano: int, number: int) -> Posting:
-    """Expire what no hold keeps of an ended lot: `user:promo:<lot> -> income:breakage`.
+    """Expire what no hold keeps of an ended credit grant: `user:promo:<grant> -> income:breakage`.
 
-    What a hold keeps expires after that hold is resolved, by another event. `number` counts the expiries of a lot
+    What a hold keeps expires after that hold is resolved, by another event. `number` counts a grant's expiries
     from 1.
     """
     leg = Leg(chart.user_promo(user_id, grant_id), chart.INCOME_BREAKAGE, checked_nano(available_nano))

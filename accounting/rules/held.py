@@ -10,7 +10,7 @@ from accounting.money import checked_nano
 class Payer(NamedTuple):
     """The credits that pay for a request: a user's own, and those of a pool that the user may draw from.
 
-    If `takes_lots`, promotional credits pay first. They cannot pay sellers. `is_own_use` tells that an operator
+    If `takes_grants`, promotional credits pay first. They cannot pay sellers. `is_own_use` tells that an operator
     asks, within a spending limit. What credits do not cover is then this gateway's expense.
     """
 
@@ -49,7 +49,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class CloudBill:
-    """What a request at a cloud provider costs: the caller's charge and our cost, in nano-USD.
+    """The cost of a request at a cloud provider: the caller's charge and our cost, in nano-USD.
 
     `price_version` names the price list of both amounts. It is kept with the event.
     """

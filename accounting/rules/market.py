@@ -22,7 +22,7 @@ BPS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PurchaseHold:
-    """What a buyer has reserved for one request, in the order in which the accounts pay.
+    """The credits that a buyer has reserved for one request, in the order in which the accounts pay.
 
     `buyer_id` owes what is delivered without cover, even if a pool's credits were reserved.
     """
@@ -72,11 +72,11 @@ def hold(request_id: str, shares: Sequence[Share], expires_ns: int) -> Posting:
     """Reserve the most that a request may cost: pending `user|pool:paid -> clearing:market`, part by part.
 
     Raises:
-        PostingInvalid: a share is of a promo lot. Promotional credits cannot pay sellers: a user who is also a
-            seller would cash them out.
+        PostingInvalid: a share comes from a credit grant. Promotional credits cannot pay sellers: a user who is
+            also a seller would cash them out.
     """
-    if lot := next((share.account for share in shares if chart.is_promo(share.account)), None):
-        raise PostingInvalid(f"{lot} holds promotional credits, which cannot pay sellers")
+    if grant := next((share.account for share in shares if chart.is_promo(share.account)), None):
+        raise PostingInvalid(f"{grant} holds promotional credits, which cannot pay sellers")
     return Posting(
         f"hold:{request_id}", "hold", request_id, reserve_funds(shares, chart.CLEARING_MARKET, expires_ns)
     )

@@ -11,7 +11,7 @@ from accounting.rules.moves import moved
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """What one pending transfer has reserved. `pending_seq` is that transfer's number."""
+    """The amount that one pending transfer has reserved. `pending_seq` is that transfer's number."""
 
     account: str
     amount_nano: int

@@ -16,7 +16,7 @@ class RefundParties:
     """The current state of the parties to a refund, in nano-USD.
 
     `seller_has` is what may be taken back from the seller, in this order: maturing, payable, reserve. `owed_nano`
-    is what the caller still owes us. `ended_lots` are promotional credits that have expired.
+    is what the caller still owes us. `ended_grants` are credit grants that have expired.
     """
 
     seller_has: tuple[Share, ...] = ()
@@ -32,8 +32,8 @@ def refund(
     Every recipient of the charge gives back in proportion, our part rounded down. A seller without enough earnings
     owes the rest, `asset:seller_recv`. A provider bills us all the same, so its part is our expense,
     `expense:goodwill`. With `provider_credits` it will not bill: then `provider:accrued`. The last payer is
-    refunded first. A debt that was paid meanwhile comes back as credits. The part of a lot that has ended since
-    goes to its user's own credits, because in the lot it would expire at once.
+    refunded first. A debt that was paid meanwhile comes back as credits. The part of a credit grant that has
+    ended since goes to its user's own credits, because in the grant it would expire at once.
 
     Raises:
         PostingInvalid: the amount is zero or exceeds the charge; or a provider is to credit it and the ledger does

@@ -3,7 +3,7 @@
 Modules:
     allocations      Read how far an allocation of the market is drawn, from the ledger alone
     charges          Read back what the ledger recorded of a request's charge, for a refund
-    credit_grants    Manage promo lots: credits granted once, with an expiry
+    credit_grants    Manage credit grants: promotional credits, granted once, with an expiry
     earned           Read what a seller has earned, sale by sale, from the ledger alone
     funding          Decide which accounts pay for a caller, in their order, and how much of each a lease's next
                      event may use
@@ -18,5 +18,5 @@ Modules:
     leases           Manage the leases of one process: requests reserve in memory, and one thread draws, books and
                      renews
     reaper           Release what dead requests had reserved (crashed gateways, lost machines, bugs), and expire
-                     lots
+                     credit grants
 """

@@ -12,8 +12,8 @@ from accounting.rules.parts import Share
 from accounting.rules.usage_refunds import RefundParties
 from accounting.tables import account_table, credit_grant_table, event_table, transfer_table, usage_table
 
-LOT_LAST_NS = 60 * 10**9
-"""Refunds treat a lot that ends within this many nanoseconds as ended, because it will be when they are booked."""
+GRANT_LAST_NS = 60 * 10**9
+"""Refunds treat grants that end within this many nanoseconds as ended: they will be when it is booked."""
 
 
 def find_charge(reader: Reader, request_id: str) -> Charged | None:
@@ -38,7 +38,7 @@ def find_charge(reader: Reader, request_id: str) -> Charged | None:
 
 
 def find_refund_parties(reader: Reader, charge: Charged, now_ns: int) -> RefundParties:
-    """Return what a refund of this charge could be taken from now, and which of its lots have ended."""
+    """Return what a refund of this charge could be taken from now, and which of its credit grants have ended."""
     debtor = next((share.account for share in charge.paid if chart.debtor_of(share.account)), None)
     seller: list[str] = []
     if charge.clearing == chart.CLEARING_MARKET:
@@ -47,18 +47,18 @@ def find_refund_parties(reader: Reader, charge: Charged, now_ns: int) -> RefundP
     has = available(reader, [*seller, *([debtor] if debtor else [])])
     owed_nano = has[debtor] if debtor else 0
     return RefundParties(
-        tuple(Share(code, has[code]) for code in seller), owed_nano, _ended_lots(reader, charge, now_ns)
+        tuple(Share(code, has[code]) for code in seller), owed_nano, _ended_grants(reader, charge, now_ns)
     )
 
 
-def _ended_lots(reader: Reader, charge: Charged, now_ns: int) -> frozenset[str]:
-    lots = [share.account for share in charge.paid if chart.is_promo(share.account)]
+def _ended_grants(reader: Reader, charge: Charged, now_ns: int) -> frozenset[str]:
+    grants = [share.account for share in charge.paid if chart.is_promo(share.account)]
     code = literal("user:") + credit_grant_table.c.user_id + literal(":promo:") + credit_grant_table.c.id
-    ids = [account.partition(":promo:")[2] for account in lots]
+    ids = [account.partition(":promo:")[2] for account in grants]
     query = select(code).where(
-        credit_grant_table.c.id.in_(ids), credit_grant_table.c.expires_ns <= now_ns + LOT_LAST_NS
+        credit_grant_table.c.id.in_(ids), credit_grant_table.c.expires_ns <= now_ns + GRANT_LAST_NS
     )
-    return frozenset(reader.scalars(query)) if lots else frozenset()
+    return frozenset(reader.scalars(query)) if grants else frozenset()
 
 
 def event_legs(reader: Reader, idem_key: str) -> tuple[Leg, ...]:

@@ -1,4 +1,4 @@
-"""Manage promo lots: credits granted once, with an expiry. What is left then returns to us."""
+"""Manage credit grants: promotional credits, granted once, with an expiry. What is left then returns to us."""
 
 import time
 from collections.abc import Callable
@@ -23,8 +23,8 @@ LIFE_MAX_NS = 10 * 366 * 86_400 * 10**9
 """The longest life of a credit grant, in nanoseconds."""
 _SHOWN_MAX = 1_000
 
-_account, _lot = account_table.c, credit_grant_table.c
-_code: ColumnElement[str] = literal("user:") + _lot.user_id + literal(":promo:") + _lot.id
+_account, _grant = account_table.c, credit_grant_table.c
+_code: ColumnElement[str] = literal("user:") + _grant.user_id + literal(":promo:") + _grant.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +43,20 @@ class CreditGrant:
 class GrantLeft:
     """A credit grant with its balance. Open holds keep `held_nano` of `posted_nano`."""
 
-    lot: CreditGrant
+    grant: CreditGrant
     created_ns: int
     posted_nano: int
     held_nano: int
 
 
 class CreditGrants:
-    """Store lots. `open_session` returns sessions that may write."""
+    """Store credit grants. `open_session` returns sessions that may write."""
 
     def __init__(self, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._open_session = open_session
         self._clock_ns = clock_ns
 
-    def write_down(self, lot: CreditGrant) -> Posting:
+    def write_down(self, grant: CreditGrant) -> Posting:
         """Store a credit grant's row and return the event that grants it. The same credit grant gives the same
         event, booked once.
 
@@ -70,62 +70,62 @@ class CreditGrants:
             IdempotencyConflict: another credit grant has this id.
             DatabaseFailing: the row could not be written, and nothing is granted.
         """
-        if lot.scope != "cloud":
-            raise PostingInvalid(f"credit grant {lot.id!r} cannot be spent: its scope must be 'cloud'")
-        posting = grants.promo(lot.id, lot.user_id, lot.amount_nano, lot.reason)
-        self._write(lot)
+        if grant.scope != "cloud":
+            raise PostingInvalid(f"credit grant {grant.id!r} cannot be spent: its scope must be 'cloud'")
+        posting = grants.promo(grant.id, grant.user_id, grant.amount_nano, grant.reason)
+        self._write(grant)
         return posting
 
-    def _write(self, lot: CreditGrant) -> None:
+    def _write(self, grant: CreditGrant) -> None:
         try:
             try:
-                self._write_once(lot)
+                self._write_once(grant)
             except IntegrityError:
                 # Another process granted it at the same moment, so its row exists now.
-                self._write_once(lot)
+                self._write_once(grant)
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"a credit grant could not be written: {type(error).__name__}") from error
 
-    def _write_once(self, lot: CreditGrant) -> None:
+    def _write_once(self, grant: CreditGrant) -> None:
         now_ns = self._clock_ns()
         with self._open_session() as session, session.begin():
-            found = session.execute(select(credit_grant_table).where(_lot.id == lot.id)).one_or_none()
-            if found is not None and _grant_of(found) != lot:
-                raise IdempotencyConflict(f"promo:{lot.id}")
+            found = session.execute(select(credit_grant_table).where(_grant.id == grant.id)).one_or_none()
+            if found is not None and _grant_of(found) != grant:
+                raise IdempotencyConflict(f"promo:{grant.id}")
             if found is not None:
                 return
-            if not now_ns < lot.expires_ns <= now_ns + LIFE_MAX_NS:
-                raise PostingInvalid(f"credit grant {lot.id!r} would end in the past, or too far ahead")
-            session.execute(insert(credit_grant_table).values(_row(lot, now_ns)))
+            if not now_ns < grant.expires_ns <= now_ns + LIFE_MAX_NS:
+                raise PostingInvalid(f"credit grant {grant.id!r} would end in the past, or too far ahead")
+            session.execute(insert(credit_grant_table).values(_row(grant, now_ns)))
 
 
 def grants_of(reader: Reader, user_id: str, *, limit: int = _SHOWN_MAX) -> list[GrantLeft]:
-    """Return a user's lots with what is left of each, in the order of their ends.
+    """Return a user's credit grants with what is left of each, in the order of their ends.
 
     If there are more than `limit`, those that ended longest ago are left out.
     """
-    query = _with_left().where(_lot.user_id == user_id).order_by(_lot.expires_ns.desc(), _lot.id.desc())
+    query = _with_left().where(_grant.user_id == user_id).order_by(_grant.expires_ns.desc(), _grant.id.desc())
     rows = reader.execute(query.limit(min(limit, _SHOWN_MAX))).all()
     return [_left_of(row) for row in reversed(rows)]
 
 
 def grant_named(reader: Reader, grant_id: str) -> GrantLeft | None:
     """Return a credit grant by its id; None if there is none."""
-    row = reader.execute(_with_left().where(_lot.id == grant_id)).one_or_none()
+    row = reader.execute(_with_left().where(_grant.id == grant_id)).one_or_none()
     return None if row is None else _left_of(row)
 
 
 def expiries(reader: Reader, now_ns: int, *, ended_from_ns: int = 0, limit: int = _SHOWN_MAX) -> list[Posting]:
-    """Return the events that expire lots which ended since `ended_from_ns`, except what holds keep.
+    """Return the events that expire credit grants which ended since `ended_from_ns`, except what holds keep.
 
     What a hold keeps expires by another event, once that hold is resolved.
     """
     left = _account.credits_posted - _account.debits_posted - _account.debits_pending
     query = (
-        select(_lot.id, _lot.user_id, left, _account.id)
+        select(_grant.id, _grant.user_id, left, _account.id)
         .join(account_table, _account.code == _code)
-        .where(_lot.expires_ns <= now_ns, _lot.expires_ns >= ended_from_ns, left > 0)
-        .order_by(_lot.expires_ns, _lot.id)
+        .where(_grant.expires_ns <= now_ns, _grant.expires_ns >= ended_from_ns, left > 0)
+        .order_by(_grant.expires_ns, _grant.id)
         .limit(min(limit, _SHOWN_MAX))
     )
     return [
@@ -135,7 +135,7 @@ def expiries(reader: Reader, now_ns: int, *, ended_from_ns: int = 0, limit: int 
 
 
 def _with_left() -> Select[*tuple[Any, ...]]:
-    """Select lots with their balance. A credit grant whose event was never booked has zero."""
+    """Select credit grants with their balance. A grant whose event was never booked has zero."""
     posted = func.coalesce(_account.credits_posted - _account.debits_posted, 0)
     held = func.coalesce(_account.debits_pending, 0)
     return select(credit_grant_table, posted, held).join(account_table, _account.code == _code, isouter=True)
@@ -152,15 +152,15 @@ def _expired_before(reader: Reader, account_id: int) -> int:
     return reader.execute(count).scalar_one()
 
 
-def _row(lot: CreditGrant, now_ns: int) -> dict[str, str | int]:
+def _row(grant: CreditGrant, now_ns: int) -> dict[str, str | int]:
     return {
-        "id": lot.id,
-        "user_id": lot.user_id,
-        "amount_nano": lot.amount_nano,
-        "scope": lot.scope,
-        "reason": lot.reason,
+        "id": grant.id,
+        "user_id": grant.user_id,
+        "amount_nano": grant.amount_nano,
+        "scope": grant.scope,
+        "reason": grant.reason,
         "created_ns": now_ns,
-        "expires_ns": lot.expires_ns,
+        "expires_ns": grant.expires_ns,
     }
 
 

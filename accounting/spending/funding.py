@@ -9,15 +9,15 @@ from accounting.rules.parts import HeldPart, Share
 
 @dataclass(frozen=True, slots=True)
 class FundingSource:
-    """An account that pays. From `ends_ns` on nothing may be reserved from it: its promo lot has ended."""
+    """An account that pays. From `ends_ns` on nothing may be reserved from it: its credit grant has ended."""
 
     account: str
     ends_ns: int | None = None
 
 
 Funding: TypeAlias = tuple[FundingSource, ...]
-"""The funding sources in their charge order: the user's promo lots, those that end first before the others; the
-pool's credits; the user's own; the expense of an operator's own use."""
+"""The funding sources in their charge order: the user's credit grants, those that end first before the others; the
+organization's credits; the user's own; the expense of an operator's own use."""
 
 
 def left_of(parts: Sequence[HeldPart], charge_nano: int) -> dict[str, int]:

@@ -16,37 +16,37 @@ from accounting.rules.parts import Share
 from accounting.spending.funding import Funding, FundingSource
 from accounting.tables import account_table, credit_grant_table
 
-LOTS_MAX = 16
-"""Most of a user's lots in the purse at once. The next one enters when one is used up or has ended."""
+GRANTS_MAX = 16
+"""A user's credit grants among the funding sources, at most. The next one enters when one is used up or ends."""
 REMEMBERED_NS = 60 * 10**9
-"""After this time a purse is read again, in nanoseconds; sooner if it has too little."""
+"""Funding sources are read again after this time, in nanoseconds; sooner if they have too little."""
 _REMEMBERED_MAX = 16_384
 # Most names in one statement.
 _SURVEYED_MAX = 1_000
 
-_account, _lot = account_table.c, credit_grant_table.c
+_account, _grant = account_table.c, credit_grant_table.c
 
 
 def funding_of(reader: Reader, payer: Payer, now_ns: int) -> Funding:
-    """Return the accounts that pay for a caller, in their order, without empty lots and pools."""
-    grants_of = payer.user_id if payer.takes_grants else ""
-    rows = reader.execute(_lots(grants_of, now_ns).union_all(_pool(payer.pool_id))).all()
-    lots = sorted((row for row in rows if row.expires_ns is not None), key=lambda row: (row.expires_ns, row.id))
+    """Return the accounts that pay for a caller, in their order, without empty grants and pools."""
+    grantee = payer.user_id if payer.takes_grants else ""
+    rows = reader.execute(_first_grants(grantee, now_ns).union_all(_pool(payer.pool_id))).all()
+    grants = sorted((row for row in rows if row.expires_ns is not None), key=lambda row: (row.expires_ns, row.id))
     pools = [row for row in rows if row.expires_ns is None]
-    return (*(FundingSource(row.code, row.expires_ns) for row in (*lots, *pools)), *_last(payer))
+    return (*(FundingSource(row.code, row.expires_ns) for row in (*grants, *pools)), *_last(payer))
 
 
 def fundings_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Payer, Funding]:
-    """Return the purses of many callers at once, each as in `purse_of`."""
-    lots, users = dict[str, list[FundingSource]](), {payer.user_id for payer in payers if payer.takes_grants}
+    """Return the funding sources of many callers at once, each as in `funding_of`."""
+    grants, users = dict[str, list[FundingSource]](), {payer.user_id for payer in payers if payer.takes_grants}
     for user_id, code, ends_ns in reader.execute(_grants_of_many(users, now_ns)):
-        lots.setdefault(user_id, []).append(FundingSource(code, ends_ns))
+        grants.setdefault(user_id, []).append(FundingSource(code, ends_ns))
     codes = {pool_paid(payer.pool_id) for payer in payers if payer.pool_id}
     has_credits = _account.credits_posted > _account.debits_posted
     pools = set(reader.scalars(select(_account.code).where(_account.code.in_(codes), has_credits)))
     return {
         payer: (
-            *(lots.get(payer.user_id, ())[:LOTS_MAX] if payer.takes_grants else ()),
+            *(grants.get(payer.user_id, ())[:GRANTS_MAX] if payer.takes_grants else ()),
             *(
                 (FundingSource(pool_paid(payer.pool_id)),)
                 if payer.pool_id and pool_paid(payer.pool_id) in pools
@@ -59,14 +59,14 @@ def fundings_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[
 
 
 def credits_of(reader: Reader, payer: Payer, now_ns: int) -> list[Share]:
-    """Return what a caller may spend now from each account of the purse, in their order."""
+    """Return what a caller may spend now from each of its funding sources, in their order."""
     funding = funding_of(reader, payer, now_ns)
     found = _spendable(reader, [source.account for source in funding])
     return [Share(source.account, max(0, found[source.account])) for source in funding]
 
 
 class FundingLookup:
-    """Remember purses. Belongs to the leases' thread."""
+    """Remember funding sources. Belongs to the leases' thread."""
 
     def __init__(self, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._open_session = open_session
@@ -74,7 +74,7 @@ class FundingLookup:
         self._remembered: dict[Payer, tuple[int, Funding]] = {}
 
     def of(self, payer: Payer) -> Funding:
-        """Return a caller's purse. Raises DatabaseFailing."""
+        """Return a caller's funding sources. Raises DatabaseFailing."""
         looked_ns, funding = self._remembered.get(payer, (0, ()))
         now_ns = self._clock_ns()
         if funding and abs(now_ns - looked_ns) < REMEMBERED_NS:
@@ -82,7 +82,7 @@ class FundingLookup:
         return self.look(payer)
 
     def look(self, payer: Payer) -> Funding:
-        """Read a purse again, because credits were missing or may have come. Raises DatabaseFailing."""
+        """Read funding sources again, because credits were missing or may have come. Raises DatabaseFailing."""
         # If credits are granted meanwhile, `forget_all` replaces this dictionary, and the stale result is not
         # kept.
         now_ns, remembered = self._clock_ns(), self._remembered
@@ -99,17 +99,17 @@ class FundingLookup:
     def survey(
         self, payers: Collection[Payer], accounts: Collection[str]
     ) -> tuple[dict[Payer, Funding], dict[str, int]]:
-        """Read many callers' purses at once, and what may be spent from these and from `accounts`.
+        """Read many callers' funding sources at once, and what may be spent from these and from `accounts`.
 
         Raises:
             DatabaseFailing: the credits cannot be read.
         """
-        now_ns, asked = self._clock_ns(), list(payers)
+        now_ns, all_payers = self._clock_ns(), list(payers)
         funding_lookup, found = dict[Payer, Funding](), dict[str, int]()
         try:
             with self._open_session() as session:
-                for start in range(0, len(asked), _SURVEYED_MAX):
-                    funding_lookup |= fundings_of(session, asked[start : start + _SURVEYED_MAX], now_ns)
+                for start in range(0, len(all_payers), _SURVEYED_MAX):
+                    funding_lookup |= fundings_of(session, all_payers[start : start + _SURVEYED_MAX], now_ns)
                 codes = sorted(
                     {source.account for funding in funding_lookup.values() for source in funding} | set(accounts)
                 )
@@ -128,7 +128,7 @@ class FundingLookup:
             raise DatabaseFailing(f"credits cannot be read: {type(error).__name__}") from error
 
     def forget_all(self) -> None:
-        """Forget all purses, because credits were granted. Callable on any thread."""
+        """Forget all funding sources, because credits were granted. Callable on any thread."""
         self._remembered = {}
 
 
@@ -144,26 +144,26 @@ def _last(payer: Payer) -> Funding:
 
 
 def _grants_of_many(user_ids: Collection[str], now_ns: int) -> Select[str, str, int]:
-    code = literal("user:") + _lot.user_id + literal(":promo:") + _lot.id
+    code = literal("user:") + _grant.user_id + literal(":promo:") + _grant.id
     return (
-        select(_lot.user_id, _account.code, _lot.expires_ns)
+        select(_grant.user_id, _account.code, _grant.expires_ns)
         .join(account_table, _account.code == code)
-        .where(_lot.user_id.in_(user_ids), _lot.expires_ns > now_ns, _lot.scope.in_(("cloud", "all")))
+        .where(_grant.user_id.in_(user_ids), _grant.expires_ns > now_ns, _grant.scope.in_(("cloud", "all")))
         .where(_account.credits_posted > _account.debits_posted)
-        .order_by(_lot.expires_ns, _lot.id)
+        .order_by(_grant.expires_ns, _grant.id)
     )
 
 
-def _lots(user_id: str, now_ns: int) -> Select[str, int | None, str]:
-    """Select the lots that end first, among those that may pay for a cloud request."""
-    code = literal("user:") + _lot.user_id + literal(":promo:") + _lot.id
+def _first_grants(user_id: str, now_ns: int) -> Select[str, int | None, str]:
+    """Select the credit grants that end first, among those that may pay for a cloud request."""
+    code = literal("user:") + _grant.user_id + literal(":promo:") + _grant.id
     first = (
-        select(_account.code, _lot.expires_ns, _lot.id)
+        select(_account.code, _grant.expires_ns, _grant.id)
         .join(account_table, _account.code == code)
-        .where(_lot.user_id == user_id, _lot.expires_ns > now_ns, _lot.scope.in_(("cloud", "all")))
+        .where(_grant.user_id == user_id, _grant.expires_ns > now_ns, _grant.scope.in_(("cloud", "all")))
         .where(_account.credits_posted > _account.debits_posted)
-        .order_by(_lot.expires_ns, _lot.id)
-        .limit(LOTS_MAX)
+        .order_by(_grant.expires_ns, _grant.id)
+        .limit(GRANTS_MAX)
         .subquery()
     )
     return select(first.c.code, first.c.expires_ns, first.c.id)

@@ -15,7 +15,7 @@ from accounting.rules.held import CloudBill, Hold
 HOLD_MAX_NS = 24 * 3600 * 10**9
 """The longest time that credits may be reserved for one request, in nanoseconds."""
 LATE_CAPTURE_NS = 24 * 3600 * 10**9
-"""How long after the end of a hold delivered text may still be booked on it, in nanoseconds."""
+"""Delivered text may be booked on a hold for this time after its end, in nanoseconds."""
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -21,7 +21,7 @@ from accounting.spending.funding import Funding, FundingSource, at_hand, first_e
 from accounting.spending.lease_renewal import Capture, Draw, LeaseRenewal, fail_draws, refuse, tell_ended
 
 LEASE_NS = 20 * 10**9
-"""How long a lease lasts, in nanoseconds. Seconds later the reaper releases the lease of a process that died."""
+"""The duration of a lease, in nanoseconds. Seconds later the reaper releases the lease of a process that died."""
 # A lease with less time left than this is renewed.
 _RENEWED_NS = 14 * 10**9
 # The clocks of machines differ, so no request may reserve from a lease in its last seconds.
@@ -40,7 +40,7 @@ _SLICE_PART = 4
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a lease's last event reserved. From `until_ns` on, no request may reserve from it."""
+    """The credits that a lease's last event reserved. From `until_ns` on, no request may reserve from it."""
 
     parts: tuple[HeldPart, ...]
     amount_nano: int
@@ -94,7 +94,7 @@ class Lease:
 
     @property
     def is_single(self) -> bool:
-        """Whether one account pays for everything. The ledger then checks its balance at each draw."""
+        """Return whether one account pays for everything. The ledger then checks its balance at each draw."""
         parts, account = self.parts, self.funding[0].account
         return len(self.funding) == 1 and (not parts or (len(parts) == 1 and parts[0].account == account))
 

@@ -28,7 +28,7 @@ from accounting.spending.lease_renewal import LeaseRenewal, fail_captures, fail_
 _log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long the ledger may take for one turn of all leases, in seconds: as long as requests wait for a draw."""
+"""Time limit of the ledger for one turn of all leases, in seconds: as long as requests wait for a draw."""
 # Another process may take credits between an answer and the next attempt.
 _TRIES_MAX = 16
 # For this many nanoseconds after a refusal, balances are read before the ledger is asked again. One read covers
@@ -109,7 +109,7 @@ class LeaseRenewer:
         if lease.unanswered:
             return lease.unanswered
         available = self._available(lease, refresh=is_final) if lease.draws else None
-        asked = list(lease.draws) if is_final else []
+        draws = list(lease.draws) if is_final else []
         with self._lock:
             while True:
                 try:
@@ -120,7 +120,7 @@ class LeaseRenewer:
                         is_final=is_final,
                         is_closing=is_closing,
                     )
-                    if any(draw.future.done() for draw in asked):
+                    if any(draw.future.done() for draw in draws):
                         self._remember_poor(lease)
                     return renewal
                 except LedgerError as error:

@@ -1,4 +1,4 @@
-"""Release what dead requests had reserved (crashed gateways, lost machines, bugs), and expire lots."""
+"""Release what dead requests had reserved (crashed gateways, lost machines, bugs), and expire credit grants."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -24,15 +24,15 @@ _SWEEP_MAX = 1_000
 _HOLDING = ("hold", "lease", "draw")
 _SWEEP_OVERLAP_NS = 3600 * 10**9
 _FULL_SWEEP_EVERY_NS = 3600 * 10**9
-# The reservation of a request that ran at a lot's end is released within a day.
-_LOT_OVERLAP_NS = 25 * 3600 * 10**9
+# The reservation of a request that ran at a credit grant's end is released within a day.
+_GRANT_OVERLAP_NS = 25 * 3600 * 10**9
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenHold:
-    """What one event reserved, for a request or as a lease, and nothing has resolved yet."""
+    """The unresolved credits that one event reserved, for a request or as a lease."""
 
     ref: str
     clearing: str
@@ -101,11 +101,11 @@ def lease_tip(reader: Reader, pending_seq: int) -> tuple[HeldPart, ...]:
 
 
 class Reaper:
-    """Release expired holds and expire ended lots. The gateway calls it every few seconds.
+    """Release expired holds and expire ended credit grants. The gateway calls it every few seconds.
 
-    Most sweeps read only what ended since the last one, plus an hour for clocks that differ, and a day for lots,
-    whose holds continue. So they cost the same, however long the ledger is. An hourly sweep reads everything, in
-    case a clock was set.
+    Most sweeps read only what ended since the last one, plus an hour for clocks that differ. For credit grants,
+    whose holds continue, they add a day. So they cost the same, however long the ledger is. An hourly sweep reads
+    everything, in case a clock was set.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Reaper:
     def sweep(self, timeout_s: float = 30.0) -> int:
         """Release every expired hold and return their number. Wait for the ledger at most `timeout_s` seconds.
 
-        Also expire what is free of ended lots.
+        Also expire what no hold keeps of ended credit grants.
 
         Raises:
             LedgerUnavailable: the database or the poster is down or busy. The next sweep begins at the same place.
@@ -133,7 +133,7 @@ class Reaper:
             lambda session: open_holds(session, expires_from_ns=self._swept_until_ns, expires_before_ns=now_ns)
         )
         reaped = self._book([burst.reap(held.ref, held.parts, held.clearing) for held in expired], timeout_s)
-        grants_from_ns = max(0, self._swept_until_ns - _LOT_OVERLAP_NS)
+        grants_from_ns = max(0, self._swept_until_ns - _GRANT_OVERLAP_NS)
         self._book(self._look(lambda session: expiries(session, now_ns, ended_from_ns=grants_from_ns)), timeout_s)
         # If nearly a full page of parts was read, there may be more: keep the start of the next sweep.
         if sum(len(held.parts) for held in expired) < _SWEEP_MAX - MAX_LEGS:
@@ -159,6 +159,5 @@ def _was_booked(future: "Future[Posted]") -> bool:
         return not future.result().replayed
     except PostingDenied:
         # The request was alive and resolved its hold between our reading and our booking, or another gateway
-        # expired
-        # # the same lot.
+        # expired the same credit grant.
         return False

@@ -92,11 +92,13 @@ class Instance:
 
     def ask(self, order: Order) -> Saw:
         """Run an order in the load's process, addressed to this gateway with its keys."""
-        wanted = msgspec.structs.replace(order, base_url=f"{self.root}/v1", key=self.keys[0], others=self.keys[1:])
+        addressed = msgspec.structs.replace(
+            order, base_url=f"{self.root}/v1", key=self.keys[0], others=self.keys[1:]
+        )
         command = (*self.ahead, sys.executable, "-m", "bench.gateway.load")
         placed = _piped(command, self.load_core)
         try:
-            out, _ = placed.process.communicate(msgspec.json.encode(wanted), timeout=order.seconds + _LATE_S)
+            out, _ = placed.process.communicate(msgspec.json.encode(addressed), timeout=order.seconds + _LATE_S)
         finally:
             placed.stop()
         return msgspec.json.decode(out, type=Saw)
@@ -188,15 +190,15 @@ def _let_in(client: httpx.Client, folder: Path) -> tuple[tuple[str, ...], list[L
     """Create a key and a session for each guest."""
     headers, keys, looks = _admin(folder), [], []
 
-    def make(path: str, **wanted: Any) -> dict[str, Any]:
-        made: dict[str, Any] = client.post(path, json=wanted, headers=headers).raise_for_status().json()
+    def make(path: str, **fields: Any) -> dict[str, Any]:
+        made: dict[str, Any] = client.post(path, json=fields, headers=headers).raise_for_status().json()
         return made
 
     make("/admin/organizations", id="lab")
     for guest in VISITORS:
         make("/admin/users", user=guest.name, organization=guest.organization, role=guest.role)
-        wanted = {"name": guest.name, "user": guest.name, "lanes": ["pool"], "may_administer": guest.is_operator}
-        keys.append(str(make("/admin/keys", **wanted)["api_key"]))
+        fields = {"name": guest.name, "user": guest.name, "lanes": ["pool"], "may_administer": guest.is_operator}
+        keys.append(str(make("/admin/keys", **fields)["api_key"]))
         client.cookies.clear()
         client.post("/console/login", data={"key": keys[-1]})
         session = client.cookies.get(COOKIE)

@@ -44,7 +44,7 @@ class Window:
 
     @property
     def cpu_us(self) -> float:
-        return self.cpu_s / max(1, self.saw.asked) * 1e6
+        return self.cpu_s / max(1, self.saw.requests) * 1e6
 
     @property
     def per_s(self) -> float:

@@ -37,7 +37,7 @@ class Window:
     @property
     def cpu_us(self) -> float:
         """CPU time per request, failed ones included."""
-        return self.cpu_s / max(1, self.saw.asked) * 1e6
+        return self.cpu_s / max(1, self.saw.requests) * 1e6
 
     @property
     def busy(self) -> float:
@@ -104,7 +104,7 @@ class Arena:
     def measure(self, name: Name, order: Order, *, is_timed: bool = False) -> Window:
         """Measure one window. `is_timed` is for scenarios about delay, in which the core has spare time."""
         contestant, placed = self._running[name]
-        wanted = msgspec.structs.replace(
+        addressed = msgspec.structs.replace(
             order, base_url=contestant.base_url, key=contestant.key, prompt_bytes=self.prompt_bytes
         )
         pace = pace_ms(self.server_core)
@@ -113,7 +113,7 @@ class Arena:
             if is_urgent := is_timed and self.realtime:
                 urgent.enter_context(placed.before_others())
                 urgent.enter_context(self._running["direct"][1].before_others())
-            saw = self._load(wanted, realtime=is_urgent)
+            saw = self._load(addressed, realtime=is_urgent)
         used_s = placed.cpu_s - before_s
         return Window(saw, used_s, (pace + pace_ms(self.server_core)) / 2)
 

@@ -132,12 +132,12 @@ def _litellm(ground: Ground) -> Contestant:
     proxy = _program(ground, "litellm", "litellm")
     configuration = ground.folder / "litellm.yaml"
     route = {"model": f"openai/{MODEL}", "api_base": f"{ground.upstream}/v1", "api_key": "none"}
-    wanted = {  # JSON is valid YAML.
+    settings = {  # JSON is valid YAML.
         "model_list": [{"model_name": MODEL, "litellm_params": route}],
         "litellm_settings": {"telemetry": False},
         "general_settings": {"master_key": _KEY},
     }
-    configuration.write_text(json.dumps(wanted))
+    configuration.write_text(json.dumps(settings))
     words = f"--host 127.0.0.1 --port {ground.port} --num_workers 1 --config {configuration}"
     # Without this it would fetch prices from the network.
     environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}

@@ -71,7 +71,7 @@ class Saw(msgspec.Struct, kw_only=True, frozen=True):
     transit: Quantiles | None
 
     @property
-    def asked(self) -> int:
+    def requests(self) -> int:
         return self.answered + sum(self.errors.values())
 
 

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
                 prompt_bytes=options.prompt_bytes,
             ) as arena,
         ):
-            results = run(arena, names, rounds=options.rounds, seconds=options.seconds, told=_tell)
+            results = run(arena, names, rounds=options.rounds, seconds=options.seconds, report=_tell)
             found = figures(results)
             if options.soak and MILLRACE in results.starts:
                 found.append(_soak(arena, options.soak))

@@ -92,7 +92,7 @@ class Results:
 
 
 def run(
-    arena: Arena, names: Sequence[Name], *, rounds: int, seconds: float, told: Callable[[str], None]
+    arena: Arena, names: Sequence[Name], *, rounds: int, seconds: float, report: Callable[[str], None]
 ) -> Results:
     """Start all, warm each up, then let them alternate in every round, in reverse order every second round."""
     results = Results()
@@ -101,17 +101,17 @@ def run(
             start = arena.start(name)
         except NotHere as reason:
             results.absent[name] = str(reason)
-            told(f"{name}: not measured: {reason}")
+            report(f"{name}: not measured: {reason}")
             continue
         results.starts[name] = start
         for scenario in (SOME, STREAMS):
             arena.measure(name, scenario.order(0.4))
-        told(f"{name} answers after {start.wall_s:.1f} s, {start.cpu_s:.2f} s of CPU; {start.rss_mb:.0f} MB")
+        report(f"{name} answers after {start.wall_s:.1f} s, {start.cpu_s:.2f} s of CPU; {start.rss_mb:.0f} MB")
     for number, name, scenario in _turns(arena, list(results.starts), rounds):
         window = arena.measure(name, scenario.order(seconds), is_timed=scenario.is_timed)
         results.windows.setdefault((name, scenario.name), []).append(window)
         if window.saw.errors:
-            told(f"round {number + 1}, {name}, {scenario.name}: {window.saw.errors}")
+            report(f"round {number + 1}, {name}, {scenario.name}: {window.saw.errors}")
     results.rss_after_mb = {name: arena.rss_mb(name) for name in results.starts}
     return results
 

@@ -33,31 +33,31 @@ LEADER = "a paid request is served after the leader of the ledger was killed"
 CREDITS = "credits reserved by a killed gateway are free"
 SECOND_SIGNAL = "a second signal ends a gateway that drains"
 
-_PLACES, _HANG_UPS, _SLOW, _ASKED = 4, 100, 200, 20
+_PLACES, _HANG_UPS, _SLOW, _REQUESTS = 4, 100, 200, 20
 _NEVER_S = 120.0
 _RICH_NANO = 10**9
 
 
 def measure() -> dict[str, float]:
     """Return seconds."""
-    with _house() as house:
-        one, two = house.gateways
+    with _fleet() as fleet:
+        one, two = fleet.gateways
         found = {
             KEY: _revoked_s(one, two),
             LIMIT: _limited_s(one, two),
             SLOW_CLIENTS: _beside_slow_clients_s(two),
             FORMS: max(_form_s(two, form) for form in HOSTILE.values()),
-            HANG_UPS: _hang_ups_s(house, two),
+            HANG_UPS: _hang_ups_s(fleet, two),
         }
-        found |= _frozen(house, two)
+        found |= _frozen(fleet, two)
         doomed, survivor = (one, two) if _leads(one) else (two, one)
-        found |= _killed(house, doomed, survivor)
-        found[SECOND_SIGNAL] = _second_signal_s(house, survivor)
+        found |= _killed(fleet, doomed, survivor)
+        found[SECOND_SIGNAL] = _second_signal_s(fleet, survivor)
         return found
 
 
 @contextmanager
-def _house() -> Iterator[Fleet]:
+def _fleet() -> Iterator[Fleet]:
     """Yield two gateways with a pool and a cloud, both a fake one that answers at once."""
     redis = RedisServer()
     with ExitStack() as stack:
@@ -67,12 +67,12 @@ def _house() -> Iterator[Fleet]:
         dsn = stack.enter_context(databases.database("postgresql", migrated=False))
         stack.callback(redis.close)
         redis.start()
-        house = Fleet(stack.enter_context(counting_provider()), redis, dsn, folder, [])
+        fleet = Fleet(stack.enter_context(counting_provider()), redis, dsn, folder, [])
         for name in ("one", "two"):
-            house.gateways.append(stack.enter_context(house.another(name)))
-        house.credit("rich", _RICH_NANO)
-        house.credit("lender", _PLACES * PAID_NANO)
-        yield house
+            fleet.gateways.append(stack.enter_context(fleet.another(name)))
+        fleet.credit("rich", _RICH_NANO)
+        fleet.credit("lender", _PLACES * PAID_NANO)
+        yield fleet
 
 
 def _seconds(happens: Callable[[], bool], since_s: float | None = None) -> float:
@@ -128,7 +128,7 @@ def _beside_slow_clients_s(gateway: Gateway) -> float:
         dripping.start()
         try:
             began_s = time.monotonic()
-            for _ in range(_ASKED):
+            for _ in range(_REQUESTS):
                 assert ask(gateway, gateway.api_key, FREE).status == 200
             return time.monotonic() - began_s
         finally:
@@ -148,32 +148,34 @@ def _form_s(gateway: Gateway, form: bytes) -> float:
     return time.monotonic() - began_s
 
 
-def _hang_ups_s(house: Fleet, gateway: Gateway) -> float:
+def _hang_ups_s(fleet: Fleet, gateway: Gateway) -> float:
     """Return how long the provider goes on with requests whose callers are gone."""
-    house.provider.hold()
+    fleet.provider.hold()
     try:
         body = b'{"model": "free", "messages": [{"role": "user", "content": "%d"}], "temperature": 1}'
         made = []
         for number in range(_HANG_UPS):
-            asked = body % number
+            content = body % number
             made.append(socket.create_connection(_address(gateway)))
-            made[-1].sendall(_head(gateway, "/v1/chat/completions", f"content-length: {len(asked)}\r\n") + asked)
-        until(lambda: house.provider.at_once == _HANG_UPS or None)
+            made[-1].sendall(
+                _head(gateway, "/v1/chat/completions", f"content-length: {len(content)}\r\n") + content
+            )
+        until(lambda: fleet.provider.at_once == _HANG_UPS or None)
         for one in made:
             one.close()
-        return _seconds(lambda: house.provider.at_once == 0)
+        return _seconds(lambda: fleet.provider.at_once == 0)
     finally:
-        house.provider.release()
+        fleet.provider.release()
 
 
-def _frozen(house: Fleet, gateway: Gateway) -> dict[str, float]:
+def _frozen(fleet: Fleet, gateway: Gateway) -> dict[str, float]:
     """Return the longest of some requests of each kind while the database answers nothing."""
     key = new_key(gateway, "rich")
     # A key that was just made is looked up again once its change has been seen.
     time.sleep(3 * LOOK_EVERY_S)
     until(lambda: (ask(gateway, key, FREE).status, ask(gateway, key, PAID).status) == (200, 200) or None)
     longest = {FROZEN_FREE: 0.0, FROZEN_PAID: 0.0}
-    with frozen(house.dsn):
+    with frozen(fleet.dsn):
         ends_s = time.monotonic() + 8
         while time.monotonic() < ends_s:
             for name, model in ((FROZEN_FREE, FREE), (FROZEN_PAID, PAID)):
@@ -184,23 +186,23 @@ def _frozen(house: Fleet, gateway: Gateway) -> dict[str, float]:
     return longest
 
 
-def _killed(house: Fleet, doomed: Gateway, survivor: Gateway) -> dict[str, float]:
+def _killed(fleet: Fleet, doomed: Gateway, survivor: Gateway) -> dict[str, float]:
     """Kill the leader of the ledger while it answers requests that have all of a key's places and credits."""
     places = new_key(survivor, "ann", [{"measure": "concurrency", "amount": str(_PLACES)}])
     rich, lender = new_key(survivor, "rich"), new_key(survivor, "lender")
     until(lambda: ask(survivor, rich, PAID).status == 200 or None)
-    house.provider.hold()
+    fleet.provider.hold()
     with ThreadPoolExecutor() as threads:
         asking = [
             threads.submit(lambda key, model: asyncio.run(crowd([doomed], key, _PLACES, model)), key, model)
             for key, model in ((places, FREE), (lender, PAID))
         ]
-        until(lambda: house.provider.at_once == 2 * _PLACES or None)
+        until(lambda: fleet.provider.at_once == 2 * _PLACES or None)
         doomed.process.kill()
         killed_s = time.monotonic()
         for each in asking:
             each.result()
-        house.provider.release()
+        fleet.provider.release()
         looks = {
             PLACES: threads.submit(_seconds, lambda: ask(survivor, places, FREE).status == 200, killed_s),
             LEADER: threads.submit(_seconds, lambda: ask(survivor, rich, PAID).status == 200, killed_s),
@@ -209,12 +211,12 @@ def _killed(house: Fleet, doomed: Gateway, survivor: Gateway) -> dict[str, float
         return {name: look.result() for name, look in looks.items()}
 
 
-def _second_signal_s(house: Fleet, gateway: Gateway) -> float:
-    house.provider.hold()
+def _second_signal_s(fleet: Fleet, gateway: Gateway) -> float:
+    fleet.provider.hold()
     try:
         with ThreadPoolExecutor() as threads:
             threads.submit(lambda: asyncio.run(crowd([gateway], gateway.api_key, 1, FREE)))
-            until(lambda: house.provider.at_once == 1 or None)
+            until(lambda: fleet.provider.at_once == 1 or None)
             gateway.process.send_signal(signal.SIGINT)
             time.sleep(0.5)
             gateway.process.send_signal(signal.SIGINT)
@@ -222,4 +224,4 @@ def _second_signal_s(house: Fleet, gateway: Gateway) -> float:
             gateway.process.wait(_NEVER_S)
             return time.monotonic() - began_s
     finally:
-        house.provider.release()
+        fleet.provider.release()

@@ -33,7 +33,7 @@ class Market:
         """Buy one streamed answer, and return everything booked and paid because of it."""
         answer = self._ask(question)
         booked = in_time(self.agreed) or self.ledger()
-        print(f"ledger: {_told(booked)}")
+        print(f"ledger: {_amounts(booked)}")
         is_one_sum = len(set(booked.values())) == 1 and booked["marketplace"] > 0
         payout = self._pay_out() if is_one_sum else None
         amounts = {name: format_usd(nano) for name, nano in booked.items()}
@@ -98,13 +98,13 @@ class Market:
         """Pay out all whole cents that the seller has earned, through Stripe."""
         key, marketplace = self.sellers_key, self.marketplace
         payable_nano = until("maturing", lambda: marketplace.nano_on("seller:sam:payable"))
-        marketplace.person(key, "POST", "/accounting/v1/sellers/onboard")
-        until("joining Stripe", lambda: marketplace.person(key, "GET", "/accounting/v1/sellers/me")["ready"])
+        marketplace.as_user(key, "POST", "/accounting/v1/sellers/onboard")
+        until("joining Stripe", lambda: marketplace.as_user(key, "GET", "/accounting/v1/sellers/me")["ready"])
         cents = payable_nano // 10**7
-        made = marketplace.person(key, "POST", "/accounting/v1/payouts", amount=format_usd(cents * 10**7))
+        made = marketplace.as_user(key, "POST", "/accounting/v1/payouts", amount=format_usd(cents * 10**7))
 
         def paid() -> dict[str, str] | None:
-            found = marketplace.person(key, "GET", f"/accounting/v1/payouts/{made['id']}")
+            found = marketplace.as_user(key, "GET", f"/accounting/v1/payouts/{made['id']}")
             is_done = found["status"] in ("paid", "failed")
             return {"amount": found["amount"], "status": found["status"]} if is_done else None
 
@@ -125,8 +125,8 @@ def open_market(folder: Path, *, nodes: int = 2, tunnel: str = "quick") -> Itera
     port = roles.free_port()
     with ExitStack() as stack:
         stripe = ["tests.fakes.stripe_server", "--gateway", f"http://127.0.0.1:{port}", "--obliging"]
-        told = json.loads(first_line(stack.enter_context(running(stripe, {})), "the fake Stripe"))
-        settings = roles.marketplace(told["environment"])
+        started = json.loads(first_line(stack.enter_context(running(stripe, {})), "the fake Stripe"))
+        settings = roles.marketplace(started["environment"])
         marketplaces = stack.enter_context(
             Process("marketplace", folder / "marketplace", settings, "--port", str(port))
         )
@@ -134,12 +134,12 @@ def open_market(folder: Path, *, nodes: int = 2, tunnel: str = "quick") -> Itera
         sellers = stack.enter_context(Process("seller", folder / "seller", {}, *words))
         marketplace = marketplaces.party()
         sellers_key, buyers_key = (
-            marketplace.new_person("sam", "seller"),
-            marketplace.new_person("ben", lanes=["market"]),
+            marketplace.new_user("sam", "seller"),
+            marketplace.new_user("ben", lanes=["market"]),
         )
         _top_up(marketplace, buyers_key)
         seller = sellers.party()
-        # Both are told to stop near the end, so that they stop in parallel: the marketplace after the last sale.
+        # Stop both near the end, so that they stop in parallel: the marketplace after the last sale.
         stack.callback(marketplaces.tell_to_stop)
         selling = QUIET | roles.seller(marketplace.root, sellers_key, cloudflared.path, tunnel)
         agent = stack.enter_context(
@@ -157,22 +157,22 @@ def open_market(folder: Path, *, nodes: int = 2, tunnel: str = "quick") -> Itera
 
 
 def _top_up(marketplace: Party, api_key: str) -> None:
-    marketplace.person(api_key, "POST", "/accounting/v1/topups", amount=TOP_UP_USD)
+    marketplace.as_user(api_key, "POST", "/accounting/v1/topups", amount=TOP_UP_USD)
     until(
         "the top-up",
-        lambda: marketplace.person(api_key, "GET", "/accounting/v1/balance")["available"] == TOP_UP_USD or None,
+        lambda: marketplace.as_user(api_key, "GET", "/accounting/v1/balance")["available"] == TOP_UP_USD or None,
     )
 
 
 def _listings(marketplace: Party) -> bool:
-    """Return whether the marketplace knows a listing, asked as a new gateway would."""
-    told = marketplace.anybody("POST", "/market/v1/gossip/digest", summary=["0" * 64] * 64)
-    return any(json.loads(record)["kind"] == "listing" for record in told["records"])
+    """Return whether the marketplace knows a listing; the request is that of a new gateway."""
+    reply = marketplace.anonymously("POST", "/market/v1/gossip/digest", summary=["0" * 64] * 64)
+    return any(json.loads(record)["kind"] == "listing" for record in reply["records"])
 
 
 def _offers(buyer: Party) -> bool:
-    return bool(buyer.person(buyer.api_key, "GET", "/v1/models")["data"])
+    return bool(buyer.as_user(buyer.api_key, "GET", "/v1/models")["data"])
 
 
-def _told(booked: dict[str, int]) -> str:
+def _amounts(booked: dict[str, int]) -> str:
     return ", ".join(f"{name} {format_usd(nano)} USD" for name, nano in booked.items())

@@ -39,17 +39,17 @@ class Party:
 
     def machine(self, method: str, path: str, **body: Any) -> Any:
         """Send a request with the admin token from its folder."""
-        told = DataFolder(self.folder).read_running()
-        assert told
-        return self._ask(method, path, {HEADER: told["admin_token"]}, body)
+        state = DataFolder(self.folder).read_running()
+        assert state
+        return self._ask(method, path, {HEADER: state["admin_token"]}, body)
 
-    def person(self, api_key: str, method: str, path: str, **body: Any) -> Any:
+    def as_user(self, api_key: str, method: str, path: str, **body: Any) -> Any:
         return self._ask(method, path, {"authorization": f"Bearer {api_key}"}, body)
 
-    def anybody(self, method: str, path: str, **body: Any) -> Any:
+    def anonymously(self, method: str, path: str, **body: Any) -> Any:
         return self._ask(method, path, {}, body)
 
-    def new_person(self, user: str, role: str = "member", **terms: Any) -> str:
+    def new_user(self, user: str, role: str = "member", **terms: Any) -> str:
         """Create a user with a key on these terms, and return the key."""
         self.machine("POST", "/admin/users", user=user, role=role)
         return str(self.machine("POST", "/admin/keys", name=user, user=user, **terms)["api_key"])

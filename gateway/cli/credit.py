@@ -148,8 +148,8 @@ def _end_ns(read: "Sessions", grant_id: str, days: int) -> int:
     now_ns = time.time_ns()
     if found is None:
         return now_ns + days * _DAY_NS
-    days_given = (found.lot.expires_ns - found.created_ns + _DAY_NS // 2) // _DAY_NS
-    return found.lot.expires_ns if days_given == days else now_ns + days * _DAY_NS
+    days_given = (found.grant.expires_ns - found.created_ns + _DAY_NS // 2) // _DAY_NS
+    return found.grant.expires_ns if days_given == days else now_ns + days * _DAY_NS
 
 
 def _organization(settings: Settings, id_or_name: str) -> str:

@@ -222,7 +222,7 @@ def _prompts(file: Path | None, count: int) -> list[str]:
 async def _frozen(settings: Settings, model: str, sold_as: str, asked: list[str], *, texts: bool) -> list["Probe"]:
     from market.audits.canary_factory import freeze_canaries
 
-    async with _own_engine(settings, needs_told=not texts, needs_end=texts) as engine:
+    async with _own_engine(settings, needs_logprobs=not texts, needs_end=texts) as engine:
         # Twice: an engine that gives two answers to the same prompt is no reference.
         return await freeze_canaries(sold_as, model, asked, [engine.answer] * 2, is_one_engine=True)
 
@@ -230,19 +230,19 @@ async def _frozen(settings: Settings, model: str, sold_as: str, asked: list[str]
 async def _confirmed(settings: Settings, seller: str, model: str) -> list[tuple["AuditTarget", "Decision"]]:
     from market.audits.confirmation import confirm_failures
 
-    async with _own_engine(settings, needs_told=False, needs_end=False) as engine:
+    async with _own_engine(settings, needs_logprobs=False, needs_end=False) as engine:
         return await confirm_failures(_shelf(settings), seller, model, engine.answer)
 
 
 @asynccontextmanager
-async def _own_engine(settings: Settings, *, needs_told: bool, needs_end: bool) -> AsyncGenerator["OwnEngine"]:
+async def _own_engine(settings: Settings, *, needs_logprobs: bool, needs_end: bool) -> AsyncGenerator["OwnEngine"]:
     from market.audits.own_engine import OwnEngine
     from runtime.data_folder import DataFolder
 
     running = DataFolder(settings.data_dir).read_running()
     key = ask(settings, "POST", "/admin/preemptible-key")["key"]
     assert running is not None, "it has just answered"
-    engine = OwnEngine(running["base_url"], key, needs_told=needs_told, needs_end=needs_end)
+    engine = OwnEngine(running["base_url"], key, needs_logprobs=needs_logprobs, needs_end=needs_end)
     try:
         yield engine
     finally:

@@ -121,7 +121,7 @@ def _accounts(session: "Session", user: str, pool: str | None) -> list[str]:
 
     if pool is not None:
         return [chart.pool_paid(pool)]
-    lots = [chart.user_promo(user, left.lot.id) for left in grants_of(session, user, limit=_LOTS_MAX)]
+    lots = [chart.user_promo(user, left.grant.id) for left in grants_of(session, user, limit=_LOTS_MAX)]
     return [chart.user_paid(user), chart.user_receivable(user), *lots]
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import httpx
 
 from market.audits.audit_target import AUDIT_ID
-from market.protocol.audits.logprobs import Told, told_of
+from market.protocol.audits.logprobs import TokenLogprob, token_logprobs_of
 
 _ANSWER_BYTES_MAX = 2**22
 
@@ -23,7 +23,7 @@ class AuditAnswer:
     """An answer: its text, its log probabilities if they came, and how many seconds it took in all."""
 
     text: str
-    told: tuple[Told, ...]
+    logprobs: tuple[TokenLogprob, ...]
     took_s: float
 
 
@@ -64,4 +64,4 @@ class BuyerAuditClient:
             text = choice["message"]["content"]
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             raise Unanswered(type(error).__name__) from error
-        return AuditAnswer(text if isinstance(text, str) else "", told_of(choice), monotonic() - began_s)
+        return AuditAnswer(text if isinstance(text, str) else "", token_logprobs_of(choice), monotonic() - began_s)

@@ -28,8 +28,8 @@ class AuditTarget:
 
     @property
     def id(self) -> str:
-        said = "\n".join((self.seller, self.model, self.weights, self.quantization))
-        return sha256(said.encode()).hexdigest()
+        listed = "\n".join((self.seller, self.model, self.weights, self.quantization))
+        return sha256(listed.encode()).hexdigest()
 
 
 class Cost(Struct, frozen=True):

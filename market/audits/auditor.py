@@ -26,8 +26,8 @@ from market.protocol.audits.verdicts import (
     after_audit,
     after_request,
     decide,
-    kind_wanted,
     new_case,
+    next_kind,
 )
 
 log = structlog.get_logger(__name__)
@@ -165,7 +165,7 @@ class Auditor:
             self._tell(target, audit, decision)
 
     def _judge(self, target: AuditTarget, probe: Probe, heard: AuditAnswer) -> tuple[Audit, Decision]:
-        kind, failed = probe.look(heard.text, heard.told)
+        kind, failed = probe.look(heard.text, heard.logprobs)
         self._probe_store.note_use(probe.id, target.owner, has_failed=bool(failed))
         audit = self._seen(kind, probe.id, heard, failed)
         return audit, self._note(target, audit)
@@ -185,13 +185,13 @@ class Auditor:
         """Return a little-used probe, of the kind to follow up, and not one that it failed before."""
         case = self._case(target)
         failed = {audit.probe for audit in case.failed}
-        wanted = {"logprob": "canary", "redundancy": "canary"}.get(kind_wanted(case) or "", kind_wanted(case))
+        kind = {"logprob": "canary", "redundancy": "canary"}.get(next_kind(case) or "", next_kind(case))
         unused = [
             each
             for each in self._probe_store.probes(sold_as(target.weights, target.quantization))
             if each.id not in failed
         ]
-        able = [each for each in unused if each.kind == wanted] or unused
+        able = [each for each in unused if each.kind == kind] or unused
         little_used = able[: max(1, len(able) // 2)]
         return little_used[int(self._chance() * len(little_used))] if little_used else None
 

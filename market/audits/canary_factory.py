@@ -39,8 +39,8 @@ async def freeze_canaries(
 
 def _canary(id_: str, prompt: str, heard: Sequence[AuditAnswer]) -> Canary | None:
     """Return a canary with log probabilities if every engine gives them and they agree, else of the texts only."""
-    told = [each.told for each in heard]
-    canary = freeze(id_, prompt, 0, told) if all(told) else None
+    logprobs = [each.logprobs for each in heard]
+    canary = freeze(id_, prompt, 0, logprobs) if all(logprobs) else None
     return canary or freeze_texts(id_, prompt, 0, [each.text for each in heard])
 
 
@@ -48,8 +48,8 @@ def _of_one(id_: str, prompt: str, heard: Sequence[AuditAnswer]) -> Canary | Non
     """Return a canary of the tokens that the engine is sure of, if it tells; else of its whole text, which others
     may vary.
     """
-    told = [each.told for each in heard]
-    if not all(told):
+    logprobs = [each.logprobs for each in heard]
+    if not all(logprobs):
         return freeze_texts(id_, prompt, 0, [each.text for each in heard])
-    canary = freeze(id_, prompt, 0, told)
+    canary = freeze(id_, prompt, 0, logprobs)
     return replace(canary, reference=(), tolerance_nats=inf) if canary else None

@@ -21,19 +21,19 @@ async def confirm_failures(
     decisions = []
     for target, case in await asyncio.to_thread(probe_store.targets):
         if target.seller == seller and case.failed:
-            case = await _asked(case, probes, model, engine)
+            case = await _confirmed(case, probes, model, engine)
             await asyncio.to_thread(probe_store.put, target, case)
             decisions.append((target, decide(case)))
     return decisions
 
 
-async def _asked(case: Case, probes: dict[str, Probe], model: str, engine: Engine) -> Case:
+async def _confirmed(case: Case, probes: dict[str, Probe], model: str, engine: Engine) -> Case:
     for id_ in sorted({audit.probe for audit in case.failed} & probes.keys()):
         try:
             heard = await engine(probes[id_].request(model, 0))
         except Unanswered:
             continue
-        _, failed = probes[id_].look(heard.text, heard.told)
+        _, failed = probes[id_].look(heard.text, heard.logprobs)
         if not failed:
             case = after_confirmation(case, id_)
     return case

@@ -55,14 +55,14 @@ class AuditCostReporter:
         """
         count, after = 0, ""
         while True:
-            told = msgspec.json.decode(await self._ask("GET", f"/audits?after={quote(after)}"), type=Costs).audits
-            booked = [cost.id for cost in told if await self._is_booked(cost)]
+            costs = msgspec.json.decode(await self._ask("GET", f"/audits?after={quote(after)}"), type=Costs).audits
+            booked = [cost.id for cost in costs if await self._is_booked(cost)]
             if booked:
                 await self._ask("POST", f"/audits/booked?ids={','.join(map(quote, booked))}")
             count += len(booked)
-            if len(told) < BOOKED_AT_ONCE:
+            if len(costs) < BOOKED_AT_ONCE:
                 return count
-            after = told[-1].id
+            after = costs[-1].id
 
     async def _is_booked(self, cost: Cost) -> bool:
         """Return whether the ledger has it now; a refusal is logged once."""

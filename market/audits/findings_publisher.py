@@ -40,7 +40,7 @@ class FindingsPublisher:
         self._publish = publish
         self._now_ms = now_ms
         self._every_s = every_s
-        self._said: dict[str, tuple[bytes, int]] = {}
+        self._published: dict[str, tuple[bytes, int]] = {}
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -60,10 +60,10 @@ class FindingsPublisher:
         now_ms, records = self._now_ms(), []
         for name, findings in pages_of(self._probe_store, self._own.id, now_ms).items():
             content = self._own.signer.public_key + msgspec.json.encode(findings)
-            known, said_ms = self._said.get(name, (b"", 0))
-            if known == content and now_ms - said_ms < LASTS_MS // 2:
+            known, published_ms = self._published.get(name, (b"", 0))
+            if known == content and now_ms - published_ms < LASTS_MS // 2:
                 continue
-            self._said[name] = content, now_ms
+            self._published[name] = content, now_ms
             records.append(self._own.say("findings", name, now_ms, findings, now_ms, now_ms + LASTS_MS))
         return records
 

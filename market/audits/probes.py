@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from market.protocol.audits.canaries import Canary, failings
-from market.protocol.audits.logprobs import Told
+from market.protocol.audits.logprobs import TokenLogprob
 from market.protocol.audits.needle import Needle, is_found
 from market.protocol.audits.sequential import Kind
 
@@ -48,13 +48,13 @@ class Probe:
         limits: Sequence[int] = _TOKENS_MAX if self.kind == "canary" else _NEEDLE_TOKENS_MAX
         return plain_request(model, self._subject.prompt, limits[draw % len(limits)])
 
-    def look(self, text: str, told: Sequence[Told]) -> tuple[Kind, tuple[str, ...]]:
+    def look(self, text: str, logprobs: Sequence[TokenLogprob]) -> tuple[Kind, tuple[str, ...]]:
         """Return the kind of audit that the answer made of it, and what was wrong."""
         subject = self._subject
         if isinstance(subject, Needle):
             found = is_found(subject, text)
             return "needle", () if found else ("the beginning of a long prompt was not known",)
-        return "logprob" if told else "canary", failings(subject, text, told)
+        return "logprob" if logprobs else "canary", failings(subject, text, logprobs)
 
     @property
     def _subject(self) -> Canary | Needle:

@@ -30,6 +30,8 @@ Modules:
                          a limited share
     logprobs             Log probabilities from an untrusted seller, in OpenAI's two forms: only numbers and short
                          texts pass
+    market_request       The part of a request that a seller may see: what shapes the answer, nothing about the
+                         caller
     marketplace_client   Client of the marketplace: its identity, allocations for sellers, and settlement of what we
                          signed
     orders               The gateway's orders to the buyer: one line of JSON on its stdin, so that nothing of it
@@ -56,6 +58,4 @@ Modules:
     tokenizers           Tokenizers that listings pin: fetched from a seller once, checked by hash, stored in a
                          folder
     vouchers             Promise to pay for one request: take a lane, seal the request, sign the voucher
-    wanted               The part of a request that a seller may see: what shapes the answer, nothing about the
-                         caller
 """

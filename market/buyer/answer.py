@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from market.buyer.logprobs import joined as told_on
+from market.buyer.logprobs import joined as join_logprobs
+from market.buyer.market_request import MarketRequest
 from market.buyer.purchase import Bought
-from market.buyer.wanted import MarketRequest
 from runtime.workers.errors import Refusal
 from runtime.workers.exchange import Exchange
 
@@ -22,10 +22,10 @@ _PROMPT_TOKENS = b"x-millrace-prompt-tokens"
 class AnswerWriter:
     """Write one answer, which may consist of several sellers' parts."""
 
-    def __init__(self, asked: MarketRequest, exchange: Exchange) -> None:
-        self._asked = asked
+    def __init__(self, request: MarketRequest, exchange: Exchange) -> None:
+        self._request = request
         self._exchange = exchange
-        self._id = ("chatcmpl-" if asked.kind == "chat" else "cmpl-") + uuid.uuid4().hex
+        self._id = ("chatcmpl-" if request.kind == "chat" else "cmpl-") + uuid.uuid4().hex
         self._created = int(time.time())
         self._begun: set[int] = set()
         self._whole: dict[int, _Whole] = {}
@@ -38,14 +38,14 @@ class AnswerWriter:
     async def pass_on(self, chunks: list[list[Json]], prompt_tokens: int) -> None:
         """Send the choices of some chunks, or collect them if the client asked for one object."""
         choices = list(chain.from_iterable(chunks))
-        if not self._asked.is_stream:
+        if not self._request.is_stream:
             for choice in choices:
                 self._whole.setdefault(choice["index"], _Whole()).add(choice)
             return
         if not self.has_begun:
             # Tell the gateway the prompt's token count, in case the client leaves before the usage arrives.
             self._exchange.headers = [(_PROMPT_TOKENS, str(prompt_tokens).encode())]
-        if self._asked.kind == "chat":
+        if self._request.kind == "chat":
             for choice in choices:
                 if choice["index"] not in self._begun:
                     self._begun.add(choice["index"])
@@ -54,7 +54,7 @@ class AnswerWriter:
 
     async def finish(self, parts: list[Bought]) -> None:
         """End a complete answer."""
-        if self._asked.is_stream:
+        if self._request.is_stream:
             await self._end(parts)
             await self._exchange.event(b"[DONE]")
             await self._exchange.end()
@@ -62,9 +62,9 @@ class AnswerWriter:
         await self._answer(parts, {})
 
     async def _answer(self, parts: list[Bought], headers: dict[bytes, bytes]) -> None:
-        is_chat = self._asked.kind == "chat"
+        is_chat = self._request.kind == "chat"
         # A choice may be empty if the answer broke off.
-        wholes = [self._whole.get(index, _Whole()) for index in range(self._asked.choices)]
+        wholes = [self._whole.get(index, _Whole()) for index in range(self._request.choices)]
         choices = [whole.choice(index, is_chat=is_chat) for index, whole in enumerate(wholes)]
         kind = "chat.completion" if is_chat else "text_completion"
         body = {**self._head(kind), "choices": choices, "usage": usage_of(parts)}
@@ -72,7 +72,7 @@ class AnswerWriter:
 
     async def break_off(self, parts: list[Bought], refusal: Refusal) -> None:
         """End an answer that no seller continues: send what was delivered, then the reason."""
-        if not self._asked.is_stream:
+        if not self._request.is_stream:
             # The partial answer is charged, so deliver it, as if `max_tokens` had been reached.
             await self._answer(parts, {_CUT: b"1"})
             return
@@ -81,18 +81,18 @@ class AnswerWriter:
         await self._exchange.refuse(refusal)
 
     async def _end(self, parts: list[Bought]) -> None:
-        if self._asked.wants_usage:
+        if self._request.wants_usage:
             await self._exchange.event(self._event([], usage_of(parts)))
 
     def _event(self, choices: list[Json], usage: Json | None) -> bytes:
-        kind = "chat.completion.chunk" if self._asked.kind == "chat" else "text_completion"
+        kind = "chat.completion.chunk" if self._request.kind == "chat" else "text_completion"
         event = {**self._head(kind), "choices": choices}
-        if self._asked.wants_usage:
+        if self._request.wants_usage:
             event["usage"] = usage
         return orjson.dumps(event)
 
     def _head(self, kind: str) -> Json:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._asked.model}
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._request.model}
 
 
 def usage_of(parts: list[Bought]) -> Json:
@@ -121,7 +121,7 @@ class _Whole:
     def add(self, choice: Json) -> None:
         self._finish = choice["finish_reason"] or self._finish
         if choice["logprobs"]:
-            self._logprobs = told_on(self._logprobs, choice["logprobs"])
+            self._logprobs = join_logprobs(self._logprobs, choice["logprobs"])
         delta = choice.get("delta") or {"text": choice.get("text")}
         for name in ("text", "content", "refusal", "reasoning_content"):
             if text := delta.get(name):

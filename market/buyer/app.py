@@ -17,10 +17,10 @@ import psutil
 from market.buyer.audits import Audits
 from market.buyer.buyer import Buyer
 from market.buyer.flow import HAS_GONE
+from market.buyer.market_request import read_market_request
 from market.buyer.orders import BuyerLimits
 from market.buyer.purchase_request import PurchaseRequest
 from market.buyer.shop import Shop
-from market.buyer.wanted import read_asked
 from runtime.workers.errors import Refusal
 from runtime.workers.exchange import Exchange, HungUp, Message, Receive, Send, until_hung_up
 from runtime.workers.health import Health
@@ -48,7 +48,7 @@ class BuyingApp:
     _started: float = field(default_factory=time.monotonic)
     _process: psutil.Process = field(default_factory=psutil.Process)
     _version: int = 0
-    _told: bytes = b""
+    _offers: bytes = b""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         exchange = Exchange(receive, send)
@@ -103,13 +103,13 @@ class BuyingApp:
                 async with asyncio.timeout(_LOOK_EVERY_S):
                     await self.buyer.changed.wait()
             self._look()
-        await exchange.answer(200, self._told)
+        await exchange.answer(200, self._offers)
 
     def _look(self) -> None:
-        told = msgspec.json.encode(self.shop.offers(self._version))
-        if told != self._told:
+        offers = msgspec.json.encode(self.shop.offers(self._version))
+        if offers != self._offers:
             self._version += 1
-            self._told = msgspec.json.encode(self.shop.offers(self._version))
+            self._offers = msgspec.json.encode(self.shop.offers(self._version))
 
     async def _admit(
         self, exchange: Exchange, kind: Literal["chat", "completion"], headers: dict[bytes, bytes]
@@ -160,7 +160,7 @@ def _request(body: bytes, kind: Literal["chat", "completion"], headers: dict[byt
         raise Refusal(400, "invalid_value", "x-millrace-listing or x-millrace-ceiling-nano is invalid.")
     return PurchaseRequest(
         id=headers.get(b"x-request-id", b"").decode("latin-1")[:80],
-        asked=read_asked(body, kind),
+        market_request=read_market_request(body, kind),
         listing=listing,
         ceiling_nano=int(ceiling),
         continues=headers.get(b"x-millrace-continues") == b"1",

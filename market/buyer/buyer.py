@@ -11,6 +11,7 @@ from market.buyer.answer import AnswerWriter
 from market.buyer.channels import ChannelState
 from market.buyer.credit import BuyerCredit
 from market.buyer.errors import SellerBusy, SellerFailed, SellerRefuses
+from market.buyer.market_request import MarketRequest
 from market.buyer.owed import OWED_AT_ONCE, Owed, OwedPage
 from market.buyer.purchasable_listing import PurchasableListing
 from market.buyer.purchase import Bought, Purchase, PurchaseServices, tell_of
@@ -21,7 +22,6 @@ from market.buyer.shielded import shielded
 from market.buyer.shop import Shop
 from market.buyer.tokenizers import Tokenizers
 from market.buyer.vouchers import vouch
-from market.buyer.wanted import MarketRequest
 from market.errors import CountingUnavailable, MarketError, RequestNotCounted
 from market.network.challenge import is_behind
 from market.protocol.listings.prices import cost_nano
@@ -106,7 +106,7 @@ class Buyer:
                 del self._serving[request.id]
 
     async def _serve(self, request: PurchaseRequest, exchange: Exchange) -> None:
-        answer, course = AnswerWriter(request.asked, exchange), _Course()
+        answer, course = AnswerWriter(request.market_request, exchange), _Course()
         offering: PurchasableListing | None = self._found(request)
         while offering is not None:
             failure = await self._buy_part(request, offering, course, answer)
@@ -146,9 +146,9 @@ class Buyer:
     async def remind(self) -> None:
         """Send sellers receipts they may lack, such as those of an answer during which we died."""
         where = {offering.seller: offering.base_url for offering in self._shop.offerings()[0]}
-        for state, lane in self._credit.untold():
+        for state, lane in self._credit.unsent_receipts():
             url = where.get(state.terms.seller)
-            if url and lane in state.untold and not await tell_of(self._means, url, state, lane):
+            if url and lane in state.unsent_receipts and not await tell_of(self._means, url, state, lane):
                 # Try an unreachable seller only once per round.
                 del where[state.terms.seller]
 
@@ -166,9 +166,9 @@ class Buyer:
     def _next(
         self, request: PurchaseRequest, offering: PurchasableListing, course: _Course
     ) -> PurchasableListing | None:
-        if request.is_alone or not request.asked.can_be_continued or not course.is_plain:
+        if request.is_alone or not request.market_request.can_be_continued or not course.is_plain:
             return None
-        if len(course.tried) >= SELLERS_MAX or course.tokens >= request.asked.tokens_max:
+        if len(course.tried) >= SELLERS_MAX or course.tokens >= request.market_request.tokens_max:
             return None
         able = self._shop.substitutes(offering, same_weights=True)
         if request.continues:
@@ -192,13 +192,15 @@ class Buyer:
     async def _try(
         self, request: PurchaseRequest, offering: PurchasableListing, course: _Course, answer: AnswerWriter
     ) -> SellerFailed | None:
-        asked = request.asked.after(course.text, course.tokens) if course.tokens else request.asked
+        market_request = (
+            request.market_request.after(course.text, course.tokens) if course.tokens else request.market_request
+        )
         seller = self._sellers.of(offering.seller)
         seller.in_flight += 1
         self.changed.set()
         try:
             async with (
-                self._begun(request, offering, asked, course) as purchase,
+                self._begun(request, offering, market_request, course) as purchase,
                 aclosing(purchase.chunks()) as chunks,
             ):
                 async for together in chunks:
@@ -216,13 +218,17 @@ class Buyer:
 
     @asynccontextmanager
     async def _begun(
-        self, request: PurchaseRequest, offering: PurchasableListing, asked: MarketRequest, course: _Course
+        self,
+        request: PurchaseRequest,
+        offering: PurchasableListing,
+        market_request: MarketRequest,
+        course: _Course,
     ) -> AsyncIterator[Purchase]:
         """Begin a purchase and settle it in any case. Raises SellerFailed, Refusal."""
         await self._prove(offering)
         counting = await self._tokenizers.counting(offering.listing.tokenizer_sha256, offering.base_url)
         try:
-            prompt_tokens = await asyncio.to_thread(counting.prompt_tokens, asked.fields)
+            prompt_tokens = await asyncio.to_thread(counting.prompt_tokens, market_request.fields)
         except RequestNotCounted as error:
             raise Refusal(
                 400, "not_countable", f"The market cannot price this request: {error}", error.field
@@ -230,20 +236,26 @@ class Buyer:
         except CountingUnavailable as error:
             raise SellerFailed(f"its tokenizer cannot count the prompt now: {error}", "uncounted") from None
         if course.tokens:
-            asked = asked.affordable(
+            market_request = market_request.affordable(
                 offering.listing.pricing, prompt_tokens, request.ceiling_nano - course.spent_nano
             )
-        most_nano = cost_nano(offering.listing.pricing, prompt_tokens, 0, asked.tokens_max * asked.choices)
+        most_nano = cost_nano(
+            offering.listing.pricing, prompt_tokens, 0, market_request.tokens_max * market_request.choices
+        )
         self._check_cost(request, offering, course, most_nano)
         state = await self._credit.channel_for(offering.seller, most_nano)
         pseudonym = self._credit.speaker(state)
         try:
-            vouched = vouch(state, pseudonym, offering, asked, most_nano, request.id, self._means.standing)
+            vouched = vouch(
+                state, pseudonym, offering, market_request, most_nano, request.id, self._means.standing
+            )
         except SellerFailed:
             raise
         except MarketError as error:
             raise SellerFailed(f"its listing's key cannot be used: {error}", "garbled") from None
-        purchase = Purchase(self._means, offering, asked, state, pseudonym, vouched, counting, prompt_tokens)
+        purchase = Purchase(
+            self._means, offering, market_request, state, pseudonym, vouched, counting, prompt_tokens
+        )
         try:
             yield purchase
         except SellerRefuses as error:

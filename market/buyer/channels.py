@@ -46,7 +46,7 @@ class ChannelState:
     last_seqs: dict[int, int] = field(default_factory=dict)
     open_ceilings: dict[int, int] = field(default_factory=dict)
     shunned_until_s: dict[int, float] = field(default_factory=dict)
-    untold: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
+    unsent_receipts: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
     """The newest receipt that the seller may lack, by lane: its number, the receipt and its voucher."""
 
     @property
@@ -95,13 +95,13 @@ class ChannelState:
         receipt = delivery.receipt
         self.channel = delivered(self.channel, delivery, self.terms.buyer)
         self.open_ceilings.pop(receipt.lane, None)
-        self.untold[receipt.lane] = (receipt.seq, delivery.record.raw, delivery.promise.record.raw)
+        self.unsent_receipts[receipt.lane] = (receipt.seq, delivery.record.raw, delivery.promise.record.raw)
 
-    def told(self, numbers: Sequence[tuple[int, int]]) -> None:
+    def note_receipts_taken(self, numbers: Sequence[tuple[int, int]]) -> None:
         """Note that the seller has these receipts, given by lane and number."""
         for lane, seq in numbers:
-            if lane in self.untold and self.untold[lane][0] <= seq:
-                del self.untold[lane]
+            if lane in self.unsent_receipts and self.unsent_receipts[lane][0] <= seq:
+                del self.unsent_receipts[lane]
 
 
 def pack_records(records: Sequence[bytes]) -> bytes:
@@ -132,7 +132,7 @@ def restored(row: Any, jobs: Sequence[Any], standing: StandingOf) -> ChannelStat
         delivery = read_receipt(open_record(job.receipt), promise, terms, standing)
         state.channel = delivered(state.channel, delivery, terms.buyer)
         if not job.is_told:
-            state.untold[job.lane] = (job.seq, job.receipt, job.voucher)
+            state.unsent_receipts[job.lane] = (job.seq, job.receipt, job.voucher)
     return state
 
 

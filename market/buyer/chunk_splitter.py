@@ -17,15 +17,15 @@ def parts_of(choices: list[Json]) -> Iterator[list[Json]]:
     Log probabilities come with a choice's first piece, its finish reason with its last.
     """
     for choice in choices:
-        pieces = list(_said(choice))
-        for number, said in enumerate(pieces):
+        pieces = list(_pieces(choice))
+        for number, piece in enumerate(pieces):
             is_first, is_last = number == 0, number == len(pieces) - 1
             logprobs = choice["logprobs"] if is_first else None
             finish = choice["finish_reason"] if is_last else None
-            yield [{"index": choice["index"], **said, "logprobs": logprobs, "finish_reason": finish}]
+            yield [{"index": choice["index"], **piece, "logprobs": logprobs, "finish_reason": finish}]
 
 
-def _said(choice: Json) -> Iterator[Json]:
+def _pieces(choice: Json) -> Iterator[Json]:
     if "delta" not in choice:
         yield from ({"text": text} for text in _cut(choice["text"]))
         return

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from market.buyer.errors import Garbled
-from market.buyer.logprobs import Logprobs, said_of, tokens_of
+from market.buyer.logprobs import Logprobs, logprobs_of, tokens_of
 from market.protocol.counting.answer import CALLS_MAX, CHOICES_MAX
 
 Json = dict[str, Any]
@@ -62,17 +62,19 @@ _chunk = msgspec.json.Decoder(_Chunk)
 class Chunks:
     """Read the chunks of one answer: `choices` of them, with calls of `tools` only.
 
-    At most `told_tokens_max` tokens may have log probabilities: none if the caller did not ask for them.
+    At most `logprob_tokens_max` tokens may have log probabilities: none if the caller did not ask for them.
     """
 
-    def __init__(self, *, is_chat: bool, choices: int, tools: Collection[str], told_tokens_max: int = 0) -> None:
+    def __init__(
+        self, *, is_chat: bool, choices: int, tools: Collection[str], logprob_tokens_max: int = 0
+    ) -> None:
         self._is_chat = is_chat
         self._choices = choices
         self._tools = frozenset(tools)
         self._calls: dict[tuple[int, int], str] = {}
         self._finished: set[int] = set()
-        self._told_tokens_left = told_tokens_max
-        self._is_told = told_tokens_max > 0
+        self._logprob_tokens_left = logprob_tokens_max
+        self._has_logprobs = logprob_tokens_max > 0
 
     @property
     def has_finished(self) -> bool:
@@ -89,31 +91,31 @@ class Chunks:
             chunk = _chunk.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise Garbled("a chunk is invalid") from None
-        return [said for choice in chunk.choices if (said := self._choice(choice))]
+        return [shown for choice in chunk.choices if (shown := self._choice(choice))]
 
     def _choice(self, choice: _ChunkChoice) -> Json | None:
         if choice.index >= self._choices:
             raise Garbled("a chunk has a choice that was not requested")
-        said: Json = self._delta(choice) if self._is_chat else _text(choice)
+        texts: Json = self._delta(choice) if self._is_chat else _text(choice)
         logprobs = self._logprobs(choice)
-        if not said and logprobs is None and choice.finish_reason is None:
+        if not texts and logprobs is None and choice.finish_reason is None:
             return None
         if choice.index in self._finished:
             raise Garbled("a choice continues after its end")
         if choice.finish_reason is not None:
             self._check_end(choice)
             self._finished.add(choice.index)
-        body: Json = {"delta": said} if self._is_chat else {"text": "", **said}
+        body: Json = {"delta": texts} if self._is_chat else {"text": "", **texts}
         return {"index": choice.index, **body, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
     def _logprobs(self, choice: _ChunkChoice) -> Json | None:
-        if choice.logprobs is None or not self._is_told:
+        if choice.logprobs is None or not self._has_logprobs:
             return None
-        said = said_of(choice.logprobs, is_chat=self._is_chat)
-        self._told_tokens_left -= tokens_of(said or {})
-        if self._told_tokens_left < 0:
+        logprobs = logprobs_of(choice.logprobs, is_chat=self._is_chat)
+        self._logprob_tokens_left -= tokens_of(logprobs or {})
+        if self._logprob_tokens_left < 0:
             raise Garbled("it has log probabilities for too many tokens")
-        return said
+        return logprobs
 
     def _delta(self, choice: _ChunkChoice) -> Json:
         delta = choice.delta or _Delta()
@@ -122,12 +124,12 @@ class Chunks:
             "refusal": delta.refusal,
             "reasoning_content": delta.reasoning_content or delta.reasoning,
         }
-        said: Json = {name: text for name, text in given.items() if text}
+        texts: Json = {name: text for name, text in given.items() if text}
         if calls := [call for each in delta.tool_calls or () if (call := self._call(choice.index, each))]:
-            said["tool_calls"] = calls
+            texts["tool_calls"] = calls
         if delta.function_call and (function := self._function(choice.index, -1, delta.function_call)):
-            said["function_call"] = function
-        return said
+            texts["function_call"] = function
+        return texts
 
     def _call(self, choice: int, call: _Call) -> Json | None:
         is_new = (choice, call.index) not in self._calls

@@ -125,11 +125,13 @@ class BuyerCredit:
         self._renew(found)
         return found
 
-    def untold(self) -> list[tuple[ChannelState, int]]:
+    def unsent_receipts(self) -> list[tuple[ChannelState, int]]:
         """Return channels and idle lanes whose newest receipt the seller may lack."""
         of_lines = self._lines.all() if self._lines else []
         states = [*of_lines, *(state for states in self._states.values() for state in states)]
-        return [(state, lane) for state in states for lane in state.untold if lane not in state.open_ceilings]
+        return [
+            (state, lane) for state in states for lane in state.unsent_receipts if lane not in state.open_ceilings
+        ]
 
     async def stop(self) -> None:
         for task in self._renewing.values():

@@ -41,7 +41,7 @@ class ListingSample:
         return shown[:OFFERS_MAX]
 
     def _place(self, offering: PurchasableListing, is_partner: Callable[[str], bool]) -> tuple[bool, bool, bytes]:
-        lot = hashlib.blake2b(
+        draw = hashlib.blake2b(
             f"{offering.seller}/{offering.name}".encode(), key=self._salt, digest_size=8
         ).digest()
-        return not is_partner(offering.seller), offering.is_probation, lot
+        return not is_partner(offering.seller), offering.is_probation, draw

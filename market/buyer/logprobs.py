@@ -35,7 +35,7 @@ class Logprobs(Struct, frozen=True):
     text_offset: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=_TOKENS_MAX)] | None = None
 
 
-def said_of(given: Logprobs, *, is_chat: bool) -> Json | None:
+def logprobs_of(given: Logprobs, *, is_chat: bool) -> Json | None:
     """Return log probabilities as our callers get them, or None if there are none.
 
     A completion's lists are cut or filled to the number of its tokens.
@@ -54,9 +54,9 @@ def said_of(given: Logprobs, *, is_chat: bool) -> Json | None:
     return {"tokens": given.tokens, **filled}
 
 
-def tokens_of(said: Json) -> int:
+def tokens_of(logprobs: Json) -> int:
     """Return how many tokens have log probabilities."""
-    return len(said.get("content") or said.get("tokens") or ())
+    return len(logprobs.get("content") or logprobs.get("tokens") or ())
 
 
 def joined(known: Json | None, more: Json) -> Json:

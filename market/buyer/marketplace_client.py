@@ -99,15 +99,15 @@ class BuyerMarketplaceClient:
         Raises:
             SellerRefuses: the marketplace cannot be reached, or its identity has changed.
         """
-        said = _read(await self._ask("/market/v1/marketplace", None, {}), _MarketplaceFacts)
-        if self._pinned and said.identity != self._pinned:
+        facts = _read(await self._ask("/market/v1/marketplace", None, {}), _MarketplaceFacts)
+        if self._pinned and facts.identity != self._pinned:
             raise SellerRefuses(
                 f"the marketplace at {self.url} has another identity than before", "marketplace_changed"
             )
         if not self._pinned:
-            self._store.put_fact(_FACT + self.url, said.identity)
-            self._pinned = said.identity
-        await asyncio.to_thread(self._keeper.add, [each.encode() for each in said.statements], self.url)
+            self._store.put_fact(_FACT + self.url, facts.identity)
+            self._pinned = facts.identity
+        await asyncio.to_thread(self._keeper.add, [each.encode() for each in facts.statements], self.url)
 
     async def allocate(self, buyer: str, seller: str, limit_nano: int) -> tuple[ChannelTerms, Allocation, Record]:
         """Reserve credits for a seller, for a day.
@@ -119,17 +119,17 @@ class BuyerMarketplaceClient:
             await self.meet()
         body = {"buyer": buyer, "seller": seller, "limit": format_usd(limit_nano), "hours": HOURS}
         # If an answer got lost, the credits may be reserved already: the same key finds them.
-        asked = buyer, seller, limit_nano
+        allocation_terms = buyer, seller, limit_nano
         if len(self._unanswered) >= _UNANSWERED_MAX:
             self._unanswered.clear()
-        key = self._unanswered.setdefault(asked, secrets.token_hex(16))
+        key = self._unanswered.setdefault(allocation_terms, secrets.token_hex(16))
         headers = self._ours | {"idempotency-key": key, **_JSON}
         reply = await self._ask("/market/v1/allocations", msgspec.json.encode(body), headers)
         if not _is_open(reply):
-            self._unanswered.pop(asked, None)
-        said = _read(reply, _Allocated)
+            self._unanswered.pop(allocation_terms, None)
+        allocated = _read(reply, _Allocated)
         try:
-            record = open_record(said.allocation.encode())
+            record = open_record(allocated.allocation.encode())
             terms, allocation = read_allocation(record, self._pinned, self._keeper.standing)
         except MarketError as error:
             raise SellerRefuses(f"the marketplace's allocation is invalid: {error}", "no_credit") from None
@@ -144,8 +144,8 @@ class BuyerMarketplaceClient:
             Unreachable: the marketplace is unavailable or busy.
             SellerRefuses: the marketplace rejects it.
         """
-        told = {"allocation": allocation.decode(), "records": [record.decode() for record in records]}
-        _checked(await self._tell("/market/v1/settlements", told, _JSON))
+        fields = {"allocation": allocation.decode(), "records": [record.decode() for record in records]}
+        _checked(await self._tell("/market/v1/settlements", fields, _JSON))
 
     async def disputed(self, allocation: str) -> list[Open]:
         """Return open disputes about an allocation, given by its record's digest; none if it is another marketplace's.
@@ -164,11 +164,15 @@ class BuyerMarketplaceClient:
 
     async def answer(self, allocation: bytes, lane: int, receipts: Sequence[bytes]) -> None:
         """Send receipts for an open dispute; raises as `settle`."""
-        told = {"allocation": allocation.decode(), "lane": lane, "receipts": [each.decode() for each in receipts]}
-        _checked(await self._tell("/market/v1/disputes", told, _JSON | self._ours))
+        fields = {
+            "allocation": allocation.decode(),
+            "lane": lane,
+            "receipts": [each.decode() for each in receipts],
+        }
+        _checked(await self._tell("/market/v1/disputes", fields, _JSON | self._ours))
 
-    async def _tell(self, path: str, told: dict[str, Any], headers: dict[str, str]) -> OutboundReply:
-        body = msgspec.json.encode(told)
+    async def _tell(self, path: str, fields: dict[str, Any], headers: dict[str, str]) -> OutboundReply:
+        body = msgspec.json.encode(fields)
         return await self._outbound.ask(self.url + path, body, headers=headers, timeout_s=_TIMEOUT_S)
 
     @property

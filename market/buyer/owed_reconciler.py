@@ -79,39 +79,39 @@ class OwedReconciler:
         """
         count, after = 0, ""
         while True:
-            told = await self._told(after)
-            count += await self._book_page(after, told)
-            if len(told) < OWED_AT_ONCE:
+            page = await self._owed_page(after)
+            count += await self._book_page(after, page)
+            if len(page) < OWED_AT_ONCE:
                 return count
-            after = told[-1].id
+            after = page[-1].id
 
-    async def _book_page(self, after: str, told: Collection[Owed]) -> int:
-        accrued = await self._ended(told)
+    async def _book_page(self, after: str, page: Collection[Owed]) -> int:
+        accrued = await self._ended(page)
         if not accrued:
             return 0
         # Ask again: for a request that had ended before this second answer, no further job follows.
         done = [
             owed.id
-            for owed in await self._told(after)
+            for owed in await self._owed_page(after)
             if owed.id in accrued and await self._settle(owed, accrued[owed.id])
         ]
         if done:
             await self._ask("POST", f"/owed/booked?ids={','.join(map(quote, done))}")
         return len(done)
 
-    async def _told(self, after: str) -> tuple[Owed, ...]:
-        page = await self._ask("GET", f"/owed?after={quote(after)}")
-        return msgspec.json.decode(page, type=OwedPage).requests
+    async def _owed_page(self, after: str) -> tuple[Owed, ...]:
+        content = await self._ask("GET", f"/owed?after={quote(after)}")
+        return msgspec.json.decode(content, type=OwedPage).requests
 
-    async def _ended(self, told: Collection[Owed]) -> Mapping[str, int]:
+    async def _ended(self, page: Collection[Owed]) -> Mapping[str, int]:
         """Return what is booked for the requests that have ended, in nano-USD by id."""
         is_behind, lost_ms = self._is_behind(), time.time_ns() // 10**6 - self._lost_after_ms
-        ids = [owed.id for owed in told]
+        ids = [owed.id for owed in page]
         if not ids:
             return {}
         accrued = await self._look(lambda session: _accrued(session, ids))
         if not is_behind:
-            accrued = {owed.id: 0 for owed in told if owed.began_ms < lost_ms} | accrued
+            accrued = {owed.id: 0 for owed in page if owed.began_ms < lost_ms} | accrued
         return accrued
 
     async def _settle(self, owed: Owed, accrued_nano: int) -> bool:

@@ -15,6 +15,7 @@ from market.buyer.channels import ChannelState, Pseudonym
 from market.buyer.chunk_splitter import PART_CHARS
 from market.buyer.chunks import Chunks
 from market.buyer.errors import Garbled, SellerBusy, SellerFailed, SellerRefuses
+from market.buyer.market_request import MarketRequest
 from market.buyer.orders import BuyerLimits
 from market.buyer.purchasable_listing import PurchasableListing
 from market.buyer.receipts import Counted, receipt_for
@@ -22,7 +23,6 @@ from market.buyer.response_decoder import Flag, ResponseDecoder
 from market.buyer.shielded import shielded
 from market.buyer.store import BuyingStore, EndedJob
 from market.buyer.vouchers import Vouched
-from market.buyer.wanted import MarketRequest
 from market.errors import CountingUnavailable
 from market.network.outbound import Outbound, Streamed, Unreachable
 from market.protocol.channels.job import pack_receipts
@@ -81,7 +81,7 @@ class Purchase:
         self,
         means: PurchaseServices,
         offering: PurchasableListing,
-        asked: MarketRequest,
+        market_request: MarketRequest,
         state: ChannelState,
         pseudonym: Pseudonym,
         vouched: Vouched,
@@ -104,13 +104,13 @@ class Purchase:
             state.terms,
             means.standing,
             Chunks(
-                is_chat=asked.kind == "chat",
-                choices=asked.choices,
-                tools=asked.tools,
-                told_tokens_max=asked.told_tokens_max,
+                is_chat=market_request.kind == "chat",
+                choices=market_request.choices,
+                tools=market_request.tools,
+                logprob_tokens_max=market_request.logprob_tokens_max,
             ),
             AnswerSoFar(vouched.sealed.digest),
-            chars_max=(asked.tokens_max * asked.choices + UNSAID_TOKENS_MAX) * TOKEN_CHARS_MAX,
+            chars_max=(market_request.tokens_max * market_request.choices + UNSAID_TOKENS_MAX) * TOKEN_CHARS_MAX,
         )
 
     async def chunks(self) -> AsyncGenerator[list[list[Json]], None]:
@@ -135,7 +135,7 @@ class Purchase:
             ) as streamed:
                 if streamed.status != _OK:
                     raise await _refusal(streamed)
-                self._state.told(self._vouched.told)
+                self._state.note_receipts_taken(self._vouched.receipt_numbers)
                 async for data in streamed.events:
                     for chunks in self._heard(data):
                         if self.ttft_s is None:
@@ -165,7 +165,7 @@ class Purchase:
     async def tell(self) -> None:
         """Send the seller our receipt; if that fails, its next job includes it."""
         begun = self._vouched.begun
-        if self._state.untold.get(begun.lane, (0,))[0] == begun.seq:
+        if self._state.unsent_receipts.get(begun.lane, (0,))[0] == begun.seq:
             try:
                 await tell_of(self._means, self._offering.base_url, self._state, begun.lane)
             except SQLAlchemyError as error:
@@ -205,18 +205,18 @@ class Purchase:
         delivery = receipt_for(counted, promise, self._state.terms, self._pseudonym, self._means.standing)
         amount_nano = delivery.amount_nano - int(promise.voucher.base_nano)
         flags = self._hearing.flags(delivery.amount_nano + delivery.tolerance_nano)
-        said = choices[0] if choices else None
-        is_plain = not said or not (said.reasoning or said.calls)
-        text = said.content if said else ""
+        first = choices[0] if choices else None
+        is_plain = not first or not (first.reasoning or first.calls)
+        text = first.content if first else ""
         return Bought(prompt, cached, tokens, amount_nano, text, is_plain, flags), delivery
 
     def _tokens(self, choices: Iterable[Delivered]) -> int:
-        said = tuple(choices)
+        answers = tuple(choices)
         try:
-            return self._counting.delivered(said).completion_tokens
+            return self._counting.delivered(answers).completion_tokens
         except CountingUnavailable as error:
             note("counted_by_bytes", error=str(error))
-            return Counting(None).delivered(said).completion_tokens
+            return Counting(None).delivered(answers).completion_tokens
 
     def _keep_progress(self) -> None:
         """Count and store what has come, in steps, so that the next process can sign for it after a crash."""
@@ -227,16 +227,16 @@ class Purchase:
         work = asyncio.to_thread(self._write_progress, answer.by_index())
         self._progress = asyncio.create_task(work, name="progress")
 
-    def _write_progress(self, said: dict[int, Delivered]) -> None:
-        tokens = self._tokens(said.values())
-        transcript = transcript_of(self._vouched.sealed.digest, said)
+    def _write_progress(self, answers: dict[int, Delivered]) -> None:
+        tokens = self._tokens(answers.values())
+        transcript = transcript_of(self._vouched.sealed.digest, answers)
         counted = Counted(self.prompt_tokens if tokens else 0, 0, tokens, transcript)
         self._means.store.note_progress(self._vouched.begun, counted.packed())
 
 
 async def tell_of(means: PurchaseServices, base_url: str, state: ChannelState, lane: int) -> bool:
     """Send a seller a lane's newest receipt that it may lack; return whether the seller took it."""
-    seq, receipt, voucher = state.untold[lane]
+    seq, receipt, voucher = state.unsent_receipts[lane]
     try:
         url = f"{base_url}/market/v1/receipts"
         reply = await means.outbound.ask(
@@ -246,7 +246,7 @@ async def tell_of(means: PurchaseServices, base_url: str, state: ChannelState, l
         return False
     if reply.status == _OK:
         await asyncio.to_thread(means.store.tell, state.terms.channel, [(lane, seq)])
-        state.told([(lane, seq)])
+        state.note_receipts_taken([(lane, seq)])
     return reply.status == _OK
 
 

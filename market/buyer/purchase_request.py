@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from market.audits.audit_target import AUDIT_ID
-from market.buyer.wanted import MarketRequest
+from market.buyer.market_request import MarketRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class PurchaseRequest:
     """
 
     id: str
-    asked: MarketRequest
+    market_request: MarketRequest
     listing: str
     ceiling_nano: int
     continues: bool = False

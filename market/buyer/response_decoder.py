@@ -71,9 +71,9 @@ class ResponseDecoder:
     def flags(self, claimed_nano_max: int) -> tuple[Flag, ...]:
         """Return anomalies of the answer; `claimed_nano_max` is the most an honest receipt would claim."""
         flags: list[Flag] = []
-        for said in self.answer.choices():
-            flags += padding_flags(_sample(said.content))
-            flags += padding_flags(_sample(said.reasoning))
+        for choice in self.answer.choices():
+            flags += padding_flags(_sample(choice.content))
+            flags += padding_flags(_sample(choice.reasoning))
         claim = self.claim
         if claim is not None and claim.amount_nano > claimed_nano_max:
             flags.append("inflated")

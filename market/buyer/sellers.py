@@ -96,11 +96,11 @@ class SellerTracker:
         """Return which sellers of one model currently do far worse than the others."""
         now_s = self.monotonic_s()
         signals = {each: self.of(each).recent.signal(now_s) for each in set(identities)}
-        asked = {each: signal for each, signal in signals.items() if signal.asked}
+        tried = {each: signal for each, signal in signals.items() if signal.requests}
         return {
             each
-            for each, signal in asked.items()
-            if is_tripped(signal, [other for peer, other in asked.items() if peer != each])
+            for each, signal in tried.items()
+            if is_tripped(signal, [other for peer, other in tried.items() if peer != each])
         }
 
     def is_known(self, identity: str) -> bool:

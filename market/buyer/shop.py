@@ -173,8 +173,8 @@ class Shop:
         """Return what our trusted auditors say of it; read again every second."""
         now_s = self._now_ms() // 1000
         if self._findings[0] != (now_s, self.trusted):
-            told = self._keeper.findings(now_s * 1000)
-            self._findings = (now_s, self.trusted), believed(told, self.trusted)
+            findings = self._keeper.findings(now_s * 1000)
+            self._findings = (now_s, self.trusted), believed(findings, self.trusted)
         thing = (seller, listing.id, listing.weights_sha256, listing.quantization)
         return self._findings[1].get(thing, _NOTHING_FOUND)
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from market.buyer.channels import ChannelState, Pseudonym
 from market.buyer.errors import SellerRefuses
+from market.buyer.market_request import MarketRequest
 from market.buyer.purchasable_listing import PurchasableListing
 from market.buyer.store import BegunJob
-from market.buyer.wanted import MarketRequest
 from market.protocol.channels.job import RECEIPTS_MAX, MarketJob, pack_job
 from market.protocol.channels.next_voucher import VoucherOrder
 from market.protocol.channels.statements import Promise, read_voucher
@@ -19,20 +19,23 @@ from market.protocol.sealing.request import SealedRequest, seal_request
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """A job that may be sent once `begun` is on disk. `told` numbers the receipts sent with it, by lane."""
+    """A job that may be sent once `begun` is on disk.
+
+    `receipt_numbers` has the lane and number of each receipt that is sent with it.
+    """
 
     begun: BegunJob
     promise: Promise
     sealed: SealedRequest
     packed: bytes
-    told: tuple[tuple[int, int], ...]
+    receipt_numbers: tuple[tuple[int, int], ...]
 
 
 def vouch(
     state: ChannelState,
     pseudonym: Pseudonym,
     offering: PurchasableListing,
-    asked: MarketRequest,
+    market_request: MarketRequest,
     most_nano: int,
     request_id: str,
     standing: StandingOf,
@@ -47,7 +50,7 @@ def vouch(
     if lane is None:
         raise SellerRefuses("every lane of the channel is in use", "no_credit")
     seq = state.last_seqs.get(lane, 0) + 1
-    body = asked.packed(offering.listing.id)
+    body = market_request.packed(offering.listing.id)
     context = Context(state.terms.channel, lane, seq, offering.seller)
     sealed = seal_request(body, bytes.fromhex(offering.listing.sealing_key), context)
     voucher = state.voucher(
@@ -59,7 +62,7 @@ def vouch(
     saying = Saying("voucher", pseudonym.id, name, seq, time.time_ns() // 10**6, voucher)
     record = sign(saying, pseudonym.signer)
     promise = read_voucher(record, state.terms, standing)
-    told, receipts = _receipts(state, lane)
+    receipt_numbers, receipts = _receipts(state, lane)
     begun = BegunJob(
         state.terms.channel, lane, seq, request_id, offering.listing.id, int(voucher.ceiling_nano), record.raw
     )
@@ -67,11 +70,12 @@ def vouch(
         MarketJob(record.raw, list(state.backing), sealed.sealed, list(pseudonym.statements), receipts)
     )
     state.begin(promise)
-    return Vouched(begun, promise, sealed, packed, told)
+    return Vouched(begun, promise, sealed, packed, receipt_numbers)
 
 
 def _receipts(state: ChannelState, lane: int) -> tuple[tuple[tuple[int, int], ...], list[bytes]]:
     """Return receipts that the seller may lack, this lane's first: without that one it refuses the job."""
-    ordered = sorted(state.untold, key=lambda n: (n != lane, n))[: RECEIPTS_MAX // 2]
-    told = tuple((n, state.untold[n][0]) for n in ordered)
-    return told, [record for n in ordered for record in (state.untold[n][2], state.untold[n][1])]
+    unsent = state.unsent_receipts
+    ordered = sorted(unsent, key=lambda n: (n != lane, n))[: RECEIPTS_MAX // 2]
+    receipt_numbers = tuple((n, unsent[n][0]) for n in ordered)
+    return receipt_numbers, [record for n in ordered for record in (unsent[n][2], unsent[n][1])]

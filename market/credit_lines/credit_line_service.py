@@ -62,21 +62,21 @@ class CreditLineService:
 
         Raises StatementInvalid if the partner has not signed it.
         """
-        told = self.partners.heard(read(text))
-        if told.partner_signature is None:
+        received = self.partners.heard(read(text))
+        if received.partner_signature is None:
             raise StatementInvalid("the partner has not signed this credit line")
-        return told
+        return received
 
-    def known(self, told: Partnership) -> Partnership | None:
-        return self.partners.find(told.line.id)
+    def known(self, received: Partnership) -> Partnership | None:
+        return self.partners.find(received.line.id)
 
-    def accept(self, told: Partnership, now_ms: int) -> tuple[Partnership, bool]:
+    def accept(self, received: Partnership, now_ms: int) -> tuple[Partnership, bool]:
         """Store what a partner says, and sign the line if we have not; also return whether we did.
 
         Raises StatementInvalid if the partner's offer has expired.
         """
-        known = self.known(told)
-        merged = known.merged(told) if known else told
+        known = self.known(received)
+        merged = known.merged(received) if known else received
         if merged.own_signature is not None or merged.partner_signature is None:
             return self.partners.keep(merged), False
         until_ms = merged.partner_signature.expires_ms or 0
@@ -110,7 +110,7 @@ class CreditLineService:
         address = url.strip().rstrip("/")
         if not is_address(address):
             raise StatementInvalid("the address must be like https://mill.example, without a path")
-        return written(self.partners.told(partnership, address))
+        return written(self.partners.export(partnership, address))
 
     def position(self, partnership: Partnership) -> Balance:
         return self._positions.of(partnership)

@@ -102,10 +102,12 @@ class Partners:
             MarketError: it is invalid.
         """
         standing = self._own.lineage.standing
-        told = read_partnership(self.own_id, telling.records, telling.statements, lambda _, key: standing(key))
-        return replace(told, url=telling.url)
+        partnership = read_partnership(
+            self.own_id, telling.records, telling.statements, lambda _, key: standing(key)
+        )
+        return replace(partnership, url=telling.url)
 
-    def told(self, partnership: Partnership, url: str = "") -> CreditLineExport:
+    def export(self, partnership: Partnership, url: str = "") -> CreditLineExport:
         """Return everything that the partner should know; `url` is where we sell."""
         records = (*partnership.records, *partnership.payments)
         return CreditLineExport(_raw(records), _raw(self._own.statements), url)
@@ -134,11 +136,11 @@ class Partners:
             content = file.read(_FILE_BYTES_MAX)
         try:
             kept = msgspec.json.decode(content, type=_StoredLine)
-            said = kept.telling
-            told = read_partnership(self.own_id, said.records, said.statements, None)
+            stored = kept.telling
+            partnership = read_partnership(self.own_id, stored.records, stored.statements, None)
         except (msgspec.MsgspecError, MarketError) as error:
             raise StatementInvalid(f"{path}: {error}") from None
-        return replace(told, url=said.url, is_ended=kept.is_ended)
+        return replace(partnership, url=stored.url, is_ended=kept.is_ended)
 
     def _write(self, partnership: Partnership) -> None:
         path = self._folder / f"{partnership.line.id}{_SUFFIX}"

@@ -119,8 +119,8 @@ def read_partnership(
     if not line.first < line.second or own not in (line.first, line.second):
         raise StatementInvalid("the credit line does not name this gateway")
     found = Partnership(line, own)
-    said = _statements(statements, found.partner)
-    knows = _standing(Identities(said).standing, found.partner, standing) if standing else _was_checked
+    opened = _statements(statements, found.partner)
+    knows = _standing(Identities(opened).standing, found.partner, standing) if standing else _was_checked
     for record in signed:
         if record.read("credit_line", CreditLine) != line or record.issuer not in (line.first, line.second):
             raise StatementInvalid("the records belong to two credit lines")
@@ -130,16 +130,16 @@ def read_partnership(
     payments = [each for each in records if each.kind != "credit_line"]
     for record in payments:
         read_payment(record, line, knows)
-    return replace(found, payments=_largest(payments), statements=said)
+    return replace(found, payments=_largest(payments), statements=opened)
 
 
 def _statements(raws: Iterable[str], partner: str) -> tuple[Record, ...]:
-    said = tuple(open_record(raw.encode()) for raw in raws)
-    for record in said:
+    opened = tuple(open_record(raw.encode()) for raw in raws)
+    for record in opened:
         check_statement(record)
-    if any(record.issuer != partner for record in said):
+    if any(record.issuer != partner for record in opened):
         raise StatementInvalid("the statements are not the partner's own")
-    return said
+    return opened
 
 
 def _was_checked(_identity: str, _key: str) -> Standing:

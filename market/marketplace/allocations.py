@@ -49,7 +49,7 @@ class AllocationRequest:
 class Allocations:
     context: MarketplaceContext
 
-    def issue(self, wanted: AllocationRequest) -> bytes:
+    def issue(self, request: AllocationRequest) -> bytes:
         """Reserve the credits and return the allocation's record. The same request again returns the same record.
 
         Raises:
@@ -60,15 +60,15 @@ class Allocations:
             InsufficientCredit: there are fewer credits; promotional ones cannot be used here.
         """
         with self.context.write() as session, session.begin():
-            row = session.get(AllocationRow, wanted.allocation_id)
-            row = row or self._kept(session, self._row(session, wanted))
-            _refuse_other(row, wanted)
+            row = session.get(AllocationRow, request.allocation_id)
+            row = row or self._kept(session, self._row(session, request))
+            _refuse_other(row, request)
             session.flush()
             session.expunge(row)
         try:
-            self._put_aside(wanted, row.seller_user_id, row.expires_ns)
+            self._reserve(request, row.seller_user_id, row.expires_ns)
         except InsufficientCredit:
-            if self._is_forgotten(wanted.allocation_id):
+            if self._is_forgotten(request.allocation_id):
                 raise
         with self.context.write() as session, session.begin():
             # A request at the same moment that found too few credits may have deleted the row since.
@@ -82,38 +82,38 @@ class Allocations:
             found = session.get_one(AllocationRow, row.id)
         return found
 
-    def _row(self, session: Session, wanted: AllocationRequest) -> AllocationRow:
-        seller = seller_behind(session, wanted.seller)
-        self._check(session, wanted, seller)
+    def _row(self, session: Session, request: AllocationRequest) -> AllocationRow:
+        seller = seller_behind(session, request.seller)
+        self._check(session, request, seller)
         now_ms = self.context.now_ms
-        expires_ms = now_ms + wanted.hours * _HOUR_MS
+        expires_ms = now_ms + request.hours * _HOUR_MS
         body = Allocation(
-            wanted.buyer,
-            wanted.seller,
-            Amount(wanted.limit_nano),
-            f"hold:{wanted.allocation_id}",
+            request.buyer,
+            request.seller,
+            Amount(request.limit_nano),
+            f"hold:{request.allocation_id}",
             self.context.epoch(),
         )
-        record = self.context.speaker.say("allocation", wanted.allocation_id, 0, body, now_ms, expires_ms)
+        record = self.context.speaker.say("allocation", request.allocation_id, 0, body, now_ms, expires_ms)
         return AllocationRow(
-            id=wanted.allocation_id,
+            id=request.allocation_id,
             digest=record.digest,
             raw=record.raw.decode(),
-            buyer_user_id=wanted.payer.user_id,
+            buyer_user_id=request.payer.user_id,
             seller_user_id=seller.user_id,
-            limit_nano=wanted.limit_nano,
+            limit_nano=request.limit_nano,
             fee_bps=self.context.terms.fee_bps,
             created_ns=now_ms * MS_NS,
             expires_ns=(expires_ms + SETTLE_GRACE_MS) * MS_NS,
         )
 
-    def _check(self, session: Session, wanted: AllocationRequest, seller: Seller) -> None:
+    def _check(self, session: Session, request: AllocationRequest, seller: Seller) -> None:
         most = self.context.terms.allocation_hours_max
-        if not 1 <= wanted.hours <= most:
+        if not 1 <= request.hours <= most:
             raise MarketplaceRefuses("hours", f"an allocation must last from 1 to {most} hours")
-        if wanted.limit_nano < LIMIT_NANO_MIN:
+        if request.limit_nano < LIMIT_NANO_MIN:
             raise MarketplaceRefuses("limit", f"an allocation must be at least {format_usd(LIMIT_NANO_MIN)} USD")
-        if seller.user_id == wanted.payer.user_id or wanted.buyer == wanted.seller:
+        if seller.user_id == request.payer.user_id or request.buyer == request.seller:
             raise MarketplaceRefuses(
                 "own_seller", "this seller is the buyer's own, and buyers cannot pay themselves"
             )
@@ -122,23 +122,23 @@ class Allocations:
             raise MarketplaceRefuses("seller_barred", f"this seller cannot receive allocations now: {why}")
         now_ns = self.context.clock_ns()
         query = select(func.count()).where(
-            _column.buyer_user_id == wanted.payer.user_id, _column.expires_ns > now_ns
+            _column.buyer_user_id == request.payer.user_id, _column.expires_ns > now_ns
         )
         if (session.scalar(query) or 0) >= OPEN_MAX:
             raise MarketplaceRefuses("too_many", f"{OPEN_MAX} allocations are open: wait until some of them end")
 
-    def _put_aside(self, wanted: AllocationRequest, seller_user_id: str, expires_ns: int) -> None:
+    def _reserve(self, request: AllocationRequest, seller_user_id: str, expires_ns: int) -> None:
         for _ in range(_TRIES_MAX):
-            if self.context.ledger.is_booked(f"hold:{wanted.allocation_id}"):
+            if self.context.ledger.is_booked(f"hold:{request.allocation_id}"):
                 return
-            shares = split(wanted.limit_nano, self._credits(wanted.payer, seller_user_id))
+            shares = split(request.limit_nano, self._credits(request.payer, seller_user_id))
             try:
-                self.context.ledger.book(market.hold(wanted.allocation_id, shares, expires_ns))
+                self.context.ledger.book(market.hold(request.allocation_id, shares, expires_ns))
             except (InsufficientCredit, IdempotencyConflict):
                 # Another request has spent some of these credits, or made this reservation. Look again.
                 continue
             return
-        raise LedgerBusy(f"the credits of {wanted.payer.user_id} change too quickly to reserve them")
+        raise LedgerBusy(f"the credits of {request.payer.user_id} change too quickly to reserve them")
 
     def _credits(self, payer: Payer, seller_user_id: str) -> Sequence[Share]:
         """Return the payer's bought credits, in the order in which they pay.
@@ -163,9 +163,9 @@ class Allocations:
             return True
 
 
-def _refuse_other(row: AllocationRow, wanted: AllocationRequest) -> None:
+def _refuse_other(row: AllocationRow, request: AllocationRequest) -> None:
     """Refuse a changed request: the first one under a key counts, even if its credits are not reserved yet."""
     was = open_record(row.raw.encode()).read("allocation", Allocation)
     then = row.buyer_user_id, row.limit_nano, was.buyer, was.seller
-    if then != (wanted.payer.user_id, wanted.limit_nano, wanted.buyer, wanted.seller):
+    if then != (request.payer.user_id, request.limit_nano, request.buyer, request.seller):
         raise MarketplaceRefuses("id", "this key was used for another allocation: choose another key")

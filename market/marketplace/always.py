@@ -14,10 +14,10 @@ class Always(Container[str]):
         self._own = own
         self._now_s = now_s
         self._known: Set[str] = frozenset()
-        self._asked_s = float("-inf")
+        self._checked_s = float("-inf")
 
     def __contains__(self, identity: object) -> bool:
-        if self._now_s() >= self._asked_s + _EVERY_S:
-            self._asked_s = self._now_s()
+        if self._now_s() >= self._checked_s + _EVERY_S:
+            self._checked_s = self._now_s()
             self._known = self.sellers()
         return identity in self._own or identity in self._known

@@ -28,7 +28,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Reckoning:
-    """What is due of an allocation now, and what is not.
+    """The amounts of an allocation that are due now, and those that are not.
 
     `due_nano` is what the buyer has signed or not answered in time. `look_ms` is when the next open amount becomes
     due by itself, or None. `jobs` is the number of requests, where each is paid with `JOB_NANO_MIN` or more,

@@ -84,8 +84,10 @@ def _terms(row: DisputeRow, lane: Lane) -> ChannelTerms:
 
 def _standing(context: MarketplaceContext, session: Session, terms: ChannelTerms) -> StandingOf:
     """Return whose signatures count, as at settlement: neither party withdraws a statement by revoking a key."""
-    told = [open_record(raw) for issuer in (terms.buyer, terms.seller) for raw in context.told(issuer)]
-    identities = identities_known(session, (terms.buyer, terms.seller), told)
+    exchanged = [
+        open_record(raw) for issuer in (terms.buyer, terms.seller) for raw in context.statements_of(issuer)
+    ]
+    identities = identities_known(session, (terms.buyer, terms.seller), exchanged)
     return lambda identity, key: standing_to_settle(identities, identity)(identity, key)
 
 

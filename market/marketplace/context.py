@@ -41,8 +41,8 @@ class MarketplaceContext:
     """The marketplace's context. `epoch` counts changes of the ledger's leader; `clock_ns` is the wall clock, or a
     test's.
 
-    `told` returns an identity's statements about its keys, as gateways exchange them. `organization_of` returns
-    the organization whose pool a user draws from.
+    `statements_of` returns an identity's statements about its keys, as gateways exchange them. `organization_of`
+    returns the organization whose balance a user draws from.
     """
 
     speaker: Speaker
@@ -51,7 +51,7 @@ class MarketplaceContext:
     terms: MarketplaceTerms
     clock_ns: Callable[[], int]
     epoch: Callable[[], int]
-    told: Callable[[str], Sequence[bytes]] = _nothing
+    statements_of: Callable[[str], Sequence[bytes]] = _nothing
     organization_of: Callable[[str], str] = _none
 
     @property

@@ -42,7 +42,7 @@ from market.protocol.listings.listing import Listing
 from market.protocol.records.envelope import Record, open_record
 
 ANSWER_NS = DAY_NS
-"""How long the other side may take to submit its text, in nanoseconds."""
+"""Time in which the other side may submit its text, in nanoseconds."""
 OPENED_PER_DAY_MAX = 100
 """Most disputes opened by one user a day, because each stores two texts until it is decided."""
 _HOUR_NS = 3600 * 10**9
@@ -139,8 +139,8 @@ class Disputes:
         """Return the known statements of an allocation's buyer about its keys. Raises NotRegistered."""
         with self.context.read() as session:
             buyer = parties(self.context, found(session, digest)).buyer
-            told = [open_record(raw) for raw in self.context.told(buyer)]
-            return identities_known(session, (buyer,), told).statements_of(buyer)
+            exchanged = [open_record(raw) for raw in self.context.statements_of(buyer)]
+            return identities_known(session, (buyer,), exchanged).statements_of(buyer)
 
     def tokenizers(self) -> list[str]:
         """Return the hashes of the tokenizers that open disputes need."""

@@ -23,7 +23,7 @@ class SellerHistory:
 
 @dataclass(frozen=True, slots=True)
 class Probation:
-    """What is still missing to leave the new-seller period; all zero once it is over."""
+    """The requirements still missing to leave the new-seller period; all zero once it is over."""
 
     jobs: int
     buyers: int

@@ -21,7 +21,7 @@ LOOK_EVERY_S = 2.0
 class RelayBounds:
     """Limits of the relay, in numbers, bytes and seconds."""
 
-    seats: int = 4096
+    sellers: int = 4096
     """Sellers."""
     requests: int = 512
     waiting_bytes: int = 2**27
@@ -126,7 +126,7 @@ class Carried:
 
 
 @dataclass(eq=False)
-class _Seat:
+class _SellerQueue:
     seen_s: float
     pollers: int = 0
     waiting: deque[Carried] = field(default_factory=deque)
@@ -140,7 +140,7 @@ class RelayQueue:
         """Create the queue; `is_ending` tells whether the process is shutting down, so that polls return early."""
         self.bounds = bounds or RelayBounds()
         self._is_ending = is_ending
-        self._seats: dict[str, _Seat] = {}
+        self._sellers: dict[str, _SellerQueue] = {}
         self._payers: Counter[str] = Counter()
         self._networks: Counter[str] = Counter()
         """Requests without credits behind them, by network."""
@@ -156,11 +156,11 @@ class RelayQueue:
         self, seller: str, payer: str = "", *, is_backed: bool = True, accounts: tuple[str, ...] = ()
     ) -> None:
         """Check, before its body is read, whether one more request has room. Raises Overloaded, QueueFull."""
-        seat = self._seats.get(seller)
-        if seat is None or not self._is_present(seat):
+        queue = self._sellers.get(seller)
+        if queue is None or not self._is_present(queue):
             raise Overloaded("This seller is not connected now. Try again later.", code="unreachable")
-        is_full = len(seat.carried) >= self.bounds.per_seller or self._held_bytes >= self.bounds.waiting_bytes
-        if is_full or (self._is_full_for(payer, accounts) if is_backed else self._is_full_unbacked(seat, payer)):
+        is_full = len(queue.carried) >= self.bounds.per_seller or self._held_bytes >= self.bounds.waiting_bytes
+        if is_full or (self._is_full_for(payer, accounts) if is_backed else self._is_full_unbacked(queue, payer)):
             raise _full()
 
     def _is_full_for(self, payer: str, accounts: tuple[str, ...]) -> bool:
@@ -170,11 +170,11 @@ class RelayQueue:
             return True
         return bool(payer) and self._payers[payer] >= self.bounds.per_payer
 
-    def _is_full_unbacked(self, seat: _Seat, network: str) -> bool:
+    def _is_full_unbacked(self, queue: _SellerQueue, network: str) -> bool:
         return (
             self._networks.total() >= self.bounds.unbacked
             or self._networks[network] >= self.bounds.unbacked_per_network
-            or sum(not each.is_backed for each in seat.carried.values()) >= self.bounds.unbacked_per_seller
+            or sum(not each.is_backed for each in queue.carried.values()) >= self.bounds.unbacked_per_seller
         )
 
     @contextmanager
@@ -211,10 +211,10 @@ class RelayQueue:
         self.check_room(seller, payer, is_backed=is_backed, accounts=accounts)
         relayed = RelayedRequest(secrets.token_hex(16), method, path, body)
         carried = Carried(relayed, seller, payer, self.bounds, is_backed, accounts, len(body))
-        seat = self._seats[seller]
-        seat.waiting.append(carried)
-        seat.carried[carried.relayed.id] = carried
-        seat.came.set()
+        queue = self._sellers[seller]
+        queue.waiting.append(carried)
+        queue.carried[carried.relayed.id] = carried
+        queue.came.set()
         (self._payers if is_backed else self._networks)[payer] += 1
         self._accounts.update(accounts)
         self._held_bytes += len(body)
@@ -223,10 +223,10 @@ class RelayQueue:
     def drop(self, carried: Carried) -> None:
         """Remove a request whose answer is complete or no longer wanted; once for each."""
         carried.leave()
-        seat = self._seats[carried.seller]
-        del seat.carried[carried.relayed.id]
-        if carried in seat.waiting:
-            seat.waiting.remove(carried)
+        queue = self._sellers[carried.seller]
+        del queue.carried[carried.relayed.id]
+        if carried in queue.waiting:
+            queue.waiting.remove(carried)
         self._release(carried)
         _subtract(self._payers if carried.is_backed else self._networks, carried.payer, 1)
         for account in carried.accounts:
@@ -238,58 +238,60 @@ class RelayQueue:
 
     def greet(self, seller: str) -> None:
         """Mark the seller as present, because it will poll soon: buyers that come first wait. Raises QueueFull."""
-        self._seat(seller)
+        self._queue_of(seller)
 
     async def poll(self, seller: str) -> RelayedRequest | None:
         """Return the next request for a seller, None if none comes in time. Raises QueueFull."""
-        seat = self._seat(seller)
-        seat.pollers += 1
+        queue = self._queue_of(seller)
+        queue.pollers += 1
         until_s = time.monotonic() + self.bounds.poll_s
         try:
-            while not seat.waiting and not self._is_ending() and (left_s := until_s - time.monotonic()) > 0:
-                seat.came.clear()
+            while not queue.waiting and not self._is_ending() and (left_s := until_s - time.monotonic()) > 0:
+                queue.came.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(left_s, LOOK_EVERY_S)):
-                        await seat.came.wait()
+                        await queue.came.wait()
         finally:
-            seat.pollers -= 1
-        seat.seen_s = time.monotonic()
-        if not seat.waiting or self._is_ending():
+            queue.pollers -= 1
+        queue.seen_s = time.monotonic()
+        if not queue.waiting or self._is_ending():
             return None
-        carried = seat.waiting.popleft()
+        carried = queue.waiting.popleft()
         relayed = carried.relayed
         # The body counts until the seller begins to answer, since it may still be on its way.
         carried.relayed = replace(relayed, body=b"")
         return relayed
 
-    async def answer(self, seller: str, errand_id: str, part: AnswerPart) -> None:
+    async def answer(self, seller: str, job_id: str, part: AnswerPart) -> None:
         """Pass on a part. Raises NotFound, and Conflict as `Carried.take`."""
-        seat = self._seats.get(seller)
-        carried = seat.carried.get(errand_id) if seat else None
-        if seat is None or carried is None:
+        queue = self._sellers.get(seller)
+        carried = queue.carried.get(job_id) if queue else None
+        if queue is None or carried is None:
             raise NotFound("This request is no longer waiting for an answer.")
-        seat.seen_s = time.monotonic()
+        queue.seen_s = time.monotonic()
         self._release(carried)
         await carried.take(part)
 
-    def _seat(self, seller: str) -> _Seat:
+    def _queue_of(self, seller: str) -> _SellerQueue:
         now_s = time.monotonic()
-        seat = self._seats.get(seller)
-        if seat is None:
-            if len(self._seats) >= self.bounds.seats:
+        queue = self._sellers.get(seller)
+        if queue is None:
+            if len(self._sellers) >= self.bounds.sellers:
                 self._forget_absent()
-            seat = self._seats[seller] = _Seat(now_s)
-        seat.seen_s = now_s
-        return seat
+            queue = self._sellers[seller] = _SellerQueue(now_s)
+        queue.seen_s = now_s
+        return queue
 
-    def _is_present(self, seat: _Seat) -> bool:
-        return seat.pollers > 0 or time.monotonic() - seat.seen_s <= self.bounds.present_s
+    def _is_present(self, queue: _SellerQueue) -> bool:
+        return queue.pollers > 0 or time.monotonic() - queue.seen_s <= self.bounds.present_s
 
     def _forget_absent(self) -> None:
-        kept = {seller: seat for seller, seat in self._seats.items() if seat.carried or self._is_present(seat)}
-        if len(kept) >= self.bounds.seats:
+        kept = {
+            seller: queue for seller, queue in self._sellers.items() if queue.carried or self._is_present(queue)
+        }
+        if len(kept) >= self.bounds.sellers:
             raise QueueFull("This marketplace relays for its maximum number of sellers. Try again later.", 60)
-        self._seats = kept
+        self._sellers = kept
 
 
 def _full() -> QueueFull:

@@ -37,8 +37,8 @@ class Sessions:
             QueueFull: this marketplace relays for its maximum number of sellers.
         """
         self._check(nonce, seller)
-        said = DOMAIN + bytes.fromhex(self._marketplace) + bytes.fromhex(nonce)
-        if not is_signed(bytes.fromhex(key), bytes.fromhex(signature), said):
+        signed = DOMAIN + bytes.fromhex(self._marketplace) + bytes.fromhex(nonce)
+        if not is_signed(bytes.fromhex(key), bytes.fromhex(signature), signed):
             raise KeyInvalid("This is not the key's signature over the nonce.")
         # Only now: invalid requests must not use up the limited memory for nonces.
         self._use(nonce)

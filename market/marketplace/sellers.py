@@ -44,16 +44,16 @@ class SellerRegistry:
             RecordInvalid, IdentityInvalid, StatementInvalid: the signatures do not prove this.
             MarketplaceRefuses: the identity earns for another user, or the user has too many.
         """
-        said = open_statements(statements, (identity,))
+        opened = open_statements(statements, (identity,))
         with self.context.write() as session, session.begin():
-            told = map(open_record, self.context.told(identity))
-            known = identities_known(session, (identity,), (*said, *told))
+            exchanged = map(open_record, self.context.statements_of(identity))
+            known = identities_known(session, (identity,), (*opened, *exchanged))
             if known.standing(identity, key) != "current":
                 raise StatementInvalid("the key is not this identity's current key")
             message = proof_message(self.context.speaker.id, user_id)
             if not is_signed(bytes.fromhex(key), bytes.fromhex(proof), message):
                 raise StatementInvalid("the proof is not this key's signature over this marketplace and account")
-            keep_statements(session, said)
+            keep_statements(session, opened)
             self._put(session, user_id, identity)
 
     def _put(self, session: Session, user_id: str, identity: str) -> None:

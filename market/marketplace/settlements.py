@@ -32,7 +32,7 @@ from market.protocol.records.envelope import Record, open_record
 from market.protocol.records.key_status import Standing
 
 LATE_NS = 30 * DAY_NS
-"""How long after the release of its credits draws on an allocation are still possible, in nanoseconds."""
+"""Draws on an allocation stay possible for this time after the release of its credits, in nanoseconds."""
 DRAW_NANO_MIN = 1_000_000
 """A tenth of a cent is drawn at once, and so are an allocation's first draws.
 
@@ -75,10 +75,10 @@ class Settlements:
                 is_forfeited = session.get_one(Seller, row.seller_user_id).forfeited_ns is not None
                 terms = parties(self.context, row)
                 channel = known(row, terms)
-                said = open_statements(statements, (terms.buyer, terms.seller))
+                new = open_statements(statements, (terms.buyer, terms.seller))
                 if raws:
-                    channel = merge(channel, self._read(session, raws, terms, said))
-            reckoning = self._keep(row, channel, said, is_over=is_forfeited)
+                    channel = merge(channel, self._read(session, raws, terms, new))
+            reckoning = self._keep(row, channel, new, is_over=is_forfeited)
             if reckoning is not None:
                 settled_nano = row.drawn_nano if is_forfeited else self._book(row, reckoning)
                 if settled_nano > row.drawn_nano:
@@ -98,15 +98,19 @@ class Settlements:
             session.execute(update(allocation_table).where(_column.digest == digest).values(next_check_ns=None))
 
     def _read(
-        self, session: Session, raws: Sequence[bytes], terms: ChannelTerms, said: Sequence[Record]
+        self, session: Session, raws: Sequence[bytes], terms: ChannelTerms, new: Sequence[Record]
     ) -> Channel:
-        told = [open_record(raw) for issuer in (terms.buyer, terms.seller) for raw in self.context.told(issuer)]
-        identities = identities_known(session, (terms.buyer, terms.seller), (*said, *told))
+        exchanged = [
+            open_record(raw)
+            for issuer in (terms.buyer, terms.seller)
+            for raw in self.context.statements_of(issuer)
+        ]
+        identities = identities_known(session, (terms.buyer, terms.seller), (*new, *exchanged))
         standing = standing_to_settle(identities, terms.buyer)
         return read_evidence(map(open_record, dict.fromkeys(raws)), terms, standing)
 
     def _keep(
-        self, row: AllocationRow, channel: Channel, said: Sequence[Record], *, is_over: bool
+        self, row: AllocationRow, channel: Channel, new: Sequence[Record], *, is_over: bool
     ) -> Reckoning | None:
         """Store what is known now. Return None if another process has stored something meanwhile."""
         reckoning = reckon(channel, row.limit_nano, _seen_of(row), decided_on(row), self.context.now_ms)
@@ -117,11 +121,11 @@ class Settlements:
             "jobs": reckoning.jobs,
             "next_check_ns": None if is_over else _next_check_ns(row, reckoning),
         }
-        if not said and all(getattr(row, name) == value for name, value in values.items()):
+        if not new and all(getattr(row, name) == value for name, value in values.items()):
             return reckoning
         values["version"] = row.version + 1
         with self.context.write() as session, session.begin():
-            keep_statements(session, said)
+            keep_statements(session, new)
             mine = (_column.id == row.id, _column.version == row.version)
             is_mine = session.execute(update(allocation_table).where(*mine).values(values)).rowcount  # type: ignore[attr-defined]
         row.version += 1

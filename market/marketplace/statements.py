@@ -42,8 +42,8 @@ def keep_statements(session: Session, records: Sequence[Record]) -> None:
     """Store new statements that matter to their identities. Third parties cannot fill an identity's space."""
     for issuer in sorted({record.issuer for record in records}):
         kept = _kept(session, (issuer,))
-        said = {record.digest: record for record in records if record.issuer == issuer}
-        mattering = {record.digest: record for record in connected(issuer, [*(kept | said).values()])}
+        given = {record.digest: record for record in records if record.issuer == issuer}
+        mattering = {record.digest: record for record in connected(issuer, [*(kept | given).values()])}
         for digest in mattering.keys() - kept.keys():
             record = mattering[digest]
             raw = record.raw.decode()
@@ -52,9 +52,9 @@ def keep_statements(session: Session, records: Sequence[Record]) -> None:
             session.execute(delete(statement_table).where(_column.digest.in_(gone)))
 
 
-def identities_known(session: Session, issuers: Collection[str], said: Sequence[Record] = ()) -> Identities:
-    """Return what is known of these identities, from `said` and everything stored."""
-    records = _kept(session, issuers) | {record.digest: record for record in said}
+def identities_known(session: Session, issuers: Collection[str], more: Sequence[Record] = ()) -> Identities:
+    """Return what is known of these identities, from `more` and everything stored."""
+    records = _kept(session, issuers) | {record.digest: record for record in more}
     return Identities(records.values())
 
 

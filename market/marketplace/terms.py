@@ -6,7 +6,7 @@ from market.protocol.channels.terms import ANSWER_S_MAX
 
 DAY_NS = 86_400 * 10**9
 ANSWER_MS = 2 * ANSWER_S_MAX * 1000
-"""How long a buyer has to answer a receipt that the marketplace has seen, in ms. Then the receipt's amount is due.
+"""Time in which a buyer may answer a receipt that the marketplace has seen, in ms. Then its amount is due.
 
 A seller may submit its first receipt as its answer begins. The buyer signs at the end, and then has to reach the
 marketplace.

@@ -104,9 +104,9 @@ class Gossip:
         """
         came = 0
         for _ in range(_AT_ONCE_MAX):
-            taken, told = await self._compare(url)
+            taken, sent = await self._compare(url)
             came += taken
-            if not taken and not told:
+            if not taken and not sent:
                 break
         return came
 

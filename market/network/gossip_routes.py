@@ -89,16 +89,16 @@ class _GossipHandler:
             self._reading -= 1
 
     async def digest(self, body: bytes, _network: str) -> GossipDigestAnswer:
-        asked = read(body, GossipDigest)
-        lacking = await asyncio.to_thread(self._keeper.differing, asked.summary)
+        digest = read(body, GossipDigest)
+        lacking = await asyncio.to_thread(self._keeper.differing, digest.summary)
         mine = await asyncio.to_thread(self._keeper.summary)
         return GossipDigestAnswer(mine, written(each.raw for each in lacking))
 
     async def records(self, body: bytes, network: str) -> GossipRecordsAnswer:
-        told = read(body, GossipRecords)
-        if not self._records.takes(network, len(told.records)):
+        sent = read(body, GossipRecords)
+        if not self._records.takes(network, len(sent.records)):
             raise _TooMany
-        taken = await asyncio.to_thread(self._keeper.add, raw_of(told.records), f"from {network}")
+        taken = await asyncio.to_thread(self._keeper.add, raw_of(sent.records), f"from {network}")
         return GossipRecordsAnswer(taken)
 
 

@@ -58,15 +58,15 @@ def read(body: bytes, shape: type[S]) -> S:
 
 def written(records: Iterable[bytes]) -> tuple[str, ...]:
     """Return the first of these raw records, as many as one body holds."""
-    told: list[str] = []
+    fitting: list[str] = []
     left_bytes = BODY_BYTES_MAX - 2**16
     for record in records:
         # A quotation mark or backslash takes two bytes in a JSON string.
         left_bytes -= len(record) + record.count(b'"') + record.count(b"\\") + 3
-        if left_bytes < 0 or len(told) == RECORDS_MAX:
+        if left_bytes < 0 or len(fitting) == RECORDS_MAX:
             break
-        told.append(record.decode())
-    return tuple(told)
+        fitting.append(record.decode())
+    return tuple(fitting)
 
 
 def raw_of(records: Iterable[str]) -> list[bytes]:

@@ -24,7 +24,7 @@ STATEMENTS: tuple[Kind, ...] = ("revocation", "founding", "rotation")
 """The kinds of statements, in the order in which they are sent."""
 _SPOKEN: tuple[Kind, ...] = ("listing", "findings")
 """Kinds that count only while the key that signed them is current."""
-_TOLD: tuple[Kind, ...] = (*STATEMENTS, *_SPOKEN)
+_EXCHANGED: tuple[Kind, ...] = (*STATEMENTS, *_SPOKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class RecordChange:
     dropped: tuple[Record, ...] = ()
 
 
-def check_told(record: Record, now_ms: int, *, allows_loopback: bool) -> None:
+def check_received(record: Record, now_ms: int, *, allows_loopback: bool) -> None:
     """Check what can be checked of a received record without knowing others.
 
     Raises:
         MarketError: its kind is not exchanged, it is invalid, or it is from the future.
     """
-    if record.kind not in _TOLD:
+    if record.kind not in _EXCHANGED:
         raise MarketError(f"a {record.kind} is not exchanged")
     check_statement(record)
     if record.kind == "listing":
@@ -63,7 +63,7 @@ class KnownRecords:
         self._sources = sources
         self._bounds = bounds
         self._always = always
-        self._books: dict[str, Book] = {}
+        self._records: dict[str, Book] = {}
         self._held: dict[str, HeldRecords] = {}
         self._identities: dict[str, Identities] = {}
         self._raws: set[bytes] = set()
@@ -73,18 +73,18 @@ class KnownRecords:
 
     @property
     def book(self) -> Book:
-        return Book({slot: record for book in self._books.values() for slot, record in book.slots.items()})
+        return Book({slot: record for book in self._records.values() for slot, record in book.slots.items()})
 
     def has(self, raw: bytes) -> bool:
         """Return whether this very record is known; different bytes must be read before anything is believed."""
         return raw in self._raws
 
     def standing(self, identity: str, key: str) -> Standing:
-        return self._identities.get(identity, _NOTHING_SAID).standing(identity, key)
+        return self._identities.get(identity, _NO_STATEMENTS).standing(identity, key)
 
     def statements_of(self, identity: str) -> list[Record]:
         """Return the identity's statements about its keys, revocations first."""
-        book = self._books.get(identity, Book())
+        book = self._records.get(identity, Book())
         return [each for kind in STATEMENTS for each in book.slots.values() if each.kind == kind]
 
     def source_of(self, issuer: str) -> str:
@@ -92,14 +92,14 @@ class KnownRecords:
         return self._held[issuer].source
 
     def take(self, records: Iterable[Record], source: str, now_ms: int) -> RecordChange:
-        """Add those records from `source` that have room; the records must have passed `check_told`."""
+        """Add those records from `source` that have room; the records must have passed `check_received`."""
         by_issuer: dict[str, list[Record]] = {}
         for record in records:
             by_issuer.setdefault(record.issuer, []).append(record)
         taken: list[Record] = []
         dropped: list[Record] = []
-        for issuer, said in by_issuer.items():
-            change = self._take_one(issuer, said, source, now_ms)
+        for issuer, received in by_issuer.items():
+            change = self._take_one(issuer, received, source, now_ms)
             taken += change.taken
             dropped += change.dropped
         return RecordChange(tuple(taken), tuple(dropped))
@@ -107,25 +107,25 @@ class KnownRecords:
     def sweep(self, now_ms: int) -> RecordChange:
         """Forget records that expired long ago."""
         dropped: list[Record] = []
-        for issuer in list(self._books):
-            swept = self._replace(issuer, forget(self._books[issuer], now_ms), self._held[issuer].source)
+        for issuer in list(self._records):
+            swept = self._replace(issuer, forget(self._records[issuer], now_ms), self._held[issuer].source)
             dropped += swept.dropped
         return RecordChange((), tuple(dropped))
 
-    def _take_one(self, issuer: str, said: list[Record], source: str, now_ms: int) -> RecordChange:
-        before = list(self._books.get(issuer, Book()).slots.values())
-        wanted = self._fitting(issuer, [*before, *said], now_ms)
-        place = self._place(issuer, source, wanted)
+    def _take_one(self, issuer: str, received: list[Record], source: str, now_ms: int) -> RecordChange:
+        before = list(self._records.get(issuer, Book()).slots.values())
+        fitting = self._fitting(issuer, [*before, *received], now_ms)
+        place = self._place(issuer, source, fitting)
         if place is None and before:
             # A known issuer's revocation needs no room: without it the revoked key would stay trusted.
-            revoking = [each for each in said if each.kind == "revocation"]
-            wanted = self._fitting(issuer, [*before, *revoking], now_ms)
+            revoking = [each for each in received if each.kind == "revocation"]
+            fitting = self._fitting(issuer, [*before, *revoking], now_ms)
             place = self._held[issuer].source, []
         if place is None:
             return RecordChange()
         believed, leaving = place
         gone = [record for each in leaving for record in self._replace(each, Book(), "").dropped]
-        change = self._replace(issuer, wanted, believed)
+        change = self._replace(issuer, fitting, believed)
         return RecordChange(change.taken, (*change.dropped, *gone))
 
     def _place(self, issuer: str, source: str, book: Book) -> tuple[str, list[str]] | None:
@@ -138,11 +138,11 @@ class KnownRecords:
         is_no_more = place and place.source == believed and len(book.slots) <= place.records
         if is_no_more or believed == OWN or issuer in self._always:
             return believed, []
-        wanted = _held(book, believed)
-        if fits(wanted, self._shares_but(issuer), self._sources, self._bounds):
+        needed = _held(book, believed)
+        if fits(needed, self._shares_but(issuer), self._sources, self._bounds):
             return believed, []
         others = {each: held for each, held in self._held.items() if each != issuer and each not in self._always}
-        leaving = room_for(wanted, others, self._sources, self._bounds)
+        leaving = room_for(needed, others, self._sources, self._bounds)
         return None if leaving is None else (believed, leaving)
 
     def _shares_but(self, issuer: str) -> Counter[str]:
@@ -160,17 +160,17 @@ class KnownRecords:
         return book_of([*statements, *(dated[slot] for slot in slots)])
 
     def _replace(self, issuer: str, book: Book, source: str) -> RecordChange:
-        before = self._books.get(issuer, Book())
+        before = self._records.get(issuer, Book())
         old = {each.digest: each for each in before.slots.values()}
         new = {each.digest: each for each in book.slots.values()}
         self._count(issuer, source, len(new))
         if new:
-            self._books[issuer] = book
+            self._records[issuer] = book
             self._held[issuer] = _held(book, source)
             statements = [each for each in new.values() if each.kind in STATEMENTS]
             self._identities[issuer] = Identities(statements)
-        elif issuer in self._books:
-            del self._books[issuer], self._held[issuer], self._identities[issuer]
+        elif issuer in self._records:
+            del self._records[issuer], self._held[issuer], self._identities[issuer]
         self._raws -= {each.raw for each in old.values()}
         self._raws |= {each.raw for each in new.values()}
         came, went = new.keys() - old.keys(), old.keys() - new.keys()
@@ -191,4 +191,4 @@ def _held(book: Book, source: str) -> HeldRecords:
     return HeldRecords(source, len(book.slots), "listing" in kinds, "revocation" in kinds)
 
 
-_NOTHING_SAID = Identities()
+_NO_STATEMENTS = Identities()

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, delete, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from market.errors import MarketError
-from market.network.known import STATEMENTS, KnownRecords, check_told
+from market.network.known import STATEMENTS, KnownRecords, check_received
 from market.network.room import RecordBounds, Sources
 from market.network.tables import record_table
 from market.protocol.audits.findings import Findings, read_findings
@@ -90,7 +90,7 @@ class RecordKeeper:
         with self._writing:
             with self._lock:
                 change = self._known.take(read, source, now_ms)
-                self._look_anew(bool(change.taken or change.dropped))
+                self._reset_view(bool(change.taken or change.dropped))
             self._delete(each.digest for each in change.dropped)
             if change.taken:
                 self._insert(change.taken, source)
@@ -149,7 +149,7 @@ class RecordKeeper:
         with self._writing:
             with self._lock:
                 gone = self._known.sweep(self._clock_ms()).dropped
-                self._look_anew(bool(gone))
+                self._reset_view(bool(gone))
             self._delete(each.digest for each in gone)
 
     def refresh(self) -> list[str]:
@@ -168,10 +168,10 @@ class RecordKeeper:
             # The most trusted source first: an issuer known from several sources counts for that one.
             for source in sorted(by_source, key=self._keeping.sources.rank, reverse=True):
                 self._known.take(by_source[source], source, now_ms)
-            self._look_anew(bool(by_source))
+            self._reset_view(bool(by_source))
             return [digest for _, digest, _, raw in kept if not self._known.has(bytes(raw))]
 
-    def _look_anew(self, has_changed: bool) -> None:
+    def _reset_view(self, has_changed: bool) -> None:
         if has_changed:
             self._view = _View()
 
@@ -181,7 +181,7 @@ class RecordKeeper:
             return None
         try:
             record = open_record(raw)
-            check_told(record, now_ms, allows_loopback=self._keeping.allows_loopback)
+            check_received(record, now_ms, allows_loopback=self._keeping.allows_loopback)
         except MarketError:
             return None
         return record

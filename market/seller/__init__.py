@@ -19,6 +19,8 @@ Modules:
     delivery           Deliver one answer: seal it piece by piece, count what was accepted, sign interim and final
                        receipts
     denied_prompts     Show prompts that their buyers deny to the marketplace, which counts them and books their cost
+    gateway_request    Check a buyer's request before any model is used: known fields, text only, no longer than
+                       paid for
     http_carrier       Answer on the buyer's own HTTP request, and the server's side of its connection
     job_handler        Serve one job from its bytes to its final receipt
     leftovers          Finish requests that a crash interrupted: they have receipts, but no final one
@@ -40,7 +42,7 @@ Modules:
     seals              The keys that requests are sealed for: in memory only, replaced hourly, kept while still
                        usable
     sellable_models    The models for sale, as far as our own gateway can serve them now, and their listings
-    states             What a seller says it does now, beside the reasons why it sells nothing
+    states             The states that a seller reports, in addition to the reasons why it sells nothing
     store              The seller's durable state in its own SQLite file: on disk before the last piece of an
                        answer is sent
     tables             The tables of `selling.db`: what was signed on each channel, and which sales were reported
@@ -51,8 +53,6 @@ Modules:
     tunnel_process     One run of cloudflared: started in its own session, checked for health, stopped
     upstream           Our own gateway's answer to one job: a task reads ahead a little and stops once the answer
                        is not wanted
-    wanted             Check a buyer's request before any model is used: known fields, text only, no longer than
-                       paid for
     watch              When this machine sells: turn the gateway's idleness and the owner's rules into listings and
                        admission
     way_in             Choose how buyers reach this seller by its settings: a tunnel, or work fetched from the

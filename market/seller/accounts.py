@@ -167,9 +167,9 @@ class ChannelAccounts:
         """
         credited, given = account.credited, list(raws)
         # Up to sixty signatures: check them in a thread, so that other answers need not wait.
-        told = await asyncio.to_thread(_read, given, credited)
-        served = {n: lane for n, lane in told.lanes.items() if account.channel.lanes.get(n, Lane()).claim}
-        changed = account.knows(Channel(told.terms, served))
+        learned = await asyncio.to_thread(_read, given, credited)
+        served = {n: lane for n, lane in learned.lanes.items() if account.channel.lanes.get(n, Lane()).claim}
+        changed = account.knows(Channel(learned.terms, served))
         if changed:
             await self._keep(account, changed)
         return len(changed)

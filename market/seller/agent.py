@@ -28,6 +28,7 @@ from market.seller.channel_submitter import ChannelSubmitter
 from market.seller.credit import Creditor, knowing_ourselves
 from market.seller.delivery import ReceiptSigner, now_ms
 from market.seller.denied_prompts import DeniedPrompts
+from market.seller.gateway_request import Blocked
 from market.seller.job_handler import JobAdmission, JobHandler
 from market.seller.leftovers import finish_leftovers
 from market.seller.live_listings import LiveListings
@@ -38,7 +39,6 @@ from market.seller.publisher import Publisher
 from market.seller.sale_reporter import SaleReporter
 from market.seller.sellable_models import SellableModels
 from market.seller.store import SellingStore
-from market.seller.wanted import Blocked
 from market.seller.watch import Watch
 from market.settings.seller import SellingSettings
 from runtime.data_folder import DataFolder

@@ -115,12 +115,12 @@ class AgentApp:
         await _reply_json(send, {"lanes": grown})
 
     async def _get(self, found: "re.Match[bytes]", network: str | None, send: Send) -> None:
-        asked = found[2].decode()
+        subject = found[2].decode()
         with self.callers.letting_in(network, cast(RequestKind, found[1].decode())):
             if found[1] == b"challenge":
-                await _reply_json(send, self._identify(bytes.fromhex(asked)))
+                await _reply_json(send, self._identify(bytes.fromhex(subject)))
                 return
-            file = self.tokenizers(asked)
+            file = self.tokenizers(subject)
             if file is None:
                 raise NotAccepted(404, "not_found", "No tokenizer with this SHA-256 is used here.")
             with self.callers.downloading(network):

@@ -29,7 +29,7 @@ class Gone(Exception):
 
 
 class JobRefused(Exception):
-    """The seller does not answer, or stops answering; has a code for programs and a sentence for people."""
+    """The seller does not answer, or stops answering; has a code for programs and a sentence for users."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)

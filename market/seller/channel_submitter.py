@@ -88,8 +88,8 @@ class ChannelSubmitter:
     async def _tell(self, marketplace: SellerMarketplaceClient, channel: Unsubmitted) -> None:
         """Send surplus statements first if there are more than the marketplace accepts at once; it stores them."""
         backing = replace(channel.backing, statements=())
-        told = await asyncio.to_thread(self._statements, channel)
-        *before, last = _chunks(told) or [[]]
+        statements = await asyncio.to_thread(self._statements, channel)
+        *before, last = _chunks(statements) or [[]]
         for some in before:
             await marketplace.submit(replace(channel, backing=backing, evidence=()), some)
         await marketplace.submit(replace(channel, backing=backing), last)

@@ -51,15 +51,15 @@ class Chunks:
             code = error.get("code") if isinstance(error, dict) else None
             raise UpstreamError(str(code or "")[:64])
         choices = event.get("choices")
-        said = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
-        return [self._head | {"choices": [choice]} for each in said for choice in self._choices(each)]
+        given = [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+        return [self._head | {"choices": [part]} for choice in given for part in self._choices(choice)]
 
-    def _choices(self, said: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        index = said.get("index", 0)
+    def _choices(self, choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        index = choice.get("index", 0)
         if type(index) is not int or not 0 <= index < 128:
             raise ChunkBroken("a choice has no valid index")
-        deltas = list(self._deltas(said))
-        reason = said.get("finish_reason")
+        deltas = list(self._deltas(choice))
+        reason = choice.get("finish_reason")
         finish = reason if isinstance(reason, str) and reason in _REASONS else ("stop" if reason else None)
         if not deltas and not finish:
             return
@@ -69,15 +69,15 @@ class Chunks:
             yield {
                 "index": index,
                 **delta,
-                **_logprobs(said, is_last),
+                **_logprobs(choice, is_last),
                 "finish_reason": finish if is_last else None,
             }
 
-    def _deltas(self, said: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _deltas(self, choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if self._kind == "completion":
-            yield from ({"text": part} for part in _cut(said.get("text")))
+            yield from ({"text": part} for part in _cut(choice.get("text")))
             return
-        delta = said.get("delta")
+        delta = choice.get("delta")
         if not isinstance(delta, dict):
             return
         # Some servers send their reasoning under this name.
@@ -117,8 +117,8 @@ def _cut(text: Any) -> Iterator[str]:
         yield from (whole[at : at + TEXT_CHARS_MAX] for at in range(0, len(whole), TEXT_CHARS_MAX))
 
 
-def _calls(said: Any) -> Iterator[dict[str, Any]]:
-    for admission, call in enumerate(said if isinstance(said, list) else []):
+def _calls(calls: Any) -> Iterator[dict[str, Any]]:
+    for admission, call in enumerate(calls if isinstance(calls, list) else []):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
             continue
@@ -134,6 +134,6 @@ def _calls(said: Any) -> Iterator[dict[str, Any]]:
             yield rewritten
 
 
-def _logprobs(said: dict[str, Any], is_last: bool) -> dict[str, Any]:
-    found = said.get("logprobs")
+def _logprobs(choice: dict[str, Any], is_last: bool) -> dict[str, Any]:
+    found = choice.get("logprobs")
     return {"logprobs": found} if is_last and isinstance(found, dict) else {}

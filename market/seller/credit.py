@@ -46,15 +46,18 @@ class Credited:
     credit: ChannelCredit
     standing: StandingOf
     backing: Backing
-    said: tuple[Record, ...] = ()
+    statements: tuple[Record, ...] = ()
 
     def knowing(self, other: "Credited") -> "Credited":
         """Return this, extended by what another job of the channel stated about the buyer's keys."""
-        said = (*self.said, *(record for record in other.said if record.raw not in self.backing.statements))
-        if len(said) == len(self.said):
+        statements = (
+            *self.statements,
+            *(record for record in other.statements if record.raw not in self.backing.statements),
+        )
+        if len(statements) == len(self.statements):
             return self
-        backing = replace(self.backing, statements=tuple(record.raw for record in said))
-        return replace(self, standing=_knowing(said, self.standing), backing=backing, said=said)
+        backing = replace(self.backing, statements=tuple(record.raw for record in statements))
+        return replace(self, standing=_knowing(statements, self.standing), backing=backing, statements=statements)
 
 
 class _Head(Struct):
@@ -115,13 +118,13 @@ class Creditor:
                 "refused",
                 f"The job has too many statements about the buyer's keys. At most {STATEMENTS_MAX} are allowed.",
             )
-        said = tuple(connected(terms.buyer, [_statement(raw, terms.buyer) for raw in raws]))
-        standing = _knowing(said, self.standing)
+        opened = tuple(connected(terms.buyer, [_statement(raw, terms.buyer) for raw in raws]))
+        standing = _knowing(opened, self.standing)
         if len(backed.records) == 2:
             agree(*backed.records, standing)
-        kept = tuple(record.raw for record in backed.records), tuple(record.raw for record in said)
+        kept = tuple(record.raw for record in backed.records), tuple(record.raw for record in opened)
         backing = Backing(terms.channel, len(backed.records) == 1, *kept, backed.credit.expires_ms)
-        return Credited(terms, backed.credit, standing, backing, said)
+        return Credited(terms, backed.credit, standing, backing, opened)
 
     def _allocated(self, raw: bytes, head: _Head) -> Backed:
         marketplace = self.marketplace()
@@ -206,11 +209,11 @@ def _statement(raw: bytes, buyer: str) -> Record:
     return record
 
 
-def _knowing(said: Sequence[Record], standing: StandingOf) -> StandingOf:
+def _knowing(statements: Sequence[Record], standing: StandingOf) -> StandingOf:
     """Return the standing of keys, including an identity's own statements. Any revocation counts."""
-    if not said:
+    if not statements:
         return standing
-    own, issuers = Identities(said), {record.issuer for record in said}
+    own, issuers = Identities(statements), {record.issuer for record in statements}
 
     def find(identity: str, key: str) -> Standing:
         known = standing(identity, key)

@@ -19,10 +19,10 @@ from market.protocol.sealing.request import OpenedRequest
 from market.seller.accounts import ChannelAccount, ChannelAccounts
 from market.seller.carrier import Carrier, Gone, JobRefused
 from market.seller.chunks import Chunks, encoded
+from market.seller.gateway_request import GatewayRequest
 from market.seller.live_listings import SellableModel
 from market.seller.proofs import Proof, Proofs, Sold
 from market.seller.store import RecordedSale
-from market.seller.wanted import GatewayRequest
 
 COUNT_EVERY_CHARS = 512
 """Count again after this many new characters: they are hardly ever fewer than 256 tokens."""
@@ -100,9 +100,9 @@ class Delivering:
         created_s = receipt_signer.clock_ms() // 1000
         self._chunks = Chunks(order.kind, f"chatcmpl-{secrets.token_hex(12)}", sellable.sold.market_id, created_s)
         self._part = 0
-        self._told_tokens = 0
+        self._signed_tokens = 0
         self._looked_chars = 0
-        self._said = 0
+        self._uncounted_chunks = 0
 
     async def begin(self, carrier: Carrier) -> None:
         """Send the first event at once, because tunnels drop answers that do not begin. Raises Gone."""
@@ -133,16 +133,16 @@ class Delivering:
 
     def _took(self, chunk: dict[str, Any]) -> None:
         self._answer.add(chunk)
-        self._said += 1
+        self._uncounted_chunks += 1
 
     async def _sign_some(self, carrier: Carrier) -> None:
         """Send an interim receipt after each 256 tokens, which bounds what is unproven."""
         # A chunk is about one token, unless it has more text than that.
-        if self._said < INTERIM_TOKENS and self._answer.chars - self._looked_chars < COUNT_EVERY_CHARS:
+        if self._uncounted_chunks < INTERIM_TOKENS and self._answer.chars - self._looked_chars < COUNT_EVERY_CHARS:
             return
-        self._looked_chars, self._said = self._answer.chars, 0
+        self._looked_chars, self._uncounted_chunks = self._answer.chars, 0
         taken = await self._taken()
-        if needs_receipt(self._told_tokens, taken.tokens):
+        if needs_receipt(self._signed_tokens, taken.tokens):
             delivery = await self._receive(taken, is_final=False)
             await carrier.send(self._event(Piece("r", delivery.record.raw)))
 
@@ -168,7 +168,7 @@ class Delivering:
         )
         delivery = read_receipt(record, self._promise, terms, self._account.credited.standing)
         self._part += 1
-        self._told_tokens = taken.tokens
+        self._signed_tokens = taken.tokens
         if is_final:
             self._receipt_signer.prove(delivery, self._account, self._sold)
         await self._receipt_signer.accounts.keep(

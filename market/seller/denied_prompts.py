@@ -23,7 +23,12 @@ from market.protocol.channels.evidence import read_evidence
 from market.protocol.channels.terms import Allocation, ChannelTerms
 from market.protocol.identity.lineage import Identities
 from market.protocol.records.envelope import Record, open_record
-from market.seller.marketplace_client import LanesTold, LaneTold, MarketplaceRefused, SellerMarketplaceClient
+from market.seller.marketplace_client import (
+    AllocationLanes,
+    LaneReport,
+    MarketplaceRefused,
+    SellerMarketplaceClient,
+)
 from market.seller.proofs import Proof, Proofs
 from market.seller.store import SellingStore
 
@@ -70,13 +75,13 @@ class DeniedPrompts:
         if backing is None:
             return
         allocation = open_record(backing.records[0])
-        told = await marketplace.lanes(allocation.digest)
-        by_lane = {each.lane: each for each in told.lanes}
+        report = await marketplace.lanes(allocation.digest)
+        by_lane = {each.lane: each for each in report.lanes}
         for proof in proofs.of(channel):
             lane = by_lane.get(proof.lane)
             if lane is not None and _is_over(proof, lane):
                 proofs.forget(channel, proof.lane)
-            elif lane is not None and await asyncio.to_thread(self._is_denied, proof, lane, told, allocation):
+            elif lane is not None and await asyncio.to_thread(self._is_denied, proof, lane, report, allocation):
                 await self._show(marketplace, proofs, proof, allocation)
 
     async def _show(
@@ -94,18 +99,18 @@ class DeniedPrompts:
             log.info("a buyer denies its prompt; the marketplace has counted it", **about)
         proofs.forget(proof.channel, proof.lane)
 
-    def _is_denied(self, proof: Proof, told: LaneTold, all_told: LanesTold, allocation: Record) -> bool:
+    def _is_denied(self, proof: Proof, report: LaneReport, reports: AllocationLanes, allocation: Record) -> bool:
         """Return whether the buyer has signed for an answer to another prompt.
 
         Raises MarketError on an invalid record.
         """
-        if (told.standing, told.receipt) != ("disputed", proof.receipt):
+        if (report.standing, report.receipt) != ("disputed", proof.receipt):
             return False
         named = allocation.read("allocation", Allocation)
         terms = ChannelTerms(named.buyer, named.seller, allocation.digest)
-        said = open_statements((raw.encode() for raw in all_told.statements), (terms.buyer,))
-        standing = standing_to_settle(Identities((*self.own.statements, *said)), terms.buyer)
-        records = [open_record(raw.encode()) for raw in told.records]
+        statements = open_statements((raw.encode() for raw in reports.statements), (terms.buyer,))
+        standing = standing_to_settle(Identities((*self.own.statements, *statements)), terms.buyer)
+        records = [open_record(raw.encode()) for raw in report.records]
         lane = read_evidence(records, terms, standing).lanes.get(proof.lane, Lane())
         if not due(lane).disputed_nano or claim_of(lane).digest != proof.receipt:
             return False
@@ -113,9 +118,9 @@ class DeniedPrompts:
         return dispute.is_about_prompt and dispute.by_buyer.receipt.completion_tokens > 0
 
 
-def _is_over(proof: Proof, told: LaneTold) -> bool:
+def _is_over(proof: Proof, report: LaneReport) -> bool:
     """Return whether this request can no longer be disputed."""
-    return told.seq > proof.seq or (told.receipt == proof.receipt and told.standing == "settled")
+    return report.seq > proof.seq or (report.receipt == proof.receipt and report.standing == "settled")
 
 
 def _dispute(proof: Proof, allocation: Record) -> dict[str, Any]:

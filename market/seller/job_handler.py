@@ -28,12 +28,12 @@ from market.seller.answer_stream import WAIT_S, AnswerStream
 from market.seller.carrier import Carrier, Gone, JobRefused
 from market.seller.credit import Backed, Credited, Creditor
 from market.seller.delivery import Delivering, ReceiptSigner
+from market.seller.gateway_request import Blocked, GatewayRequest, gateway_request_of
 from market.seller.live_listings import ListingOffer, LiveListings
 from market.seller.own_gateway import OwnGateway
 from market.seller.proofs import Sold
 from market.seller.store import Backing
 from market.seller.upstream import Upstream
-from market.seller.wanted import Blocked, GatewayRequest, order_of
 from runtime.hang_ups import HangUps
 
 P = ParamSpec("P")
@@ -126,13 +126,13 @@ class JobHandler:
         for raw in raws:
             by_channel.setdefault(_channel_of(raw), []).append(raw)
         grown = 0
-        for channel, said in by_channel.items():
+        for channel, receipts in by_channel.items():
             backing = await self.receipt_signer.accounts.backing(channel)
             if backing is None:
                 raise StatementInvalid("a receipt's channel has never been used here")
             credited = await self._checked(self.creditor.read, backing.records, backing.statements)
             async with self.receipt_signer.accounts.using(credited) as account:
-                grown += await self._learned(account, said)
+                grown += await self._learned(account, receipts)
         return grown
 
     async def _serve(self, packed: bytes, carrier: Carrier) -> None:
@@ -217,11 +217,11 @@ class JobHandler:
                 "too_long", f"The request is too long. At most {offer.listing.context_length} tokens are offered."
             )
 
-    def _check_voucher(self, account: ChannelAccount, promise: Promise, asked: PricedRequest) -> None:
+    def _check_voucher(self, account: ChannelAccount, promise: Promise, priced: PricedRequest) -> None:
         refused = refusal(
             account.channel,
             promise,
-            asked,
+            priced,
             self.live_listings.prices(),
             account.credited.credit,
             open_ceilings=account.open_ceilings,
@@ -234,9 +234,9 @@ class JobHandler:
     def _check_low(self, promise: Promise, order: GatewayRequest) -> None:
         """Check the ceiling against the request's minimum cost, which is known only once it is opened."""
         voucher = promise.voucher
-        if voucher.ceiling_nano < voucher.base_nano + order.asked.most_nano:
+        if voucher.ceiling_nano < voucher.base_nano + order.priced.most_nano:
             raise JobRefused(
-                "low", f"The voucher's ceiling must be {order.asked.most_nano} nano-USD above its base."
+                "low", f"The voucher's ceiling must be {order.priced.most_nano} nano-USD above its base."
             )
 
     async def _opened(
@@ -248,9 +248,9 @@ class JobHandler:
 
         def open_and_look() -> tuple[OpenedRequest, GatewayRequest]:
             opened = open_request(job.sealed, offer.seal.key, context, offer.seal.seen)
-            wanted = read_job_body(opened.body)
-            self.blocked.check(wanted.request)
-            return opened, order_of(wanted, offer, voucher)
+            job_body = read_job_body(opened.body)
+            self.blocked.check(job_body.request)
+            return opened, gateway_request_of(job_body, offer, voucher)
 
         try:
             return await asyncio.to_thread(open_and_look)

@@ -39,7 +39,7 @@ class _Account(Struct, frozen=True):
     identities: list[str] = []
 
 
-class LaneTold(Struct, frozen=True):
+class LaneReport(Struct, frozen=True):
     """The marketplace's view of a lane; `receipt` is the digest of our newest receipt that it knows."""
 
     lane: int
@@ -49,10 +49,10 @@ class LaneTold(Struct, frozen=True):
     records: list[str] = []
 
 
-class LanesTold(Struct, frozen=True):
+class AllocationLanes(Struct, frozen=True):
     """The lanes of one allocation, with its buyer's statements about its keys."""
 
-    lanes: list[LaneTold]
+    lanes: list[LaneReport]
     statements: list[str] = []
 
 
@@ -120,11 +120,11 @@ class SellerMarketplaceClient:
         }
         await self._post("/market/v1/settlements", body, {})
 
-    async def lanes(self, allocation: str) -> LanesTold:
+    async def lanes(self, allocation: str) -> AllocationLanes:
         """Return the state of an allocation's lanes, by its record's digest. Raises Unreachable, MarketplaceRefused."""
         url = f"{self.url}/market/v1/disputes/{allocation}"
         reply = await self._outbound.ask(url, headers=self._ours, timeout_s=ASK_S, bytes_max=LANES_BYTES_MAX)
-        return _read(reply, LanesTold)
+        return _read(reply, AllocationLanes)
 
     async def dispute(self, body: dict[str, Any]) -> None:
         """Show the marketplace what a lane's buyer denies. Raises Unreachable, MarketplaceRefused."""

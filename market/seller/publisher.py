@@ -72,12 +72,12 @@ class Publisher:
         Raises:
             ListingInvalid, RecordInvalid: the settings make a listing that buyers would reject.
         """
-        wanted = {spare.sellable.sold.market_id: spare for spare in spares if spare.slots > 0}
+        spare_by_name = {spare.sellable.sold.market_id: spare for spare in spares if spare.slots > 0}
         seal = self._seals.current()
         records = []
-        for name in sorted(self._listed.keys() - wanted.keys()):
+        for name in sorted(self._listed.keys() - spare_by_name.keys()):
             records += await self._end(name)
-        for name, spare in wanted.items():
+        for name, spare in spare_by_name.items():
             listing = listing_of(self._settings, spare, seal.key.public, self._address.url, is_ready=True)
             if self._is_due(self._listed.get(name), listing):
                 records.append(await self._sign(spare, listing, seal))

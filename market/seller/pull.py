@@ -152,15 +152,15 @@ class Pull:
         marketplace = self._marketplace()
         if marketplace is None:
             raise _MarketplaceRefused("its identity is not known yet")
-        told = _read(await self._say("/nonce", {"identity": self._identity}), _Nonce)
-        if told.marketplace != marketplace:
+        challenge = _read(await self._say("/nonce", {"identity": self._identity}), _Nonce)
+        if challenge.marketplace != marketplace:
             raise _MarketplaceRefused("its identity differs from the pinned one")
-        said = DOMAIN + bytes.fromhex(marketplace) + bytes.fromhex(told.nonce)
+        signed = DOMAIN + bytes.fromhex(marketplace) + bytes.fromhex(challenge.nonce)
         proof = {
             "identity": self._identity,
             "key": self._signer.public_key.hex(),
-            "nonce": told.nonce,
-            "signature": self._signer.sign(said).hex(),
+            "nonce": challenge.nonce,
+            "signature": self._signer.sign(signed).hex(),
         }
         opened = _read(await self._say("/session", proof), _Opened)
         return _Session(opened.session, time.monotonic() + opened.session_s / 2)
@@ -209,13 +209,13 @@ class Pull:
         finally:
             self._room.release()
 
-    async def _send(self, errand_id: str, part: AnswerPart) -> OutboundReply:
+    async def _send(self, job_id: str, part: AnswerPart) -> OutboundReply:
         """Send a part; it is safe to send it again if the outcome is unknown or with a newer session.
 
         Raises:
             Unreachable, _MarketplaceRefused: the part was not taken.
         """
-        url, body = f"{self._url}/{errand_id}/answer", msgspec.msgpack.encode(part)
+        url, body = f"{self._url}/{job_id}/answer", msgspec.msgpack.encode(part)
         session = self._session or await self._current()
         attempt = 0
         while True:

@@ -161,6 +161,6 @@ def rule_of(settings: SellingSettings) -> IdleRule:
     return IdleRule(settings.queue_empty_minutes, settings.gpu_percent_max, settings.on_battery)
 
 
-def _quantization_of(told: str) -> Quantization:
-    plain = told.lower()
+def _quantization_of(label: str) -> Quantization:
+    plain = label.lower()
     return next((known for known, others in _ALIASES.items() if plain in (known, *others)), "unknown")

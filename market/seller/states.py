@@ -1,4 +1,4 @@
-"""What a seller says it does now, beside the reasons why it sells nothing."""
+"""The states that a seller reports, in addition to the reasons why it sells nothing."""
 
 SELLING = "selling"
 UNREACHED = "buyers cannot reach this machine yet"

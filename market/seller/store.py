@@ -20,7 +20,7 @@ from market.seller.tables import SINCE_1, VERSION, channels, facts, lanes, metad
 from runtime.settings import SettingsInvalid
 
 BATCH_MAX = 256
-TOLD_MAX = 32
+SUBMITTED_MAX = 32
 """Channels read at once to be submitted: each may have 256 records."""
 KEPT_MS = 60 * 24 * 3_600_000
 """Retention of a channel after its credit has ended: disputes are over by then."""
@@ -242,7 +242,7 @@ def _evidence(db: Connection, channel: str) -> tuple[bytes, ...]:
 def _unsubmitted(db: Connection, now_ms: int) -> list[Unsubmitted]:
     is_known = channels.c.submitted == channels.c.changes
     query = select(channels).where(channels.c.is_allocated, ~is_known, channels.c.again_ms <= now_ms)
-    rows = db.execute(query.limit(TOLD_MAX)).all()
+    rows = db.execute(query.limit(SUBMITTED_MAX)).all()
     return [Unsubmitted(_backing_of(row), _evidence(db, row.channel), row.changes, row.refusals) for row in rows]
 
 
@@ -253,9 +253,9 @@ def _records(packed: bytes) -> tuple[bytes, ...]:
 def _sweep(db: Connection, ended_before_ms: int) -> int:
     # Credit lines are kept: only we store what is owed on them, and it is owed longer than the line lasts.
     is_over = (channels.c.submitted == channels.c.changes) | (channels.c.refusals > 0)
-    told = channels.c.is_allocated & is_over
+    is_done = channels.c.is_allocated & is_over
     unbooked = select(sales.c.channel).where(~sales.c.is_booked)
-    ended = (channels.c.ends_ms < ended_before_ms) & told & channels.c.channel.not_in(unbooked)
+    ended = (channels.c.ends_ms < ended_before_ms) & is_done & channels.c.channel.not_in(unbooked)
     gone = db.scalars(select(channels.c.channel).where(ended).limit(BATCH_MAX)).all()
     for table in (sales, lanes, channels):
         db.execute(delete(table).where(table.c.channel.in_(gone)))

@@ -78,7 +78,7 @@ class TunnelProcess:
     _metrics_url: str
     _folder: Path
     _client: httpx.AsyncClient
-    _said: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    _output: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
     _listening: asyncio.Task[None] | None = None
 
     @property
@@ -118,11 +118,11 @@ class TunnelProcess:
         """Return why it exited, for the owner; its own last line if the cause is unknown."""
         if self._listening is not None:
             await asyncio.wait({self._listening}, timeout=END_S)
-        everything = "\n".join(self._said)
+        everything = "\n".join(self._output)
         for sign, cause in _CAUSES:
             if sign in everything:
                 return cause
-        return f"it exited, saying: {self._said[-1][:200]}" if self._said else "it exited"
+        return f"it exited, saying: {self._output[-1][:200]}" if self._output else "it exited"
 
     async def stop(self, grace_s: float) -> None:
         """Let requests in progress finish within the grace time, then kill it."""
@@ -153,9 +153,9 @@ class TunnelProcess:
                 continue
             if not line:
                 return
-            said = line.decode("utf-8", "replace").strip()
-            self._said.append(said)
-            log.debug("tunnel.said", said=said[:500])
+            text = line.decode("utf-8", "replace").strip()
+            self._output.append(text)
+            log.debug("tunnel.said", said=text[:500])
 
 
 def find_cloudflared(name: str) -> str:

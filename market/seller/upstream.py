@@ -8,8 +8,8 @@ from typing import Any
 import structlog
 
 from market.seller.carrier import JobRefused
+from market.seller.gateway_request import GatewayRequest
 from market.seller.own_gateway import GatewayAway, OwnGateway, UpstreamRefused
-from market.seller.wanted import GatewayRequest
 
 log = structlog.get_logger(__name__)
 

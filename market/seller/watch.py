@@ -46,8 +46,8 @@ class Watch:
     _idle: Idle | None = None
     _heard_s: float = 0.0
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
-    _said: str = ""
-    _told: int = 0
+    _state: str = ""
+    _statements_sent: int = 0
     _deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
@@ -72,7 +72,7 @@ class Watch:
         version: int | None = None
         while True:
             try:
-                found = await self.gateway.idle(version, self._said)
+                found = await self.gateway.idle(version, self._state)
             except (GatewayAway, UpstreamRefused) as error:
                 self._hear(None)
                 log.warning("the gateway does not say how idle it is", why=str(error))
@@ -137,9 +137,9 @@ class Watch:
     async def _tell_own_statements(self) -> None:
         """Publish our own statements: another process may have given this identity a new key."""
         statements = self.own.statements
-        if len(statements) > self._told:
+        if len(statements) > self._statements_sent:
             await asyncio.to_thread(self.keeper.add, [record.raw for record in statements], OWN)
-            self._told = len(statements)
+            self._statements_sent = len(statements)
 
     def _why_unready(self, idle: Idle | None) -> str | None:
         if idle is None:
@@ -176,6 +176,6 @@ class Watch:
         return 0.0 if is_busy else idle.queue_empty_s + time.monotonic() - self._heard_s
 
     def _say(self, state: str) -> None:
-        if state != self._said:
-            self._said = state
+        if state != self._state:
+            self._state = state
             log.info("selling", state=state)

@@ -93,7 +93,7 @@ class MarketSettings(Section):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether this gateway buys at all."""
+        """Return whether this gateway buys at all."""
         return bool(self.buy_for)
 
     @property

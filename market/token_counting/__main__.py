@@ -54,9 +54,9 @@ class _Counters:
     def __init__(self) -> None:
         self._loaded: dict[str, TokenCounter] = {}
 
-    def load(self, wanted: LoadTokenizer) -> CountReply:
+    def load(self, request: LoadTokenizer) -> CountReply:
         try:
-            tokenizer = Tokenizer.from_buffer(check_shape(wanted.content))
+            tokenizer = Tokenizer.from_buffer(check_shape(request.content))
         except TokenizerRefused as error:
             return CountReply(trouble="refused", part=error.part, problem=error.problem)
         except BaseException as error:
@@ -65,17 +65,17 @@ class _Counters:
             raise
         if len(self._loaded) >= LOADED_MAX:
             self._loaded.pop(next(iter(self._loaded)))
-        self._loaded[wanted.sha256] = TokenCounter(tokenizer, wanted.sha256)
+        self._loaded[request.sha256] = TokenCounter(tokenizer, request.sha256)
         return CountReply()
 
-    def count(self, wanted: CountSegments) -> CountReply:
-        counter = self._loaded.pop(wanted.sha256, None)
+    def count(self, request: CountSegments) -> CountReply:
+        counter = self._loaded.pop(request.sha256, None)
         if counter is None:
             return CountReply(trouble="unknown")
         # Move it to the end: the least recently used is dropped first.
-        self._loaded[wanted.sha256] = counter
+        self._loaded[request.sha256] = counter
         try:
-            return CountReply(counter.segment_tokens(wanted.segments))
+            return CountReply(counter.segment_tokens(request.segments))
         except TextNotCounted as error:
             return CountReply(trouble="failed", problem=str(error))
 

@@ -50,7 +50,7 @@ class CountReply(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def packed(said: CountingLimits | CountQuestion | CountReply) -> bytes:
+def packed(message: CountingLimits | CountQuestion | CountReply) -> bytes:
     """Return the message as a frame."""
-    body = msgspec.msgpack.encode(said)
+    body = msgspec.msgpack.encode(message)
     return LENGTH.pack(len(body)) + body

@@ -62,9 +62,9 @@ class CountingProcess:
     def ask(self, question: CountQuestion, within_s: float) -> CountReply:
         """Raises Died, Stuck; the caller must then end the process."""
         until_s = time.monotonic() + within_s
-        said, self._first = self._first + packed(question), b""
+        message, self._first = self._first + packed(question), b""
         try:
-            self._tell(said, until_s)
+            self._tell(message, until_s)
             (length,) = LENGTH.unpack(self._hear(LENGTH.size, until_s))
             if length > REPLY_BYTES_MAX:
                 raise Died("its reply is too long")

@@ -6,7 +6,7 @@ Modules:
                  no parsing
     connections  Limits on a connection before its client is known: header bytes, time and open connections
     hosts        Checks the `Host` header of requests to a gateway that listens on this machine alone
-    origin       Where a backend is reached: a host and port, or a unix socket
+    origin       The address of a backend: a host and port, or a unix socket
     proxies      Finds the client of a request: if the peer is a trusted proxy, its headers name the client
     repeated     The head that a connection has seen before: who sends many messages begins each alike, but for its
                  length

@@ -52,7 +52,7 @@ class ApiError:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the client of one class of errors gets."""
+    """The response to the client for one class of errors."""
 
     status: int
     type: str
@@ -61,7 +61,7 @@ class Row:
     message: str | None = None
     """Replaces the error's own words, if those are for us alone."""
     has_own_code: bool = True
-    """Whether a `code` of the error goes before the row's."""
+    """True if a `code` of the error has priority over the row's."""
 
 
 # The first class that an error is an instance of decides; its own code and param go before the row's.

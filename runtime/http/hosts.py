@@ -31,7 +31,7 @@ class Hosts:
         return cls([host] if host else [], proxies)
 
     def allows(self, host: bytes, peer: str) -> bool:
-        """Whether a request with this `Host` header is meant for this gateway."""
+        """Return whether a request with this `Host` header is meant for this gateway."""
         if self._names is None or host in self._right:
             return True
         if self._is_right(_name_of(host.decode("latin-1"))):

@@ -1,4 +1,4 @@
-"""Where a backend is reached: a host and port, or a unix socket."""
+"""The address of a backend: a host and port, or a unix socket."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -8,7 +8,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Origin(NamedTuple):
-    """What connections are shared by. `socket_path` goes before host and port."""
+    """The key by which connections are shared. `socket_path` has priority over host and port."""
 
     host: str
     port: int
@@ -17,7 +17,7 @@ class Origin(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """As the Host header says it."""
+        """Return the address in the form of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS["https" if self.is_tls else "http"] else f"{host}:{self.port}"
 

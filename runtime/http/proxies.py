@@ -39,8 +39,8 @@ class TrustedProxies:
 
     def scheme(self, peer: str, fields: Fields) -> str | None:
         """Return the scheme that the caller used with the first proxy, if a trusted proxy tells."""
-        said = _listed(fields, b"x-forwarded-proto") if self.trusts(peer) else []
-        return said[-1] if said and said[-1] in ("http", "https") else None
+        schemes = _listed(fields, b"x-forwarded-proto") if self.trusts(peer) else []
+        return schemes[-1] if schemes and schemes[-1] in ("http", "https") else None
 
     def _last_stranger(self, peer: str, hops: Sequence[str]) -> str:
         """Walk back from the gateway to the first untrusted address; stop before a hop that is no address."""

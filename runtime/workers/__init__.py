@@ -4,8 +4,8 @@ Modules:
     errors          The errors that a worker answers with, in the shape of OpenAI's
     exchange        One HTTP exchange over ASGI: a bounded body in, a JSON answer or a stream of events out, and
                     the hang-up
-    health          What a worker process reports about itself
-    lifecycle       How a worker process lives: orders on stdin, health on stdout, a socket, an end with its parent
+    health          The report of a worker process about itself
+    lifecycle       Run a worker process: orders on stdin, health on stdout, a socket, an end with its parent
                     or SIGTERM
     logbook         The worker's log: one JSON line per event on stderr, which the supervisor passes on; no prompt,
                     no key

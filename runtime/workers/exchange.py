@@ -28,7 +28,7 @@ class Exchange:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Further ones of a stream."""
     has_gone: Callable[[], bool] = lambda: False
-    """Whether the client disconnected, as far as the server knows now."""
+    """Return whether the client disconnected, as far as the server knows now."""
 
     async def body(self, bytes_max: int, timeout_s: float) -> bytes:
         """Return the request's whole body.

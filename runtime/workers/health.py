@@ -1,4 +1,4 @@
-"""What a worker process reports about itself."""
+"""The report of a worker process about itself."""
 
 from msgspec import Struct
 

@@ -1,4 +1,4 @@
-"""How a worker process lives: orders on stdin, health on stdout, a socket, an end with its parent or SIGTERM."""
+"""Run a worker process: orders on stdin, health on stdout, a socket, an end with its parent or SIGTERM."""
 
 import asyncio
 import os

@@ -41,7 +41,7 @@ class HealthPolicy:
     rss_bytes_kill: int = 3 * 1024 * 1024 * 1024
     """A worker of this size is stopped immediately, before the machine runs out of memory."""
     retire_s: float = 960.0
-    """How long a replaced worker may finish its answers; longer than any answer may take."""
+    """Time in which a replaced worker may finish its answers; longer than any answer may take."""
     eager_restarts_max: int = 3
     """After this number of consecutive failures a worker is started only when a request needs one."""
     backoff_max_s: float = 60.0
@@ -51,7 +51,7 @@ class HealthPolicy:
         return 0.0 if failures <= 1 else min(2.0 ** (failures - 2), self.backoff_max_s)
 
     def worn_out(self, health: Health) -> str | None:
-        """Why this worker should make room for a fresh one, if it should."""
+        """Return why this worker should be replaced; None if it should not."""
         if health.requests >= self.requests_max:
             return "requests"
         if health.age_s >= self.age_max_s:
@@ -84,9 +84,9 @@ class Worker:
         self._generation = 0
         self._resume_at: float | None = None
         self.trouble: str | None = None
-        """Why no worker is ready although one was started; None while all is well, or none was wanted yet."""
+        """Return why no started worker is ready; None while all is well or before the first start."""
         self._changed = asyncio.Condition()
-        self._wanted = asyncio.Event()
+        self._needed = asyncio.Event()
         self._replace_now = asyncio.Event()
 
     @property
@@ -99,12 +99,12 @@ class Worker:
 
     @property
     def socket_path(self) -> Path | None:
-        """Where the current worker listens; for requests use `acquire`, which also holds it."""
+        """Return the address of the current worker; for requests use `acquire`, which also holds it."""
         return self._current.socket_path if self._current and self._current.alive else None
 
     @property
     def generation(self) -> int:
-        """How many workers there have been, the current one included; 0 while none is ready."""
+        """Return the number of workers so far, the current one included; 0 while none is ready."""
         return self._current.generation if self._current and self._current.alive else 0
 
     @property
@@ -115,7 +115,7 @@ class Worker:
 
     def warm(self) -> None:
         """Start a worker if none runs. Returns immediately."""
-        self._wanted.set()
+        self._needed.set()
         if (self._keeper is None or self._keeper.done()) and not self._stopped:
             self._keeper = asyncio.create_task(self._keep(), name=f"{self._program.name}-keeper")
 
@@ -224,21 +224,21 @@ class Worker:
         await self._announce()
 
     async def _watch(self, worker: WorkerProcess) -> bool:
-        """True when it is time for a fresh one, False when the worker is dead or does not answer any more."""
+        """Return True if the worker should be replaced, False if it is dead or no longer answers."""
         exited = asyncio.create_task(worker.exited())
-        asked = asyncio.create_task(self._replace_now.wait())
+        replace_requested = asyncio.create_task(self._replace_now.wait())
         misses = 0
         try:
             while not exited.done():
                 # One replacement at a time: a worker that still finishes its answers is memory, too.
                 replaceable = not self._retiring
-                events = {exited, asked} if replaceable else {exited}
+                events = {exited, replace_requested} if replaceable else {exited}
                 await asyncio.wait(
                     events, timeout=self._health_policy.health_interval_s, return_when=asyncio.FIRST_COMPLETED
                 )
                 if exited.done():
                     return False
-                if replaceable and asked.done():
+                if replaceable and replace_requested.done():
                     return True
                 health = await worker.health(self._health_policy.health_s)
                 misses = 0 if health else misses + 1
@@ -259,7 +259,7 @@ class Worker:
             return False
         finally:
             exited.cancel()
-            asked.cancel()
+            replace_requested.cancel()
 
     async def _retire(self, worker: WorkerProcess) -> None:
         deadline = time.monotonic() + self._health_policy.retire_s
@@ -288,8 +288,8 @@ class Worker:
             await asyncio.sleep(pause_s)
             self._resume_at = None
         if failures > self._health_policy.eager_restarts_max:
-            self._wanted.clear()
-            await self._wanted.wait()
+            self._needed.clear()
+            await self._needed.wait()
 
     async def _announce(self) -> None:
         async with self._changed:

@@ -234,10 +234,10 @@ async def _relay_log(stderr: asyncio.StreamReader, name: str, generation: int) -
             return
         try:
             fields = orjson.loads(line)
-            said = fields.pop("event")
+            text = fields.pop("event")
         except (orjson.JSONDecodeError, KeyError, AttributeError, TypeError):
-            fields, said = {}, line.decode("utf-8", "replace").rstrip()[:500]
-        log.info("worker.said", worker=name, **fields | {"said": said, "generation": generation})
+            fields, text = {}, line.decode("utf-8", "replace").rstrip()[:500]
+        log.info("worker.said", worker=name, **fields | {"said": text, "generation": generation})
 
 
 async def _fetch_health(socket_path: Path) -> Health:
@@ -248,8 +248,8 @@ async def ask_worker(socket_path: Path, target: str, bytes_max: int, method: str
     """The body of a worker's answer. Raises OSError, EOFError. The caller sets the time limit."""
     reader, writer = await asyncio.open_unix_connection(str(socket_path))
     try:
-        asked = b"%b %b HTTP/1.1\r\nHost: worker\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-        writer.write(asked % (method.encode(), target.encode()))
+        request = b"%b %b HTTP/1.1\r\nHost: worker\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        writer.write(request % (method.encode(), target.encode()))
         head = await reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d{1,9})\r\n", head)
         if not head.startswith(b"HTTP/1.1 200") or length is None or int(length[1]) > bytes_max:

@@ -1,4 +1,4 @@
-"""The books as a gateway has them, with a clock that tests set, and the few sentences that tests say often."""
+"""A gateway's ledger with a clock that tests set, and helpers that many tests use."""
 
 from collections.abc import Iterable
 from concurrent.futures import Future

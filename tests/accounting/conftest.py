@@ -1,4 +1,4 @@
-"""Books to write in: an engine, a running poster, and a clock that tests set."""
+"""A ledger to write to: an engine, a running poster, and a clock that tests set."""
 
 from collections.abc import Iterator
 
@@ -17,6 +17,6 @@ def engine(dsn: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def books(engine: Engine) -> Iterator[LedgerService]:
-    with LedgerService(engine) as books:
-        yield books
+def ledger(engine: Engine) -> Iterator[LedgerService]:
+    with LedgerService(engine) as ledger:
+        yield ledger

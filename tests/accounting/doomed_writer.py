@@ -38,13 +38,13 @@ def credit(request_id: str) -> Posting:
 
 
 class Doomed:
-    """Books requests of every kind, and says what became of each."""
+    """Books requests of every kind, and reports the outcome of each."""
 
-    def __init__(self, books: LedgerService, answers: Connection) -> None:
-        self._books = books
+    def __init__(self, ledger: LedgerService, answers: Connection) -> None:
+        self._ledger = ledger
         self._answers = answers
         self._sending = threading.Lock()
-        self._leases = Leases(books.poster, books.read, clock_ns=lambda: START_NS)
+        self._leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: START_NS)
 
     def run(self, name: str) -> None:
         self._leases.start()
@@ -85,7 +85,7 @@ class Doomed:
             self._refund(request_id)
 
     def _lease(self, request_id: str, number: int) -> None:
-        """Three requests at a time on one lease of the person's credits and the pool's."""
+        """Three requests at a time on one lease of the user's credits and the organization's."""
         self._book(credit(f"{PAYER.user_id}/{request_id}"))
         self._book(credit(f"{PAYER.user_id}/{request_id}-pool"))
         captures = []
@@ -104,14 +104,14 @@ class Doomed:
         return placed.result(ANSWER_S) if isinstance(placed, Future) else placed
 
     def _refund(self, request_id: str) -> None:
-        with self._books.read() as session:
+        with self._ledger.read() as session:
             charge = find_charge(session, request_id)
             assert charge is not None
             standing = find_refund_parties(session, charge, time.time_ns())
         self._book(usage_refunds.refund(charge, REFUND_NANO, "kill test", standing))
 
     def _book(self, posting: Posting) -> Posted:
-        posted = self._books.post(posting)
+        posted = self._ledger.post(posting)
         self._tell(posting.idem_key, posted)
         return posted
 
@@ -137,6 +137,6 @@ def write(dsn: str, name: str, failpoint: Failpoint | None, passes: int, answers
         if place == failpoint and next(passed) == passes:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    books = LedgerService(open_engine(dsn), failpoint=reach)
-    books.poster.start()
-    Doomed(books, answers).run(name)
+    ledger = LedgerService(open_engine(dsn), failpoint=reach)
+    ledger.poster.start()
+    Doomed(ledger, answers).run(name)

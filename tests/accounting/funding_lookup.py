@@ -14,24 +14,24 @@ from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, usage
 
 ANN, BOB = Payer("ann", "lab"), Payer("bob", "lab")
 FORMER = Payer("ann")
-LOT_A, LOT_B, POOL, OWN = user_promo("ann", "a"), user_promo("ann", "b"), pool_paid("lab"), user_paid("ann")
+GRANT_A, GRANT_B, POOL, OWN = user_promo("ann", "a"), user_promo("ann", "b"), pool_paid("lab"), user_paid("ann")
 
 
-def leases_of(books: LedgerService) -> Leases:
+def leases_of(ledger: LedgerService) -> Leases:
     """Each `turn` of them is the test's."""
-    return Leases(books.poster, books.read, clock_ns=lambda: books.now_ns)
+    return Leases(ledger.poster, ledger.read, clock_ns=lambda: ledger.now_ns)
 
 
-def pool(books: LedgerService, amount: int, name: str = "c") -> None:
-    books.post(grants.pool_credit(f"pool-{name}", "lab", amount, "test"))
+def pool(ledger: LedgerService, amount: int, name: str = "c") -> None:
+    ledger.post(grants.pool_credit(f"pool-{name}", "lab", amount, "test"))
 
 
 def grant(
-    books: LedgerService, engine: Engine, grant_id: str, amount: int, minutes: float, user_id: str = "ann"
+    ledger: LedgerService, engine: Engine, grant_id: str, amount: int, minutes: float, user_id: str = "ann"
 ) -> None:
-    lots = CreditGrants(write_sessions(engine), clock_ns=lambda: books.now_ns)
-    lot = CreditGrant(grant_id, user_id, amount, books.now_ns + int(minutes * MINUTE_NS))
-    books.post(lots.write_down(lot))
+    credit_grants = CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns)
+    granted = CreditGrant(grant_id, user_id, amount, ledger.now_ns + int(minutes * MINUTE_NS))
+    ledger.post(credit_grants.write_down(granted))
 
 
 def held(leases: Leases, placed: "Hold | Future[Hold]") -> Hold:
@@ -47,5 +47,5 @@ def end(leases: Leases, hold: Hold, charge: int) -> None:
     leases.capture(hold, bill, usage(hold.request_id, lane="cloud", user_id=hold.user_id))
 
 
-def left(books: LedgerService, *accounts: str) -> list[int]:
-    return [books.balance(account).posted_nano for account in accounts]
+def left(ledger: LedgerService, *accounts: str) -> list[int]:
+    return [ledger.balance(account).posted_nano for account in accounts]

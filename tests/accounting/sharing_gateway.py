@@ -1,4 +1,4 @@
-"""A gateway's part in shared books as a process of its own: it credits without end and tells every answer."""
+"""A gateway that shares a ledger, as its own process: it credits without end and reports every answer."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The books against the model over every rule there is: whatever happens in whichever order, both say the same."""
+"""The ledger against the model over every rule: in any order of events, both agree."""
 
 import random
 from collections.abc import Iterator
@@ -27,15 +27,15 @@ def _world(databases: Databases, kind: Kind, seed: int) -> Iterator[World]:
     with databases.database(kind) as dsn:
         engine = open_engine(dsn)
         try:
-            with LedgerService(engine) as books:
-                world = World(books, random.Random(seed))
+            with LedgerService(engine) as ledger:
+                world = World(ledger, random.Random(seed))
                 world.send([wish(world) for wish in (credit, pool_credit) for _ in range(20)])
                 yield world
         finally:
             engine.dispose()
 
 
-class BooksMachine(RuleBasedStateMachine):
+class LedgerMachine(RuleBasedStateMachine):
     """Short lives that hypothesis thinks of, looked at after every step."""
 
     def __init__(self, databases: Databases, kind: Kind) -> None:
@@ -66,7 +66,7 @@ class BooksMachine(RuleBasedStateMachine):
 
 
 def _run(databases: Databases, kind: Kind, examples: int, steps: int) -> None:
-    class Machine(BooksMachine):
+    class Machine(LedgerMachine):
         def __init__(self) -> None:
             super().__init__(databases, kind)
 
@@ -105,7 +105,7 @@ def _live(databases: Databases, kind: Kind, operations: int, seed: int) -> None:
             assert [wish.__qualname__ for wish in WISHES if wish not in done] == [], "it can happen and never did"
 
 
-def test_books_agree_with_the_model(databases: Databases, kind: Kind) -> None:
+def test_the_ledger_agrees_with_the_model(databases: Databases, kind: Kind) -> None:
     _run(databases, kind, examples=5 if kind == "sqlite" else 2, steps=12)
 
 
@@ -116,7 +116,7 @@ def test_a_long_life_agrees_with_the_model(databases: Databases, kind: Kind) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_books_agree_with_the_model_for_long(databases: Databases, kind: Kind) -> None:
+def test_the_ledger_agrees_with_the_model_for_long(databases: Databases, kind: Kind) -> None:
     _run(databases, kind, examples=500 if kind == "sqlite" else 200, steps=100)
 
 

@@ -55,8 +55,8 @@ def _buy(poster: Poster, name: str, seller: str) -> str:
 def test_64_clients_spend_what_there_is_and_no_more(engine: Engine) -> None:
     outcomes: Counter[str] = Counter()
     counting = threading.Lock()
-    with LedgerService(engine) as books:
-        books.credit("ann", AFFORDABLE * CHARGE_NANO)
+    with LedgerService(engine) as ledger:
+        ledger.credit("ann", AFFORDABLE * CHARGE_NANO)
     with writers(engine) as posters:
 
         def buy(client: int) -> None:
@@ -72,7 +72,7 @@ def test_64_clients_spend_what_there_is_and_no_more(engine: Engine) -> None:
         for thread in threads:
             thread.join()
     assert outcomes == {"bought": AFFORDABLE, "refused": CLIENTS * TRIES - AFFORDABLE}
-    with LedgerService(engine) as books:
-        assert books.balance(PAYER).available_nano == 0
-        assert books.balance("income:market_fee").available_nano == AFFORDABLE * CHARGE_NANO * FEE_BPS // 10_000
-        assert books.findings() == []
+    with LedgerService(engine) as ledger:
+        assert ledger.balance(PAYER).available_nano == 0
+        assert ledger.balance("income:market_fee").available_nano == AFFORDABLE * CHARGE_NANO * FEE_BPS // 10_000
+        assert ledger.findings() == []

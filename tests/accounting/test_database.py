@@ -1,4 +1,4 @@
-"""Engines and migrations, which the books stand on."""
+"""Engines and migrations, on which the ledger rests."""
 
 import asyncio
 import os
@@ -106,7 +106,7 @@ def test_a_reader_cannot_write(engine: Engine) -> None:
 
 
 def test_sqlite_survives_a_power_cut_and_checks_its_references(tmp_path: Path) -> None:
-    engine = open_engine(f"sqlite:///{tmp_path / 'books.db'}")
+    engine = open_engine(f"sqlite:///{tmp_path / 'ledger.db'}")
     with engine.connect() as connection:
         pragmas = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in SQLITE}
     engine.dispose()
@@ -156,7 +156,7 @@ def _reached_by_tcp(dsn: str) -> Iterator[str]:
 
 
 def test_a_postgresql_that_vanished_without_a_word_is_found_out(databases: Databases) -> None:
-    """Packets that nobody delivers cannot be had here; that the system looks after them in time can be seen."""
+    """Lost packets cannot be simulated here; the test checks that the system's keepalive settings are short."""
     with databases.database("postgresql", migrated=False) as dsn, _reached_by_tcp(dsn) as by_tcp:
         engine = open_engine(by_tcp)
         with engine.connect() as connection:

@@ -13,9 +13,9 @@ from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
 
 
 @pytest.fixture
-def leases(books: LedgerService) -> Iterator[Leases]:
+def leases(ledger: LedgerService) -> Iterator[Leases]:
     """Each `turn` of it is the test's."""
-    leases = Leases(books.poster, books.read, clock_ns=lambda: START_NS)
+    leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: START_NS)
     yield leases
     leases.turn(is_closing=True)
 
@@ -27,12 +27,12 @@ def answered(leases: Leases, placed: "Hold | Future[Hold]") -> Hold:
     return placed.result(ANSWER_S)
 
 
-def test_a_part_grows_to_the_last_credit_and_no_further(books: LedgerService, leases: Leases) -> None:
-    books.credit("ann", 1000)
+def test_a_part_grows_to_the_last_credit_and_no_further(ledger: LedgerService, leases: Leases) -> None:
+    ledger.credit("ann", 1000)
     held = answered(leases, leases.hold("r1", Payer("ann"), 100))
     for amount in (200, 400, 1000):
         held = answered(leases, leases.grow(held, amount))
-        assert (held.amount_nano, books.balance("user:ann:paid").held_nano) == (amount, amount)
+        assert (held.amount_nano, ledger.balance("user:ann:paid").held_nano) == (amount, amount)
     with pytest.raises(InsufficientCredit) as refused:
         answered(leases, leases.grow(held, 1001))
     assert (refused.value.needed_nano, refused.value.available_nano) == (1, 0)
@@ -40,12 +40,12 @@ def test_a_part_grows_to_the_last_credit_and_no_further(books: LedgerService, le
     captured = leases.capture(held, CloudBill("acme", 700, 700), usage("r1", lane="cloud"))
     leases.turn(is_closing=True)
     assert captured.result(ANSWER_S)
-    left = books.balance("user:ann:paid")
-    assert (left.available_nano, left.held_nano, books.findings()) == (300, 0, [])
+    left = ledger.balance("user:ann:paid")
+    assert (left.available_nano, left.held_nano, ledger.findings()) == (300, 0, [])
 
 
-def test_what_is_refused_says_how_much_there_is_besides(books: LedgerService, leases: Leases) -> None:
-    books.credit("ann", 250)
+def test_what_is_refused_says_how_much_there_is_besides(ledger: LedgerService, leases: Leases) -> None:
+    ledger.credit("ann", 250)
     held = answered(leases, leases.hold("r1", Payer("ann"), 100))
     with pytest.raises(InsufficientCredit) as refused:
         answered(leases, leases.grow(held, 300))
@@ -54,9 +54,9 @@ def test_what_is_refused_says_how_much_there_is_besides(books: LedgerService, le
 
 
 def test_a_part_that_was_to_grow_when_its_request_ended_leaves_nothing(
-    books: LedgerService, leases: Leases
+    ledger: LedgerService, leases: Leases
 ) -> None:
-    books.credit("ann", 1000)
+    ledger.credit("ann", 1000)
     held = answered(leases, leases.hold("r1", Payer("ann"), 100))
     late = leases.grow(held, 300)
     leases.end(held, 60)
@@ -66,26 +66,26 @@ def test_a_part_that_was_to_grow_when_its_request_ended_leaves_nothing(
     with pytest.raises(LedgerUnavailable):
         late.result(ANSWER_S)
     leases.turn(is_closing=True)
-    assert books.balance("user:ann:paid").available_nano == 940
-    assert books.balance("user:ann:paid").held_nano == 0
+    assert ledger.balance("user:ann:paid").available_nano == 940
+    assert ledger.balance("user:ann:paid").held_nano == 0
 
 
-def test_two_requests_that_grow_at_once_share_what_there_is(books: LedgerService, leases: Leases) -> None:
-    books.credit("ann", 500)
+def test_two_requests_that_grow_at_once_share_what_there_is(ledger: LedgerService, leases: Leases) -> None:
+    ledger.credit("ann", 500)
     one = answered(leases, leases.hold("r1", Payer("ann"), 100))
     two = answered(leases, leases.hold("r2", Payer("ann"), 100))
     more = leases.grow(one, 400), leases.grow(two, 400)
     leases.turn()
     outcomes = [placed if isinstance(placed, Hold) else placed.exception(ANSWER_S) for placed in more]
     assert sum(not isinstance(outcome, InsufficientCredit) for outcome in outcomes) == 1
-    assert books.balance("user:ann:paid").available_nano >= 0
+    assert ledger.balance("user:ann:paid").available_nano >= 0
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_grows_in_two_processes_nothing_is_overdrawn_or_left(books: LedgerService, seed: int) -> None:
+def test_whatever_grows_in_two_processes_nothing_is_overdrawn_or_left(ledger: LedgerService, seed: int) -> None:
     chance, credit, charged = random.Random(seed), 3000, 0
-    books.credit("ann", credit)
-    processes = [Leases(books.poster, books.read, clock_ns=lambda: START_NS) for _ in range(2)]
+    ledger.credit("ann", credit)
+    processes = [Leases(ledger.poster, ledger.read, clock_ns=lambda: START_NS) for _ in range(2)]
     running: list[tuple[Leases, Hold]] = []
     for number in range(120):
         leases = chance.choice(processes)
@@ -109,22 +109,22 @@ def test_whatever_grows_in_two_processes_nothing_is_overdrawn_or_left(books: Led
             charge = chance.randint(1, held.amount_nano)
             charged += charge
             leases.capture(held, CloudBill("acme", charge, charge), usage(held.request_id, lane="cloud"))
-        found = books.balance("user:ann:paid")
+        found = ledger.balance("user:ann:paid")
         assert found.held_nano >= sum(held.amount_nano for _, held in running)
         assert found.available_nano >= 0
     for leases, held in running:
         leases.end(held, 0)
     for leases in processes:
         leases.turn(is_closing=True)
-    left = books.balance("user:ann:paid")
-    assert (left.available_nano, left.held_nano, books.findings()) == (credit - charged, 0, [])
+    left = ledger.balance("user:ann:paid")
+    assert (left.available_nano, left.held_nano, ledger.findings()) == (credit - charged, 0, [])
 
 
-def test_of_two_wishes_for_one_request_the_larger_stands_whoever_is_answered_last(
-    books: LedgerService, leases: Leases
+def test_of_two_reservations_for_one_request_the_larger_stands_in_any_order(
+    ledger: LedgerService, leases: Leases
 ) -> None:
     """A stream has asked for more and has not heard the answer when its provider's count is to be covered."""
-    books.credit("ann", 300)
+    ledger.credit("ann", 300)
     held = answered(leases, leases.hold("r1", Payer("ann"), 100))
     more = leases.grow(held, 200)
     leases.turn()

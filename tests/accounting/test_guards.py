@@ -1,4 +1,4 @@
-"""The triggers and constraints: what no hand at the SQL prompt can do to the books, on either database."""
+"""The triggers and constraints: what SQL statements cannot do to the ledger, on either database."""
 
 import pytest
 from sqlalchemy import Engine, text
@@ -105,11 +105,11 @@ FORBIDDEN_ON = {
 
 
 @pytest.fixture
-def written(books: LedgerService) -> None:
+def written(ledger: LedgerService) -> None:
     """Accounts: 1 bank, 2 Ann, 3 clearing, 4 department, 5 supply. Transfers: 1 credits 1000, 2 holds 500."""
-    books.credit("ann", 1000)
-    books.hold("r1", "ann", 500)
-    books.post(local.local_use(usage("r2", compute_nano=7)))
+    ledger.credit("ann", 1000)
+    ledger.hold("r1", "ann", 500)
+    ledger.post(local.local_use(usage("r2", compute_nano=7)))
 
 
 def _is_refused(engine: Engine, script: str) -> bool:
@@ -130,30 +130,30 @@ def _is_refused(engine: Engine, script: str) -> bool:
 
 @pytest.mark.usefixtures("written")
 def test_the_past_cannot_be_rewritten_nor_credit_invented(
-    engine: Engine, books: LedgerService, kind: Kind
+    engine: Engine, ledger: LedgerService, kind: Kind
 ) -> None:
     statements = FORBIDDEN | FORBIDDEN_ON[kind]
     assert [name for name, statement in statements.items() if not _is_refused(engine, statement)] == []
-    assert books.findings() == []
+    assert ledger.findings() == []
 
 
 @pytest.mark.usefixtures("written")
-def test_the_last_legal_nano_may_be_spent(engine: Engine, books: LedgerService) -> None:
+def test_the_last_legal_nano_may_be_spent(engine: Engine, ledger: LedgerService) -> None:
     assert not _is_refused(engine, TRANSFER + "(4, 1, 9, 2, 1, 500, 'single', NULL, NULL)")
-    assert books.balance("user:ann:paid").available_nano == 0
+    assert ledger.balance("user:ann:paid").available_nano == 0
     assert _is_refused(engine, TRANSFER + "(5, 1, 10, 2, 1, 1, 'single', NULL, NULL)")
 
 
 @pytest.mark.usefixtures("written")
-def test_health_names_what_is_broken(engine: Engine, books: LedgerService) -> None:
-    """A hand with the right to drop triggers can still forge; it cannot make the books add up."""
+def test_health_names_what_is_broken(engine: Engine, ledger: LedgerService) -> None:
+    """An admin who may drop triggers can still forge, but cannot make the ledger's sums agree."""
     drop = "DROP TRIGGER account_fixed"
     with engine.begin() as connection:
         connection.execute(text(drop if engine.dialect.name == "sqlite" else f"{drop} ON account"))
         connection.execute(
             text("UPDATE account SET credits_posted = credits_posted + 5 WHERE code = 'user:ann:paid'")
         )
-    assert {finding.rule: finding.where for finding in books.findings()} == {
+    assert {finding.rule: finding.where for finding in ledger.findings()} == {
         "debits_equal_credits": ("usd-9, 1000, 1005, 500, 500",),
         "equation": ("usd-9, 1000, 1005",),
         "credits_are_sums": ("user:ann:paid, 1005, 1000, 0, 0",),

@@ -1,4 +1,4 @@
-"""Every rule of the books is seen when it is broken: by an event that no rule makes, or by a forger's hand."""
+"""The check finds every broken ledger rule: broken by an event that no rule makes, or by a forger."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from accounting.spending.credit_grants import CreditGrant, CreditGrants
 from runtime.database import write_sessions
 from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, usage
 
-ANN, LOT, SAM, EXPIRES_NS = "user:ann:paid", "user:ann:promo:l1", "seller:sam:maturing", 2**60
+ANN, GRANT, SAM, EXPIRES_NS = "user:ann:paid", "user:ann:promo:l1", "seller:sam:maturing", 2**60
 BURST, MARKET, MARGIN = "clearing:burst", "clearing:market", "income:burst_margin"
 
 TAKEN: dict[str, tuple[Posting, ...]] = {
@@ -36,37 +36,37 @@ TAKEN: dict[str, tuple[Posting, ...]] = {
     "draws_within_allocations": (
         Posting("settle:a1:2", "late", "a1", (Leg(ANN, MARKET, 21), Leg(MARKET, SAM, 21))),
     ),
-    "promo_lots": (Posting("x", "credit", "x", (Leg(ANN, LOT, 5),)),),
-    "promo_not_sold": (Posting("x", "correction", "x", (Leg(LOT, MARKET, 5), Leg(MARKET, SAM, 5))),),
+    "promo_lots": (Posting("x", "credit", "x", (Leg(ANN, GRANT, 5),)),),
+    "promo_not_sold": (Posting("x", "correction", "x", (Leg(GRANT, MARKET, 5), Leg(MARKET, SAM, 5))),),
 }
-"""Events that no rule makes and that the books would take, with the rules that they break."""
+"""Events that no rule makes and that the ledger would accept, with the rules that they break."""
 
 
 @pytest.fixture
-def written(books: LedgerService) -> LedgerService:
-    """Sound books: one of each, r1 charged 40, r2 reaped, r3 bought for 30, 10 of 30 drawn on a1."""
-    books.credit("ann", 1000)
-    books.post(grants.promo("l1", "ann", 100, "test"))
-    held = books.hold("r1", "ann", 50)
-    books.post(burst.capture(held, CloudBill("acme", 40, 25), usage("r1", lane="cloud")))
-    books.post(owed_beyond("r1", "acme", 25, 30))
+def written(ledger: LedgerService) -> LedgerService:
+    """A sound ledger: one of each, r1 charged 40, r2 reaped, r3 bought for 30, 10 of 30 drawn on a1."""
+    ledger.credit("ann", 1000)
+    ledger.post(grants.promo("l1", "ann", 100, "test"))
+    held = ledger.hold("r1", "ann", 50)
+    ledger.post(burst.capture(held, CloudBill("acme", 40, 25), usage("r1", lane="cloud")))
+    ledger.post(owed_beyond("r1", "acme", 25, 30))
     shares = (Share(ANN, 30),)
-    placed = books.post(market.hold("r3", shares, books.now_ns))
-    order = market.PurchaseHold("r3", "ann", (HeldPart(ANN, 30, placed.transfer_seqs[0]),), books.now_ns)
-    books.post(market.capture(order, market.SellerBill("sam", 30, 1000), usage("r3", lane="market")))
-    aside = books.post(market.hold("a1", (Share(ANN, 30),), books.now_ns))
-    allocated = allocations.Allocated("a1", "ann", "sam", 30, 1000, books.now_ns)
+    placed = ledger.post(market.hold("r3", shares, ledger.now_ns))
+    order = market.PurchaseHold("r3", "ann", (HeldPart(ANN, 30, placed.transfer_seqs[0]),), ledger.now_ns)
+    ledger.post(market.capture(order, market.SellerBill("sam", 30, 1000), usage("r3", lane="market")))
+    aside = ledger.post(market.hold("a1", (Share(ANN, 30),), ledger.now_ns))
+    allocated = allocations.Allocated("a1", "ann", "sam", 30, 1000, ledger.now_ns)
     drawn = allocations.draw(allocated, allocations.Drawn(parts=(HeldPart(ANN, 30, aside.transfer_seqs[0]),)), 10)
     assert drawn
-    books.post(drawn)
-    late = books.hold("r2", "ann", 10)
-    books.now_ns += 3 * MINUTE_NS
-    assert books.reaper.sweep(ANSWER_S) == 2
-    books.post(burst.late_capture(late, CloudBill("acme", 10, 10), usage("r2", lane="cloud"), covered_nano=10))
-    books.post(Posting("empty", "correction", "empty"))
-    books.post(grants.pool_credit("c9", "lab", 1, "test"))
-    assert books.findings() == []
-    return books
+    ledger.post(drawn)
+    late = ledger.hold("r2", "ann", 10)
+    ledger.now_ns += 3 * MINUTE_NS
+    assert ledger.reaper.sweep(ANSWER_S) == 2
+    ledger.post(burst.late_capture(late, CloudBill("acme", 10, 10), usage("r2", lane="cloud"), covered_nano=10))
+    ledger.post(Posting("empty", "correction", "empty"))
+    ledger.post(grants.pool_credit("c9", "lab", 1, "test"))
+    assert ledger.findings() == []
+    return ledger
 
 
 @pytest.mark.parametrize("rules", TAKEN)
@@ -116,13 +116,13 @@ def test_what_a_hand_has_changed_is_seen(written: LedgerService, engine: Engine,
 
 
 def test_what_users_put_right_is_no_breach(written: LedgerService) -> None:
-    written.post(correction("given-twice", LOT, "expense:promo", 100))
+    written.post(correction("given-twice", GRANT, "expense:promo", 100))
     assert written.findings() == []
 
 
-def test_what_nobody_swept_is_seen_and_is_no_reason_to_stop(written: LedgerService, engine: Engine) -> None:
-    lot = CreditGrant("l2", "ann", 100, written.now_ns + MINUTE_NS)
-    written.post(CreditGrants(write_sessions(engine), clock_ns=lambda: written.now_ns).write_down(lot))
+def test_an_expired_hold_is_found_and_is_no_reason_to_stop(written: LedgerService, engine: Engine) -> None:
+    granted = CreditGrant("l2", "ann", 100, written.now_ns + MINUTE_NS)
+    written.post(CreditGrants(write_sessions(engine), clock_ns=lambda: written.now_ns).write_down(granted))
     written.hold("r4", "ann", 10)
     written.now_ns += 4 * MINUTE_NS
     found = written.findings()

@@ -52,60 +52,60 @@ def _answers_until_death(dsn: str, name: str, place: Failpoint | None, chance: r
     raise AssertionError(f"the writer did not reach {place}")
 
 
-def _told_of(books: LedgerService) -> dict[str, int]:
-    """What the books know of what may have been told: events by their keys, requests of leases by their names."""
-    with books.read() as session:
+def _told_of(ledger: LedgerService) -> dict[str, int]:
+    """What the ledger knows of reported outcomes: events by their keys, requests of leases by their names."""
+    with ledger.read() as session:
         events = session.execute(select(event_table.c.idem_key, event_table.c.seq))
         usages = session.execute(select("usage:" + usage_table.c.request_id, usage_table.c.event_seq))
         return {str(key): int(seq) for rows in (events, usages) for key, seq in rows}
 
 
-def _count(books: LedgerService, kind: str) -> int:
-    with books.read() as session:
+def _count(ledger: LedgerService, kind: str) -> int:
+    with ledger.read() as session:
         return session.scalar(select(func.count()).where(event_table.c.kind == kind)) or 0
 
 
-def _check_after_death(engine: Engine, name: str, told: dict[str, int]) -> int:
+def _check_after_death(engine: Engine, name: str, reported: dict[str, int]) -> int:
     """Start over on what the dead writer left, and return how many holds it had left open."""
-    with LedgerService(engine) as books:
-        found = _told_of(books)
-        assert {key: found.get(key) for key in told} == told
+    with LedgerService(engine) as ledger:
+        found = _told_of(ledger)
+        assert {key: found.get(key) for key in reported} == reported
         for key, event_seq in found.items():
             if key.startswith("credit:") and f"/{name}-" in key:
-                again = books.post(credit(key.removeprefix("credit:")))
+                again = ledger.post(credit(key.removeprefix("credit:")))
                 assert (again.replayed, again.event_seq) == (True, event_seq)
-        books.now_ns += LEASE_NS + HOLD_GRACE_NS
-        left_open = books.reaper.sweep(ANSWER_S)
+        ledger.now_ns += LEASE_NS + HOLD_GRACE_NS
+        left_open = ledger.reaper.sweep(ANSWER_S)
         assert left_open <= WRITERS
-        with books.read() as session:
+        with ledger.read() as session:
             assert open_holds(session) == []
-        assert books.findings() == []
-        _check_balances(books)
+        assert ledger.findings() == []
+        _check_balances(ledger)
     return left_open
 
 
-def _check_balances(books: LedgerService) -> None:
+def _check_balances(ledger: LedgerService) -> None:
     """What was given to users and pool is with them, or was charged for a request that has its usage row."""
-    with books.read() as session:
+    with ledger.read() as session:
         charged = session.scalar(select(func.sum(usage_table.c.charge_nano))) or 0
         accounts = {each.code: each for each in balances(session)}
-    given = CREDIT_NANO * (_count(books, "credit") + _count(books, "pool"))
-    refunded = REFUND_NANO * _count(books, "usage_refund")
+    given = CREDIT_NANO * (_count(ledger, "credit") + _count(ledger, "pool"))
+    refunded = REFUND_NANO * _count(ledger, "usage_refund")
     theirs = sum(each.available_nano for code, each in accounts.items() if code.startswith(("user:", "pool:")))
     assert theirs == given - charged + refunded
     if "cu:dept:lab" in accounts:
-        assert accounts["cu:dept:lab"].posted_nano == COMPUTE_NANO * _count(books, "use")
+        assert accounts["cu:dept:lab"].posted_nano == COMPUTE_NANO * _count(ledger, "use")
 
 
 def _kill_often(dsn: str, engine: Engine, kills: int, seed: int) -> None:
     chance = random.Random(seed)
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     left_open = 0
     for number in range(kills):
         name, place = f"r{number}", (None, *PLACES)[number % (len(PLACES) + 1)]
-        told |= _answers_until_death(dsn, name, place, chance)
-        left_open += _check_after_death(engine, name, told)
-    assert {key.partition(":")[0] for key in told} >= KINDS, "something was never told: it was not tested"
+        reported |= _answers_until_death(dsn, name, place, chance)
+        left_open += _check_after_death(engine, name, reported)
+    assert {key.partition(":")[0] for key in reported} >= KINDS, "something was never told: it was not tested"
     assert left_open, "no kill left a hold in doubt: the reaper was not tested"
 
 

@@ -1,4 +1,4 @@
-"""The leader's server: whom it lets in, what it says to nonsense, and that what travels arrives as it was sent."""
+"""The leader's server: which clients it admits, how it answers nonsense, and that messages arrive unchanged."""
 
 import logging
 import socket

@@ -1,4 +1,4 @@
-"""Books that several gateways share: one writes, whoever dies or freezes; nothing answered is lost or doubled."""
+"""A ledger that several gateways share: one writes, even if one dies or freezes; answered events are kept once."""
 
 import multiprocessing
 import os
@@ -50,7 +50,7 @@ class Gateway:
     process: BaseProcess
     pipe: Connection
     fingerprint: str = ""
-    told: dict[str, int] = field(default_factory=dict)
+    reported: dict[str, int] = field(default_factory=dict)
 
     def listen(self, is_enough: Callable[[], bool]) -> None:
         """Take in answers until there are enough; what comes after a while is a failure."""
@@ -59,7 +59,7 @@ class Gateway:
             assert self.pipe.poll(max(0.0, until_s - time.monotonic())), "no answer came"
             key, event_seq = self.pipe.recv()
             if event_seq:
-                assert self.told.setdefault(key, event_seq) == event_seq
+                assert self.reported.setdefault(key, event_seq) == event_seq
             else:
                 self.fingerprint = key
 
@@ -70,8 +70,8 @@ class Gateway:
         self._hear(ENOUGH)
 
     def _hear(self, more: int) -> None:
-        wanted = len(self.told) + more
-        self.listen(lambda: len(self.told) >= wanted)
+        expected = len(self.reported) + more
+        self.listen(lambda: len(self.reported) >= expected)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process.pid
@@ -163,15 +163,15 @@ def test_leaders_freeze_die_and_end_and_nothing_answered_is_lost_or_doubled(dsn:
 
 
 def _check(engine: Engine, gateways: list[Gateway]) -> None:
-    told = {key: seq for each in gateways for key, seq in each.told.items()}
+    reported = {key: seq for each in gateways for key, seq in each.reported.items()}
     with engine.connect() as connection:
         rows = connection.execute(select(event_table.c.idem_key, event_table.c.seq))
         found = {row.idem_key: row.seq for row in rows}
         assert connection.scalar(select(func.max(event_table.c.seq))) == len(found)
-    assert {key: found.get(key) for key in told} == told
-    with LedgerService(engine) as books:
-        assert books.balance("user:ann:paid").available_nano == CREDIT_NANO * len(found)
-        assert books.findings() == []
+    assert {key: found.get(key) for key in reported} == reported
+    with LedgerService(engine) as ledger:
+        assert ledger.balance("user:ann:paid").available_nano == CREDIT_NANO * len(found)
+        assert ledger.findings() == []
 
 
 @pytest.mark.slow
@@ -219,8 +219,8 @@ def member(dsn: str, **arguments: Any) -> Iterator[Member]:
     engine.dispose()
 
 
-def test_whoever_lost_the_seat_books_nothing_of_what_is_under_way(dsn: str, engine: Engine) -> None:
-    """Another one takes the seat while a group is on its way into its transaction: only the fence can tell."""
+def test_a_process_that_lost_the_lease_books_nothing_of_what_is_under_way(dsn: str, engine: Engine) -> None:
+    """Another process takes the lease while a group enters its transaction: only the fence notices."""
     write = write_sessions(engine)
     is_lost = threading.Event()
 

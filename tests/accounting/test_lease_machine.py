@@ -57,9 +57,9 @@ class LeaseMachine(RuleBasedStateMachine):
         self._open = ExitStack()
         engine = open_engine(self._open.enter_context(databases.database(kind)))
         self._open.callback(engine.dispose)
-        self.ledger = [self._open.enter_context(LedgerService(engine)) for _ in PROCESSES]
+        self.ledgers = [self._open.enter_context(LedgerService(engine)) for _ in PROCESSES]
         self.leases = [
-            Leases(each.poster, each.read, clock_ns=lambda: self.ledger[0].now_ns) for each in self.ledger
+            Leases(each.poster, each.read, clock_ns=lambda: self.ledgers[0].now_ns) for each in self.ledgers
         ]
         self.model = LeaseModel()
         self.running: list[tuple[int, Hold]] = []
@@ -69,10 +69,10 @@ class LeaseMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for leases in self.leases:
             leases.turn(is_closing=True)
-        self.ledger[0].now_ns += 2 * LEASE_NS
-        self.ledger[0].reaper.sweep(ANSWER_S)
-        held = [self.ledger[0].balance(f"user:{user}:paid").held_nano for user in USERS]
-        found = self.ledger[0].findings()
+        self.ledgers[0].now_ns += 2 * LEASE_NS
+        self.ledgers[0].reaper.sweep(ANSWER_S)
+        held = [self.ledgers[0].balance(f"user:{user}:paid").held_nano for user in USERS]
+        found = self.ledgers[0].findings()
         self._open.close()
         assert (held, found) == ([0, 0], [])
 
@@ -103,7 +103,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.check()
 
     def credit(self, user_id: str, amount: int) -> None:
-        self.ledger[0].credit(user_id, amount)
+        self.ledgers[0].credit(user_id, amount)
         self.model.credits[user_id] += amount
 
     def hold(self, process: int, user_id: str, amount: int) -> None:
@@ -138,11 +138,11 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def wait(self, seconds: int) -> None:
         """Each process lives, and looks at its leases before they end."""
-        for books in self.ledger:
-            books.now_ns += seconds * 10**9
+        for ledger in self.ledgers:
+            ledger.now_ns += seconds * 10**9
         for process in PROCESSES:
             self.turn(process)
-        assert self.ledger[0].reaper.sweep(ANSWER_S) == 0
+        assert self.ledgers[0].reaper.sweep(ANSWER_S) == 0
 
     def die(self, process: int) -> None:
         """As after kill -9: nothing is given back before the reaper does it, and what ran is not booked.
@@ -150,20 +150,20 @@ class LeaseMachine(RuleBasedStateMachine):
         The other process slept as long, and finds its lease gone.
         """
         self.leases[process] = Leases(
-            self.ledger[process].poster, self.ledger[process].read, clock_ns=lambda: self.ledger[0].now_ns
+            self.ledgers[process].poster, self.ledgers[process].read, clock_ns=lambda: self.ledgers[0].now_ns
         )
-        for books in self.ledger:
-            books.now_ns += LEASE_NS + 1
+        for ledger in self.ledgers:
+            ledger.now_ns += LEASE_NS + 1
         self.running = []
         self.captured = []
-        self.ledger[0].reaper.sweep(ANSWER_S)
+        self.ledgers[0].reaper.sweep(ANSWER_S)
         for each, user_id in itertools.product(PROCESSES, USERS):
             self.model.lose(each, user_id)
         self.turn(1 - process)
 
     def check(self) -> None:
         for user_id in USERS:
-            found = self.ledger[0].balance(f"user:{user_id}:paid")
+            found = self.ledgers[0].balance(f"user:{user_id}:paid")
             assert found.posted_nano == self.model.credits[user_id] - self.model.charged[user_id]
             assert found.available_nano >= 0
             kept = sum(self.amount_of(process, user_id) for process in PROCESSES)

@@ -1,4 +1,4 @@
-"""Leases: many requests on one hold, in two processes at once, and no credit promised twice or kept for nobody."""
+"""Leases: many requests on one hold, in two processes at once; no credit is promised twice or kept unused."""
 
 import itertools
 import threading
@@ -24,8 +24,8 @@ from tests.accounting.machines import Interrupted
 
 
 @pytest.fixture
-def leases(books: LedgerService) -> Iterator[Leases]:
-    leases = Leases(books.poster, books.read)
+def leases(ledger: LedgerService) -> Iterator[Leases]:
+    leases = Leases(ledger.poster, ledger.read)
     leases.start()
     yield leases
     leases.stop()
@@ -36,11 +36,11 @@ def result(placed: "Hold | Future[Hold]") -> Hold:
 
 
 def test_of_200_at_once_exactly_as_many_are_served_as_the_credit_is_worth(
-    books: LedgerService, leases: Leases
+    ledger: LedgerService, leases: Leases
 ) -> None:
     """Half of them in another process."""
-    books.credit("ann", 100 * 50)
-    others = Leases(books.poster, books.read)
+    ledger.credit("ann", 100 * 50)
+    others = Leases(ledger.poster, ledger.read)
     others.start()
     start = threading.Barrier(20)
     served: list[Hold] = []
@@ -66,8 +66,8 @@ def test_of_200_at_once_exactly_as_many_are_served_as_the_credit_is_worth(
     leases.stop()
     # What the one process keeps for requests to come may be missing at the other: no more than its slice.
     assert 100 - 16 <= len(served) <= 100
-    assert books.balance("user:ann:paid").available_nano == 5000 - 50 * len(served)
-    assert books.findings() == []
+    assert ledger.balance("user:ann:paid").available_nano == 5000 - 50 * len(served)
+    assert ledger.findings() == []
 
 
 def test_an_event_whose_answer_was_lost_is_neither_repeated_nor_forgotten(engine: Engine) -> None:
@@ -78,12 +78,12 @@ def test_an_event_whose_answer_was_lost_is_neither_repeated_nor_forgotten(engine
             raise OperationalError("commit", None, Exception("gone"))
 
     is_away = threading.Event()
-    with LedgerService(engine, failpoint=fail, attempts_max=1) as books:
-        leases = Leases(books.poster, books.read, clock_ns=lambda: START_NS)
-        books.credit("ann", 1000)
-        asked = leases.hold("r1", Payer("ann"), 100)
+    with LedgerService(engine, failpoint=fail, attempts_max=1) as ledger:
+        leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: START_NS)
+        ledger.credit("ann", 1000)
+        pending = leases.hold("r1", Payer("ann"), 100)
         leases.turn()
-        held = result(asked)
+        held = result(pending)
         is_away.set()
         leases.end(held, 60)
         captured = leases.capture(held, CloudBill("acme", 60, 40), usage("r1", lane="cloud"))
@@ -95,45 +95,45 @@ def test_an_event_whose_answer_was_lost_is_neither_repeated_nor_forgotten(engine
         assert leases.turn()
         assert again.result(ANSWER_S) is None
         leases.turn(is_closing=True)
-        assert books.balance("user:ann:paid").available_nano == 940
-        assert books.findings() == []
+        assert ledger.balance("user:ann:paid").available_nano == 940
+        assert ledger.findings() == []
 
 
-def test_who_comes_while_the_books_are_away_is_told_so_at_once(engine: Engine) -> None:
+def test_requests_are_refused_at_once_while_the_ledger_is_away(engine: Engine) -> None:
     def fail(reached: Failpoint) -> None:
         if is_away.is_set():
             raise OperationalError("commit", None, Exception("gone"))
 
     is_away = threading.Event()
-    with LedgerService(engine, failpoint=fail, attempts_max=1) as books:
-        leases = Leases(books.poster, books.read, clock_ns=lambda: START_NS)
-        books.credit("ann", 1000)
+    with LedgerService(engine, failpoint=fail, attempts_max=1) as ledger:
+        leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: START_NS)
+        ledger.credit("ann", 1000)
         is_away.set()
         for number in range(3):
-            asked = leases.hold(f"r{number}", Payer("ann"), 100)
-            assert isinstance(asked, Future)
+            pending = leases.hold(f"r{number}", Payer("ann"), 100)
+            assert isinstance(pending, Future)
             assert not leases.turn()
-            assert isinstance(asked.exception(0), DatabaseFailing)
+            assert isinstance(pending.exception(0), DatabaseFailing)
         assert leases._draws == 0
         is_away.clear()
         assert leases.turn()
-        asked = leases.hold("r9", Payer("ann"), 1000)
+        pending = leases.hold("r9", Payer("ann"), 1000)
         assert leases.turn()
-        assert result(asked).amount_nano == 1000
+        assert result(pending).amount_nano == 1000
 
 
-def test_what_is_being_given_back_is_promised_to_nobody(books: LedgerService) -> None:
-    """A request that comes while the books take the event waits for the next: it would have a part of nothing."""
-    writer = Interrupted(books.poster)
-    leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
-    books.credit("ann", 1000)
-    asked = [leases.hold(f"r{number}", Payer("ann"), 20) for number in range(2)]
+def test_credits_that_are_being_returned_are_not_promised(ledger: LedgerService) -> None:
+    """A request that comes while the ledger books the event waits for the next one, which has a part for it."""
+    writer = Interrupted(ledger.poster)
+    leases = Leases(writer, ledger.read, clock_ns=lambda: ledger.now_ns)
+    ledger.credit("ann", 1000)
+    pending = [leases.hold(f"r{number}", Payer("ann"), 20) for number in range(2)]
     leases.turn()
-    for held in map(result, asked):
+    for held in map(result, pending):
         leases.end(held, 0)
         leases.capture(held, None, usage(held.request_id, lane="cloud"))
     leases.turn()
-    books.now_ns += 6 * 10**9
+    ledger.now_ns += 6 * 10**9
     late: list[Hold | Future[Hold]] = []
     writer.meanwhile.append(lambda: late.append(leases.hold("late", Payer("ann"), 20)))
     leases.turn()
@@ -148,19 +148,19 @@ def test_what_is_being_given_back_is_promised_to_nobody(books: LedgerService) ->
     assert isinstance(leases.hold("next", Payer("ann"), 900), Future)
     assert leases.turn()
     leases.turn(is_closing=True)
-    assert books.balance("user:ann:paid").posted_nano == 985
-    assert books.findings() == []
+    assert ledger.balance("user:ann:paid").posted_nano == 985
+    assert ledger.findings() == []
 
 
-def test_a_charge_that_nothing_is_put_aside_for_keeps_nobody_waiting(books: LedgerService) -> None:
-    leases = Leases(books.poster, books.read, clock_ns=lambda: books.now_ns)
-    books.credit("ann", 1000)
-    asked, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
+def test_a_charge_without_a_reservation_delays_no_request(ledger: LedgerService) -> None:
+    leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: ledger.now_ns)
+    ledger.credit("ann", 1000)
+    pending, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
     leases.turn()
     assert result(running).amount_nano == 10
-    held = result(asked)
+    held = result(pending)
     leases.end(held, 0)
-    books.now_ns += 6 * 10**9
+    ledger.now_ns += 6 * 10**9
     leases.turn()
     captured = leases.capture(held, CloudBill("acme", 100, 90), usage("r1", lane="cloud"))
     following = leases.hold("r2", Payer("ann"), 100)
@@ -169,15 +169,15 @@ def test_a_charge_that_nothing_is_put_aside_for_keeps_nobody_waiting(books: Ledg
     assert result(following).amount_nano == 100
 
 
-def test_a_charge_that_nothing_is_put_aside_for_is_not_taken_from_those_who_run(books: LedgerService) -> None:
-    leases = Leases(books.poster, books.read, clock_ns=lambda: books.now_ns)
-    settler = Settler(books.poster, leases, lambda query: query(books.read()))
-    books.credit("ann", 1000)
-    asked, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
+def test_a_charge_that_nothing_is_put_aside_for_is_not_taken_from_those_who_run(ledger: LedgerService) -> None:
+    leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: ledger.now_ns)
+    settler = Settler(ledger.poster, leases, lambda query: query(ledger.read()))
+    ledger.credit("ann", 1000)
+    pending, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
     leases.turn()
-    held = result(asked)
+    held = result(pending)
     leases.end(held, 0)
-    books.now_ns += 6 * 10**9
+    ledger.now_ns += 6 * 10**9
     leases.turn()
     following = leases.hold("r2", Payer("ann"), 100)
     unpaid = Settlement(usage("r1", lane="cloud"), held, CloudBill("acme", 100, 90))
@@ -192,8 +192,8 @@ def test_a_charge_that_nothing_is_put_aside_for_is_not_taken_from_those_who_run(
     assert leases.turn()
     assert captured.result(ANSWER_S)
     leases.turn(is_closing=True)
-    left = books.balance("user:ann:paid")
-    assert (left.posted_nano, left.held_nano, books.findings()) == (1000 - 100 - 10, 100, [])
+    left = ledger.balance("user:ann:paid")
+    assert (left.posted_nano, left.held_nano, ledger.findings()) == (1000 - 100 - 10, 100, [])
 
 
 class Deaf(Interrupted):
@@ -215,16 +215,16 @@ class Deaf(Interrupted):
 
 
 def test_a_lease_that_gives_back_for_another_and_is_not_answered_keeps_what_its_requests_need(
-    books: LedgerService,
+    ledger: LedgerService,
 ) -> None:
     """Both lack credits: what one is asked to give back for the other is booked, and it does not hear of it."""
-    writer = Deaf(books.poster)
-    leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
-    books.credit("ann", 1000)
+    writer = Deaf(ledger.poster)
+    leases = Leases(writer, ledger.read, clock_ns=lambda: ledger.now_ns)
+    ledger.credit("ann", 1000)
     payers = Payer("ann"), Payer("ann", takes_grants=False)
-    asked = [leases.hold(f"r{n}-{at}", payer, 10) for at, payer in enumerate(payers) for n in range(2)]
+    pending = [leases.hold(f"r{n}-{at}", payer, 10) for at, payer in enumerate(payers) for n in range(2)]
     assert leases.turn()
-    running = result(asked[-1])
+    running = result(pending[-1])
     short = [leases.hold(f"s{at}", payer, 900) for at, payer in enumerate(payers)]
     # Both are denied; the third is the second lease's, for the first.
     writer.deaf_at = 3
@@ -237,8 +237,8 @@ def test_a_lease_that_gives_back_for_another_and_is_not_answered_keeps_what_its_
     assert leases.turn()
     assert captured.result(ANSWER_S)
     leases.turn(is_closing=True)
-    assert books.balance("user:ann:paid").held_nano == 10 + 10 + 10 + 900
-    assert books.findings() == []
+    assert ledger.balance("user:ann:paid").held_nano == 10 + 10 + 10 + 900
+    assert ledger.findings() == []
 
 
 class Moody(Interrupted):
@@ -253,44 +253,44 @@ class Moody(Interrupted):
         return super().submit(posting, urgent=urgent)
 
 
-def test_what_is_booked_at_the_last_try_is_the_lease_s(books: LedgerService) -> None:
-    writer = Moody(books.poster)
-    leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
-    books.credit("ann", 1000)
+def test_what_is_booked_at_the_last_try_is_the_lease_s(ledger: LedgerService) -> None:
+    writer = Moody(ledger.poster)
+    leases = Leases(writer, ledger.read, clock_ns=lambda: ledger.now_ns)
+    ledger.credit("ann", 1000)
     writer.denials = lease_renewer._TRIES_MAX
-    asked = leases.hold("r1", Payer("ann"), 100)
+    pending = leases.hold("r1", Payer("ann"), 100)
     assert leases.turn()
-    leases.end(result(asked), 0)
+    leases.end(result(pending), 0)
     leases.turn(is_closing=True)
-    assert (books.balance("user:ann:paid").held_nano, books.findings()) == (0, [])
+    assert (ledger.balance("user:ann:paid").held_nano, ledger.findings()) == (0, [])
 
 
-def test_where_the_books_deny_too_often_who_waits_is_told_so(books: LedgerService) -> None:
-    writer = Moody(books.poster)
-    leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
-    books.credit("ann", 1000)
+def test_waiting_requests_are_refused_if_the_ledger_denies_too_often(ledger: LedgerService) -> None:
+    writer = Moody(ledger.poster)
+    leases = Leases(writer, ledger.read, clock_ns=lambda: ledger.now_ns)
+    ledger.credit("ann", 1000)
     writer.denials = lease_renewer._TRIES_MAX + 1
-    asked = leases.hold("r1", Payer("ann"), 100)
-    assert isinstance(asked, Future)
+    pending = leases.hold("r1", Payer("ann"), 100)
+    assert isinstance(pending, Future)
     assert not leases.turn()
-    assert isinstance(asked.exception(ANSWER_S), DatabaseFailing)
+    assert isinstance(pending.exception(ANSWER_S), DatabaseFailing)
     assert leases.turn()
-    assert books.balance("user:ann:paid").held_nano == 0
+    assert ledger.balance("user:ann:paid").held_nano == 0
 
 
-def test_a_lease_that_was_reaped_is_nothing_to_its_requests(books: LedgerService) -> None:
-    leases = Leases(books.poster, books.read, clock_ns=lambda: START_NS)
-    books.credit("ann", 1000)
-    asked = leases.hold("r1", Payer("ann"), 100)
+def test_a_lease_that_was_reaped_is_nothing_to_its_requests(ledger: LedgerService) -> None:
+    leases = Leases(ledger.poster, ledger.read, clock_ns=lambda: START_NS)
+    ledger.credit("ann", 1000)
+    pending = leases.hold("r1", Payer("ann"), 100)
     leases.turn()
-    held = result(asked)
-    books.now_ns += LEASE_NS + 1
-    assert books.reaper.sweep(ANSWER_S) == 1
+    held = result(pending)
+    ledger.now_ns += LEASE_NS + 1
+    assert ledger.reaper.sweep(ANSWER_S) == 1
     captured = leases.capture(held, CloudBill("acme", 60, 40), usage("r1"))
     leases.turn()
     assert isinstance(captured.exception(ANSWER_S), HoldExpired)
     late = leases.capture(held, CloudBill("acme", 60, 40), usage("r1"))
     assert isinstance(late.exception(ANSWER_S), HoldExpired)
-    asked = leases.hold("r2", Payer("ann"), 1000)
+    pending = leases.hold("r2", Payer("ann"), 1000)
     leases.turn()
-    assert result(asked).lease != held.lease
+    assert result(pending).lease != held.lease

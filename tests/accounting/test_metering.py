@@ -1,4 +1,4 @@
-"""Token counts: pinned, canonical, and the same for everybody who has the text."""
+"""Token counts: pinned, canonical, and the same for every party that has the text."""
 
 import json
 from pathlib import Path

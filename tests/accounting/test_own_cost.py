@@ -41,7 +41,7 @@ def zone(root: Path, folder: str, name: str, energy_uj: str, range_uj: str = "10
     return path
 
 
-def test_counters_are_read_once_each_and_may_begin_anew(tmp_path: Path) -> None:
+def test_counters_are_read_once_each_and_may_restart(tmp_path: Path) -> None:
     first = zone(tmp_path, "intel-rapl:0", "package-0", "900000")
     zone(tmp_path, "intel-rapl:0:0", "core", "5")
     zone(tmp_path, "intel-rapl-mmio:0", "package-0", "900000")
@@ -74,5 +74,5 @@ def test_cards_say_what_they_draw(tmp_path: Path, says: str, watts: float | None
     assert card_watts(lambda _: str(program)) == watts
 
 
-def test_without_cards_nobody_says() -> None:
+def test_without_cards_there_is_no_figure() -> None:
     assert card_watts(lambda _: None) is None

@@ -38,21 +38,21 @@ class Gate:
 
 def test_a_denial_does_not_sink_its_group(engine: Engine) -> None:
     gate = Gate()
-    with LedgerService(engine, failpoint=gate) as books:
-        first = books.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
+    with LedgerService(engine, failpoint=gate) as ledger:
+        first = ledger.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
         assert gate.reached.wait(ANSWER_S)
         replay, tampered = "c1", grants.manual_credit("c1", "ann", 101, "test")
         group = [
-            burst.hold("r1", "ann", 60, books.now_ns),
-            burst.hold("r2", "ann", 60, books.now_ns),
+            burst.hold("r1", "ann", 60, ledger.now_ns),
+            burst.hold("r2", "ann", 60, ledger.now_ns),
             grants.manual_credit(replay, "ann", 100, "test"),
             tampered,
-            burst.hold("r3", "ann", 40, books.now_ns),
+            burst.hold("r3", "ann", 40, ledger.now_ns),
             local.local_use(usage("r4", compute_nano=5)),
             local.local_use(usage("r4", compute_nano=5)),
-            burst.hold("r5", "nobody", 1, books.now_ns),
+            burst.hold("r5", "nobody", 1, ledger.now_ns),
         ]
-        answers = [books.poster.submit(posting) for posting in group]
+        answers = [ledger.poster.submit(posting) for posting in group]
         gate.open()
         assert outcomes([first, *answers]) == [
             "posted",
@@ -67,22 +67,22 @@ def test_a_denial_does_not_sink_its_group(engine: Engine) -> None:
         ]
         assert answers[2].result() == Posted(first.result().event_seq, first.result().transfer_seqs, replayed=True)
         assert answers[6].result().event_seq == answers[5].result().event_seq
-        assert books.balance("user:ann:paid").available_nano == 0
-        assert books.findings() == []
+        assert ledger.balance("user:ann:paid").available_nano == 0
+        assert ledger.findings() == []
 
 
 def test_what_comes_later_in_a_group_pays_for_nothing_before_it(engine: Engine) -> None:
     gate = Gate()
-    with LedgerService(engine, failpoint=gate) as books:
-        first = books.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
+    with LedgerService(engine, failpoint=gate) as ledger:
+        first = ledger.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
         assert gate.reached.wait(ANSWER_S)
         group = [
-            burst.hold("r1", "bob", 60, books.now_ns),
+            burst.hold("r1", "bob", 60, ledger.now_ns),
             grants.manual_credit("c2", "bob", 60, "test"),
-            burst.hold("r2", "bob", 60, books.now_ns),
-            burst.hold("r3", "bob", 1, books.now_ns),
+            burst.hold("r2", "bob", 60, ledger.now_ns),
+            burst.hold("r3", "bob", 1, ledger.now_ns),
         ]
-        answers = [books.poster.submit(posting) for posting in group]
+        answers = [ledger.poster.submit(posting) for posting in group]
         gate.open()
         expected = ["posted", "InsufficientCredit", "posted", "posted", "InsufficientCredit"]
         assert outcomes([first, *answers]) == expected
@@ -95,21 +95,21 @@ def test_a_denial_costs_its_group_two_tries_and_not_one_for_each_event(engine: E
         passed.append(place)
         gate(place)
 
-    with LedgerService(engine, failpoint=pass_by) as books:
-        first = books.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
+    with LedgerService(engine, failpoint=pass_by) as ledger:
+        first = ledger.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
         assert gate.reached.wait(ANSWER_S)
         users = ["ann"] * 40 + ["nobody"] * 3 + ["ann"] * 40
-        held = [books.poster.submit(burst.hold(f"r{n}", user, 1, books.now_ns)) for n, user in enumerate(users)]
+        held = [ledger.poster.submit(burst.hold(f"r{n}", user, 1, ledger.now_ns)) for n, user in enumerate(users)]
         gate.open()
         assert outcomes([first, *held]).count("posted") == 1 + 80
     # The first event, the group as it came, and its two parts without the denied ones between.
     assert passed.count("accounts_opened") == 4
 
 
-def test_a_denial_says_what_is_missing(books: LedgerService) -> None:
-    books.credit("ann", 100)
-    books.hold("r1", "ann", 70)
-    error = books.poster.submit(burst.hold("r2", "ann", 31, books.now_ns)).exception(ANSWER_S)
+def test_a_denial_says_what_is_missing(ledger: LedgerService) -> None:
+    ledger.credit("ann", 100)
+    ledger.hold("r1", "ann", 70)
+    error = ledger.poster.submit(burst.hold("r2", "ann", 31, ledger.now_ns)).exception(ANSWER_S)
     assert vars(error) == {"account": "user:ann:paid", "needed_nano": 31, "available_nano": 30}
 
 
@@ -121,10 +121,10 @@ def test_a_database_that_fails_for_a_moment_is_asked_again(engine: Engine, place
         if reached == place and next(failures, None):
             raise OperationalError("select 1", None, Exception("gone for a moment"))
 
-    with LedgerService(engine, failpoint=fail_once) as books:
-        posted = books.credit("ann", 100)
+    with LedgerService(engine, failpoint=fail_once) as ledger:
+        posted = ledger.credit("ann", 100)
         assert posted.replayed == (place == "after_commit")
-        assert books.balance("user:ann:paid").posted_nano == 100
+        assert ledger.balance("user:ann:paid").posted_nano == 100
 
 
 def test_a_database_that_stays_away_fails_the_group_and_not_the_writer(engine: Engine) -> None:
@@ -148,27 +148,27 @@ def test_a_database_that_stays_away_fails_the_group_and_not_the_writer(engine: E
 
 def test_a_full_queue_refuses_and_a_stop_books_what_waits(engine: Engine) -> None:
     gate = Gate()
-    with LedgerService(engine, failpoint=gate, queue_max=3) as books:
-        answers = [books.poster.submit(grants.manual_credit("c0", "ann", 1, "test"))]
+    with LedgerService(engine, failpoint=gate, queue_max=3) as ledger:
+        answers = [ledger.poster.submit(grants.manual_credit("c0", "ann", 1, "test"))]
         assert gate.reached.wait(ANSWER_S)
-        answers += [books.poster.submit(grants.manual_credit(f"c{n}", "ann", 1, "test")) for n in (1, 2, 3)]
+        answers += [ledger.poster.submit(grants.manual_credit(f"c{n}", "ann", 1, "test")) for n in (1, 2, 3)]
         with pytest.raises(LedgerBusy):
-            books.poster.submit(grants.manual_credit("c4", "ann", 1, "test"))
+            ledger.poster.submit(grants.manual_credit("c4", "ann", 1, "test"))
         gate.open()
     assert outcomes(answers) == ["posted"] * 4
     with pytest.raises(PosterStopped):
-        books.poster.submit(grants.manual_credit("c5", "ann", 1, "test"))
+        ledger.poster.submit(grants.manual_credit("c5", "ann", 1, "test"))
 
 
 def test_what_is_not_urgent_goes_with_the_next_that_is_and_with_a_stop(engine: Engine) -> None:
     begun: list[Failpoint] = []
-    with LedgerService(engine, patience_s=3600, linger_s=3600, failpoint=begun.append) as books:
-        patient = [books.poster.submit(local.local_use(usage(f"r{n}")), urgent=False) for n in range(3)]
-        assert books.poster.waiting == 3
-        books.credit("ann", 100)
+    with LedgerService(engine, patience_s=3600, linger_s=3600, failpoint=begun.append) as ledger:
+        patient = [ledger.poster.submit(local.local_use(usage(f"r{n}")), urgent=False) for n in range(3)]
+        assert ledger.poster.waiting == 3
+        ledger.credit("ann", 100)
         assert outcomes(patient) == ["posted"] * 3
         assert begun.count("begun") == 1
-        patient = [books.poster.submit(local.local_use(usage("r3")), urgent=False)]
+        patient = [ledger.poster.submit(local.local_use(usage("r3")), urgent=False)]
     assert outcomes(patient) == ["posted"]
 
 
@@ -194,10 +194,10 @@ def test_of_64_that_resolve_one_hold_exactly_one_does(engine: Engine) -> None:
         answers: list[Future[Any]] = []
 
         def resolve(number: int) -> None:
-            books = (here, there)[number % 2]
+            ledger = (here, there)[number % 2]
             start.wait(ANSWER_S)
             bill = CloudBill("acme", charge_nano=number, cost_nano=1)
-            answers.append(books.holds.capture(held, bill) if number % 4 < 2 else books.holds.release(held))
+            answers.append(ledger.holds.capture(held, bill) if number % 4 < 2 else ledger.holds.release(held))
 
         threads = [threading.Thread(target=resolve, args=(number,)) for number in range(64)]
         for thread in threads:

@@ -73,12 +73,12 @@ def test_a_usage_row_counts_in_whole_numbers(count: Any) -> None:
 
 
 @pytest.mark.parametrize("deadline_ns", [START_NS, START_NS + HOLD_MAX_NS + 1, START_NS // 1000])
-def test_a_hold_ends_within_a_day(books: LedgerService, deadline_ns: int) -> None:
+def test_a_hold_ends_within_a_day(ledger: LedgerService, deadline_ns: int) -> None:
     with pytest.raises(PostingInvalid):
-        books.holds.place("r1", "ann", 1, deadline_ns)
+        ledger.holds.place("r1", "ann", 1, deadline_ns)
 
 
-def test_any_text_that_fits_comes_back(books: LedgerService) -> None:
-    posted = books.post(grants.manual_credit("c1", "ann", 1, 'naïve "東京" \\ 🏞'))
+def test_any_text_that_fits_comes_back(ledger: LedgerService) -> None:
+    posted = ledger.post(grants.manual_credit("c1", "ann", 1, 'naïve "東京" \\ 🏞'))
     assert posted.event_seq == 1
-    assert books.post(grants.manual_credit("c1", "ann", 1, 'naïve "東京" \\ 🏞')).replayed
+    assert ledger.post(grants.manual_credit("c1", "ann", 1, 'naïve "東京" \\ 🏞')).replayed

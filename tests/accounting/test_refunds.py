@@ -1,4 +1,4 @@
-"""What goes back to whom of requests that one event ended: never more than each account paid, in any order."""
+"""Refunds of requests that one event ended: in any order, no account gets back more than it paid."""
 
 import pytest
 from sqlalchemy import Engine
@@ -12,30 +12,30 @@ from accounting.spending.credit_grants import CreditGrant, CreditGrants
 from runtime.database import write_sessions
 from tests.accounting.books import MINUTE_NS, LedgerService, usage
 
-LOT, OWN = "user:ann:promo:l1", "user:ann:paid"
+GRANT, OWN = "user:ann:promo:l1", "user:ann:paid"
 
 
 @pytest.fixture
-def spent(books: LedgerService, engine: Engine) -> LedgerService:
-    """A lot of 10 and 10 of one's own paid two requests of 10 each, which one event ended."""
-    lot = CreditGrant("l1", "ann", 10, books.now_ns + 10 * MINUTE_NS)
-    books.post(CreditGrants(write_sessions(engine), clock_ns=lambda: books.now_ns).write_down(lot))
-    books.credit("ann", 10)
-    shares = (Share(LOT, 10), Share(OWN, 10))
-    placed = books.post(burst.lease("first", (), (), shares, expires_ns=books.now_ns + MINUTE_NS))
+def spent(ledger: LedgerService, engine: Engine) -> LedgerService:
+    """A grant of 10 and 10 own credits paid two requests of 10 each, which one event ended."""
+    granted = CreditGrant("l1", "ann", 10, ledger.now_ns + 10 * MINUTE_NS)
+    ledger.post(CreditGrants(write_sessions(engine), clock_ns=lambda: ledger.now_ns).write_down(granted))
+    ledger.credit("ann", 10)
+    shares = (Share(GRANT, 10), Share(OWN, 10))
+    placed = ledger.post(burst.lease("first", (), (), shares, expires_ns=ledger.now_ns + MINUTE_NS))
     parts = [HeldPart(each.account, 10, seq) for each, seq in zip(shares, placed.transfer_seqs, strict=True)]
     bill = CloudBill("acme", 10, 6)
     ended = [(bill, usage(request, lane="cloud", charge_nano=10, cost_nano=6)) for request in ("r1", "r2")]
-    books.post(burst.lease("second", parts, ended, expires_ns=0))
-    assert [books.balance(account).posted_nano for account in (LOT, OWN)] == [0, 0]
-    return books
+    ledger.post(burst.lease("second", parts, ended, expires_ns=0))
+    assert [ledger.balance(account).posted_nano for account in (GRANT, OWN)] == [0, 0]
+    return ledger
 
 
-def refund(books: LedgerService, request_id: str) -> Posting:
-    with books.read() as session:
+def refund(ledger: LedgerService, request_id: str) -> Posting:
+    with ledger.read() as session:
         charge = find_charge(session, request_id)
         assert charge is not None
-        standing = find_refund_parties(session, charge, books.now_ns)
+        standing = find_refund_parties(session, charge, ledger.now_ns)
     return usage_refunds.refund(charge, charge.charge_nano, "test", standing)
 
 
@@ -44,13 +44,13 @@ def test_two_refunds_at_once_give_each_account_back_what_it_paid(spent: LedgerSe
     first, second = (refund(spent, request) for request in order.split())
     spent.post(first)
     spent.post(second)
-    assert [spent.balance(account).posted_nano for account in (LOT, OWN)] == [10, 10]
+    assert [spent.balance(account).posted_nano for account in (GRANT, OWN)] == [10, 10]
     assert spent.findings() == []
 
 
-def test_what_a_lot_paid_that_has_ended_becomes_own_credits(spent: LedgerService) -> None:
+def test_a_refund_to_an_ended_grant_becomes_own_credits(spent: LedgerService) -> None:
     spent.now_ns += 9 * MINUTE_NS + 1  # What ends within the minute may be gone before it is booked.
     for request in ("r1", "r2"):
         spent.post(refund(spent, request))
-    assert [spent.balance(account).posted_nano for account in (LOT, OWN)] == [0, 20]
+    assert [spent.balance(account).posted_nano for account in (GRANT, OWN)] == [0, 20]
     assert spent.findings() == []

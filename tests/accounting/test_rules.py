@@ -27,7 +27,7 @@ def _charge(amount: int, fee_bps: int) -> charged.Charged:
 
 
 @given(st.integers(1, 100), st.integers(0, 10_000), st.integers(1, 100), st.integers(0, 100))
-def test_a_refund_is_what_it_says_and_takes_from_nobody_more_than_was_got(
+def test_a_refund_is_exact_and_takes_no_more_than_each_received(
     amount: int, fee_bps: int, back: int, has: int
 ) -> None:
     charge = _charge(amount, fee_bps)
@@ -56,7 +56,7 @@ def test_what_was_charged_nothing_has_nothing_to_give_back() -> None:
     assert charged.charged_together("r1", (), charged.RequestCharge(0, 7, "acme")) is None
 
 
-def test_nobody_knows_whose_bill_it_is_on() -> None:
+def test_a_refund_by_an_unknown_provider_is_refused() -> None:
     lease = charged.charged_together("r1", [], charged.RequestCharge(60, 40, "acme"))
     assert lease is not None
     with pytest.raises(PostingInvalid):
@@ -109,16 +109,16 @@ def test_only_what_is_owed_beyond_is_a_variance(owed: int) -> None:
     assert (leg.debit, leg.credit, leg.amount_nano) == ("expense:burst_variance", "provider:market:accrued", 1)
 
 
-def test_one_request_is_bought_once_whoever_delivers(books: LedgerService) -> None:
+def test_one_request_is_bought_once_whichever_seller_delivers(ledger: LedgerService) -> None:
     """Two sellers that both believe to have answered: the first is paid, the other is not."""
-    books.credit("ann", 100)
-    placed = books.post(market.hold("r1", [Share("user:ann:paid", 100)], books.now_ns))
+    ledger.credit("ann", 100)
+    placed = ledger.post(market.hold("r1", [Share("user:ann:paid", 100)], ledger.now_ns))
     order = market.PurchaseHold(
-        "r1", "ann", (HeldPart("user:ann:paid", 100, placed.transfer_seqs[0]),), books.now_ns
+        "r1", "ann", (HeldPart("user:ann:paid", 100, placed.transfer_seqs[0]),), ledger.now_ns
     )
     sales = [market.SellerBill(seller, 50, 1000) for seller in ("sam", "sue")]
-    futures = [books.poster.submit(market.capture(order, sale, usage("r1", lane="market"))) for sale in sales]
+    futures = [ledger.poster.submit(market.capture(order, sale, usage("r1", lane="market"))) for sale in sales]
     assert [outcome(future) for future in futures] == ["posted", "IdempotencyConflict"]
-    assert books.balance("seller:sam:maturing").posted_nano == 45
-    assert books.balance("seller:sue:maturing").posted_nano == 0
-    assert books.reaper.sweep(ANSWER_S) == 0
+    assert ledger.balance("seller:sam:maturing").posted_nano == 45
+    assert ledger.balance("seller:sue:maturing").posted_nano == 0
+    assert ledger.reaper.sweep(ANSWER_S) == 0

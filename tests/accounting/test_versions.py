@@ -30,14 +30,14 @@ def write(engine: Engine, prices: Mapping[str, PricedModel], at_ns: int) -> int:
 
 
 def test_a_version_is_written_where_the_price_differs_and_found_by_its_time(
-    books: LedgerService, engine: Engine
+    ledger: LedgerService, engine: Engine
 ) -> None:
     assert write(engine, {"fast": FIRST, "twin": FIRST}, START_NS) == 2
     # Another list that says the same is no other price, and limits are none at all.
     assert write(engine, {"fast": replace(FIRST, source="list-1b", max_output_tokens=7)}, START_NS + 1) == 0
     assert write(engine, {"fast": SECOND}, START_NS + DAY_NS) == 1
     assert write(engine, {"fast": FIRST}, START_NS + 2 * DAY_NS) == 1
-    with books.read() as session:
+    with ledger.read() as session:
         found = [version_at(session, "cloud", "fast", START_NS + days * DAY_NS) for days in (0, 1, 3)]
         assert [each and each.priced for each in found] == [FIRST, SECOND, FIRST]
         assert version_at(session, "cloud", "fast", START_NS - 1) is None
@@ -49,7 +49,7 @@ def test_a_version_is_written_where_the_price_differs_and_found_by_its_time(
         assert price_of(session, "price-0") is None
 
 
-def test_what_was_charged_by_is_never_changed(books: LedgerService, engine: Engine) -> None:
+def test_what_was_charged_by_is_never_changed(ledger: LedgerService, engine: Engine) -> None:
     write(engine, {"fast": FIRST}, START_NS)
     for statement in (
         "UPDATE price SET prompt_nano = 0",
@@ -61,29 +61,29 @@ def test_what_was_charged_by_is_never_changed(books: LedgerService, engine: Engi
             session.execute(text(statement))
 
 
-def test_every_old_charge_is_reckoned_again(books: LedgerService, engine: Engine) -> None:
+def test_every_old_charge_is_reckoned_again(ledger: LedgerService, engine: Engine) -> None:
     write(engine, {"fast": FIRST}, START_NS)
-    books.credit("ann", NANO_PER_USD)
+    ledger.credit("ann", NANO_PER_USD)
 
     def charge(request_id: str, *, off_nano: int = 0, price: PricedModel = FIRST, held: int = 10**6) -> int:
         counts = {"prompt_tokens": 900_000, "cached_tokens": 100_000, "completion_tokens": 500_000}
         record = usage(request_id, lane="cloud", reasoning_tokens=300_000, price_id=price.id, **counts)
         due_nano = price.charge_for(900_000, 100_000, 500_000, 300_000)
         cost_nano = due_nano + off_nano
-        hold = books.hold(request_id, "ann", held)
+        hold = ledger.hold(request_id, "ann", held)
         bill = CloudBill("acme", cost_nano, cost_nano, price.id)
-        books.holds.capture(hold, bill, record).result(ANSWER_S)
+        ledger.holds.capture(hold, bill, record).result(ANSWER_S)
         return due_nano
 
     due_nano = charge("right")
     assert due_nano == -(-(800_000 * 40 + 100_000 * 20 + 500_000 * 80) // 10**6)
     # Never more is taken than was held.
     charge("held too little", held=due_nano - 30)
-    with books.read() as session:
+    with ledger.read() as session:
         assert mischarges(session) == []
     charge("wrong", off_nano=1)
     charge("unknown", price=SECOND)
-    with books.read() as session:
+    with ledger.read() as session:
         assert mischarges(session) == [
             Mischarge(
                 "unknown",
@@ -97,7 +97,7 @@ def test_every_old_charge_is_reckoned_again(books: LedgerService, engine: Engine
         assert mischarges(session, since_ns=START_NS + 1) == []
 
 
-def test_own_work_costs_what_it_did_at_its_time(books: LedgerService, engine: Engine) -> None:
+def test_own_work_costs_what_it_did_at_its_time(ledger: LedgerService, engine: Engine) -> None:
     terms = CostTerms(electricity_nano=3 * 10**8, machine_nano=0, life_years=4)
     for days, watts in ((0, 60.0), (2, 120.0)):
         for (_, name), priced in rates(terms, watts, {"desk": 600.0}, source="declared").items():
@@ -119,10 +119,10 @@ def test_own_work_costs_what_it_did_at_its_time(books: LedgerService, engine: En
             started_ns=START_NS + days * DAY_NS,
             compute_nano=10 * seconds,
         )
-        books.post(local.local_use(record))
+        ledger.post(local.local_use(record))
     early = usage("early", started_ns=START_NS - 1, compute_nano=seconds)
-    books.post(local.local_use(early))
-    with books.read() as session:
+    ledger.post(local.local_use(early))
+    with ledger.read() as session:
         totals = usage_totals(session, ["provider"], since_ns=0, until_ns=START_NS + 9 * DAY_NS)
         day = usage_totals(session, ["lane"], since_ns=START_NS + 3 * DAY_NS, until_ns=START_NS + 4 * DAY_NS)
     costs = {total.group[0]: total.own_cost_nano for total in totals}

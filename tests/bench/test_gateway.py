@@ -58,7 +58,7 @@ async def test_what_is_not_whole_is_an_error_whatever_its_status() -> None:
         saw = await run(order(base_url, events=5))
     assert saw.answered == 0
     assert saw.errors == {"stream not whole": 6, "cut off": 6}
-    assert saw.asked == 12
+    assert saw.requests == 12
 
 
 def window(cpu_us: float, p50_us: float = 100.0) -> Window:

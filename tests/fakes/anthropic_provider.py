@@ -79,13 +79,13 @@ async def _stream(request: web.Request, received: Received, behaviour: Behaviour
     return response
 
 
-def _events(asked: Json, behaviour: Behaviour) -> Iterator[Json]:
-    opening: Json = {"content": [], "stop_reason": None, "usage": _usage(asked, behaviour) | {"output_tokens": 1}}
-    yield {"type": "message_start", "message": {**_head(asked), **opening}}
+def _events(body: Json, behaviour: Behaviour) -> Iterator[Json]:
+    opening: Json = {"content": [], "stop_reason": None, "usage": _usage(body, behaviour) | {"output_tokens": 1}}
+    yield {"type": "message_start", "message": {**_head(body), **opening}}
     block: Json = {"type": "text", "text": ""}
-    parts = [{"type": "text_delta", "text": word} for word in _words(asked, behaviour)]
+    parts = [{"type": "text_delta", "text": word} for word in _words(body, behaviour)]
     if behaviour.calls_tool:
-        block = {"type": "tool_use", "id": "toolu_fake1", "name": asked["tools"][0]["name"], "input": {}}
+        block = {"type": "tool_use", "id": "toolu_fake1", "name": body["tools"][0]["name"], "input": {}}
         parts = [{"type": "input_json_delta", "partial_json": part} for part in ("", *TOOL_ARGUMENTS)]
     yield {"type": "content_block_start", "index": 0, "content_block": block}
     yield {"type": "ping"}
@@ -94,43 +94,43 @@ def _events(asked: Json, behaviour: Behaviour) -> Iterator[Json]:
     yield {"type": "content_block_stop", "index": 0}
     yield {
         "type": "message_delta",
-        "delta": {"stop_reason": _stop_reason(asked, behaviour), "stop_sequence": None},
-        "usage": {"output_tokens": len(_words(asked, behaviour))},
+        "delta": {"stop_reason": _stop_reason(body, behaviour), "stop_sequence": None},
+        "usage": {"output_tokens": len(_words(body, behaviour))},
     }
     yield {"type": "message_stop"}
 
 
-def _whole(asked: Json, behaviour: Behaviour) -> Json:
-    block: Json = {"type": "text", "text": "".join(_words(asked, behaviour))}
+def _whole(body: Json, behaviour: Behaviour) -> Json:
+    block: Json = {"type": "text", "text": "".join(_words(body, behaviour))}
     if behaviour.calls_tool:
-        called = {"name": asked["tools"][0]["name"], "input": json.loads("".join(TOOL_ARGUMENTS))}
+        called = {"name": body["tools"][0]["name"], "input": json.loads("".join(TOOL_ARGUMENTS))}
         block = {"type": "tool_use", "id": "toolu_fake1", **called}
-    stop = {"stop_reason": _stop_reason(asked, behaviour), "stop_sequence": None}
-    return {**_head(asked), "content": [block], **stop, "usage": _usage(asked, behaviour)}
+    stop = {"stop_reason": _stop_reason(body, behaviour), "stop_sequence": None}
+    return {**_head(body), "content": [block], **stop, "usage": _usage(body, behaviour)}
 
 
-def _head(asked: Json) -> Json:
-    return {"id": "msg_fake1", "type": "message", "role": "assistant", "model": asked["model"]}
+def _head(body: Json) -> Json:
+    return {"id": "msg_fake1", "type": "message", "role": "assistant", "model": body["model"]}
 
 
-def _words(asked: Json, behaviour: Behaviour) -> tuple[str, ...]:
-    return behaviour.words[: asked["max_tokens"]]
+def _words(body: Json, behaviour: Behaviour) -> tuple[str, ...]:
+    return behaviour.words[: body["max_tokens"]]
 
 
-def _stop_reason(asked: Json, behaviour: Behaviour) -> str:
+def _stop_reason(body: Json, behaviour: Behaviour) -> str:
     if behaviour.calls_tool:
         return "tool_use"
-    return "end_turn" if _words(asked, behaviour) == behaviour.words else "max_tokens"
+    return "end_turn" if _words(body, behaviour) == behaviour.words else "max_tokens"
 
 
-def _usage(asked: Json, behaviour: Behaviour) -> Json:
+def _usage(body: Json, behaviour: Behaviour) -> Json:
     """Anthropic counts cached tokens apart from input_tokens."""
-    words = sum(len(_text(message["content"]).split()) for message in asked["messages"])
+    words = sum(len(_text(message["content"]).split()) for message in body["messages"])
     return {
         "input_tokens": words - CACHED_TOKENS,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": CACHED_TOKENS,
-        "output_tokens": len(_words(asked, behaviour)),
+        "output_tokens": len(_words(body, behaviour)),
     }
 
 

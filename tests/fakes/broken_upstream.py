@@ -21,7 +21,7 @@ STEPS_MAX = 1_000_000
 
 @dataclass(frozen=True)
 class Endless:
-    """The same bytes again and again, for as long as somebody takes them."""
+    """The same bytes again and again, while the client reads."""
 
     piece: bytes
     pause_s: float = 0.0
@@ -153,7 +153,7 @@ async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def _while_heard(reader: asyncio.StreamReader, answering: Coroutine[None, None, None]) -> None:
-    """Whoever asked may hang up while the answer is being made."""
+    """The client may hang up while the answer is being made."""
     task, gone = asyncio.create_task(answering), asyncio.create_task(_until_end(reader))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)

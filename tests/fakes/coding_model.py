@@ -55,10 +55,10 @@ def coding_model() -> Iterator[ProviderServer]:
         yield server
 
 
-def _next_call(asked: Json) -> tuple[str, Json] | None:
+def _next_call(body: Json) -> tuple[str, Json] | None:
     """The name and the arguments; None if the work is done, or if this is no work."""
-    tools = {tool["function"]["name"] for tool in asked.get("tools") or ()}
-    messages = asked["messages"]
+    tools = {tool["function"]["name"] for tool in body.get("tools") or ()}
+    messages = body["messages"]
     called = {call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()}
     found = _FILE.search(json.dumps(messages))
     if found is None or called & _WRITING.keys():
@@ -70,8 +70,8 @@ def _next_call(asked: Json) -> tuple[str, Json] | None:
 
 
 async def _chat(request: web.Request, received: Received) -> web.StreamResponse:
-    asked = received.body
-    deltas: list[Json] = [{"role": "assistant", "content": "" if (call := _next_call(asked)) else DONE}]
+    body = received.body
+    deltas: list[Json] = [{"role": "assistant", "content": "" if (call := _next_call(body)) else DONE}]
     if call:
         name, arguments = call
         function = {"name": name, "arguments": json.dumps(arguments)}
@@ -84,7 +84,7 @@ async def _chat(request: web.Request, received: Received) -> web.StreamResponse:
         )
     finish = "tool_calls" if call else "stop"
     usage = {"prompt_tokens": 12, "completion_tokens": 6, "total_tokens": 18}
-    if not asked.get("stream"):
+    if not body.get("stream"):
         message = deltas[0] | ({"tool_calls": deltas[1]["tool_calls"]} if call else {})
         choice = {"index": 0, "message": message, "finish_reason": finish}
         return web.json_response(_head("chat.completion") | {"choices": [choice], "usage": usage})

@@ -32,7 +32,7 @@ class CountingProvider:
         return f"{self.server.origin}/v1"
 
     def hold(self) -> None:
-        """No answer leaves until `release`; `at_once_most` begins anew."""
+        """No answer leaves until `release`; `at_once_most` is reset."""
         self.at_once_most = self.at_once
         self._open.clear()
 

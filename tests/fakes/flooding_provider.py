@@ -31,7 +31,7 @@ _AT_ONCE = 2**18
 
 @contextmanager
 def flooding_provider() -> Iterator[ProviderServer]:
-    """Speaks as OpenAI and as Anthropic do, until somebody looks at what it says."""
+    """Speaks like OpenAI and Anthropic, as far as no check reads its content."""
     routes: dict[str, Handler] = {"/v1/chat/completions": _answer, "/v1/messages": _answer}
     with running(ProviderServer(routes)) as server:
         yield server

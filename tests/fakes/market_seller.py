@@ -82,7 +82,7 @@ class Manners:
     texts: Sequence[str] = ("The ", "mill ", "grinds ", "what ", "the race ", "brings.")
     cached_tokens: int = 0
     tells: bool = False
-    """Log probabilities, of each chunk as if it were a token, to whoever asks."""
+    """Log probabilities on request, of each chunk as if it were a token."""
     is_deaf: bool = False
     """Does not take receipts after an answer."""
     chunk_s: float = 0.0
@@ -94,11 +94,11 @@ class MarketSeller:
 
     name: str
     tokenizer: Pinned
-    house: str
+    marketplace: str
     manners: Manners = field(default_factory=Manners)
     listing: dict[str, Any] = field(default_factory=dict)
     port: int = 0
-    wanted: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     channels: dict[str, Channel] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class MarketSeller:
         return f"http://127.0.0.1:{self.port}"
 
     def listed(self, **changed: Any) -> Record:
-        """Its listing, signed anew."""
+        """Its listing, signed again."""
         self.revision += 1
         self.listing |= changed
         now_ms = time.time_ns() // 10**6
@@ -164,14 +164,14 @@ class MarketSeller:
             return _refusal(self.manners.refuses, self.manners.code)
         job = read_job(body)
         allocation = open_record(job.backing[0])
-        terms, granted = read_allocation(allocation, self.house, STANDING)
+        terms, granted = read_allocation(allocation, self.marketplace, STANDING)
         promise = read_voucher(open_record(job.voucher), terms, STANDING)
         self._hear(terms, job.receipts)
         channel = self.channels.setdefault(terms.channel, Channel(terms))
         credit = ChannelCredit(int(granted.limit_nano), allocation.expires_ms)
-        asked = PricedRequest(digest_of(job.sealed), 0)
+        priced = PricedRequest(digest_of(job.sealed), 0)
         now_ms = time.time_ns() // 10**6
-        if why := refusal(channel, promise, asked, self._offered, credit, open_ceilings={}, now_ms=now_ms):
+        if why := refusal(channel, promise, priced, self._offered, credit, open_ceilings={}, now_ms=now_ms):
             self.refused.append(why.reason)
             return _refusal(402, why.reason)
         self.channels[terms.channel] = promised(channel, promise)
@@ -183,17 +183,17 @@ class MarketSeller:
         voucher = promise.voucher
         context = Context(terms.channel, voucher.lane, voucher.seq, self.id)
         opened = open_request(job.sealed, self._sealing, context, self._seen)
-        wanted = read_job_body(opened.body)
-        self.wanted.append(wanted.request)
+        job_body = read_job_body(opened.body)
+        self.requests.append(job_body.request)
         nonce, sealer = opened.answer()
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         await response.write(b"event: nonce\ndata: " + base64.b64encode(nonce) + b"\n\n")
         telling = _Telling(response, sealer)
         answer = AnswerSoFar(voucher.request)
-        prompt_tokens = self._counting.prompt_tokens(wanted.request)
+        prompt_tokens = self._counting.prompt_tokens(job_body.request)
         try:
-            await self._speak(telling, answer, wanted)
+            await self._speak(telling, answer, job_body)
         except _Stopped:
             receipt = self._receipt(promise, answer, prompt_tokens)
             await telling.say(Piece("e", msgspec.json.encode(Cut(self.manners.cut_code, "the owner needs it"))))
@@ -208,18 +208,18 @@ class MarketSeller:
         await telling.say(Piece("r", receipt.record.raw), is_last=True)
         return response
 
-    async def _speak(self, telling: "_Telling", answer: AnswerSoFar, wanted: JobBody) -> None:
-        texts, kind = self.manners.texts, wanted.kind
+    async def _speak(self, telling: "_Telling", answer: AnswerSoFar, job_body: JobBody) -> None:
+        texts, kind = self.manners.texts, job_body.kind
         for n, text in enumerate((*texts, "")):
             if self.manners.fault and n == self.manners.at:
                 await self._misbehave(telling, self.manners.fault)
             if self.manners.chunk_s:
                 await asyncio.sleep(self.manners.chunk_s)
             finish = "stop" if n == len(texts) else None
-            said: dict[str, Any] = {"delta": {"content": text}} if kind == "chat" else {"text": text}
-            if text and self.manners.tells and wanted.request.get("logprobs", False) is not False:
-                said["logprobs"] = told(text, kind)
-            chunk = {"id": "evil-id", "choices": [{"index": 0, **said, "finish_reason": finish}], "usage": None}
+            choice: dict[str, Any] = {"delta": {"content": text}} if kind == "chat" else {"text": text}
+            if text and self.manners.tells and job_body.request.get("logprobs", False) is not False:
+                choice["logprobs"] = logprobs_of(text, kind)
+            chunk = {"id": "evil-id", "choices": [{"index": 0, **choice, "finish_reason": finish}], "usage": None}
             answer.add(chunk)
             await telling.say(Piece("d", json.dumps(chunk).encode()))
 
@@ -315,8 +315,8 @@ class _Telling:
         raise ConnectionResetError
 
 
-def told(text: str, kind: str) -> dict[str, Any]:
-    """As OpenAI tells of one token, with something that is nobody's business beside it."""
+def logprobs_of(text: str, kind: str) -> dict[str, Any]:
+    """One token in OpenAI's form, with an extra field that must not pass."""
     if kind == "completion":
         return {"tokens": [text], "token_logprobs": [-0.25], "top_logprobs": [{text: -0.25}], "text_offset": [0]}
     other = {"token": "wind", "logprob": -2.5, "bytes": None}
@@ -344,8 +344,8 @@ async def served(routes: Callable[[], list[web.RouteDef]]) -> AsyncIterator[int]
 
 
 @asynccontextmanager
-async def selling(name: str, tokenizer: Pinned, house: str, **manners: Any) -> AsyncIterator[MarketSeller]:
-    seller = MarketSeller(name, tokenizer, house, Manners(**manners))
+async def selling(name: str, tokenizer: Pinned, marketplace: str, **manners: Any) -> AsyncIterator[MarketSeller]:
+    seller = MarketSeller(name, tokenizer, marketplace, Manners(**manners))
     async with served(seller.routes) as port:
         seller.port = port
         yield seller

@@ -1,7 +1,7 @@
 """An OpenID Connect provider: discovery, authorization, token endpoint with PKCE, RS256 keys that can rotate.
 
 `claims` go into each ID token over the right ones, None takes one out: that is how tokens come to be wrong.
-`person` is who sits before the browser; `algorithm` is RS256, or one by which a token is forged.
+`user` is the user at the browser; `algorithm` is RS256, or one by which a token is forged.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _STEP_TIMEOUT_S = 60.0
 class OidcProvider:
     """Serves on 127.0.0.1 from a thread of its own until `stop`."""
 
-    person: dict[str, Any] = field(default_factory=lambda: {"sub": "s1", "email": "ann@example.org"})
+    user: dict[str, Any] = field(default_factory=lambda: {"sub": "s1", "email": "ann@example.org"})
     claims: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     algorithm: str = "RS256"
@@ -93,7 +93,7 @@ class OidcProvider:
         return web.json_response(known | self.metadata)
 
     async def _authorize(self, request: web.Request) -> web.Response:
-        """The person agrees at once."""
+        """The user agrees at once."""
         asked = dict(request.query)
         if asked.get("client_id") != CLIENT_ID or asked.get("code_challenge_method") != "S256":
             return web.Response(status=400)
@@ -103,7 +103,7 @@ class OidcProvider:
         raise web.HTTPSeeOther(f"{asked['redirect_uri']}?{back}")
 
     async def _token(self, request: web.Request) -> web.Response:
-        """Each code once, for who has the verifier and the client's secret."""
+        """Each code once, for a client with the verifier and the client's secret."""
         form = dict(await request.post())
         asked = self._codes.pop(str(form.get("code")), None)
         if not _is_client(request.headers.get("authorization", "")):
@@ -120,12 +120,12 @@ class OidcProvider:
     def _sign(self, asked: dict[str, str]) -> str:
         now_s = int(time.time())
         right = {"iss": self.issuer, "aud": CLIENT_ID, "iat": now_s, "exp": now_s + 300, "nonce": asked["nonce"]}
-        told = right | {"email_verified": True} | self.person | self.claims
-        told = {name: value for name, value in told.items() if value is not None}
+        claims = right | {"email_verified": True} | self.user | self.claims
+        claims = {name: value for name, value in claims.items() if value is not None}
         header = {"alg": self.algorithm, "kid": str(self._signs_with.kid)}
         if self.algorithm == "RS256":
-            return jwt.encode(header, told, self._signs_with)
-        return _forged(header, told, self._signs_with.as_pem(private=False))
+            return jwt.encode(header, claims, self._signs_with)
+        return _forged(header, claims, self._signs_with.as_pem(private=False))
 
     async def _published(self, _: web.Request) -> web.Response:
         return web.json_response(KeySet([*self._keys]).as_dict(private=False))
@@ -146,7 +146,7 @@ def _new_key() -> RSAKey:
 
 
 def _forged(header: dict[str, str], claims: dict[str, Any], public: bytes) -> str:
-    """What anybody could make: without a signature, or with the public key for a secret."""
+    """Tokens that any attacker could make: without a signature, or with the public key as a secret."""
     signed = b".".join(_encoded(json.dumps(part).encode()) for part in (header, claims))
     signature = b"" if header["alg"] == "none" else hmac.new(public, signed, hashlib.sha256).digest()
     return (signed + b"." + _encoded(signature)).decode()

@@ -91,8 +91,8 @@ class _ChatShape:
     whole_object = "chat.completion"
     piece_object = "chat.completion.chunk"
 
-    def __init__(self, asked: Json) -> None:
-        self.asked = asked
+    def __init__(self, body: Json) -> None:
+        self.body = body
 
     def whole(self, behaviour: Behaviour) -> Json:
         message: Json = {"role": "assistant", "content": "".join(self._words(behaviour)), "refusal": None}
@@ -101,7 +101,7 @@ class _ChatShape:
         if behaviour.declines:
             message |= {"content": None, "refusal": message["content"]}
         finish = {"logprobs": self._logprobs("The "), "finish_reason": self._finish(behaviour)}
-        choices = [{"index": index, "message": message, **finish} for index in range(self.asked.get("n") or 1)]
+        choices = [{"index": index, "message": message, **finish} for index in range(self.body.get("n") or 1)]
         usage = {"usage": self._usage(behaviour)} if behaviour.sends_usage else {}
         return {**self._head(self.whole_object), "choices": choices, **usage}
 
@@ -114,25 +114,25 @@ class _ChatShape:
                 yield self._piece({"tool_calls": [{"index": 0, "function": {"arguments": part}}]})
         else:
             for word in self._words(behaviour):
-                said = "refusal" if behaviour.declines else "content"
-                yield self._piece({said: word}, logprobs=self._logprobs(word))
+                field = "refusal" if behaviour.declines else "content"
+                yield self._piece({field: word}, logprobs=self._logprobs(word))
         yield self._piece({}, finish=self._finish(behaviour))
-        if behaviour.sends_usage and (self.asked.get("stream_options") or {}).get("include_usage"):
+        if behaviour.sends_usage and (self.body.get("stream_options") or {}).get("include_usage"):
             yield {**self._head(self.piece_object), "choices": [], "usage": self._usage(behaviour)}
 
     def prompt_words(self) -> int:
-        return sum(len(str(message.get("content")).split()) for message in self.asked["messages"])
+        return sum(len(str(message.get("content")).split()) for message in self.body["messages"])
 
     def _piece(self, delta: Json, finish: str | None = None, logprobs: Any = None) -> Json:
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return {**self._head(self.piece_object), "choices": [choice], "usage": None}
 
     def _head(self, kind: str) -> Json:
-        head = {"id": "chatcmpl-fake1", "object": kind, "created": CREATED, "model": self.asked["model"]}
+        head = {"id": "chatcmpl-fake1", "object": kind, "created": CREATED, "model": self.body["model"]}
         return {**head, "system_fingerprint": "fp_fake", "service_tier": "default"}
 
     def _words(self, behaviour: Behaviour) -> tuple[str, ...]:
-        return behaviour.words[: self.asked.get("max_tokens") or self.asked.get("max_completion_tokens")]
+        return behaviour.words[: self.body.get("max_tokens") or self.body.get("max_completion_tokens")]
 
     def _finish(self, behaviour: Behaviour) -> str:
         if behaviour.calls_tool:
@@ -140,13 +140,13 @@ class _ChatShape:
         return "stop" if self._words(behaviour) == behaviour.words else "length"
 
     def _logprobs(self, word: str) -> Json | None:
-        if not self.asked.get("logprobs"):
+        if not self.body.get("logprobs"):
             return None
         token = {"token": word, "logprob": -0.25, "bytes": list(word.encode())}
         return {"content": [{**token, "top_logprobs": [token]}], "refusal": None}
 
     def _tool_call(self, arguments: str) -> Json:
-        name = self.asked["tools"][0]["function"]["name"]
+        name = self.body["tools"][0]["function"]["name"]
         return {"id": "call_fake1", "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _usage(self, behaviour: Behaviour, completion: int | None = None) -> Json:
@@ -175,11 +175,11 @@ class _CompletionShape(_ChatShape):
         for word in self._words(behaviour):
             yield {**self._head(self.piece_object), "choices": [self._choice(word, None)]}
         yield {**self._head(self.piece_object), "choices": [self._choice("", self._finish(behaviour))]}
-        if behaviour.sends_usage and (self.asked.get("stream_options") or {}).get("include_usage"):
+        if behaviour.sends_usage and (self.body.get("stream_options") or {}).get("include_usage"):
             yield {**self._head(self.piece_object), "choices": [], "usage": self._usage(behaviour)}
 
     def prompt_words(self) -> int:
-        return len(str(self.asked["prompt"]).split())
+        return len(str(self.body["prompt"]).split())
 
     def _choice(self, text: str, finish: str | None) -> Json:
         return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}

@@ -53,7 +53,7 @@ class FakeServer:
 
 @asynccontextmanager
 async def running(server: FakeServer) -> AsyncIterator[FakeServer]:
-    """Serve on this event loop; at the end whoever is still asked is cut off."""
+    """Serve on this event loop; at the end, open requests are cut off."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.answer)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)

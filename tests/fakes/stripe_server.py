@@ -3,7 +3,7 @@
     python -m tests.fakes.stripe_server --gateway http://127.0.0.1:8000
 
 The first line is JSON with the gateway's settings (`environment`). Users and banks act by lines on stdin, as
-`pay cs_1` or `payout po_1 failed`; with --obliging everybody pays, joins and is paid at once.
+`pay cs_1` or `payout po_1 failed`; with --obliging all users pay, join and are paid at once.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def act(stripe: StripeServer, line: str) -> str:
 
 
 def oblige(stripe: StripeServer) -> None:
-    """Everybody does at once what is waited for."""
+    """All users do at once what the gateway waits for."""
     with stripe.lock:
         state = stripe.state
         for session in [each for each in state.all("checkout.session") if each["status"] == "open"]:
@@ -99,8 +99,8 @@ def main() -> None:
     stripe.start()
     facts = {"base_url": stripe.url, "pid": os.getpid(), "environment": environment(stripe)}
     print(json.dumps(facts), flush=True)  # noqa: T201
-    told = (stripe, chosen.gateway.rstrip("/"), chosen.obliging)
-    threading.Thread(target=_deliver, args=told, daemon=True).start()
+    arguments = (stripe, chosen.gateway.rstrip("/"), chosen.obliging)
+    threading.Thread(target=_deliver, args=arguments, daemon=True).start()
     for line in sys.stdin:
         print(act(stripe, line), flush=True)  # noqa: T201
     stripe.stop()

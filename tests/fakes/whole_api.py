@@ -46,47 +46,52 @@ def whole_api() -> Iterator[ProviderServer]:
 
 
 async def _chat(request: web.Request, received: Received) -> web.StreamResponse:
-    asked = received.body
-    message = _message(asked)
+    question = received.body
+    message = _message(question)
     finish = "tool_calls" if "tool_calls" in message else "stop"
-    if asked["messages"][-1]["content"] == BREAK_OFF:
-        return await _break_off(request, [_choice(delta, None, asked) for delta in _deltas(message)][:3])
-    if asked["messages"][-1]["content"] == NONSENSE:
+    if question["messages"][-1]["content"] == BREAK_OFF:
+        return await _break_off(request, [_choice(delta, None, question) for delta in _deltas(message)][:3])
+    if question["messages"][-1]["content"] == NONSENSE:
         return web.json_response(_head("chat.completion") | {"choices": 5})
-    if not asked.get("stream"):
-        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": _logprobs(asked, message)}
+    if not question.get("stream"):
+        choice = {
+            "index": 0,
+            "message": message,
+            "finish_reason": finish,
+            "logprobs": _logprobs(question, message),
+        }
         return web.json_response(_head("chat.completion") | {"choices": [choice], "usage": _usage()})
-    deltas = [_choice(delta, None, asked) for delta in _deltas(message)]
-    return await _stream(request, [*deltas, _choice({}, finish, asked)], asked)
+    deltas = [_choice(delta, None, question) for delta in _deltas(message)]
+    return await _stream(request, [*deltas, _choice({}, finish, question)], question)
 
 
 async def _completion(request: web.Request, received: Received) -> web.StreamResponse:
-    asked = received.body
-    if not asked.get("stream"):
+    question = received.body
+    if not question.get("stream"):
         choice = {"index": 0, "text": TEXT, "finish_reason": "stop", "logprobs": None}
         return web.json_response(_head("text_completion") | {"choices": [choice], "usage": _usage()})
     words = [{"index": 0, "text": word, "finish_reason": None} for word in _words(TEXT)]
-    return await _stream(request, [*words, {"index": 0, "text": "", "finish_reason": "stop"}], asked)
+    return await _stream(request, [*words, {"index": 0, "text": "", "finish_reason": "stop"}], question)
 
 
-def _message(asked: Json) -> Json:
-    last = asked["messages"][-1]
-    said: Json = {"role": "assistant", "content": TEXT, "refusal": None}
+def _message(question: Json) -> Json:
+    last = question["messages"][-1]
+    turn: Json = {"role": "assistant", "content": TEXT, "refusal": None}
     if last["role"] == "tool":
-        found = [message["content"] for message in asked["messages"] if message["role"] == "tool"]
-        return said | {"content": "It is " + " and ".join(found) + "."}
-    if asked.get("tools") and asked.get("tool_choice") != "none":
+        found = [message["content"] for message in question["messages"] if message["role"] == "tool"]
+        return turn | {"content": "It is " + " and ".join(found) + "."}
+    if question.get("tools") and question.get("tool_choice") != "none":
         calls = [
             {"id": f"call_{at}", "type": "function", "function": {"name": _name(tool), "arguments": _FILLED}}
-            for at, tool in enumerate(asked["tools"])
+            for at, tool in enumerate(question["tools"])
         ]
-        return said | {"content": None, "tool_calls": calls}
-    if (asked.get("response_format") or {}).get("type") == "json_schema":
-        return said | {"content": _FILLED}
+        return turn | {"content": None, "tool_calls": calls}
+    if (question.get("response_format") or {}).get("type") == "json_schema":
+        return turn | {"content": _FILLED}
     if isinstance(last["content"], list):
         pictures = [part for part in last["content"] if part["type"] == "image_url"]
-        return said | {"content": f"I see {len(pictures)} pictures."}
-    return said
+        return turn | {"content": f"I see {len(pictures)} pictures."}
+    return turn
 
 
 _FILLED = json.dumps(FILLED)
@@ -111,22 +116,22 @@ def _deltas(message: Json) -> Iterator[Json]:
             yield {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
 
 
-def _choice(delta: Json, finish: str | None, asked: Json) -> Json:
-    return {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": _logprobs(asked, delta)}
+def _choice(delta: Json, finish: str | None, question: Json) -> Json:
+    return {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": _logprobs(question, delta)}
 
 
-def _logprobs(asked: Json, said: Json) -> Json | None:
-    if not asked.get("logprobs") or not said.get("content"):
+def _logprobs(question: Json, turn: Json) -> Json | None:
+    if not question.get("logprobs") or not turn.get("content"):
         return None
-    token = {"token": said["content"], "logprob": -0.25, "bytes": list(said["content"].encode())}
+    token = {"token": turn["content"], "logprob": -0.25, "bytes": list(turn["content"].encode())}
     return {"content": [token | {"top_logprobs": [token]}], "refusal": None}
 
 
-async def _stream(request: web.Request, choices: list[Json], asked: Json) -> web.StreamResponse:
+async def _stream(request: web.Request, choices: list[Json], question: Json) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     chunks: list[Json] = [{"choices": [choice], "usage": None} for choice in choices]
-    if (asked.get("stream_options") or {}).get("include_usage"):
+    if (question.get("stream_options") or {}).get("include_usage"):
         chunks.append({"choices": [], "usage": _usage()})
     for chunk in chunks:
         await response.write(b"data: %s\n\n" % json.dumps(_head("chat.completion.chunk") | chunk).encode())

@@ -8,11 +8,11 @@ from random import Random
 
 from cluster.compute.stage_model import StageModel
 from market.protocol.audits.canaries import TOKENS, Canary, failings, freeze
-from market.protocol.audits.logprobs import Told
+from market.protocol.audits.logprobs import TokenLogprob
 from market.protocol.audits.needle import Needle, is_found
 from market.protocol.audits.rates import FIRST_REQUESTS, audit_rate
 from market.protocol.audits.sequential import Kind
-from market.protocol.audits.verdicts import Audit, Case, after_audit, after_request, decide, kind_wanted, new_case
+from market.protocol.audits.verdicts import Audit, Case, after_audit, after_request, decide, new_case, next_kind
 from tests.market.engines import Engine, ids_of, load, needles, questions, write_random, write_smaller
 from tests.market.parties import NOW_MS
 from tests.market.trade import DIGEST
@@ -21,11 +21,11 @@ NEEDLE_SHARE = 0.2
 WINDOW_TOKENS = 128
 CANNED = "That is a good question. I am not sure, but I can tell you a story instead."
 
-Answer = tuple[str, Sequence[Told]]
+Answer = tuple[str, Sequence[TokenLogprob]]
 Change = Callable[[str], str]
 
 
-def text_of(told: Sequence[Told]) -> str:
+def text_of(told: Sequence[TokenLogprob]) -> str:
     return "".join(each.token for each in told)
 
 
@@ -55,7 +55,7 @@ class Bench:
     canaries: list[Canary] = field(default_factory=list)
     _prompts: list[list[int]] = field(default_factory=list)
     _needles: list[tuple[Needle, list[int]]] = field(default_factory=list)
-    _answers: dict[StageModel, list[tuple[Told, ...]]] = field(default_factory=dict)
+    _answers: dict[StageModel, list[tuple[TokenLogprob, ...]]] = field(default_factory=dict)
 
     def freeze(self) -> None:
         asked = questions(self.count)
@@ -136,7 +136,7 @@ def caught_after(draw: Draw, chance: Random, *, jobs: int, is_probation: bool = 
         job += gap
         if job > jobs:
             return None
-        case = after_audit(case, draw(chance, kind_wanted(case)))
+        case = after_audit(case, draw(chance, next_kind(case)))
         if decide(case).action == "suspend":
             return job
 

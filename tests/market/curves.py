@@ -66,5 +66,5 @@ def signed_again(seed: bytes, message: bytes) -> bytes:
     secret = int.from_bytes(hashlib.sha512(seed).digest()[:32], "little") & (2**254 - 8) | 2**254
     nonce = int.from_bytes(hashlib.sha512(b"another" + message).digest(), "little") % GROUP_ORDER
     start, key = encoded(times(nonce, _BASE)), encoded(times(secret, _BASE))
-    asked = int.from_bytes(hashlib.sha512(start + key + message).digest(), "little")
-    return start + ((nonce + asked * secret) % GROUP_ORDER).to_bytes(32, "little")
+    challenge = int.from_bytes(hashlib.sha512(start + key + message).digest(), "little")
+    return start + ((nonce + challenge * secret) % GROUP_ORDER).to_bytes(32, "little")

@@ -22,7 +22,7 @@ from cluster.models.store import open_source
 from cluster.plans.plan import BLOCK_TOKENS
 from demo.training import tales
 from demo.training.corpus import entry_maker, own_text
-from market.protocol.audits.logprobs import Told
+from market.protocol.audits.logprobs import TokenLogprob
 from market.protocol.audits.needle import Needle
 
 NAMES = ("Tom", "Anna", "Peter", "Ruth", "Amir", "Clara", "Omar", "Lucy", "Ivan", "Nora", "Hugo", "Emma")
@@ -40,15 +40,15 @@ class Engine:
     model: StageModel
     window_tokens: int = 1024
 
-    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[Told, ...]]:
+    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[TokenLogprob, ...]]:
         """Its most probable next tokens up to the end of each answer, with their log-probabilities."""
         with torch.inference_mode():
             firsts = range(0, len(prompts), SLOTS)
             return [each for first in firsts for each in self._together(prompts[first : first + SLOTS], tokens)]
 
-    def _together(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[Told, ...]]:
+    def _together(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[TokenLogprob, ...]]:
         shown = [list(prompt[-self.window_tokens :]) for prompt in prompts]
-        told: list[list[Told]] = [[] for _ in shown]
+        found: list[list[TokenLogprob]] = [[] for _ in shown]
         running = list(range(len(shown)))
         logits = torch.cat([self._read(slot, ids) for slot, ids in enumerate(shown)])
         for _ in range(tokens):
@@ -56,15 +56,15 @@ class Engine:
             chosen = best.indices[:, 0].tolist()
             for slot, id_, (one, other) in zip(running, chosen, best.values.tolist(), strict=True):
                 if id_ not in _END_IDS:
-                    told[slot].append(Told(tokenizer().decode([id_]), one, margin=one - other))
+                    found[slot].append(TokenLogprob(tokenizer().decode([id_]), one, margin=one - other))
             going = [(slot, id_) for slot, id_ in zip(running, chosen, strict=True) if id_ not in _END_IDS]
             if not going:
                 break
             running = [slot for slot, _ in going]
-            starts = [len(shown[slot]) + len(told[slot]) - 1 for slot in running]
+            starts = [len(shown[slot]) + len(found[slot]) - 1 for slot in running]
             batch = self.model.batch(running, starts, [1] * len(running))
             logits = self._forward([id_ for _, id_ in going], batch)
-        return [tuple(each) for each in told]
+        return [tuple(each) for each in found]
 
     def _read(self, slot: int, ids: Sequence[int]) -> torch.Tensor:
         """Logits behind the last of `ids`, [1, vocabulary]."""
@@ -124,9 +124,9 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
 
 
-def ids_of(*said: str) -> list[int]:
+def ids_of(*texts: str) -> list[int]:
     """A conversation as the model's template writes it; user and assistant in turn, the assistant's turn next."""
-    turns = (f"<|im_start|>{('user', 'assistant')[n % 2]}\n{each}<|im_end|>\n" for n, each in enumerate(said))
+    turns = (f"<|im_start|>{('user', 'assistant')[n % 2]}\n{each}<|im_end|>\n" for n, each in enumerate(texts))
     return list(tokenizer().encode("".join(turns) + "<|im_start|>assistant\n").ids)
 
 
@@ -143,10 +143,10 @@ def needles(count: int, seed: int = 5) -> list[tuple[Needle, list[int]]]:
     draw = entry_maker(entries)
     hidden = []
     for name in NAMES[:count]:
-        said = [f"My name is {name}.", f"Nice to meet you, {name}! How can I help you?"]
+        texts = [f"My name is {name}.", f"Nice to meet you, {name}! How can I help you?"]
         for _ in range(7):
             exchange = draw(random)
-            said += [exchange.question, exchange.answer]
-        said.append("What is my name?")
-        hidden.append((Needle("\n".join(said), name), ids_of(*said)))
+            texts += [exchange.question, exchange.answer]
+        texts.append("What is my name?")
+        hidden.append((Needle("\n".join(texts), name), ids_of(*texts)))
     return hidden

@@ -22,7 +22,7 @@ def id_of(name: str) -> str:
     return identity_of(key_of(name).public_key)
 
 
-def said(
+def signed_record(
     by: str,
     kind: Kind,
     body: Struct,

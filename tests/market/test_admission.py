@@ -23,16 +23,16 @@ from market.protocol.channels.statements import Promise
 from market.protocol.channels.terms import LANES_MAX
 from market.protocol.listings.prices import Prices
 from market.protocol.records.amounts import Amount
-from tests.market.parties import NOW_MS, STANDING, id_of, said
+from tests.market.parties import NOW_MS, STANDING, id_of, signed_record
 from tests.market.trade import BUYER, DIGEST, PRICES, SELLER, TERMS, receive, vouch
 
 OFFERED = {DIGEST: PRICES}
-ASKED = PricedRequest(DIGEST, 500)
+PRICED = PricedRequest(DIGEST, 500)
 
 
 def reason(channel: Channel, *voucher: int, **changed: Any) -> str | None:
     given: dict[str, Any] = {
-        "asked": ASKED,
+        "priced": PRICED,
         "offered": OFFERED,
         "credit": ChannelCredit(10_000, NOW_MS + 3_600_000),
     }
@@ -63,7 +63,7 @@ def test_each_thing_that_stands_against_a_voucher_has_its_name() -> None:
     assert reason(served(100), 0, 5, owed_nano.amount_nano, 90_000, credit=ChannelCredit(10**6)) is None
     assert reason(empty, *voucher, offered={DIGEST: Prices(Amount(0), Amount(0), Amount(0))}) == "prices"
     assert reason(empty, *voucher, offered={}) == "prices"
-    assert reason(empty, *voucher, asked=PricedRequest("f" * 64, 500)) == "request"
+    assert reason(empty, *voucher, priced=PricedRequest("f" * 64, 500)) == "request"
     assert reason(empty, 0, 1, 0, 499) == "low"
     assert reason(empty, *voucher, credit=ChannelCredit(10_000, NOW_MS + 60_000)) == "ended"
     assert reason(empty, *voucher, credit=ChannelCredit(499)) == "limit"
@@ -90,8 +90,10 @@ def test_what_is_admitted_never_passes_the_limit(steps: list[tuple[int, int, int
         voucher = next_voucher(channel, lane, seq, order, **limit)  # type: ignore[arg-type]
         if voucher and lane not in running:
             promise = vouch(lane, voucher.seq, int(voucher.base_nano), int(voucher.ceiling_nano))
-            asked = PricedRequest(DIGEST, most_nano)
-            assert refusal(channel, promise, asked, OFFERED, credit, open_ceilings=ceilings, now_ms=NOW_MS) is None
+            priced = PricedRequest(DIGEST, most_nano)
+            assert (
+                refusal(channel, promise, priced, OFFERED, credit, open_ceilings=ceilings, now_ms=NOW_MS) is None
+            )
             running[lane] = promise
         if ends and (promised := running.pop(lane, None)):
             done = receive("seller", promised, 0, tokens, 0, is_final=True)
@@ -114,11 +116,11 @@ YEAR_MS = 365 * 24 * 3_600_000
 
 
 def test_a_line_is_open_when_both_have_signed_it() -> None:
-    ann, bob = (said(name, "credit_line", LINE, lasts_ms=YEAR_MS) for name in ("ann", "bob"))
+    ann, bob = (signed_record(name, "credit_line", LINE, lasts_ms=YEAR_MS) for name in ("ann", "bob"))
     assert agree(ann, bob, STANDING) == agree(bob, ann, STANDING) == LINE
     other = CreditLine(ONE, OTHER, Amount(1_001), Amount(400), NOW_MS)
-    forged = said("eve", "credit_line", LINE, lasts_ms=YEAR_MS, issuer=bob.issuer)
-    for pair in ((ann, ann), (ann, forged), (ann, said("bob", "credit_line", other, lasts_ms=YEAR_MS))):
+    forged = signed_record("eve", "credit_line", LINE, lasts_ms=YEAR_MS, issuer=bob.issuer)
+    for pair in ((ann, ann), (ann, forged), (ann, signed_record("bob", "credit_line", other, lasts_ms=YEAR_MS))):
         with pytest.raises(StatementInvalid):
             agree(*pair, STANDING)
     assert LINE.bought_by(ONE).seller == OTHER
@@ -127,10 +129,10 @@ def test_a_line_is_open_when_both_have_signed_it() -> None:
 
 def test_only_the_receiver_says_that_it_was_paid() -> None:
     payment = Payment(LINE.id, ONE, Amount(70))
-    assert read_payment(said(NAMES[OTHER], "payment", payment), LINE, STANDING) == Paid(70, 0)
+    assert read_payment(signed_record(NAMES[OTHER], "payment", payment), LINE, STANDING) == Paid(70, 0)
     for by, wrong in ((NAMES[ONE], payment), (NAMES[OTHER], Payment(DIGEST, ONE, Amount(70)))):
         with pytest.raises(StatementInvalid):
-            read_payment(said(by, "payment", wrong), LINE, STANDING)
+            read_payment(signed_record(by, "payment", wrong), LINE, STANDING)
     assert Paid(70, 0).merged(Paid(50, 9)) == Paid(70, 9)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from market.protocol.audits.canaries import USES_MAX, Canary, failings, freeze, freeze_texts, is_retired
 from market.protocol.audits.evidence import LASTS_MS, PASSED_MIN, digest_of, evidence_of, tier_found
 from market.protocol.audits.kolmogorov import looks_like_traffic, probability, tells_audits_apart
-from market.protocol.audits.logprobs import Told, distance_nats, told_of
+from market.protocol.audits.logprobs import TokenLogprob, distance_nats, token_logprobs_of
 from market.protocol.audits.needle import hide, is_found
 from market.protocol.audits.rates import (
     ANOMALY_AUDITS,
@@ -38,8 +38,8 @@ from market.protocol.audits.verdicts import (
     after_request,
     audited,
     decide,
-    kind_wanted,
     new_case,
+    next_kind,
 )
 from market.protocol.listings.listing import Tier
 from market.protocol.matching.track import Track
@@ -47,15 +47,17 @@ from tests.market.parties import NOW_MS, id_of
 from tests.market.trade import DIGEST
 
 WORDS = "the mill grinds what the race brings to it".split()  # noqa: SIM905
-REFERENCE = tuple(Told(f" {word}", -0.1 * n, margin=1.0 if n != 5 else 0.01) for n, word in enumerate(WORDS, 1))
+REFERENCE = tuple(
+    TokenLogprob(f" {word}", -0.1 * n, margin=1.0 if n != 5 else 0.01) for n, word in enumerate(WORDS, 1)
+)
 
 
-def nudged(nats: float) -> tuple[Told, ...]:
-    return tuple(Told(each.token, each.logprob - nats, each.margin) for each in REFERENCE)
+def nudged(nats: float) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(each.token, each.logprob - nats, each.margin) for each in REFERENCE)
 
 
-def said(told: tuple[Told, ...]) -> str:
-    return "".join(each.token for each in told)
+def text_of(logprobs: tuple[TokenLogprob, ...]) -> str:
+    return "".join(each.token for each in logprobs)
 
 
 def canary() -> Canary:
@@ -72,14 +74,16 @@ def test_a_canary_knows_how_its_answer_begins() -> None:
     frozen = canary()
     assert frozen.opening == " the mill grinds what"
     assert not frozen.is_whole
-    assert failings(frozen, said(REFERENCE), ()) == ()
-    assert failings(frozen, said(REFERENCE).lstrip() + " and more", nudged(0.004)) == ()
+    assert failings(frozen, text_of(REFERENCE), ()) == ()
+    assert failings(frozen, text_of(REFERENCE).lstrip() + " and more", nudged(0.004)) == ()
     # Where the model itself hardly knows, another word is no lie.
     assert failings(frozen, "the mill grinds what water brings", ()) == ()
     assert failings(frozen, "I am only a small model", ()) == ("the answer begins differently from the model's",)
-    (far,) = failings(frozen, said(REFERENCE), nudged(0.01))
+    (far,) = failings(frozen, text_of(REFERENCE), nudged(0.01))
     assert "nats a token away" in far
-    (other,) = failings(frozen, said(REFERENCE), (Told(" made", -0.1), Told(" up", -0.1), *REFERENCE[:2]))[1:]
+    (other,) = failings(
+        frozen, text_of(REFERENCE), (TokenLogprob(" made", -0.1), TokenLogprob(" up", -0.1), *REFERENCE[:2])
+    )[1:]
     assert "belong to another text" in other
     assert is_retired(USES_MAX, 0)
     assert is_retired(0, 3)
@@ -110,18 +114,18 @@ def test_texts_alone_make_a_canary_too() -> None:
 
 
 def test_nothing_is_frozen_that_honest_engines_disagree_about() -> None:
-    otherwise = (*REFERENCE[:2], Told(" makes", -1.0), *REFERENCE[3:])
+    otherwise = (*REFERENCE[:2], TokenLogprob(" makes", -1.0), *REFERENCE[3:])
     assert freeze("c", "p", 1, [REFERENCE, otherwise]) is None
     assert freeze("c", "p", 1, [REFERENCE, nudged(0.5)]) is None
-    unsure = tuple(Told(each.token, each.logprob) for each in REFERENCE)
+    unsure = tuple(TokenLogprob(each.token, each.logprob) for each in REFERENCE)
     assert freeze("c", "p", 1, [unsure]) is None
 
 
 def test_log_probabilities_are_compared_where_tokens_are_the_same() -> None:
     assert distance_nats(REFERENCE, nudged(0.25)) == pytest.approx(0.25)
     assert distance_nats(REFERENCE, REFERENCE[:3]) is None
-    assert distance_nats(REFERENCE, (*REFERENCE[:6], Told(" x", -1.0))) == inf
-    assert distance_nats(REFERENCE, (*REFERENCE[:4], Told(" x", -1.0))) == 0
+    assert distance_nats(REFERENCE, (*REFERENCE[:6], TokenLogprob(" x", -1.0))) == inf
+    assert distance_nats(REFERENCE, (*REFERENCE[:4], TokenLogprob(" x", -1.0))) == 0
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ def test_log_probabilities_are_compared_where_tokens_are_the_same() -> None:
     ],
 )
 def test_what_sellers_tell_is_read_as_far_as_it_makes_sense(choice: dict[str, Any], tokens: int) -> None:
-    assert len(told_of(choice)) == tokens
+    assert len(token_logprobs_of(choice)) == tokens
 
 
 @given(st.integers(200, 20_000), st.floats(0, 0.9), st.integers(10_000, 99_999))
@@ -198,7 +202,7 @@ def test_stakes_are_a_fair_game_at_the_tolerated_rate(audits: list[tuple[Kind, b
     for kind, has_failed in audits:
         m = FAILING_MAX[kind]
         failed, passed = (stakes.after(kind, has_failed=each) for each in (True, False))
-        # Beginning anew gives something away, which the bound counts; otherwise the mean does not grow.
+        # A restart gives something away, which the bound counts; otherwise the mean does not grow.
         if passed.each != Stakes().each:
             assert m * failed.total + (1 - m) * passed.total == pytest.approx(stakes.total)
         stakes = stakes.after(kind, has_failed=has_failed)
@@ -272,7 +276,7 @@ def looked_at(case: Case, *audits: Audit) -> Case:
     return case
 
 
-def test_nobody_loses_money_by_canaries_alone() -> None:
+def test_no_seller_loses_money_by_canaries_alone() -> None:
     case = new_case(is_probation=True)
     assert decide(case).action == "none"
     failed = [audit("canary", f"c{n}", "the answer begins differently from the model's") for n in range(6)]
@@ -293,9 +297,9 @@ def test_nobody_loses_money_by_canaries_alone() -> None:
 
 def test_a_failure_is_followed_up_by_its_kind() -> None:
     case = looked_at(new_case(is_probation=False), audit("needle", "n", "forgotten"))
-    assert kind_wanted(case) == "needle"
-    assert kind_wanted(looked_at(case, *[audit()] * (FAILURE_AUDITS - 1))) == "needle"
-    assert kind_wanted(looked_at(case, *[audit()] * FAILURE_AUDITS)) is None
+    assert next_kind(case) == "needle"
+    assert next_kind(looked_at(case, *[audit()] * (FAILURE_AUDITS - 1))) == "needle"
+    assert next_kind(looked_at(case, *[audit()] * FAILURE_AUDITS)) is None
     assert after_anomaly(case).watched.forced_audits == FAILURE_AUDITS
 
 
@@ -331,7 +335,7 @@ def test_a_tier_is_what_was_looked_at(audits: list[Audit], tier: Tier) -> None:
         assert found.digest == digest_of(audits) != digest_of(audits[1:])
 
 
-def test_nobody_vouches_for_who_is_under_suspicion() -> None:
+def test_no_seller_vouches_for_one_under_suspicion() -> None:
     audits = [audit()] * PASSED_MIN + [audit("canary", "c", "other")]
     case = looked_at(new_case(is_probation=False), *audits)
     assert evidence_of(case, audits, id_of("auditor"), NOW_MS) is None

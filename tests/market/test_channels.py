@@ -17,7 +17,7 @@ from market.protocol.records.amounts import Amount
 from market.protocol.records.canonical import INTEGER_MAX
 from market.protocol.records.envelope import open_record
 from tests.examples import examples
-from tests.market.parties import STANDING, id_of, said
+from tests.market.parties import STANDING, id_of, signed_record
 from tests.market.trade import (
     BUYER,
     DIGEST,
@@ -56,9 +56,9 @@ def trade_of(requests: list[Request], *, buyer_signs_last: bool = True) -> Trade
 @settings(max_examples=examples(20, 60))
 def test_all_that_was_signed_comes_to_what_was_delivered(requests: list[Request], chance: random.Random) -> None:
     trade = trade_of(requests)
-    told = trade.pieces * 2
-    chance.shuffle(told)
-    due = settle(known(told))
+    shuffled = trade.pieces * 2
+    chance.shuffle(shuffled)
+    due = settle(known(shuffled))
     assert due == Due(trade.truth_nano)
     assert type(due.amount_nano) is int
 
@@ -150,7 +150,7 @@ def test_receipts_without_their_voucher_prove_nothing() -> None:
     with pytest.raises(StatementInvalid, match="missing from the records"):
         read_evidence(receipts, TERMS, STANDING)
     with pytest.raises(StatementInvalid, match="at most"):
-        read_evidence([said("buyer", "payment", PRICES)], TERMS, STANDING)
+        read_evidence([signed_record("buyer", "payment", PRICES)], TERMS, STANDING)
 
 
 def test_nothing_delivered_costs_nothing_not_even_the_prompt() -> None:
@@ -205,7 +205,7 @@ def test_statements_that_fit_nothing_are_refused() -> None:
     promise = read_voucher(voucher_record(voucher), TERMS, STANDING)
     wrong = [
         voucher_record(voucher, by="seller"),
-        said("eve", "voucher", voucher, issuer=BUYER),
+        signed_record("eve", "voucher", voucher, issuer=BUYER),
         voucher_record(Voucher(DIGEST, 0, 1, DIGEST, DIGEST, PRICES, Amount(5), Amount(9))),
         voucher_record(Voucher(TERMS.channel, 0, 0, DIGEST, DIGEST, PRICES, Amount(5), Amount(9))),
         voucher_record(Voucher(TERMS.channel, 0, 1, DIGEST, DIGEST, PRICES, Amount(5), Amount(4))),
@@ -214,7 +214,7 @@ def test_statements_that_fit_nothing_are_refused() -> None:
         with pytest.raises(StatementInvalid):
             read_voucher(record, TERMS, STANDING)
     fitting = Receipt(TERMS.channel, 0, 1, 0, promise.digest, 5, 0, 5, DIGEST, True)
-    assert read_receipt(said("seller", "receipt", fitting), promise, TERMS, STANDING).receipt == fitting
+    assert read_receipt(signed_record("seller", "receipt", fitting), promise, TERMS, STANDING).receipt == fitting
     for by, receipt in (
         ("eve", fitting),
         ("seller", Receipt(TERMS.channel, 0, 2, 0, promise.digest, 5, 0, 5, DIGEST, True)),
@@ -222,9 +222,9 @@ def test_statements_that_fit_nothing_are_refused() -> None:
         ("seller", Receipt(TERMS.channel, 0, 1, 0, promise.digest, 5, 6, 5, DIGEST, True)),
     ):
         with pytest.raises(StatementInvalid):
-            read_receipt(said(by, "receipt", receipt), promise, TERMS, STANDING)
+            read_receipt(signed_record(by, "receipt", receipt), promise, TERMS, STANDING)
     with pytest.raises(StatementInvalid):
-        read_receipt(said("eve", "receipt", fitting, issuer=SELLER), promise, TERMS, STANDING)
+        read_receipt(signed_record("eve", "receipt", fitting, issuer=SELLER), promise, TERMS, STANDING)
     with pytest.raises(StatementInvalid):
         merge(Channel(TERMS), Channel(ChannelTerms(SELLER, BUYER, DIGEST)))
 
@@ -235,13 +235,13 @@ def test_prices_beyond_all_sense_are_refused_where_they_are_read() -> None:
     promise = read_voucher(voucher_record(voucher), TERMS, STANDING)
     receipt = Receipt(TERMS.channel, 0, INTEGER_MAX, 0, promise.digest, 10**9, 0, 10**9, DIGEST, True)
     with pytest.raises(StatementInvalid, match="price"):
-        read_receipt(said("seller", "receipt", receipt), promise, TERMS, STANDING)
+        read_receipt(signed_record("seller", "receipt", receipt), promise, TERMS, STANDING)
 
 
-def test_an_allocation_opens_one_channel_and_only_the_house_makes_it() -> None:
+def test_an_allocation_opens_one_channel_and_only_the_marketplace_makes_it() -> None:
     body = Allocation(BUYER, SELLER, Amount(5_000), "hold:r1", 3)
-    record = said("house", "allocation", body, lasts_ms=3_600_000)
-    terms, allocation = read_allocation(record, id_of("house"), STANDING)
+    record = signed_record("marketplace", "allocation", body, lasts_ms=3_600_000)
+    terms, allocation = read_allocation(record, id_of("marketplace"), STANDING)
     assert (terms.buyer, terms.seller, allocation) == (BUYER, SELLER, body)
     assert terms.channel != TERMS.channel
     with pytest.raises(StatementInvalid):

@@ -1,4 +1,4 @@
-"""Counting: it rests on the text alone, everybody comes to the same, and padding is counted but seen."""
+"""Counting: it depends on the text alone, all parties get the same, and padding is counted but detected."""
 
 import json
 from collections import Counter
@@ -34,7 +34,7 @@ def counter(tokenizer: Pinned) -> TokenCounter:
     return load_counter(tokenizer)
 
 
-def said(index: int, **delta: Any) -> dict[str, Any]:
+def choice(index: int, **delta: Any) -> dict[str, Any]:
     return {"object": "chat.completion.chunk", "choices": [{"index": index, "delta": delta}]}
 
 
@@ -66,7 +66,7 @@ def cut_answers(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, A
             is_call = kind == "arguments"
             queues.append(
                 [
-                    said(index, tool_calls=call(0, arguments=p)) if is_call else said(index, **{kind: p})
+                    choice(index, tool_calls=call(0, arguments=p)) if is_call else choice(index, **{kind: p})
                     for p in parts
                 ]
             )
@@ -85,24 +85,24 @@ def test_count_and_hash_rest_on_the_text_however_it_was_cut(
     assert seller.transcript() == buyer.transcript()
     for each in (counter, None):
         assert Counting(each).delivered(seller.choices()) == Counting(each).delivered(buyer.choices())
-    # The house has the texts alone, as JSON brings them.
+    # The marketplace has the texts alone, as JSON brings them.
     texts = json.loads(json.dumps([[i, d.content, d.reasoning, d.calls] for i, d in buyer.by_index().items()]))
-    house = {
+    marketplace = {
         i: Delivered(content, reasoning, tuple(Called(*each) for each in calls))
         for i, content, reasoning, calls in texts
     }
-    assert transcript_of(DIGEST, house) == buyer.transcript()
-    assert Counting(counter).delivered(house.values()) == Counting(counter).delivered(buyer.choices())
+    assert transcript_of(DIGEST, marketplace) == buyer.transcript()
+    assert Counting(counter).delivered(marketplace.values()) == Counting(counter).delivered(buyer.choices())
 
 
 def test_chunks_of_every_shape_come_together() -> None:
     chunks = [
-        said(0, role="assistant"),
-        said(1, content="one "),
-        said(0, content="\ud83c"),
-        said(0, content="\udf3e", reasoning="hm", reasoning_content="hm"),
-        said(0, tool_calls=[*call(1, name="grind"), *call(0, name="mill", arguments='{"a":')]),
-        said(0, tool_calls=[*call(0, arguments="1}"), *call(1, arguments="{}")]),
+        choice(0, role="assistant"),
+        choice(1, content="one "),
+        choice(0, content="\ud83c"),
+        choice(0, content="\udf3e", reasoning="hm", reasoning_content="hm"),
+        choice(0, tool_calls=[*call(1, name="grind"), *call(0, name="mill", arguments='{"a":')]),
+        choice(0, tool_calls=[*call(0, arguments="1}"), *call(1, arguments="{}")]),
         {"choices": [{"index": 1, "text": "more", "finish_reason": "stop"}, "odd", {"index": 0, "delta": 5}]},
         {"choices": None, "usage": {"completion_tokens": 10**9}},
     ]
@@ -118,10 +118,10 @@ def test_chunks_of_every_shape_come_together() -> None:
 @pytest.mark.parametrize(
     "chunk",
     [
-        said(CHOICES_MAX, content="x"),
-        said(-1, content="x"),
-        said(0, tool_calls=call(CALLS_MAX, name="x")),
-        said(0, content="x" * (CHARS_MAX + 1)),
+        choice(CHOICES_MAX, content="x"),
+        choice(-1, content="x"),
+        choice(0, tool_calls=call(CALLS_MAX, name="x")),
+        choice(0, content="x" * (CHARS_MAX + 1)),
     ],
 )
 def test_an_answer_without_bounds_is_none(chunk: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def test_an_answer_without_bounds_is_none(chunk: dict[str, Any]) -> None:
 
 
 def test_a_thousand_small_pieces_cost_what_one_does() -> None:
-    answer = answered([said(0, content="x")] * 10_000)
+    answer = answered([choice(0, content="x")] * 10_000)
     assert answer.choices() == (Delivered("x" * 10_000),)
     assert answer.chars == 10_000
 
@@ -175,8 +175,8 @@ def test_a_text_that_grows_is_counted_as_if_it_had_come_at_once(counter: TokenCo
     remembering, grown = counting.remembering(), ""
     for _ in range(9):
         grown += TALE * (SEGMENT_CHARS // len(TALE) // 4)
-        said = (Delivered(grown, reasoning="é" + grown),)
-        assert remembering.delivered(said) == counting.delivered(said)
+        choice = (Delivered(grown, reasoning="é" + grown),)
+        assert remembering.delivered(choice) == counting.delivered(choice)
     assert len(grown) > 2 * SEGMENT_CHARS
 
 

@@ -1,4 +1,4 @@
-"""Disputes: the text decides, whoever lies about it loses, and quarrelling for its own sake costs."""
+"""Disputes: the text decides, the party that lies about it loses, and needless disputes cost."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ from market.protocol.counting.token_count import Counting
 from market.protocol.sealing.agreement import Context, SealingKey
 from market.protocol.sealing.request import open_request, seal_request
 from market.protocol.sealing.seen import Seen
-from tests.market.parties import STANDING, said
+from tests.market.parties import STANDING, signed_record
 from tests.market.trade import BUYER, DIGEST, SELLER, TERMS, cost_nano, vouch
 
 COUNTING = Counting(None)
@@ -40,7 +40,7 @@ def signed(
         *(TERMS.channel, 0, 1, part, PROMISE.digest, prompt_tokens, cached_tokens, tokens, transcript),
         is_final=part == 9,
     )
-    return read_receipt(said(by, "receipt", receipt, "r", part), PROMISE, TERMS, STANDING)
+    return read_receipt(signed_record(by, "receipt", receipt, "r", part), PROMISE, TERMS, STANDING)
 
 
 def lane_nano(tokens: int, prompt_tokens: int = PROMPT_TOKENS) -> int:
@@ -82,7 +82,7 @@ def test_a_frivolous_dispute_loses_and_the_seller_keeps_what_it_earned() -> None
     denied = Dispute(signed("seller", 2_000, text(2_000)), signed("buyer", 0, text(2_000)), "buyer")
     verdict = decide(denied, [text(2_000)], COUNTING)
     assert (verdict.amount_nano, verdict.loser) == (lane_nano(2_000), "buyer")
-    # Not even bringing the text helps nobody.
+    # Not showing the text helps neither party.
     assert decide(denied, [], COUNTING).amount_nano == lane_nano(2_000)
     assert decide(denied, [text(5)], COUNTING).loser == "buyer"
     assert decide(replace(denied, opened_by="seller"), [], COUNTING).amount_nano == BASE_NANO
@@ -92,7 +92,7 @@ def test_a_tail_that_never_came_is_not_paid() -> None:
     withheld = Dispute(signed("seller", 2_000, text(2_000)), signed("buyer", 1_500, text(1_500)), "seller")
     verdict = decide(withheld, [text(2_000), text(1_500)], COUNTING)
     assert (verdict.amount_nano, verdict.reason, verdict.loser) == (lane_nano(1_500), "buyers_text", None)
-    # Not while the buyer is known to deny what it gets from everybody.
+    # Not while the buyer is known to deny what it gets from all sellers.
     verdict = decide(withheld, [text(2_000), text(1_500)], COUNTING, presumed_wrong="buyer")
     assert (verdict.amount_nano, verdict.reason, verdict.loser) == (lane_nano(2_000), "presumed", "buyer")
     verdict = decide(withheld, [text(2_000), text(1_500)], COUNTING, presumed_wrong="seller")
@@ -121,7 +121,7 @@ def test_what_is_no_dispute() -> None:
     one = signed("seller", 2_000, text(2_000))
     other = vouch(0, 2, 0, 10**6)
     receipt = Receipt(TERMS.channel, 0, 2, 9, other.digest, 1, 0, 1, DIGEST, is_final=True)
-    elsewhere = read_receipt(said("buyer", "receipt", receipt, "r", 9), other, TERMS, STANDING)
+    elsewhere = read_receipt(signed_record("buyer", "receipt", receipt, "r", 9), other, TERMS, STANDING)
     for wrong in (Dispute(one, one, "seller"), Dispute(one, elsewhere, "seller")):
         with pytest.raises(StatementInvalid):
             decide(wrong, [], COUNTING)
@@ -173,7 +173,7 @@ def test_that_a_prompt_was_cached_the_seller_alone_can_say() -> None:
     dispute = Dispute(signed("seller", 500, text(500)), by_buyer, "seller")
     assert decide(dispute, [], COUNTING).amount_nano == by_buyer.amount_nano < lane_nano(500)
     verdict = decide(replace(dispute, prompt_tokens=PROMPT_TOKENS), [], COUNTING)
-    # It may have said otherwise while the answer came: of that nobody is convicted.
+    # It may have stated otherwise during the answer: no party loses because of that.
     assert (verdict.amount_nano, verdict.loser) == (lane_nano(500), None)
 
 
@@ -187,5 +187,5 @@ def test_quarrelling_costs_and_has_an_end() -> None:
     assert presumption(honest, liar) == "seller"
     assert presumption(liar, honest) == "buyer"
     assert presumption(liar, liar) is presumption(honest, honest) is None
-    # One enemy makes nobody a liar.
+    # One hostile party alone proves nothing.
     assert Conduct(50, undecided=40, undecided_with=1).is_believed

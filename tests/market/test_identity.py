@@ -17,7 +17,7 @@ from market.protocol.identity.lineage import Identities, Lineage
 from market.protocol.identity.pseudonyms import pseudonym_for
 from market.protocol.identity.statements import Revocation, Rotation, check_statement, found, revoke, rotate
 from market.protocol.records.envelope import Record
-from tests.market.parties import NOW_MS, id_of, key_of, said
+from tests.market.parties import NOW_MS, id_of, key_of, signed_record
 
 ANN = id_of("ann")
 # With a recovery key that is kept in a drawer.
@@ -56,7 +56,7 @@ def test_keys_follow_each_other_however_they_are_told(length: int, chance: rando
     assert [known.standing(ANN, public(name)) for name in names] == ["retired"] * length + ["current"]
 
 
-def test_nobody_else_speaks_for_an_identity() -> None:
+def test_no_other_key_speaks_for_an_identity() -> None:
     stranger = turned(1, "ann", "eve", by="eve")
     assert standings(traced(stranger), "ann", "eve") == ["current", "unknown"]
     assert traced(dropped("ann", by="eve")).standing(public("ann")) == "current"
@@ -104,7 +104,7 @@ def test_the_recovery_key_outranks_a_thief() -> None:
     assert standings(traced(*theft, rescue, identity=SAFE), "ann", "new") == ["unknown", "unknown"]
 
 
-def test_a_key_must_accept_to_be_somebodys() -> None:
+def test_a_key_must_accept_to_belong_to_an_identity() -> None:
     honest = turned(1, "ann", "new").read("rotation", Rotation)
     for body in (
         Rotation(1, public("ann"), public("bob"), honest.accepted),
@@ -112,17 +112,17 @@ def test_a_key_must_accept_to_be_somebodys() -> None:
         Rotation(0, public("ann"), public("new"), honest.accepted),
     ):
         with pytest.raises(IdentityInvalid):
-            check_statement(said("ann", "rotation", body, body.new_key, body.number))
+            check_statement(signed_record("ann", "rotation", body, body.new_key, body.number))
 
 
 def test_no_statement_hides_another_by_its_name() -> None:
-    """Books keep the highest revision of a name, so both must follow from what is said."""
+    """Record books keep the highest revision of a name, so both must follow from the content."""
     rotation = turned(1, "ann", "new").read("rotation", Rotation)
     for name, revision in ((public("eve"), 1), (rotation.new_key, 9)):
         with pytest.raises(IdentityInvalid):
-            check_statement(said("ann", "rotation", rotation, name, revision))
+            check_statement(signed_record("ann", "rotation", rotation, name, revision))
     with pytest.raises(IdentityInvalid):
-        check_statement(said("ann", "revocation", Revocation(public("ann")), public("bob")))
+        check_statement(signed_record("ann", "revocation", Revocation(public("ann")), public("bob")))
     with pytest.raises(IdentityInvalid):
         check_statement(found(key_of("ann"), key_of("ann").public_key, NOW_MS))
 

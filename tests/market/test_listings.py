@@ -26,7 +26,7 @@ from market.protocol.listings.listing import (
 from market.protocol.listings.prices import Prices, cost_nano, effective_nano
 from market.protocol.records.amounts import Amount, read_amount, write_amount
 from market.protocol.records.envelope import Record
-from tests.market.parties import NOW_MS, id_of, said
+from tests.market.parties import NOW_MS, id_of, signed_record
 
 LISTING = Listing(
     id="gemma-3-1b-it",
@@ -55,7 +55,7 @@ def listed(**changed: Any) -> Record:
         for name in outer:
             within = within[name]
         within[last] = value
-    return said("ann", "listing", AsIs(members), "gemma", 1, lasts_ms=FIVE_MINUTES_MS)
+    return signed_record("ann", "listing", AsIs(members), "gemma", 1, lasts_ms=FIVE_MINUTES_MS)
 
 
 def AsIs(members: dict[str, Any]) -> msgspec.Struct:  # noqa: N802
@@ -64,7 +64,7 @@ def AsIs(members: dict[str, Any]) -> msgspec.Struct:  # noqa: N802
 
 
 def test_a_listing_reads_as_it_was_made() -> None:
-    record = said("ann", "listing", LISTING, "gemma", 1, lasts_ms=FIVE_MINUTES_MS)
+    record = signed_record("ann", "listing", LISTING, "gemma", 1, lasts_ms=FIVE_MINUTES_MS)
     assert read_listing(record) == read_listing(listed()) == LISTING
     assert len(record.raw) < 2_500
 

@@ -107,7 +107,7 @@ def test_a_higher_price_gains_nothing(several: list[Candidate], more_nano: int) 
         several = [replace(each, owner=each.listing) for each in several]
         dearer = [replace(several[0], cost_nano=several[0].cost_nano + more_nano), *several[1:]]
         after, before = (share_of(each, "l0") for each in (dearer, several))
-        # Its own price is a part of what is usual, which lowers nobody's price below the bait line.
+        # Its own price is part of the usual price, which moves no other price below the bait line.
         assert after <= before + 1e-9
 
 
@@ -139,7 +139,7 @@ def test_newcomers_see_nothing_sensitive_and_nothing_dear() -> None:
 
 
 @given(candidates(), st.integers(0, 10**6))
-def test_nobody_is_chosen_who_may_not(several: list[Candidate], seed: int) -> None:
+def test_only_permitted_sellers_are_chosen(several: list[Candidate], seed: int) -> None:
     chosen = choose(several, NEED, chance_of(seed))
     able = [each for each in several if each.exclusion(NEED) is None]
     assert (chosen is None) == (not able)

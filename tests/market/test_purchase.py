@@ -26,7 +26,7 @@ from market.protocol.records.envelope import Record, Saying, open_record, sign
 from market.protocol.sealing.agreement import Context, SealingKey
 from market.protocol.sealing.request import open_request, seal_request
 from market.protocol.sealing.seen import Seen
-from tests.market.parties import NOW_MS, STANDING, id_of, said
+from tests.market.parties import NOW_MS, STANDING, id_of, signed_record
 from tests.market.test_listings import LISTING
 
 SECRET = bytes(range(32))
@@ -57,16 +57,16 @@ def chosen(record: Record, listing: Listing) -> None:
 def test_a_purchase_from_listing_to_posting() -> None:
     sealing_key = SealingKey()
     offer = msgspec.structs.replace(LISTING, sealing_key=sealing_key.public.hex())
-    record = said("seller", "listing", offer, "gemma", 1, lasts_ms=300_000)
+    record = signed_record("seller", "listing", offer, "gemma", 1, lasts_ms=300_000)
     listing = found_listing(record)
     chosen(record, listing)
 
     buyer = pseudonym_for(SECRET, SELLER)
     buyer_id = identity_of(buyer.public_key)
-    allocated = said(
-        "house", "allocation", Allocation(buyer_id, SELLER, Amount(10**6), "hold:a1", 1), lasts_ms=10**7
+    allocated = signed_record(
+        "marketplace", "allocation", Allocation(buyer_id, SELLER, Amount(10**6), "hold:a1", 1), lasts_ms=10**7
     )
-    terms, allocation = read_allocation(allocated, id_of("house"), STANDING)
+    terms, allocation = read_allocation(allocated, id_of("marketplace"), STANDING)
 
     # The buyer seals its request and promises to pay for it.
     context = Context(terms.channel, 0, 1, SELLER)
@@ -100,7 +100,7 @@ def test_a_purchase_from_listing_to_posting() -> None:
 
     # Both sign what was delivered; either knows only a part of what the other does.
     body = Receipt(terms.channel, 0, 1, 0, promise.digest, *TOKENS, sellers.digest(), is_final=True)
-    by_seller = read_receipt(said("seller", "receipt", body), promise, terms, STANDING)
+    by_seller = read_receipt(signed_record("seller", "receipt", body), promise, terms, STANDING)
     by_buyer = read_receipt(
         sign(Saying("receipt", buyer_id, "r", 0, NOW_MS, body), buyer), promise, terms, STANDING
     )
@@ -111,7 +111,7 @@ def test_a_purchase_from_listing_to_posting() -> None:
 
 
 def assert_posts(due: Due, terms: ChannelTerms) -> None:
-    """The books take the amount as it is."""
+    """The ledger books the amount as it is."""
     order = rules.PurchaseHold("a1", "ann", (HeldPart("user:ann:paid", 10**6, 7),), 2**62)
     posting = rules.capture(order, rules.SellerBill(terms.seller, due.amount_nano, 500))
     assert sum(leg.amount_nano for leg in posting.legs if leg.debit == "user:ann:paid") == due.amount_nano

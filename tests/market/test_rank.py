@@ -1,4 +1,4 @@
-"""Nobody gains rank by many names, by buying from themselves, or by fine manners towards auditors."""
+"""No seller gains rank by many names, by buying from itself, or by serving auditors better."""
 
 from dataclasses import replace
 from random import Random
@@ -44,7 +44,7 @@ def test_fifty_names_of_one_owner_get_what_one_would(cost_nano: int) -> None:
 
 def test_fifty_strangers_of_one_owner_get_what_exploring_gives_to_all() -> None:
     honest = [offer(name, name) for name in HONEST]
-    # Nobody knows that these are one: but nobody knows any of them, either.
+    # No buyer knows that these are one seller, but no buyer knows any of them, either.
     strangers = [offer(f"s{n}", f"s{n}", Track(), cost_nano=1, is_probation=True) for n in range(50)]
     assert got([*honest, *strangers], "s") == 0
     chance = Random(6)
@@ -86,7 +86,7 @@ def test_pretended_trade_counts_as_much_as_real_trade_was_paid_for(
     outcomes = reputation("ring", dealings, 0.0).good
     bought = elsewhere_nano / (here_nano + elsewhere_nano)
     assert outcomes <= accomplices * BUYER_OUTCOMES_MAX * bought + 1e-6
-    # Failures weigh as much as successes do: nobody is loud only when content.
+    # Failures weigh as much as successes do.
     failures = reputation(
         "ring", [Dealing(d.buyer_owner, d.seller_owner, d.paid_nano, 0, d.good) for d in dealings], 0
     )

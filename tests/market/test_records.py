@@ -1,4 +1,4 @@
-"""Signed records: one form only, nothing believed that was changed, books that agree whoever tells whom what."""
+"""Signed records: one form only, no changed record is believed, and books agree in any order of exchange."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from market.protocol.records.exchange import differing, summary
 from market.protocol.records.key_status import Standing
 from tests.examples import examples
 from tests.market.curves import ANYONES_KEYS, FIELD, GROUP_ORDER, forged, signed_again
-from tests.market.parties import NOW_MS, id_of, key_of, said
+from tests.market.parties import NOW_MS, id_of, key_of, signed_record
 
 MINUTE_MS = 60_000
 
@@ -68,7 +68,7 @@ def test_what_others_could_read_otherwise_is_not_signed(value: object) -> None:
 
 
 def test_a_record_reads_as_it_was_signed() -> None:
-    record = said("ann", "listing", Note("é", Amount(12)), "gemma", 7, lasts_ms=MINUTE_MS)
+    record = signed_record("ann", "listing", Note("é", Amount(12)), "gemma", 7, lasts_ms=MINUTE_MS)
     again = open_record(record.raw)
     assert again == record
     assert (again.issuer, again.name, again.revision) == (id_of("ann"), "gemma", 7)
@@ -79,7 +79,7 @@ def test_a_record_reads_as_it_was_signed() -> None:
 @given(st.data())
 @settings(max_examples=examples(30, 150))
 def test_no_byte_of_a_record_can_be_changed(data: st.DataObject) -> None:
-    raw = said("ann", "listing", Note("hello", Amount(5)), lasts_ms=MINUTE_MS).raw
+    raw = signed_record("ann", "listing", Note("hello", Amount(5)), lasts_ms=MINUTE_MS).raw
     at = data.draw(st.integers(0, len(raw) - 1))
     other = data.draw(st.integers(0, 255).filter(lambda byte: byte != raw[at]))
     with pytest.raises(RecordInvalid):
@@ -102,7 +102,7 @@ def test_hostile_shapes_are_refused(raw: bytes) -> None:
 
 def test_there_are_no_other_bytes_that_say_the_same() -> None:
     """Else one record would have many digests, and what a digest names would not be certain."""
-    raw = said("ann", "listing", Note("hello"), lasts_ms=MINUTE_MS).raw
+    raw = signed_record("ann", "listing", Note("hello"), lasts_ms=MINUTE_MS).raw
     members = json.loads(raw)
     others = [
         raw + b" ",
@@ -160,7 +160,7 @@ TEXTS: list[Callable[[bytes], bytes]] = [
 def test_no_other_bytes_carry_what_was_signed(
     name: str, spell: Callable[[str], str], write: Callable[[bytes], bytes]
 ) -> None:
-    record = said("ann", "listing", Note(), name, 3, lasts_ms=MINUTE_MS)
+    record = signed_record("ann", "listing", Note(), name, 3, lasts_ms=MINUTE_MS)
     members = json.loads(record.raw)
     try:
         other = write(canonical(members | {"signature": spell(members["signature"])}))
@@ -173,8 +173,8 @@ def test_no_other_bytes_carry_what_was_signed(
 
 
 def test_a_second_signature_over_the_same_members_makes_no_second_record() -> None:
-    """Only whoever has the key can make one: what others have named by its digest stays named."""
-    record = said("ann", "listing", Note(), lasts_ms=MINUTE_MS)
+    """Only the holder of the key can make one: a digest keeps naming the same record."""
+    record = signed_record("ann", "listing", Note(), lasts_ms=MINUTE_MS)
     members = json.loads(record.raw)
     del members["signature"]
     signature = signed_again(hashlib.sha256(b"ann").digest(), DOMAIN + canonical(members))
@@ -187,7 +187,7 @@ def test_a_second_signature_over_the_same_members_makes_no_second_record() -> No
 
 @pytest.mark.parametrize("key", ANYONES_KEYS, ids=bytes.hex)
 def test_a_key_under_which_anyone_can_sign_is_none(key: bytes) -> None:
-    members = json.loads(said("ann", "listing", Note(), lasts_ms=MINUTE_MS).raw) | {"key": key.hex()}
+    members = json.loads(signed_record("ann", "listing", Note(), lasts_ms=MINUTE_MS).raw) | {"key": key.hex()}
     del members["signature"]
     for revision in range(200):
         message = DOMAIN + canonical(members | {"revision": revision})
@@ -204,7 +204,7 @@ def test_a_key_under_which_anyone_can_sign_is_none(key: bytes) -> None:
 
 def resigned(**changed: object) -> bytes:
     """A record whose members were replaced before its signature was made: what a hostile issuer may send."""
-    members = json.loads(said("ann", "listing", Note(), lasts_ms=MINUTE_MS).raw) | changed
+    members = json.loads(signed_record("ann", "listing", Note(), lasts_ms=MINUTE_MS).raw) | changed
     del members["signature"]
     members["signature"] = key_of("ann").sign(DOMAIN + canonical(members)).hex()
     return canonical(members)
@@ -247,14 +247,14 @@ def test_amounts_are_plain_decimal_strings(amount: object) -> None:
 
 # Few issuers and names, so that records meet. Higher revisions are made later, as honest issuers do.
 RECORDS = [
-    said(by, "listing", Note(str(which)), name, revision, NOW_MS + revision * MINUTE_MS, lasts_ms)
+    signed_record(by, "listing", Note(str(which)), name, revision, NOW_MS + revision * MINUTE_MS, lasts_ms)
     for by in ("ann", "bob")
     for name in ("a", "b")
     for revision in range(4)
     for which, lasts_ms in enumerate((MINUTE_MS, 9 * MINUTE_MS))
-] + [said("ann", "revocation", Note(str(which)), name) for which in range(2) for name in ("x", "y")]
+] + [signed_record("ann", "revocation", Note(str(which)), name) for which in range(2) for name in ("x", "y")]
 
-books = st.lists(st.sampled_from(RECORDS), max_size=12).map(book_of)
+ledger = st.lists(st.sampled_from(RECORDS), max_size=12).map(book_of)
 clocks = st.integers(-5, 60).map(lambda minutes: NOW_MS + minutes * MINUTE_MS)
 
 
@@ -262,7 +262,7 @@ def everybody(_issuer: str, _key: str) -> Standing:
     return "current"
 
 
-@given(books, books, books)
+@given(ledger, ledger, ledger)
 def test_merging_is_a_join(a: Book, b: Book, c: Book) -> None:
     assert merge(a, b) == merge(b, a)
     assert merge(a, merge(b, c)) == merge(merge(a, b), c)
@@ -270,7 +270,7 @@ def test_merging_is_a_join(a: Book, b: Book, c: Book) -> None:
     assert merge(a, Book()) == a
 
 
-@given(books, clocks)
+@given(ledger, clocks)
 def test_only_the_newest_that_has_not_expired_counts(book: Book, now_ms: int) -> None:
     living = alive(book, now_ms, everybody)
     for record in living:
@@ -281,9 +281,9 @@ def test_only_the_newest_that_has_not_expired_counts(book: Book, now_ms: int) ->
         assert record.revision == max(other.revision for other in rivals)
 
 
-@given(books, books, clocks, st.integers(0, 60))
+@given(ledger, ledger, clocks, st.integers(0, 60))
 def test_what_was_forgotten_never_mattered(mine: Book, theirs: Book, now_ms: int, later: int) -> None:
-    """Nor does it come back with the book of somebody who has not forgotten."""
+    """Nor does it come back from a book that has not forgotten it."""
     later_ms = now_ms + later * MINUTE_MS
 
     def count(book: Book) -> set[str]:
@@ -293,8 +293,8 @@ def test_what_was_forgotten_never_mattered(mine: Book, theirs: Book, now_ms: int
 
 
 def test_who_may_not_speak_neither_counts_nor_hides_others() -> None:
-    honest = said("ann", "listing", Note(), "a", 1, lasts_ms=MINUTE_MS)
-    forged = said("eve", "listing", Note(), "a", INTEGER_MAX, lasts_ms=MINUTE_MS, issuer=id_of("ann"))
+    honest = signed_record("ann", "listing", Note(), "a", 1, lasts_ms=MINUTE_MS)
+    forged = signed_record("eve", "listing", Note(), "a", INTEGER_MAX, lasts_ms=MINUTE_MS, issuer=id_of("ann"))
 
     def standing(_issuer: str, key: str) -> Standing:
         return "current" if key == key_of("ann").public_key.hex() else "unknown"
@@ -304,14 +304,14 @@ def test_who_may_not_speak_neither_counts_nor_hides_others() -> None:
 
 
 def test_one_key_fills_no_book() -> None:
-    many = [said("eve", "listing", Note(), f"n{n:03}", lasts_ms=MINUTE_MS) for n in range(NAMES_MAX + 5)]
-    ours = said("ann", "listing", Note(), "z", lasts_ms=MINUTE_MS)
+    many = [signed_record("eve", "listing", Note(), f"n{n:03}", lasts_ms=MINUTE_MS) for n in range(NAMES_MAX + 5)]
+    ours = signed_record("ann", "listing", Note(), "z", lasts_ms=MINUTE_MS)
     halves = book_of(many[:40]), book_of([*many[40:], ours])
     assert merge(*halves) == book_of([*many, ours])
     assert len(merge(*halves).slots) == NAMES_MAX + 1
 
 
-@given(books, books)
+@given(ledger, ledger)
 def test_two_gateways_come_to_know_the_same(mine: Book, theirs: Book) -> None:
     told: Callable[[Book, Book], list[Record]] = lambda book, other: differing(book, summary(other))  # noqa: E731
     after = merge(mine, book_of(told(theirs, mine))), merge(theirs, book_of(told(mine, theirs)))

@@ -29,9 +29,9 @@ def sealed_pieces(pieces: list[bytes]) -> list[bytes]:
 @settings(max_examples=examples(15, 40))
 def test_what_was_sent_comes_out_both_ways(body: bytes, answer: list[bytes]) -> None:
     request = seal_request(body, SELLER_KEY.public, CONTEXT)
-    asked = open_request(request.sealed, SELLER_KEY, CONTEXT, Seen())
-    assert asked.body == body
-    nonce, sealer = asked.answer()
+    received = open_request(request.sealed, SELLER_KEY, CONTEXT, Seen())
+    assert received.body == body
+    nonce, sealer = received.answer()
     opener = request.answer(nonce)
     for n, piece in enumerate(answer, 1):
         assert opener.open(sealer.seal(piece, is_last=n == len(answer))) == piece

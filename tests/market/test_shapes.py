@@ -145,7 +145,7 @@ def test_what_is_nested_in_place_of_a_part_is_refused() -> None:
 
 
 def test_no_byte_is_more_than_a_token() -> None:
-    """Whatever a tokenizer makes of a text, buyer, seller and house count no more of it than there is."""
+    """Whatever a tokenizer makes of a text, buyer, seller and marketplace count no more of it than there is."""
     tokenizer = Tokenizer(models.WordLevel({"w": 0, "?": 1}, unk_token="?"))
     tokenizer.normalizer = normalizers.Replace("!", "w " * 1000)
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

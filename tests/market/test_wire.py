@@ -1,4 +1,4 @@
-"""Buyer, seller and house over a wire that loses, doubles and reorders what is signed, and breaks streams."""
+"""Buyer, seller and marketplace over a wire that loses, doubles and reorders records, and breaks streams."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class Wire(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.buyer = self.seller = self.house = Channel(TERMS)
+        self.buyer = self.seller = self.marketplace = Channel(TERMS)
         self.vouched: dict[int, Promise] = {}
         self.streams: dict[int, Stream] = {}
         self.last_seq = 0
@@ -72,7 +72,7 @@ class Wire(RuleBasedStateMachine):
         if isinstance(message, Promise):
             self._seller_hears(message)
         else:
-            self.house = delivered(self.house, message, BUYER)
+            self.marketplace = delivered(self.marketplace, message, BUYER)
 
     def _seller_hears(self, promise: Promise) -> None:
         ceilings = {n: int(stream.promise.voucher.ceiling_nano) for n, stream in self.streams.items()}
@@ -125,8 +125,8 @@ class Wire(RuleBasedStateMachine):
             self._buyer_signs(self.vouched[lane], 0)
 
     @rule()
-    def tell_the_house(self) -> None:
-        self.house = merge(self.house, self.seller)
+    def tell_the_marketplace(self) -> None:
+        self.marketplace = merge(self.marketplace, self.seller)
 
     def _seller_signs(self, stream: Stream, *, is_final: bool) -> None:
         part = stream.part + is_final
@@ -141,14 +141,14 @@ class Wire(RuleBasedStateMachine):
         del self.vouched[promise.voucher.lane]
 
     @invariant()
-    def nobody_is_beyond_the_limit(self) -> None:
+    def no_side_is_beyond_the_limit(self) -> None:
         for channel, open_promises in (
             (self.buyer, self.vouched),
             (self.seller, {n: stream.promise for n, stream in self.streams.items()}),
         ):
             ceilings = {n: int(promise.voucher.ceiling_nano) for n, promise in open_promises.items()}
             assert reserved_nano(channel, ceilings) <= LIMIT_NANO
-        due = settle(self.house, LIMIT_NANO)
+        due = settle(self.marketplace, LIMIT_NANO)
         assert due.amount_nano + due.disputed_nano <= LIMIT_NANO
 
     @invariant()
@@ -161,7 +161,7 @@ class Wire(RuleBasedStateMachine):
             self._end(lane)
         for lane in list(self.vouched):
             self._buyer_signs(self.vouched[lane], 0)
-        known = merge(merge(self.buyer, self.seller), self.house)
+        known = merge(merge(self.buyer, self.seller), self.marketplace)
         due = settle(known, LIMIT_NANO)
         assert due.amount_nano == due.confirmed_nano == self.truth_nano
         assert due.disputed_nano <= self.unseen_nano

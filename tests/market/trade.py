@@ -10,7 +10,7 @@ from market.protocol.listings import prices
 from market.protocol.listings.prices import Prices
 from market.protocol.records.amounts import Amount
 from market.protocol.records.envelope import Record
-from tests.market.parties import STANDING, id_of, said
+from tests.market.parties import STANDING, id_of, signed_record
 
 DIGEST = "0" * 64
 BUYER, SELLER = id_of("buyer"), id_of("seller")
@@ -69,7 +69,7 @@ class Trade:
 
 
 def known(pieces: list[Channel]) -> Channel:
-    """What somebody knows who was told all of these."""
+    """Return what a party knows that has received all of these."""
     channel = Channel(TERMS)
     for piece in pieces:
         channel = merge(channel, piece)
@@ -88,7 +88,7 @@ def vouch(lane: int, seq: int, base_nano: int, ceiling_nano: int) -> Promise:
 
 
 def voucher_record(voucher: Voucher, by: str = "buyer") -> Record:
-    return said(by, "voucher", voucher, "v", voucher.seq)
+    return signed_record(by, "voucher", voucher, "v", voucher.seq)
 
 
 def receive(
@@ -107,4 +107,4 @@ def receive(
         DIGEST,
         is_final,
     )
-    return read_receipt(said(by, "receipt", receipt, "r", part), promise, TERMS, STANDING)
+    return read_receipt(signed_record(by, "receipt", receipt, "r", part), promise, TERMS, STANDING)

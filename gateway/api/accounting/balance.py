@@ -44,7 +44,7 @@ def _of_user(session: Session, authority: Authority, user_id: str) -> Facts:
     lots = grants_of(session, user_id)
     paid = balance(session, chart.user_paid(user_id))
     shares_pool = person.removed_ns is None
-    lasting = [left for left in lots if left.lot.expires_ns > now_ns]
+    lasting = [left for left in lots if left.grant.expires_ns > now_ns]
     payer = Payer(user_id, person.organization_id if shares_pool else "")
     available_nano = sum(share.amount_nano for share in credits_of(session, payer, now_ns))
     held_nano = sum(left.held_nano for left in lots) + paid.held_nano
@@ -70,10 +70,10 @@ def _amounts(found: Balance) -> Facts:
 
 def _lot(left: GrantLeft) -> Facts:
     return {
-        "id": left.lot.id,
-        "scope": left.lot.scope,
-        "reason": left.lot.reason,
-        "expires": at(left.lot.expires_ns),
+        "id": left.grant.id,
+        "scope": left.grant.scope,
+        "reason": left.grant.reason,
+        "expires": at(left.grant.expires_ns),
         "credits": format_usd(left.posted_nano),
         "held": format_usd(left.held_nano),
         "available": format_usd(left.posted_nano - left.held_nano),

@@ -54,7 +54,7 @@ async def quote_topup(payments_service: Paying, _: AnyCaller, amount: Annotated[
 async def show_auto(payments_service: Paying, person: User) -> Facts:
     """Show the settings of automatic top-ups."""
     payer = await payments_service.ask(payments_service.payments.payers.find, person.user_id)
-    spent_nano = await payments_service.ask(payments_service.payments.topups.spent_unasked, person.user_id)
+    spent_nano = await payments_service.ask(payments_service.payments.topups.spent_automatically, person.user_id)
     return _auto_facts(payments_service.mode, payer) | {
         "spent_this_month": format_usd(spent_nano),
         "has_method": payer.method_id is not None,

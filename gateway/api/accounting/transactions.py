@@ -52,7 +52,7 @@ def _accounts(session: Session, authority: Authority, user: str | None, organiza
     if organization is not None:
         return [chart.pool_paid(managed(authority, organization))]
     user_id = user_of(authority, user)
-    lots = [chart.user_promo(user_id, left.lot.id) for left in grants_of(session, user_id, limit=_LOTS_MAX)]
+    lots = [chart.user_promo(user_id, left.grant.id) for left in grants_of(session, user_id, limit=_LOTS_MAX)]
     return [chart.user_paid(user_id), chart.user_receivable(user_id), *lots]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from math import inf
 
-from market.protocol.audits.logprobs import FIRM_NATS, TOKENS_MIN, Told, common_tokens, distance_nats
+from market.protocol.audits.logprobs import FIRM_NATS, TOKENS_MIN, TokenLogprob, common_tokens, distance_nats
 
 TOKENS = 32
 """Only this many tokens of an answer are checked; the rest makes it look normal."""
@@ -39,7 +39,7 @@ class Canary:
     prompt: str
     prompt_tokens: int
     opening: str
-    reference: tuple[Told, ...]
+    reference: tuple[TokenLogprob, ...]
     tolerance_nats: float
     margin_nats: float
     is_whole: bool = False
@@ -47,7 +47,7 @@ class Canary:
 
 
 def freeze(
-    id_: str, prompt: str, prompt_tokens: int, runs: Sequence[Sequence[Told]], firm_nats: float = FIRM_NATS
+    id_: str, prompt: str, prompt_tokens: int, runs: Sequence[Sequence[TokenLogprob]], firm_nats: float = FIRM_NATS
 ) -> Canary | None:
     """Make a canary from the answers of honest engines, the most exact one first.
 
@@ -57,11 +57,11 @@ def freeze(
     """
     reference = tuple(runs[0][:TOKENS])
     agreed = min((common_tokens(reference, run) for run in runs[1:]), default=len(reference))
-    firm = list(takewhile(lambda told: told.margin >= firm_nats, reference[:agreed]))
+    firm = list(takewhile(lambda each: each.margin >= firm_nats, reference[:agreed]))
     distances = [distance_nats(reference, run, firm_nats) for run in runs[1:]]
     if len(firm) < FIRM_TOKENS_MIN or any(each is None or each > _DISTANCE_NATS_MAX for each in distances):
         return None
-    opening, margin_nats = "".join(told.token for told in firm), min(told.margin for told in firm)
+    opening, margin_nats = "".join(each.token for each in firm), min(each.margin for each in firm)
     apart = max((each for each in distances if each is not None), default=0.0)
     tolerance_nats = max(_TOLERANCE_NATS_MIN, TOLERANCE_TIMES * apart)
     is_whole = len(firm) == len(reference) < TOKENS and all(len(run) == len(firm) for run in runs)
@@ -74,35 +74,35 @@ def freeze_texts(id_: str, prompt: str, prompt_tokens: int, texts: Sequence[str]
 
     The opening is what they agree on, up to the end of a word. Return None if that is too little.
     """
-    said = [text.strip() for text in texts]
-    is_whole = len(set(said)) == 1
-    alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*said, strict=False)))
-    opening = said[0] if is_whole else said[0][:alike].rpartition(" ")[0]
-    if len(said) < 2 or len(opening) < OPENING_CHARS_MIN:
+    plain = [text.strip() for text in texts]
+    is_whole = len(set(plain)) == 1
+    alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*plain, strict=False)))
+    opening = plain[0] if is_whole else plain[0][:alike].rpartition(" ")[0]
+    if len(plain) < 2 or len(opening) < OPENING_CHARS_MIN:
         return None
     return Canary(id_, prompt, prompt_tokens, opening, (), inf, 0.0, is_whole)
 
 
-def failings(canary: Canary, text: str, told: Sequence[Told]) -> tuple[str, ...]:
+def failings(canary: Canary, text: str, logprobs: Sequence[TokenLogprob]) -> tuple[str, ...]:
     """Return what is wrong with an answer, in words; empty if it passes.
 
-    `told` is empty if there are no tokens.
+    `logprobs` is empty if there are no tokens.
     """
-    return tuple(_failings(canary, text, told))
+    return tuple(_failings(canary, text, logprobs))
 
 
-def _failings(canary: Canary, text: str, told: Sequence[Told]) -> Iterator[str]:
+def _failings(canary: Canary, text: str, logprobs: Sequence[TokenLogprob]) -> Iterator[str]:
     # Chat templates may add spaces at either end.
     if not text.strip().startswith(canary.opening.strip()):
         yield "the answer begins differently from the model's"
     elif canary.is_whole and text.strip() != canary.opening.strip():
         yield "the answer continues where the model's ends"
-    is_told = len(told) >= TOKENS_MIN
-    apart_nats = distance_nats(canary.reference, told, canary.firm_nats) if is_told else None
+    has_logprobs = len(logprobs) >= TOKENS_MIN
+    apart_nats = distance_nats(canary.reference, logprobs, canary.firm_nats) if has_logprobs else None
     if apart_nats is not None and apart_nats > canary.tolerance_nats:
         yield f"log-probabilities are {apart_nats:.3g} nats a token away, and {canary.tolerance_nats:.3g} is usual"
     # The reported tokens must match the text. Otherwise they were made up.
-    if told and not text.lstrip().startswith("".join(each.token for each in told[:TOKENS_MIN]).lstrip()):
+    if logprobs and not text.lstrip().startswith("".join(each.token for each in logprobs[:TOKENS_MIN]).lstrip()):
         yield "the log-probabilities belong to another text"
 
 

@@ -54,19 +54,19 @@ class Dispute:
 
     @property
     def is_small(self) -> bool:
-        """Whether the counts of the answer are so close that the buyer's applies, with or without a text."""
+        """Return whether the counts are so close that the buyer's applies, with or without a text."""
         return not _is_off(self.by_seller.receipt.completion_tokens, self.by_buyer.receipt.completion_tokens)
 
     @property
     def is_end_agreed(self) -> bool:
-        """Whether the seller signed the same end as the buyer, so that no other text can have come."""
+        """Return whether the seller signed the same end as the buyer, so that no other text can have come."""
         return (
             self.agreed is not None and self.agreed.digest == self.by_buyer.digest and self.agreed.receipt.is_final
         )
 
     @property
     def is_about_prompt(self) -> bool:
-        """Whether they signed for different prompts, or disagree about what came from a cache."""
+        """Return whether they signed for different prompts, or disagree about what came from a cache."""
         one, other = self.by_seller.receipt, self.by_buyer.receipt
         return _is_off(one.prompt_tokens, other.prompt_tokens) or _is_off(one.cached_tokens, other.cached_tokens)
 

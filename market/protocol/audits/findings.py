@@ -16,7 +16,7 @@ from market.protocol.records.envelope import Count, Hex32, Record
 FINDINGS_MAX = 16
 """Most findings in one record, which has to stay below 16 KiB."""
 LASTS_MS = 2 * 86_400_000
-"""How long findings are valid unless they are repeated, in milliseconds."""
+"""Findings are valid for this time unless they are repeated, in milliseconds."""
 
 
 class AuditFinding(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Findings(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """What the reader's trusted auditors have found about one thing that a seller lists."""
+    """The findings of the reader's trusted auditors about one thing that a seller lists."""
 
     tier: Tier = "declared"
     suspended_by: str = ""
@@ -69,13 +69,15 @@ Thing = tuple[str, str, str, str]
 """A seller, with the model, weights and quantization that it lists."""
 
 
-def believed(told: Iterable[tuple[str, Findings]], trusted: frozenset[str]) -> Mapping[Thing, Believed]:
+def believed(
+    findings_by_auditor: Iterable[tuple[str, Findings]], trusted: frozenset[str]
+) -> Mapping[Thing, Believed]:
     """Return what to believe of auditors' statements (by identity). A statement about oneself never counts.
 
     A seller that one of them has suspended is suspended. Otherwise the highest tier counts.
     """
     found: dict[Thing, Believed] = {}
-    for auditor, findings in told:
+    for auditor, findings in findings_by_auditor:
         if auditor not in trusted:
             continue
         for each in findings.entries:

@@ -19,7 +19,7 @@ at most with the demo model between fp32, bf16 and fp16 on two engines, and up t
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TokenLogprob:
     """A token of a greedy answer with its log-probability. `margin` is the distance to the next best token.
 
     All in nats. The margin is 0 if it is unknown.
@@ -30,19 +30,19 @@ class Told:
     margin: float = 0.0
 
 
-def told_of(choice: Mapping[str, Any]) -> tuple[Told, ...]:
+def token_logprobs_of(choice: Mapping[str, Any]) -> tuple[TokenLogprob, ...]:
     """Return the tokens of an OpenAI choice (whole, or a chunk's), up to the first invalid one."""
     logprobs = choice.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     return tuple(_read(content[:TOKENS_MAX])) if isinstance(content, list) else ()
 
 
-def _read(content: Sequence[Any]) -> Iterator[Told]:
+def _read(content: Sequence[Any]) -> Iterator[TokenLogprob]:
     for each in content:
         token, logprob = (each.get("token"), each.get("logprob")) if isinstance(each, dict) else (None, None)
         if not isinstance(token, str) or not isinstance(logprob, int | float) or not isfinite(logprob):
             return
-        yield Told(token, float(logprob), _margin(token, logprob, each.get("top_logprobs")))
+        yield TokenLogprob(token, float(logprob), _margin(token, logprob, each.get("top_logprobs")))
 
 
 def _margin(token: str, logprob: float, top: Any) -> float:
@@ -53,21 +53,23 @@ def _margin(token: str, logprob: float, top: Any) -> float:
     return max(0.0, logprob - max(known)) if known else 0.0
 
 
-def common_tokens(reference: Sequence[Told], told: Sequence[Told]) -> int:
+def common_tokens(reference: Sequence[TokenLogprob], observed: Sequence[TokenLogprob]) -> int:
     """Return the number of equal first tokens."""
-    same = (one.token == other.token for one, other in zip(reference, told, strict=False))
-    return next((n for n, is_same in enumerate(same) if not is_same), min(len(reference), len(told)))
+    same = (one.token == other.token for one, other in zip(reference, observed, strict=False))
+    return next((n for n, is_same in enumerate(same) if not is_same), min(len(reference), len(observed)))
 
 
-def distance_nats(reference: Sequence[Told], told: Sequence[Told], firm_nats: float = FIRM_NATS) -> float | None:
+def distance_nats(
+    reference: Sequence[TokenLogprob], observed: Sequence[TokenLogprob], firm_nats: float = FIRM_NATS
+) -> float | None:
     """Return the mean difference of log-probabilities over the equal first tokens, in nats a token.
 
     Infinite if a token differs where the reference is sure; None if too few tokens are in common.
     """
-    common = common_tokens(reference, told)
-    if common < min(len(reference), len(told)) and reference[common].margin >= firm_nats:
+    common = common_tokens(reference, observed)
+    if common < min(len(reference), len(observed)) and reference[common].margin >= firm_nats:
         return inf
     if common < TOKENS_MIN:
         return None
-    both = zip(reference[:common], told[:common], strict=True)
+    both = zip(reference[:common], observed[:common], strict=True)
     return sum(abs(one.logprob - other.logprob) for one, other in both) / common

@@ -20,19 +20,19 @@ def hide(sentences: Iterable[str], thing: str, answer: str, chars: int, *, place
     Take sentences from own traffic or from books, with another thing each time, and an answer that cannot be
     guessed, such as a number of five digits.
     """
-    said, fact = [], f"The {thing} is {answer}."
+    chosen, fact = [], f"The {thing} is {answer}."
     length, has_fact = 0, False
     for sentence in sentences:
         if not has_fact and length >= place * chars:
-            said.append(fact)
+            chosen.append(fact)
             has_fact = True
         if length >= chars:
             break
-        said.append(sentence)
+        chosen.append(sentence)
         length += len(sentence) + 1
     if not has_fact:
-        said.append(fact)
-    return Needle(f"{' '.join(said)}\n\nWhat is the {thing}? Answer with it alone.", answer)
+        chosen.append(fact)
+    return Needle(f"{' '.join(chosen)}\n\nWhat is the {thing}? Answer with it alone.", answer)
 
 
 def is_found(needle: Needle, answer: str) -> bool:

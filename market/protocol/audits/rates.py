@@ -19,7 +19,7 @@ ANOMALY_AUDITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is known of a listing: requests since it was declared, and audits that anomalies still require."""
+    """The known history of a listing: requests since it was declared, and audits that anomalies still require."""
 
     requests: int
     is_probation: bool

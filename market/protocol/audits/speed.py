@@ -23,7 +23,7 @@ def decode_most_tokens_per_s(active_bytes: int, memory_bytes_per_s: float) -> fl
 
 
 def pace_anomaly(
-    seen_tokens_per_s: Sequence[float], said_tokens_per_s: float, most_tokens_per_s: float | None = None
+    seen_tokens_per_s: Sequence[float], listed_tokens_per_s: float, most_tokens_per_s: float | None = None
 ) -> Anomaly | None:
     """Return what is odd about the speeds of the last answers, of 64 tokens or more each; None if there are too
     few.
@@ -35,6 +35,6 @@ def pace_anomaly(
     usual = median(seen_tokens_per_s)
     if most_tokens_per_s is not None and usual > most_tokens_per_s:
         return "faster_than_memory"
-    if usual > _FASTER_TIMES * said_tokens_per_s:
+    if usual > _FASTER_TIMES * listed_tokens_per_s:
         return "faster_than_said"
-    return "slower_than_said" if usual < _SLOWER_PARTS * said_tokens_per_s else None
+    return "slower_than_said" if usual < _SLOWER_PARTS * listed_tokens_per_s else None

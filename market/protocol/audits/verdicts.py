@@ -52,7 +52,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do and why, in sentences for the seller."""
+    """An action and its reasons, in sentences for the seller."""
 
     action: Action
     reasons: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def after_anomaly(case: Case) -> Case:
     return replace(case, watched=replace(case.watched, forced_audits=forced_audits))
 
 
-def kind_wanted(case: Case) -> Kind | None:
+def next_kind(case: Case) -> Kind | None:
     """Return the next kind of audit: the kind that failed last while it is followed up, or None for any kind."""
     return case.failed[-1].kind if case.failed and case.watched.forced_audits else None
 

@@ -41,7 +41,7 @@ class PricedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a voucher is not enough, by name and in words for the buyer."""
+    """The reason why a voucher is not enough, by name and in words for the buyer."""
 
     reason: Reason
 
@@ -53,7 +53,7 @@ class Refusal:
 def refusal(
     channel: Channel,
     promise: Promise,
-    asked: PricedRequest,
+    priced: PricedRequest,
     offered: Mapping[str, Prices],
     credit: ChannelCredit,
     *,
@@ -70,9 +70,9 @@ def refusal(
         return Refusal(reason)
     if offered.get(voucher.listing) != voucher.prices:
         return Refusal("prices")
-    if voucher.request != asked.request:
+    if voucher.request != priced.request:
         return Refusal("request")
-    if voucher.ceiling_nano < voucher.base_nano + asked.most_nano:
+    if voucher.ceiling_nano < voucher.base_nano + priced.most_nano:
         return Refusal("low")
     if credit.expires_ms is not None and now_ms + SERVE_MARGIN_MS >= credit.expires_ms:
         return Refusal("ended")

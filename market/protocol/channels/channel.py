@@ -23,7 +23,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What the buyer owes, in nano-USD, by certainty.
+    """The buyer's debt in nano-USD, by certainty.
 
     The buyer has signed `confirmed_nano`. The seller has signed `claimed_nano` more, within the voucher, and the
     buyer has not answered: it is due when the time for an answer is over. The seller has signed `disputed_nano`
@@ -36,7 +36,7 @@ class Due:
 
     @property
     def amount_nano(self) -> int:
-        """What is due if no party disputes anything."""
+        """Return the amount that is due if no party disputes anything."""
         return self.confirmed_nano + self.claimed_nano
 
 

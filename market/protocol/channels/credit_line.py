@@ -55,7 +55,7 @@ class Payment(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """What each has paid the other, acknowledged by the receiver. The larger sum is the newer one."""
+    """The sums that each has paid the other, acknowledged by the receiver. The larger sum is the newer one."""
 
     first_nano: int = 0
     second_nano: int = 0

@@ -46,7 +46,7 @@ Code = Literal[
     "too_long",
     "refused",
 ]
-"""Why a seller does not answer, or stops. The first eight are those of `admission.Reason`."""
+"""The reason why a seller does not answer, or stops. The first eight are those of `admission.Reason`."""
 
 RawRecord = Annotated[bytes, Meta(min_length=2, max_length=RECORD_BYTES_MAX)]
 _Records = Annotated[list[RawRecord], Meta(max_length=RECEIPTS_MAX)]
@@ -75,7 +75,7 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cut(Struct, frozen=True):
-    """Why an answer ended early. The final receipt follows it."""
+    """The reason why an answer ended early. The final receipt follows it."""
 
     code: Code
     message: Annotated[str, Meta(max_length=MESSAGE_MAX)] = ""
@@ -115,8 +115,8 @@ def read_job(packed: bytes) -> MarketJob:
         raise _invalid(error) from None
 
 
-def pack_job_body(wanted: JobBody) -> bytes:
-    return msgspec.json.encode(wanted)
+def pack_job_body(job_body: JobBody) -> bytes:
+    return msgspec.json.encode(job_body)
 
 
 def read_job_body(body: bytes) -> JobBody:
@@ -126,11 +126,11 @@ def read_job_body(body: bytes) -> JobBody:
         JobInvalid: it is not a request; the error names the field.
     """
     try:
-        wanted = msgspec.json.decode(body, type=JobBody)
+        job_body = msgspec.json.decode(body, type=JobBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid(error) from None
-    _check_depth(wanted.request)
-    return wanted
+    _check_depth(job_body.request)
+    return job_body
 
 
 def _check_depth(request: dict[str, Any]) -> None:

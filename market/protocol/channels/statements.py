@@ -46,7 +46,7 @@ class Voucher(Struct, frozen=True):
 
 
 class Receipt(Struct, frozen=True):
-    """What was delivered for a voucher, by the count of the signer: seller or buyer.
+    """The amount delivered for a voucher, by the count of the signer: seller or buyer.
 
     `part` counts the receipts of one request, `transcript` is the hash of the text, and `ledger_checkpoint` the newest
     block of the marketplace's ledger that the signer has seen.
@@ -116,7 +116,7 @@ class Delivery:
 
     @property
     def tolerance_nano(self) -> int:
-        """How far the buyer's count may be below this one before the text has to decide."""
+        """The largest difference by which the buyer's count may be lower without a decision by the text."""
         few_nano = TOLERANCE_TOKENS * int(self.promise.voucher.prices.completion) // 10**6
         return max(self.request_nano // TOLERANCE_PARTS, few_nano)
 

@@ -15,9 +15,9 @@ LANES_MAX = 64
 ANSWER_S_MAX = 1800
 """Longest answer in seconds. Then its seller ends it, and its buyer stops waiting."""
 SERVE_MARGIN_MS = 60_000
-"""How long before an allocation's end a seller stops starting new requests on it."""
+"""A seller starts no new requests on an allocation this long before its end."""
 SETTLE_GRACE_MS = 24 * 3_600_000
-"""How long the marketplace keeps the money held after that: clocks may differ by hours, and settlement may come
+"""The marketplace keeps the money held this long after that: clocks may differ by hours, and settlement may come
 late.
 """
 

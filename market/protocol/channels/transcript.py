@@ -42,6 +42,6 @@ class Transcript:
         return hashlib.sha256(canonical({"request": self._request, "texts": texts})).hexdigest()
 
 
-def needs_receipt(told_tokens: int, delivered_tokens: int) -> bool:
+def needs_receipt(signed_tokens: int, delivered_tokens: int) -> bool:
     """Return whether enough was delivered since the last receipt that the next one is due."""
-    return delivered_tokens - told_tokens >= INTERIM_TOKENS
+    return delivered_tokens - signed_tokens >= INTERIM_TOKENS

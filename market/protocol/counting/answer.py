@@ -36,9 +36,9 @@ class AnswerSoFar:
             StatementInvalid: the answer exceeds a limit with it.
         """
         choices = chunk.get("choices")
-        for place, said in enumerate(choices if isinstance(choices, list) else ()):
-            if isinstance(said, dict):
-                self.chars += self._choice(_number(said.get("index"), place, CHOICES_MAX, "choices")).add(said)
+        for place, part in enumerate(choices if isinstance(choices, list) else ()):
+            if isinstance(part, dict):
+                self.chars += self._choice(_number(part.get("index"), place, CHOICES_MAX, "choices")).add(part)
         if self.chars > CHARS_MAX:
             raise StatementInvalid(f"an answer may have at most {CHARS_MAX} characters")
 
@@ -55,7 +55,7 @@ class AnswerSoFar:
 
     @property
     def finish_reasons(self) -> dict[int, str]:
-        """Why choices ended, by their index, without those that have not ended."""
+        """Return the finish reasons of the choices that have ended, by their index."""
         return {index: each.finish for index, each in sorted(self._choices.items()) if each.finish}
 
     def _choice(self, index: int) -> "_ChoiceSoFar":
@@ -69,10 +69,10 @@ def transcript_of(request: str, choices: Mapping[int, Delivered]) -> str:
         StatementInvalid: the answer has too many texts.
     """
     transcript = Transcript(request)
-    for index, said in choices.items():
-        transcript.add(readable(said.content), "content", index)
-        transcript.add(readable(said.reasoning), "reasoning", index)
-        calls = [[readable(call.name), readable(call.arguments)] for call in said.calls]
+    for index, choice in choices.items():
+        transcript.add(readable(choice.content), "content", index)
+        transcript.add(readable(choice.reasoning), "reasoning", index)
+        calls = [[readable(call.name), readable(call.arguments)] for call in choice.calls]
         transcript.add(canonical(calls).decode() if calls else "", "calls", index)
     return transcript.digest()
 
@@ -110,12 +110,12 @@ class _ChoiceSoFar:
         calls = (Called(str(name), str(arguments)) for _, (name, arguments) in sorted(self.calls.items()))
         return Delivered(str(self.content), str(self.reasoning), tuple(calls))
 
-    def add(self, said: Mapping[str, Any]) -> int:
+    def add(self, part: Mapping[str, Any]) -> int:
         """Add a chunk's part and return the number of its characters."""
-        if isinstance(reason := said.get("finish_reason"), str):
+        if isinstance(reason := part.get("finish_reason"), str):
             self.finish = reason[:32]
-        chars = self.content.add(said.get("text"))
-        message = said.get("delta") or said.get("message")
+        chars = self.content.add(part.get("text"))
+        message = part.get("delta") or part.get("message")
         if not isinstance(message, dict):
             return chars
         chars += self.content.add(message.get("content")) + self.content.add(message.get("refusal"))

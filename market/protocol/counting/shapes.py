@@ -55,14 +55,14 @@ def check_shape(content: bytes) -> bytes:
         TokenizerRefused: it is no tokenizer, or has a part that is not known to be harmless; the error names it.
     """
     try:
-        told = msgspec.json.decode(content)
+        tokenizer = msgspec.json.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise TokenizerRefused("", "is not JSON") from None
-    if not isinstance(told, dict):
+    if not isinstance(tokenizer, dict):
         raise TokenizerRefused("", "is not a JSON object")
-    _check_model(told.get("model"))
-    normalizers = [*_parts(told.get("normalizer"), "normalizers")]
-    pre_tokenizers = [*_parts(told.get("pre_tokenizer"), "pretokenizers")]
+    _check_model(tokenizer.get("model"))
+    normalizers = [*_parts(tokenizer.get("normalizer"), "normalizers")]
+    pre_tokenizers = [*_parts(tokenizer.get("pre_tokenizer"), "pretokenizers")]
     for number, part in enumerate(normalizers):
         _check_normalizer(part, f"normalizer.{number}")
     for number, part in enumerate(pre_tokenizers):
@@ -70,9 +70,9 @@ def check_shape(content: bytes) -> bytes:
     kinds = Counter(part.get("type") for part in (*normalizers, *pre_tokenizers))
     if twice := sorted(kind for kind in _ONCE if kinds[kind] > 1):
         raise TokenizerRefused("pre_tokenizer", f"has more than one {twice[0]}, normalizers included")
-    for number, part in enumerate(_parts(told.get("post_processor"), "processors")):
+    for number, part in enumerate(_parts(tokenizer.get("post_processor"), "processors")):
         _check_post_processor(part, f"post_processor.{number}")
-    return msgspec.json.encode(told | {"decoder": None, "truncation": None, "padding": None})
+    return msgspec.json.encode(tokenizer | {"decoder": None, "truncation": None, "padding": None})
 
 
 def _check_model(model: Any) -> None:
@@ -148,5 +148,5 @@ def _check_post_processor(part: dict[str, Any], field: str) -> None:
             raise TokenizerRefused(field, "has the text more than once")
 
 
-def _is_in(known: frozenset[Any], told: Any) -> bool:
-    return (told is None or isinstance(told, str)) and told in known
+def _is_in(known: frozenset[Any], name: Any) -> bool:
+    return (name is None or isinstance(name, str)) and name in known

@@ -51,11 +51,11 @@ class Counting:
 
     def delivered(self, choices: Iterable[Delivered]) -> Counts:
         """Return the tokens of all choices of an answer. Takes about a microsecond per token."""
-        said = list(choices)
+        answers = list(choices)
         try:
-            return count_all(self._counter, said)
+            return count_all(self._counter, answers)
         except TextNotCounted:
-            return count_all(None, said)
+            return count_all(None, answers)
 
     def _tokens(self, texts: Iterable[str]) -> int:
         known = list(texts)
@@ -93,8 +93,8 @@ def _message_texts(message: Mapping[str, Any], field: str) -> Iterator[str]:
     content = message.get("content")
     for number, part in enumerate(content if isinstance(content, list) else []):
         yield _part_text(part, f"{field}.content[{number}]")
-    said = (content, message.get("name"), message.get("refusal"), message.get("reasoning_content"))
-    yield from (text for text in said if isinstance(text, str))
+    texts = (content, message.get("name"), message.get("refusal"), message.get("reasoning_content"))
+    yield from (text for text in texts if isinstance(text, str))
     for call in _list(message.get("tool_calls")):
         yield from _function_texts(call.get("function") if isinstance(call, dict) else None)
     yield from _function_texts(message.get("function_call"))

@@ -24,7 +24,7 @@ ContentFlag = Literal[
 ]
 Tier = Literal["declared", "canary", "logprob", "redundancy", "toploc", "tee"]
 TIERS: tuple[Tier, ...] = ("declared", "canary", "logprob", "redundancy", "toploc", "tee")
-"""What was audited, from nothing upwards.
+"""The audit level, from none upwards.
 
 The last two are reserved. None proves that a model is the listed one.
 """
@@ -36,14 +36,14 @@ Share = Annotated[int, Meta(ge=0, le=10**6)]
 
 
 class Datacenter(Struct, frozen=True):
-    """Where the machines are: the ISO 3166 country, and a region of it if the seller names one."""
+    """The location of the machines: the ISO 3166 country, and a region of it if the seller names one."""
 
     country_code: CountryCode
     region: Annotated[str, Meta(max_length=64)] = ""
 
 
 class DataPolicy(Struct, frozen=True):
-    """What the seller says about its use of data. It can do otherwise, so buyers decide by their data labels."""
+    """The seller's statement about its use of data. It can do otherwise, so buyers decide by their data labels."""
 
     retains_prompts: bool
     may_publish: bool

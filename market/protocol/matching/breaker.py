@@ -21,7 +21,7 @@ _FAILING_ALONE = 0.9
 class Signal:
     """Half a minute of results: requests, the share that failed, and the median time to first token in seconds."""
 
-    asked: int = 0
+    requests: int = 0
     failing: float = 0.0
     ttft_s: float | None = None
 
@@ -39,17 +39,17 @@ class Recent:
     def signal(self, now_s: float) -> Signal:
         while self._outcomes and self._outcomes[0][0] <= now_s - WINDOW_S:
             self._outcomes.popleft()
-        asked = len(self._outcomes)
+        requests = len(self._outcomes)
         began = [ttft_s for _, ttft_s in self._outcomes if ttft_s is not None]
-        failing = (asked - len(began)) / asked if asked else 0.0
-        return Signal(asked, failing, median(began) if began else None)
+        failing = (requests - len(began)) / requests if requests else 0.0
+        return Signal(requests, failing, median(began) if began else None)
 
 
 def is_tripped(own: Signal, peers: Sequence[Signal]) -> bool:
     """Return whether a seller is left out for now. `peers` has a signal of every other owner on this model."""
-    if own.asked < _OUTCOMES_MIN:
+    if own.requests < _OUTCOMES_MIN:
         return False
-    known = [peer for peer in peers if peer.asked]
+    known = [peer for peer in peers if peer.requests]
     if not known:
         return own.failing >= _FAILING_ALONE
     if own.failing > median(peer.failing for peer in known) + _WORSE_BY:

@@ -15,11 +15,11 @@ from market.protocol.records.key_status import StandingOf
 NAMES_MAX = 64
 """Most records of one kind by one key: those with the first names stay."""
 AHEAD_MS = 60_000
-"""How far ahead of the reader's clock a record's time may be."""
+"""A record's time may be at most this far ahead of the reader's clock."""
 
 
 class Slot(NamedTuple):
-    """What competes for one place.
+    """The slot for which records compete: only one stays.
 
     The key is part of it, so only an identity's own keys supersede its statements.
     """

@@ -50,7 +50,7 @@ LIFETIME_MAX_MS: dict[Kind, int | None] = {
     "payment": None,
     "findings": 2 * _DAY_MS,
 }
-"""How long after its creation a record of each kind may expire, in ms; None for permanent ones."""
+"""The longest lifetime of a record of each kind, in ms; None for permanent ones."""
 
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """32 bytes: a SHA-256, an identity or a public key."""

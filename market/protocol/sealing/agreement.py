@@ -29,7 +29,7 @@ Direction = Literal["request", "response"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a sealed request is about. It is unique, because a lane's numbers are used once."""
+    """The context that a sealed request belongs to. It is unique, because a lane's numbers are used once."""
 
     channel: str
     lane: int
@@ -57,7 +57,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What both sides share for one request."""
+    """The secrets that both sides share for one request."""
 
     shared: bytes
     own_key: bytes

@@ -17,7 +17,7 @@ class Seen:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether it is time for a new sealing key."""
+        """Return whether a new sealing key is due."""
         return len(self._keys) * 4 >= self._room * 3
 
     def add(self, own_key: bytes) -> None:

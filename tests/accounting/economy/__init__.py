@@ -1,1 +1,1 @@
-"""A small economy on the books: all that can happen with money, tried at random and held against a model."""
+"""A small economy on the ledger: all that can happen with money, tried at random and compared with a model."""

@@ -29,7 +29,7 @@ class Open:
 def allocate(world: World) -> Attempt | None:
     user, name = world.user(), world.name("a")
     parts = world.funding((f"pool:{POOL}:paid", f"user:{user}:paid"))
-    expires_ns = world.books.now_ns + LASTS_NS
+    expires_ns = world.ledger.now_ns + LASTS_NS
     if not parts:
         return None
     seller, bps = world.chance.choice(SELLERS), world.chance.choice(FEES_BPS)
@@ -101,7 +101,7 @@ def draw_late(world: World) -> Attempt | None:
 
 
 def _recent(world: World, state: str) -> Open | None:
-    """Mostly one that nobody draws on in this moment: two who do have the same number for their draw."""
+    """Mostly one without a draw in progress: two draws at once would have the same number."""
     some = [one for name, one in list(world.allocations.items())[-50:] if world.model.asides[name].state == state]
     free = [one for one in some if one.name not in world.busy]
     chosen = world.chance.choice(free if free and world.chance.random() < 0.9 else some) if some else None
@@ -116,7 +116,7 @@ def _due(world: World, one: Open) -> int:
 
 
 def _paid_out(one: Open, due: int) -> tuple[dict[str, int], int]:
-    """What seller and house get of a draw: together always what the whole sum comes to."""
+    """What seller and marketplace get of a draw: together always what the whole sum comes to."""
     bps, before = one.allocated.fee_bps, one.drawn.amount_nano
     fee = due * bps // 10_000 - before * bps // 10_000
     net = due - before - fee

@@ -3,7 +3,7 @@
 from accounting.rules import corrections, debts, grants, invoices
 from tests.accounting.economy.world import POOL, PROVIDER, SELLERS, Attempt, World, moves
 
-LOTS_MAX = 60
+GRANTS_MAX = 60
 
 
 def credit(world: World) -> Attempt:
@@ -32,23 +32,27 @@ def pool_returned(world: World) -> Attempt:
 
 
 def promo(world: World) -> Attempt | None:
-    if len(world.lots) >= LOTS_MAX:
+    if len(world.credit_grants) >= GRANTS_MAX:
         return None
-    user, lot, amount = world.user(), world.name("lot"), world.amount()
-    deltas = {"expense:promo": amount, f"user:{user}:promo:{lot}": amount}
-    return moves(grants.promo(lot, user, amount, "test"), deltas, lambda _: world.lots.append((user, lot)))
+    user, grant_id, amount = world.user(), world.name("grant"), world.amount()
+    deltas = {"expense:promo": amount, f"user:{user}:promo:{grant_id}": amount}
+    return moves(
+        grants.promo(grant_id, user, amount, "test"),
+        deltas,
+        lambda _: world.credit_grants.append((user, grant_id)),
+    )
 
 
 def expire(world: World) -> Attempt | None:
-    """As far as nobody has put it aside; a lot with holds open expires again when they have resolved."""
-    if not world.lots:
+    """Expire what no hold reserves; a grant with open holds expires again after they are resolved."""
+    if not world.credit_grants:
         return None
-    user, lot = world.chance.choice(world.lots)
-    account = f"user:{user}:promo:{lot}"
+    user, grant_id = world.chance.choice(world.credit_grants)
+    account = f"user:{user}:promo:{grant_id}"
     amount = world.model.left(account)
     if amount <= 0:
         return None
-    posting = grants.expire(lot, user, amount, world.number)
+    posting = grants.expire(grant_id, user, amount, world.number)
     world.number += 1
     return moves(posting, {account: -amount, "income:breakage": amount})
 

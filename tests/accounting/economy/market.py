@@ -17,7 +17,7 @@ PERCENTS = (0, 1, 50, 80, 100, 150)
 def place(world: World) -> Attempt | None:
     user, name = world.user(), world.name("r")
     parts = world.funding((f"pool:{POOL}:paid", f"user:{user}:paid"))
-    expires_ns = world.books.now_ns + MINUTE_NS + HOLD_GRACE_NS
+    expires_ns = world.ledger.now_ns + MINUTE_NS + HOLD_GRACE_NS
     if not parts:
         return None
 
@@ -100,10 +100,10 @@ def reserve_released(world: World) -> Attempt:
 
 
 def refund(world: World) -> Attempt | None:
-    """Of what the books recorded: read there by the code, remembered here by the model."""
+    """A refund of what the ledger recorded: the code reads it there, the model remembers it here."""
     if not world.charged:
         return None
-    # Of what one seller sold more is complained about, and he has no more of it.
+    # One seller gets more refunds than the others, and has nothing left of its earnings.
     bad = [one for one in world.charged[-200:] if GREEDY in world.model.charges[one].partner]
     request = world.chance.choice(world.charged[-200:] if world.chance.random() < 0.6 or not bad else bad)
     charge = world.model.charges[request]
@@ -117,15 +117,15 @@ def refund(world: World) -> Attempt | None:
 
 
 def _refund_posting(world: World, request: str, amount: int, *, is_credited: bool) -> Posting:
-    with world.books.read() as session:
+    with world.ledger.read() as session:
         charge = find_charge(session, request)
         assert charge is not None
-        standing = find_refund_parties(session, charge, world.books.now_ns)
+        standing = find_refund_parties(session, charge, world.ledger.now_ns)
     return usage_refunds.refund(charge, amount, "bad answer", standing, provider_credits=is_credited)
 
 
 def _given_back_by(world: World, charge: Charge, amount: int, *, is_credited: bool) -> dict[str, int]:
-    """Everybody in proportion: the house its fee or margin rounded down, the seller or provider the rest."""
+    """All give back in proportion: the marketplace its fee, rounded down, the seller or provider the rest."""
     ours = amount * (charge.amount - charge.partner_got) // charge.amount
     theirs = amount - ours
     if charge.lane == "market":

@@ -1,4 +1,4 @@
-"""A second opinion: what the books must answer and contain, in plain dictionaries, knowing nothing of the code."""
+"""A second opinion: what the ledger must answer and contain, in plain dictionaries, independent of the code."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ class Aside:
 
 @dataclass
 class Charge:
-    """What a request came to, and what may come back of it to whom."""
+    """What a request cost, and what may be refunded of it to each payer."""
 
     lane: Literal["burst", "market"]
     amount: int
@@ -56,7 +56,7 @@ class Model:
         return self.posted[account] - self.held[account]
 
     def move(self, key: str, content: object, deltas: Deltas) -> str:
-        """Money moves, or does not because somebody has too little."""
+        """Money moves, unless an account has too little."""
         return self._seen(key, content) or self._short(deltas) or self._book(key, content, deltas)
 
     def reserve_funds(self, key: str, name: str, parts: Shares, goes_to: str, expires_ns: int) -> str:
@@ -110,7 +110,7 @@ class Model:
         kept: Shares,
         expires_ns: int,
     ) -> str:
-        """Take what a lease's requests came to of its last parts, and put aside anew under the key's name."""
+        """Charge a lease's last parts for its requests, and reserve again under the key's name."""
         if answer := self._seen(key, content):
             return answer
         if name is not None and (answer := self._resolved(name)):
@@ -131,7 +131,7 @@ class Model:
     def draw(
         self, key: str, content: object, name: str, amount: int, deltas: Deltas, kept: Shares, expires_ns: int
     ) -> str:
-        """Take of an allocation, and put the rest of it aside anew under its name."""
+        """Draw on an allocation, and reserve the rest again under its name."""
         if answer := self._seen(key, content) or self._resolved(name):
             return answer
         moved = Counter(deltas)

@@ -17,7 +17,7 @@ PROCESSES = 10
 
 def place(world: World) -> Attempt:
     user, name = world.user(), world.name("r")
-    account, expires_ns = f"user:{user}:paid", world.books.now_ns + MINUTE_NS + HOLD_GRACE_NS
+    account, expires_ns = f"user:{user}:paid", world.ledger.now_ns + MINUTE_NS + HOLD_GRACE_NS
     parts = ((account, world.part_of(account)),)
 
     def then(posted: Posted) -> None:
@@ -34,14 +34,14 @@ def capture(world: World) -> Attempt | None:
     hold = world.recent(world.holds, "burst")
     if hold is None:
         return None
-    asked, cost = _charge(world, hold.amount)
-    charge = min(asked, hold.amount)
+    bill_nano, cost = _charge(world, hold.amount)
+    charge = min(bill_nano, hold.amount)
     record = usage(hold.name, lane="cloud", provider=PROVIDER)
     return Attempt(
         lambda model: model.capture(
             f"cap:{hold.name}", ("capture", charge, cost), hold.name, charge, shared(charge, cost)
         ),
-        burst.capture(_hold(hold), CloudBill(PROVIDER, asked, cost), record),
+        burst.capture(_hold(hold), CloudBill(PROVIDER, bill_nano, cost), record),
         lambda _: _charged(world, hold, charge, cost, taken(_shares(hold), charge)),
     )
 
@@ -50,15 +50,15 @@ def capture_late(world: World) -> Attempt | None:
     hold = world.recent(world.holds, "burst", "reaped")
     if hold is None:
         return None
-    asked, cost = _charge(world, hold.amount)
-    charge = min(asked, hold.amount)
+    bill_nano, cost = _charge(world, hold.amount)
+    charge = min(bill_nano, hold.amount)
     covered = min(charge, world.part_of(f"user:{hold.owner}:paid")) if world.chance.random() < 0.7 else 0
     paid = ((f"user:{hold.owner}:paid", covered), (f"asset:user_recv:{hold.owner}", charge - covered))
     deltas = shared(charge, cost) | {paid[0][0]: -covered, paid[1][0]: charge - covered}
     record = usage(hold.name, lane="cloud", provider=PROVIDER)
     return Attempt(
         lambda model: model.capture_late(f"cap:{hold.name}", ("late", charge, cost, covered), hold.name, deltas),
-        burst.late_capture(_hold(hold), CloudBill(PROVIDER, asked, cost), record, covered_nano=covered),
+        burst.late_capture(_hold(hold), CloudBill(PROVIDER, bill_nano, cost), record, covered_nano=covered),
         lambda _: _charged(world, hold, charge, cost, paid),
     )
 
@@ -90,16 +90,16 @@ def uses(world: World) -> Attempt:
 def owed(world: World) -> Attempt:
     """Text of a request whose lease is gone: paid by what there is of pool and own credits, the rest is owed."""
     user, name, most = world.user(), world.name("r"), world.amount()
-    asked, cost = _charge(world, most)
-    charge = min(asked, most)
+    bill_nano, cost = _charge(world, most)
+    charge = min(bill_nano, most)
     covered = world.funding((f"pool:{POOL}:paid", f"user:{user}:paid"))
     paid = taken(covered, charge)
     debt = charge - sum(amount for _, amount in paid)
     deltas = shared(charge, cost) | {account: -amount for account, amount in paid}
-    hold = Known(name, (HeldPart(f"user:{user}:paid", most, 1),), user, "burst", world.books.now_ns)
+    hold = Known(name, (HeldPart(f"user:{user}:paid", most, 1),), user, "burst", world.ledger.now_ns)
     shares = [Share(*share) for share in covered]
     record = usage(name, lane="cloud", provider=PROVIDER)
-    posting = burst.owed_capture(_hold(hold), CloudBill(PROVIDER, asked, cost), record, shares)
+    posting = burst.owed_capture(_hold(hold), CloudBill(PROVIDER, bill_nano, cost), record, shares)
     everybody = (*paid, (f"asset:user_recv:{user}", debt))
     return moves(
         posting,
@@ -109,7 +109,7 @@ def owed(world: World) -> Attempt:
 
 
 def owed_beyond(world: World) -> Attempt:
-    """A seller is owed more for a request than it was charged, or for one that nobody was charged for."""
+    """A seller is owed more for a request than its user was charged, or the request was not charged at all."""
     booked, beyond = world.chance.choice((0, world.amount())), world.amount()
     posting = variances.owed_beyond(world.name("r"), PROVIDER, booked, booked + beyond)
     return moves(posting, {f"provider:{PROVIDER}:accrued": beyond, "expense:burst_variance": beyond})
@@ -123,12 +123,12 @@ def roll(world: World) -> Attempt | None:
     if lease and lease.name in world.busy and world.chance.random() < 0.9:
         return None
     world.busy.add(lease.name if lease else name)
-    lots = [f"user:{user}:promo:{lot}" for owner, lot in world.lots if owner == user]
-    pays = [*lots[:1], f"pool:{POOL}:paid", f"user:{user}:paid"]
+    credit_grants = [f"user:{user}:promo:{grant_id}" for owner, grant_id in world.credit_grants if owner == user]
+    pays = [*credit_grants[:1], f"pool:{POOL}:paid", f"user:{user}:paid"]
     kept = world.funding(pays) if world.chance.random() < 0.9 else ()
     bills = _bills(world, lease.amount) if lease else {}
     charge, deltas = sum(bill.charge_nano for bill in bills.values()), _shared_together(bills)
-    expires_ns = world.books.now_ns + 3 * MINUTE_NS
+    expires_ns = world.ledger.now_ns + 3 * MINUTE_NS
     posting = burst.lease(
         name,
         lease.parts if lease else (),

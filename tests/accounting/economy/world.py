@@ -1,4 +1,4 @@
-"""The economy's state, and its one rule: what the books answer and contain is what the model says."""
+"""The economy's state, and its one rule: the ledger answers and contains what the model says."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ HOLDS_REMEMBERED = 250
 
 @dataclass(frozen=True)
 class Attempt:
-    """An event as both sides see it: what the model is asked, and what is sent to the books."""
+    """An event as both sides see it: what the model is asked, and what is sent to the ledger."""
 
     ask: Callable[[Model], str]
     posting: Posting
@@ -52,9 +52,9 @@ class Known:
 
 @dataclass
 class World:
-    """Books, their model, and what the economy remembers to act on later. One seed decides everything."""
+    """A ledger, its model, and what the economy remembers to act on later. One seed decides everything."""
 
-    books: LedgerService
+    ledger: LedgerService
     chance: random.Random
     model: Model = field(default_factory=Model)
     attempts: list[Attempt] = field(default_factory=list)
@@ -64,7 +64,7 @@ class World:
     payouts: list[Known] = field(default_factory=list)
     charged: list[str] = field(default_factory=list)
     allocations: dict[str, "Open"] = field(default_factory=dict)
-    lots: list[tuple[str, str]] = field(default_factory=list)
+    credit_grants: list[tuple[str, str]] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
     number: int = 0
     answers: dict[str, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class World:
         return self.chance.randint(1, self.chance.choice((10, 1000, 1000, 10**6, 10**6, 10**12)))
 
     def part_of(self, account: str) -> int:
-        """What somebody can afford; now and then all of it, or a little more than that."""
+        """An amount that an account can afford; sometimes all of it, or a little more."""
         left = max(0, self.model.left(account))
         if account.startswith(f"seller:{GREEDY}:"):
             return min(left, 10**15) or 1
@@ -99,7 +99,7 @@ class World:
         return tuple((account, self.part_of(account)) for account in chosen[:3])
 
     def recent(self, holds: list[Known], lane: str, state: str = "open") -> Known | None:
-        """Something that was put aside: mostly what is in that state and nobody deals with, now and then any."""
+        """A reservation: mostly an idle one in that state, sometimes any."""
         some = [hold for hold in holds[-HOLDS_REMEMBERED:] if hold.lane == lane]
         if self.chance.random() < 0.95:
             asides, busy = self.model.asides, self.busy
@@ -116,7 +116,7 @@ class World:
 
     def send(self, attempts: Sequence[Attempt | None]) -> None:
         """Send events at once, so that they share transactions, and compare every answer with the model's."""
-        sent = [(each, self.books.poster.submit(each.posting)) for each in attempts if each is not None]
+        sent = [(each, self.ledger.poster.submit(each.posting)) for each in attempts if each is not None]
         for attempt, future in sent:
             self._compare(attempt, future)
         self.attempts += [attempt for attempt, _ in sent]
@@ -132,18 +132,18 @@ class World:
 
     def wait(self, minutes: int) -> None:
         """Time passes, and the reaper gives back what has expired."""
-        self.books.now_ns += minutes * MINUTE_NS
+        self.ledger.now_ns += minutes * MINUTE_NS
         reaped = 0
-        while some := self.books.reaper.sweep(ANSWER_S):  # At most so many at once.
+        while some := self.ledger.reaper.sweep(ANSWER_S):  # At most so many at once.
             reaped += some
-        assert reaped == self.model.sweep(self.books.now_ns)
+        assert reaped == self.model.sweep(self.ledger.now_ns)
 
     def check(self, *, deep: bool = False) -> None:
-        """The books contain what the model contains, and break no rule."""
-        with self.books.read() as session:
+        """The ledger contains what the model contains, and breaks no rule."""
+        with self.ledger.read() as session:
             found = {each.code: (each.posted_nano, each.held_nano) for each in balances(session, limit=ROWS_MAX)}
         assert {code: amounts for code, amounts in found.items() if any(amounts)} == self.model.accounts()
-        assert self.books.findings(deep=deep) == []
+        assert self.ledger.findings(deep=deep) == []
 
 
 Wish: TypeAlias = Callable[[World], Attempt | None]
@@ -157,7 +157,7 @@ def moves(posting: Posting, deltas: Deltas, then: Callable[[Posted], None] | Non
 
 
 def known(name: str, parts: Shares, posted: Posted, *, owner: str, lane: str, expires_ns: int) -> Known:
-    """What was put aside, with the numbers that the books gave it: those of the event's last transfers."""
+    """Reserved parts, with the numbers that the ledger gave them: those of the event's last transfers."""
     seqs = posted.transfer_seqs[len(posted.transfer_seqs) - len(parts) :]
     with_seqs = zip(parts, seqs, strict=True)
     return Known(

@@ -1,4 +1,4 @@
-"""A house per test; on PostgreSQL too where runs are slow."""
+"""A marketplace per test; on PostgreSQL too in slow runs."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.accounting.books import LedgerService
-from tests.accounting.payments.house import Marketplace
+from tests.accounting.payments.marketplace import Marketplace
 from tests.databases import Kind
 
 
@@ -18,6 +18,6 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-def house(books: LedgerService, engine: Engine) -> Iterator[Marketplace]:
-    with Marketplace(books, engine) as house:
-        yield house
+def marketplace(ledger: LedgerService, engine: Engine) -> Iterator[Marketplace]:
+    with Marketplace(ledger, engine) as marketplace:
+        yield marketplace

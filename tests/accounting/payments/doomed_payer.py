@@ -12,7 +12,7 @@ from accounting.payments.inbox import Source
 from accounting.payments.payments import Payments
 from runtime.database import open_engine
 from tests.accounting.books import LedgerService
-from tests.accounting.payments.house import USD, open_marketplace
+from tests.accounting.payments.marketplace import USD, open_marketplace
 
 
 def die_dealing(
@@ -31,9 +31,9 @@ def die_dealing(
             os.kill(os.getpid(), signal.SIGKILL)
 
     engine = open_engine(dsn)
-    with LedgerService(engine, failpoint=reach) as books:
-        books.now_ns = now_ns
-        deal(open_marketplace(books, engine, url, reach), mail)
+    with LedgerService(engine, failpoint=reach) as ledger:
+        ledger.now_ns = now_ns
+        deal(open_marketplace(ledger, engine, url, reach), mail)
     engine.dispose()
 
 

@@ -9,7 +9,7 @@ from accounting.payments.calls import CallFailpoint
 from accounting.payments.inbox import Source
 from tests.accounting.books import ANSWER_S
 from tests.accounting.payments.doomed_payer import deal, die_dealing
-from tests.accounting.payments.house import USD, Marketplace
+from tests.accounting.payments.marketplace import USD, Marketplace
 from tests.fakes.stripe import connect, paying
 from tests.fakes.stripe.webhooks import sign
 
@@ -41,20 +41,20 @@ processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["tests.accounting.payments.doomed_payer"])
 
 
-def _mail(house: Marketplace) -> list[tuple[Source, bytes, str]]:
+def _mail(marketplace: Marketplace) -> list[tuple[Source, bytes, str]]:
     """A payment that was made and not told of yet."""
-    topup = house.payments.topups.open("t2", "ann", 50 * USD)
-    house.pay(topup.session_id or "")
-    waiting, house.stripe.webhooks.waiting = house.stripe.webhooks.waiting, []
-    now_s = house.ledger.now_ns / 1e9
+    topup = marketplace.payments.topups.open("t2", "ann", 50 * USD)
+    marketplace.pay(topup.session_id or "")
+    waiting, marketplace.stripe.webhooks.waiting = marketplace.stripe.webhooks.waiting, []
+    now_s = marketplace.ledger.now_ns / 1e9
     return [("account", one.body, sign(one.body, one.endpoint.secret, at_s=now_s)) for one in waiting]
 
 
 def _die(
-    dsn: str, house: Marketplace, place: CallFailpoint | Failpoint, passes: int
+    dsn: str, marketplace: Marketplace, place: CallFailpoint | Failpoint, passes: int
 ) -> list[tuple[Source, bytes, str]]:
-    mail = _mail(house)
-    arguments = (dsn, house.stripe.url, house.ledger.now_ns, place, passes, mail)
+    mail = _mail(marketplace)
+    arguments = (dsn, marketplace.stripe.url, marketplace.ledger.now_ns, place, passes, mail)
     process = processes.Process(target=die_dealing, args=arguments)
     process.start()
     process.join(ANSWER_S * 2)
@@ -68,23 +68,25 @@ def _die(
 
 @pytest.mark.parametrize(("place", "passes"), PLACES)
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_whoever_goes_on_finds_everything_once(
-    dsn: str, house: Marketplace, place: CallFailpoint | Failpoint, passes: int
+def test_the_next_process_finds_everything_once(
+    dsn: str, marketplace: Marketplace, place: CallFailpoint | Failpoint, passes: int
 ) -> None:
-    house.funds(100)
-    house.seller("sam", 50 * USD)
-    house.buy("t1")
-    house.buy("b1", "bob", 5 * USD, saves=True)
-    house.payments.payers.top_up_below("bob", 6 * USD, 10 * USD)
-    deal(house.payments, _die(dsn, house, place, passes))
-    house.settle()
-    refund_id = house.payments.refunds.find("r1").refund_id or ""
-    paying.end_refund(house.stripe.state, refund_id, succeeds=True)
-    payout_id = house.payments.payouts.find("p1").payout_id or ""
-    connect.end_payout(house.stripe.state, payout_id, succeeds=True)
-    house.settle()
-    made = {kind: house.made(kind) for kind in ("charge", "refund", "transfer", "payout", "checkout.session")}
+    marketplace.funds(100)
+    marketplace.seller("sam", 50 * USD)
+    marketplace.buy("t1")
+    marketplace.buy("b1", "bob", 5 * USD, saves=True)
+    marketplace.payments.payers.top_up_below("bob", 6 * USD, 10 * USD)
+    deal(marketplace.payments, _die(dsn, marketplace, place, passes))
+    marketplace.settle()
+    refund_id = marketplace.payments.refunds.find("r1").refund_id or ""
+    paying.end_refund(marketplace.stripe.state, refund_id, succeeds=True)
+    payout_id = marketplace.payments.payouts.find("p1").payout_id or ""
+    connect.end_payout(marketplace.stripe.state, payout_id, succeeds=True)
+    marketplace.settle()
+    made = {
+        kind: marketplace.made(kind) for kind in ("charge", "refund", "transfer", "payout", "checkout.session")
+    }
     assert made == {"charge": 4, "refund": 1, "transfer": 1, "payout": 1, "checkout.session": 4}
-    assert (house.balance("user:ann:paid"), house.balance("user:bob:paid")) == (65 * USD, 15 * USD)
-    assert house.balance("seller:sam:payable") == 30 * USD
-    house.check()
+    assert (marketplace.balance("user:ann:paid"), marketplace.balance("user:bob:paid")) == (65 * USD, 15 * USD)
+    assert marketplace.balance("seller:sam:payable") == 30 * USD
+    marketplace.check()

@@ -1,4 +1,4 @@
-"""One row that fails, and many requests at once: nothing behind it waits, and nobody's first request breaks."""
+"""One row that fails, and many requests at once: no other row waits for it, and no first request fails."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,16 +15,16 @@ from accounting.payments.resumption import below_threshold, go_on
 from accounting.payments.tables import stripe_event_table
 from accounting.payments.topups import Topups
 from runtime.database import open_engine, write_sessions
-from tests.accounting.payments.house import USD, Marketplace
+from tests.accounting.payments.marketplace import USD, Marketplace
 from tests.fakes.stripe import paying
 
 ASKING = 6
 
 
-def test_a_message_that_was_given_up_is_worked_off_when_somebody_asks(house: Marketplace) -> None:
-    topup, worker = house.payments.topups.open("t1", "ann", 25 * USD), house.payments.worker
-    house.pay(topup.session_id or "")
-    house.stripe.webhooks.deliver(house.post)
+def test_a_message_that_was_given_up_is_processed_on_request(marketplace: Marketplace) -> None:
+    topup, worker = marketplace.payments.topups.open("t1", "ann", 25 * USD), marketplace.payments.worker
+    marketplace.pay(topup.session_id or "")
+    marketplace.stripe.webhooks.deliver(marketplace.post)
     with worker.context.write() as session, session.begin():
         session.execute(update(stripe_event_table).values(status="failed", tries=20))
         ids = session.scalars(select(stripe_event_table.c.id)).all()
@@ -32,34 +32,34 @@ def test_a_message_that_was_given_up_is_worked_off_when_somebody_asks(house: Mar
     for event_id in ids:
         worker.retry(event_id)
     worker.run()
-    assert (house.payments.topups.find("t1").status, worker.count("failed")) == ("paid", 0)
+    assert (marketplace.payments.topups.find("t1").status, worker.count("failed")) == ("paid", 0)
     with pytest.raises(PaymentInvalid, match="only failed messages"):
         worker.retry(ids[0])
     with pytest.raises(PaymentNotFound):
         worker.retry("evt_nowhere")
 
 
-def test_the_daily_look_finds_disputes_whose_messages_were_lost(house: Marketplace) -> None:
-    topup = house.buy("t1")
-    dispute = paying.open_dispute(house.stripe.state, topup.intent_id or "")
-    house.stripe.webhooks.waiting.clear()
-    house.payments.look_for_disputes()
-    assert house.payments.payers.frozen_why("ann")
-    paying.close_dispute(house.stripe.state, dispute["id"], won=True)
-    house.stripe.webhooks.waiting.clear()
-    house.payments.look_for_disputes()
-    assert house.payments.payers.frozen_why("ann") is None
-    house.check()
+def test_the_daily_look_finds_disputes_whose_messages_were_lost(marketplace: Marketplace) -> None:
+    topup = marketplace.buy("t1")
+    dispute = paying.open_dispute(marketplace.stripe.state, topup.intent_id or "")
+    marketplace.stripe.webhooks.waiting.clear()
+    marketplace.payments.look_for_disputes()
+    assert marketplace.payments.payers.frozen_why("ann")
+    paying.close_dispute(marketplace.stripe.state, dispute["id"], won=True)
+    marketplace.stripe.webhooks.waiting.clear()
+    marketplace.payments.look_for_disputes()
+    assert marketplace.payments.payers.frozen_why("ann") is None
+    marketplace.check()
 
 
 def test_what_breaks_keeps_neither_those_behind_it_nor_the_day_s_work(
-    house: Marketplace, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    marketplace: Marketplace, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house.payments.topups.open("bad", "ann", 25 * USD)
-    house.ledger.now_ns += 1
-    good = house.payments.topups.open("good", "bob", 25 * USD)
-    house.pay(good.session_id or "")
-    house.ledger.now_ns += 1
+    marketplace.payments.topups.open("bad", "ann", 25 * USD)
+    marketplace.ledger.now_ns += 1
+    good = marketplace.payments.topups.open("good", "bob", 25 * USD)
+    marketplace.pay(good.session_id or "")
+    marketplace.ledger.now_ns += 1
     changed = Topups.session_changed
 
     def breaks(topups: Topups, session_id: str) -> None:
@@ -69,36 +69,42 @@ def test_what_breaks_keeps_neither_those_behind_it_nor_the_day_s_work(
 
     monkeypatch.setattr(Topups, "session_changed", breaks)
     monkeypatch.setattr(Topups, "run_auto", lambda _: [][1])
-    chores = Chores(house.ledger.read, write_sessions(engine), "one", True, lambda: house.ledger.now_ns)
-    keeper = Keeper(house.payments, chores, FrozenUsers(house.ledger.read), Schedule())
+    chores = Chores(
+        marketplace.ledger.read, write_sessions(engine), "one", True, lambda: marketplace.ledger.now_ns
+    )
+    keeper = Keeper(marketplace.payments, chores, FrozenUsers(marketplace.ledger.read), Schedule())
     keeper.look()
-    assert house.payments.topups.find("good").status == "paid"
-    assert house.payments.topups.find("bad").updated_ns == house.ledger.now_ns, "another one's turn next time"
+    assert marketplace.payments.topups.find("good").status == "paid"
+    assert marketplace.payments.topups.find("bad").updated_ns == marketplace.ledger.now_ns, (
+        "another one's turn next time"
+    )
     assert keeper.state.reconciliation.at_ns > 0
 
 
 def test_a_stripe_that_is_dead_is_asked_once() -> None:
-    asked: list[str] = []
+    calls: list[str] = []
     touched: list[str] = []
 
     def step(name: str) -> None:
-        asked.append(name)
+        calls.append(name)
         raise {"a": KeyError, "b": StripeUnavailable}.get(name, AssertionError)("x")
 
     go_on("thing", ["a", "b", "c"], step, touched.append)
-    assert asked == touched == ["a", "b"]
+    assert calls == touched == ["a", "b"]
 
 
-def test_only_who_is_below_the_threshold_is_asked_for(house: Marketplace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_who_is_below_the_threshold_is_asked_for(
+    marketplace: Marketplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("accounting.payments.resumption._PAGE", 2)
-    house.buy("t1", "rich", saves=True)
-    with house.payments.topups.context.write() as session, session.begin():
+    marketplace.buy("t1", "rich", saves=True)
+    with marketplace.payments.topups.context.write() as session, session.begin():
         for user_id, below_usd in (("a", 5), ("b", 5), ("c", None), ("d", 5), ("rich", 5)):
             locked(session, user_id).auto_below_nano = below_usd and below_usd * USD
-    assert list(below_threshold(house.ledger.read)) == ["a", "b", "d"]
+    assert list(below_threshold(marketplace.ledger.read)) == ["a", "b", "d"]
 
 
-def test_first_requests_that_come_at_once_all_go_on_with_one_row(house: Marketplace, dsn: str) -> None:
+def test_first_requests_that_come_at_once_all_go_on_with_one_row(marketplace: Marketplace, dsn: str) -> None:
     engine = open_engine(dsn, pool_size=ASKING)
     write, together = write_sessions(engine), threading.Barrier(ASKING)
 
@@ -110,12 +116,12 @@ def test_first_requests_that_come_at_once_all_go_on_with_one_row(house: Marketpl
     try:
         with ThreadPoolExecutor(ASKING) as pool:
             list(pool.map(first, range(ASKING)))
-        assert house.payments.payers.find("ann").auto_failures == ASKING
+        assert marketplace.payments.payers.find("ann").auto_failures == ASKING
         with ThreadPoolExecutor(ASKING) as pool:
-            made = set(pool.map(house.payments.payers.customer, ["bob"] * ASKING))
-        assert (len(made), house.made("customer")) == (1, 1)
+            made = set(pool.map(marketplace.payments.payers.customer, ["bob"] * ASKING))
+        assert (len(made), marketplace.made("customer")) == (1, 1)
         with ThreadPoolExecutor(ASKING) as pool:
-            list(pool.map(lambda _: house.payments.sellers.attach("sam", "acct_1"), range(ASKING)))
-        assert house.payments.sellers.find("sam").account_id == "acct_1"
+            list(pool.map(lambda _: marketplace.payments.sellers.attach("sam", "acct_1"), range(ASKING)))
+        assert marketplace.payments.sellers.find("sam").account_id == "acct_1"
     finally:
         engine.dispose()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeUnavailable
 from accounting.payments.terms import NANO_PER_CENT, PaymentTerms, quote
-from tests.accounting.payments.house import HOUR_NS, USD, Marketplace
+from tests.accounting.payments.marketplace import HOUR_NS, USD, Marketplace
 
 
 @given(st.sampled_from(PaymentTerms().topup_amounts_nano), st.integers(0, 5_000), st.integers(0, 500))
@@ -19,86 +19,86 @@ def test_a_fee_is_whole_cents_and_covers_share_and_minimum(credit_nano: int, bps
 
 
 @pytest.mark.parametrize("credit_nano", [0, -5 * USD, 5 * USD + 1, 7 * USD, 10**15, 2**63])
-def test_amounts_that_are_not_on_offer_are_refused(house: Marketplace, credit_nano: int) -> None:
+def test_amounts_that_are_not_on_offer_are_refused(marketplace: Marketplace, credit_nano: int) -> None:
     with pytest.raises(PaymentInvalid, match="in these amounts"):
-        house.payments.topups.open("t1", "ann", credit_nano)
-    assert house.made("checkout.session") == 0
+        marketplace.payments.topups.open("t1", "ann", credit_nano)
+    assert marketplace.made("checkout.session") == 0
 
 
-def test_a_paid_top_up_is_booked_with_its_fees(house: Marketplace) -> None:
-    assert house.buy("t1").status == "paid"
-    assert house.balance("user:ann:paid") == 25 * USD
-    assert house.balance("income:topup_fee") == 138 * NANO_PER_CENT
-    assert house.balance("expense:stripe_fee") == (2638 * 290 // 10_000 + 30) * NANO_PER_CENT
-    house.check()
+def test_a_paid_top_up_is_booked_with_its_fees(marketplace: Marketplace) -> None:
+    assert marketplace.buy("t1").status == "paid"
+    assert marketplace.balance("user:ann:paid") == 25 * USD
+    assert marketplace.balance("income:topup_fee") == 138 * NANO_PER_CENT
+    assert marketplace.balance("expense:stripe_fee") == (2638 * 290 // 10_000 + 30) * NANO_PER_CENT
+    marketplace.check()
 
 
-def test_the_success_page_alone_books_nothing(house: Marketplace) -> None:
-    topup = house.payments.topups.open("t1", "ann", 25 * USD)
+def test_the_success_page_alone_books_nothing(marketplace: Marketplace) -> None:
+    topup = marketplace.payments.topups.open("t1", "ann", 25 * USD)
     assert topup.session_id
-    # Whoever calls the page of success, or makes us look, has not paid.
-    house.payments.topups.session_changed(topup.session_id)
-    house.settle()
-    assert house.payments.topups.find("t1").status == "open"
-    house.pay(topup.session_id, pays=False)
-    house.settle()
-    assert house.payments.topups.find("t1").status == "expired"
-    assert house.balance("user:ann:paid") == house.balance("asset:stripe") == 0
-    house.check()
+    # A call of the success page, or a check that it causes, is no payment.
+    marketplace.payments.topups.session_changed(topup.session_id)
+    marketplace.settle()
+    assert marketplace.payments.topups.find("t1").status == "open"
+    marketplace.pay(topup.session_id, pays=False)
+    marketplace.settle()
+    assert marketplace.payments.topups.find("t1").status == "expired"
+    assert marketplace.balance("user:ann:paid") == marketplace.balance("asset:stripe") == 0
+    marketplace.check()
 
 
-def test_a_payment_of_another_amount_is_not_booked_but_put_in_suspense(house: Marketplace) -> None:
-    topup = house.payments.topups.open("t1", "ann", 25 * USD)
-    house.stripe.state.objects[topup.session_id or ""]["amount_total"] = 100
-    house.pay(topup.session_id or "")
-    house.settle()
-    assert house.payments.worker.count("failed") == 2
-    assert house.balance("user:ann:paid") == 0
-    assert [pair.ledger_nano for pair in house.reconcile().unmatched] == [0]
-    assert house.balance("suspense") == house.balance("asset:stripe") == (100 - 32) * NANO_PER_CENT
+def test_a_payment_of_another_amount_is_not_booked_but_put_in_suspense(marketplace: Marketplace) -> None:
+    topup = marketplace.payments.topups.open("t1", "ann", 25 * USD)
+    marketplace.stripe.state.objects[topup.session_id or ""]["amount_total"] = 100
+    marketplace.pay(topup.session_id or "")
+    marketplace.settle()
+    assert marketplace.payments.worker.count("failed") == 2
+    assert marketplace.balance("user:ann:paid") == 0
+    assert [pair.ledger_nano for pair in marketplace.reconcile().unmatched] == [0]
+    assert marketplace.balance("suspense") == marketplace.balance("asset:stripe") == (100 - 32) * NANO_PER_CENT
 
 
-def test_the_same_top_up_asked_for_again_is_the_same_page(house: Marketplace) -> None:
-    house.stripe.faults.order("timeout_after", "checkout/sessions", 3)
+def test_the_same_top_up_asked_for_again_is_the_same_page(marketplace: Marketplace) -> None:
+    marketplace.stripe.faults.order("timeout_after", "checkout/sessions", 3)
     with pytest.raises(StripeUnavailable):
-        house.payments.topups.open("t1", "ann", 25 * USD)
-    first = house.payments.topups.open("t1", "ann", 25 * USD)
-    assert house.payments.topups.open("t1", "ann", 25 * USD).url == first.url
-    assert house.made("checkout.session") == 1
+        marketplace.payments.topups.open("t1", "ann", 25 * USD)
+    first = marketplace.payments.topups.open("t1", "ann", 25 * USD)
+    assert marketplace.payments.topups.open("t1", "ann", 25 * USD).url == first.url
+    assert marketplace.made("checkout.session") == 1
 
 
-def test_lost_webhooks_are_made_up_for(house: Marketplace) -> None:
-    topup = house.payments.topups.open("t1", "ann", 25 * USD)
-    house.pay(topup.session_id or "")
-    house.stripe.webhooks.waiting.clear()
-    house.payments.tick()
-    assert house.balance("user:ann:paid") == 25 * USD
-    house.check()
+def test_lost_webhooks_are_made_up_for(marketplace: Marketplace) -> None:
+    topup = marketplace.payments.topups.open("t1", "ann", 25 * USD)
+    marketplace.pay(topup.session_id or "")
+    marketplace.stripe.webhooks.waiting.clear()
+    marketplace.payments.tick()
+    assert marketplace.balance("user:ann:paid") == 25 * USD
+    marketplace.check()
 
 
-def test_automatic_top_ups_run_one_at_a_time_and_end_with_refusals(house: Marketplace) -> None:
-    topups, payers = house.payments.topups, house.payments.payers
+def test_automatic_top_ups_run_one_at_a_time_and_end_with_refusals(marketplace: Marketplace) -> None:
+    topups, payers = marketplace.payments.topups, marketplace.payments.payers
     with pytest.raises(PaymentNotFound, match="saved"):
         payers.top_up_below("ann", 1 * USD, 10 * USD)
-    house.buy("t1", saves=True)
+    marketplace.buy("t1", saves=True)
     payers.top_up_below("ann", 10 * USD, 10 * USD)
     assert topups.open_auto("ann", "a1") is None, "enough is there"
     payers.top_up_below("ann", 50 * USD, 50 * USD)
-    house.stripe.faults.order("timeout_after", "payment_intents", 3)
+    marketplace.stripe.faults.order("timeout_after", "payment_intents", 3)
     with pytest.raises(StripeUnavailable):
         topups.open_auto("ann", "a2")
     assert topups.open_auto("ann", "a3") is None, "one is on its way"
-    house.settle()
+    marketplace.settle()
     assert topups.find("a2").status == "paid"
-    assert house.balance("user:ann:paid") == 75 * USD
+    assert marketplace.balance("user:ann:paid") == 75 * USD
 
     payers.top_up_below("ann", 100 * USD, 100 * USD)
-    house.stripe.state.objects[payers.find("ann").method_id or ""]["declines"] = True
+    marketplace.stripe.state.objects[payers.find("ann").method_id or ""]["declines"] = True
     outcomes = []
     for number in range(5):
         outcomes.append(topups.open_auto("ann", f"b{number}"))
         assert topups.open_auto("ann", f"c{number}") is None, "a declined card rests a while"
-        house.ledger.now_ns += 16 * HOUR_NS
+        marketplace.ledger.now_ns += 16 * HOUR_NS
     assert [topup.status if topup else None for topup in outcomes] == ["failed"] * 3 + [None] * 2
-    assert house.balance("user:ann:paid") == 75 * USD
-    house.check()
+    assert marketplace.balance("user:ann:paid") == 75 * USD
+    marketplace.check()

@@ -1,4 +1,4 @@
-"""Whom money is kept from: the frozen, debtors, cards that say no, and everybody while the books are broken."""
+"""Users who get no money: frozen ones, debtors, declined cards, and all while the ledger is broken."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -11,144 +11,153 @@ from accounting.payments.auto import month_start_ns
 from accounting.payments.errors import PaymentInvalid
 from accounting.payments.terms import quote
 from accounting.rules.corrections import correction
-from tests.accounting.payments.house import HOUR_NS, USD, Marketplace, open_marketplace
+from tests.accounting.payments.marketplace import HOUR_NS, USD, Marketplace, open_marketplace
 from tests.fakes.stripe import connect, paying
 
 _DAY_NS = 24 * HOUR_NS
 
 
-def _disputed(house: Marketplace, topup_id: str, *, inquiry: bool = False) -> str:
-    topup = house.buy(topup_id)
-    dispute_id: str = paying.open_dispute(house.stripe.state, topup.intent_id or "", inquiry=inquiry)["id"]
-    house.settle()
+def _disputed(marketplace: Marketplace, topup_id: str, *, inquiry: bool = False) -> str:
+    topup = marketplace.buy(topup_id)
+    dispute_id: str = paying.open_dispute(marketplace.stripe.state, topup.intent_id or "", inquiry=inquiry)["id"]
+    marketplace.settle()
     return dispute_id
 
 
-def test_each_reason_to_be_frozen_ends_for_itself(house: Marketplace) -> None:
-    payers = house.payments.payers
-    lost = _disputed(house, "t1")
+def test_each_reason_to_be_frozen_ends_for_itself(marketplace: Marketplace) -> None:
+    payers = marketplace.payments.payers
+    lost = _disputed(marketplace, "t1")
     payers.freeze("ann", None)
-    assert payers.frozen_why("ann") == f"dispute {lost}", "one that is open is nobody's to lift"
-    paying.close_dispute(house.stripe.state, lost, won=False)
-    house.settle()
+    assert payers.frozen_why("ann") == f"dispute {lost}", "an open dispute cannot be lifted"
+    paying.close_dispute(marketplace.stripe.state, lost, won=False)
+    marketplace.settle()
     payers.freeze("ann", None)
     assert payers.frozen_why("ann") is None, "a lost one an operator may let be"
-    house.settle()
-    won = _disputed(house, "t2")
+    marketplace.settle()
+    won = _disputed(marketplace, "t2")
     payers.freeze("ann", "a stolen key")
-    paying.close_dispute(house.stripe.state, won, won=True)
-    house.settle()
+    paying.close_dispute(marketplace.stripe.state, won, won=True)
+    marketplace.settle()
     assert payers.frozen_why("ann") == "a stolen key"
-    house.check()
+    marketplace.check()
 
 
-def test_a_lost_dispute_outlasts_one_that_is_won(house: Marketplace) -> None:
-    topups = [house.buy(f"t{number}") for number in range(2)]
-    disputes = [paying.open_dispute(house.stripe.state, topup.intent_id or "")["id"] for topup in topups]
+def test_a_lost_dispute_outlasts_one_that_is_won(marketplace: Marketplace) -> None:
+    topups = [marketplace.buy(f"t{number}") for number in range(2)]
+    disputes = [paying.open_dispute(marketplace.stripe.state, topup.intent_id or "")["id"] for topup in topups]
     for dispute_id, won in zip(disputes, (False, True), strict=True):
-        paying.close_dispute(house.stripe.state, dispute_id, won=won)
-        house.settle()
-    assert house.payments.payers.frozen_why("ann") == f"dispute {disputes[0]}"
-    house.check()
+        paying.close_dispute(marketplace.stripe.state, dispute_id, won=won)
+        marketplace.settle()
+    assert marketplace.payments.payers.frozen_why("ann") == f"dispute {disputes[0]}"
+    marketplace.check()
 
 
 @pytest.mark.parametrize("escalates", [False, True])
-def test_an_inquiry_freezes_until_it_is_closed(house: Marketplace, escalates: bool) -> None:
-    inquiry = _disputed(house, "t1", inquiry=True)
-    assert (house.payments.payers.frozen_why("ann"), house.balance("user:ann:paid")) == (
+def test_an_inquiry_freezes_until_it_is_closed(marketplace: Marketplace, escalates: bool) -> None:
+    inquiry = _disputed(marketplace, "t1", inquiry=True)
+    assert (marketplace.payments.payers.frozen_why("ann"), marketplace.balance("user:ann:paid")) == (
         f"dispute {inquiry}",
         25 * USD,
     )
-    paying.close_inquiry(house.stripe.state, inquiry)
-    house.settle()
-    assert house.payments.payers.frozen_why("ann") is None
+    paying.close_inquiry(marketplace.stripe.state, inquiry)
+    marketplace.settle()
+    assert marketplace.payments.payers.frozen_why("ann") is None
     if escalates:
-        paying.escalate(house.stripe.state, inquiry)
-        house.settle()
-        assert (house.payments.payers.frozen_why("ann"), house.balance("user:ann:paid")) == (
+        paying.escalate(marketplace.stripe.state, inquiry)
+        marketplace.settle()
+        assert (marketplace.payments.payers.frozen_why("ann"), marketplace.balance("user:ann:paid")) == (
             f"dispute {inquiry}",
             0,
         )
-    house.check()
+    marketplace.check()
 
 
-def test_a_dispute_that_was_noted_freezes_whatever_dies_next(house: Marketplace) -> None:
-    topup = house.buy("t1")
-    dispute = paying.open_dispute(house.stripe.state, topup.intent_id or "")
+def test_a_dispute_that_was_noted_freezes_whatever_dies_next(marketplace: Marketplace) -> None:
+    topup = marketplace.buy("t1")
+    dispute = paying.open_dispute(marketplace.stripe.state, topup.intent_id or "")
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    ledger = type(house.payments.topups.context.ledger)
+    ledger = type(marketplace.payments.topups.context.ledger)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(ledger, "take_back", die)
-        house.payments.disputes.changed(dispute["id"])
-    assert house.payments.payers.frozen_why("ann") == f"dispute {dispute['id']}"
-    house.settle()
-    house.check()
+        marketplace.payments.disputes.changed(dispute["id"])
+    assert marketplace.payments.payers.frozen_why("ann") == f"dispute {dispute['id']}"
+    marketplace.settle()
+    marketplace.check()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_refund_ends_automatic_top_ups(house: Marketplace, elsewhere: bool) -> None:
-    topup = house.buy("t1", saves=True)
-    house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD)
+def test_a_refund_ends_automatic_top_ups(marketplace: Marketplace, elsewhere: bool) -> None:
+    topup = marketplace.buy("t1", saves=True)
+    marketplace.payments.payers.top_up_below("ann", 20 * USD, 25 * USD)
     if elsewhere:
-        refund = paying.create_refund(house.stripe.state, {"payment_intent": topup.intent_id, "amount": "2000"})
+        refund = paying.create_refund(
+            marketplace.stripe.state, {"payment_intent": topup.intent_id, "amount": "2000"}
+        )
         refund_id = refund["id"]
     else:
-        refund_id = house.payments.refunds.open("r1", "t1", 20 * USD).refund_id or ""
-    paying.end_refund(house.stripe.state, refund_id, succeeds=True)
-    house.settle()
-    house.settle()
-    assert (house.balance("user:ann:paid"), house.made("payment_intent")) == (5 * USD, 1)
-    house.check()
+        refund_id = marketplace.payments.refunds.open("r1", "t1", 20 * USD).refund_id or ""
+    paying.end_refund(marketplace.stripe.state, refund_id, succeeds=True)
+    marketplace.settle()
+    marketplace.settle()
+    assert (marketplace.balance("user:ann:paid"), marketplace.made("payment_intent")) == (5 * USD, 1)
+    marketplace.check()
 
 
-def test_a_refund_on_stripes_pages_that_comes_back_is_mirrored(house: Marketplace) -> None:
-    topup = house.buy("t1")
-    house.ledger.hold("running", "ann", 20 * USD)
-    refund = paying.create_refund(house.stripe.state, {"payment_intent": topup.intent_id, "amount": "2500"})
+def test_a_refund_on_stripes_pages_that_comes_back_is_mirrored(marketplace: Marketplace) -> None:
+    topup = marketplace.buy("t1")
+    marketplace.ledger.hold("running", "ann", 20 * USD)
+    refund = paying.create_refund(marketplace.stripe.state, {"payment_intent": topup.intent_id, "amount": "2500"})
     for succeeds, owed_nano, paid_nano in ((True, 20 * USD, 20 * USD), (False, 0, 25 * USD)):
-        paying.end_refund(house.stripe.state, refund["id"], succeeds=succeeds)
-        house.settle()
-        assert house.balance("asset:user_recv:ann") == owed_nano
-        assert house.balance("user:ann:paid") == paid_nano
-    house.payments.refunds.changed(refund["id"])
-    assert house.balance("user:ann:paid") == 25 * USD
-    house.check()
+        paying.end_refund(marketplace.stripe.state, refund["id"], succeeds=succeeds)
+        marketplace.settle()
+        assert marketplace.balance("asset:user_recv:ann") == owed_nano
+        assert marketplace.balance("user:ann:paid") == paid_nano
+    marketplace.payments.refunds.changed(refund["id"])
+    assert marketplace.balance("user:ann:paid") == 25 * USD
+    marketplace.check()
 
 
-def test_sellers_pay_what_they_owe_before_they_are_paid(house: Marketplace) -> None:
-    house.funds(100)
-    house.seller("sam", 50 * USD)
-    house.ledger.post(correction("debt", "asset:seller_recv:sam", "asset:bank", 35 * USD))
+def test_sellers_pay_what_they_owe_before_they_are_paid(marketplace: Marketplace) -> None:
+    marketplace.funds(100)
+    marketplace.seller("sam", 50 * USD)
+    marketplace.ledger.post(correction("debt", "asset:seller_recv:sam", "asset:bank", 35 * USD))
     with pytest.raises(InsufficientCredit):
-        house.payments.payouts.open("p1", "sam", 20 * USD)
-    assert (house.balance("asset:seller_recv:sam"), house.balance("seller:sam:payable")) == (0, 15 * USD)
-    house.ledger.post(correction("debt2", "asset:seller_recv:sam", "asset:bank", 3 * USD))
-    assert house.payments.payouts.run_schedule("2026-11-23") == 1
-    assert (house.balance("asset:seller_recv:sam"), house.balance("seller:sam:payable")) == (0, 0)
-    assert [made["amount"] for made in house.stripe.state.all("transfer")] == [1_200]
-    house.ledger.post(correction("debt3", "asset:seller_recv:sam", "asset:bank", 3 * USD))
+        marketplace.payments.payouts.open("p1", "sam", 20 * USD)
+    assert (marketplace.balance("asset:seller_recv:sam"), marketplace.balance("seller:sam:payable")) == (
+        0,
+        15 * USD,
+    )
+    marketplace.ledger.post(correction("debt2", "asset:seller_recv:sam", "asset:bank", 3 * USD))
+    assert marketplace.payments.payouts.run_schedule("2026-11-23") == 1
+    assert (marketplace.balance("asset:seller_recv:sam"), marketplace.balance("seller:sam:payable")) == (0, 0)
+    assert [made["amount"] for made in marketplace.stripe.state.all("transfer")] == [1_200]
+    marketplace.ledger.post(correction("debt3", "asset:seller_recv:sam", "asset:bank", 3 * USD))
     with pytest.raises(InsufficientCredit):
-        house.payments.payouts.open("p2", "sam", 10 * USD)
-    assert house.made("transfer") == 1
+        marketplace.payments.payouts.open("p2", "sam", 10 * USD)
+    assert marketplace.made("transfer") == 1
 
 
-def test_who_is_frozen_is_paid_nothing_on_either_side(house: Marketplace) -> None:
-    house.funds(100)
-    house.seller("sam", 50 * USD)
-    payouts, payers, sellers = house.payments.payouts, house.payments.payers, house.payments.sellers
+def test_who_is_frozen_is_paid_nothing_on_either_side(marketplace: Marketplace) -> None:
+    marketplace.funds(100)
+    marketplace.seller("sam", 50 * USD)
+    payouts, payers, sellers = (
+        marketplace.payments.payouts,
+        marketplace.payments.payers,
+        marketplace.payments.sellers,
+    )
     payers.freeze("sam", "a stolen card")
     with pytest.raises(PaymentInvalid, match="as a payer"):
         payouts.open("p1", "sam", 20 * USD)
     payers.freeze("sam", None)
     payout_id = payouts.open("p1", "sam", 20 * USD).payout_id or ""
     sellers.freeze("sam", "looked into")
-    connect.end_payout(house.stripe.state, payout_id, succeeds=False)
-    house.settle()
+    connect.end_payout(marketplace.stripe.state, payout_id, succeeds=False)
+    marketplace.settle()
     stopped = payouts.find("p1")
-    assert (stopped.status, stopped.reason, house.made("payout")) == (
+    assert (stopped.status, stopped.reason, marketplace.made("payout")) == (
         "transferred",
         "the seller is frozen: looked into",
         1,
@@ -156,105 +165,107 @@ def test_who_is_frozen_is_paid_nothing_on_either_side(house: Marketplace) -> Non
     sellers.freeze("sam", None)
     assert payouts.drive("p1").status == "paying"
     sellers.freeze("sue", "sold to a stolen card")
-    house.seller("sue", 50 * USD)
+    marketplace.seller("sue", 50 * USD)
     with pytest.raises(PaymentInvalid, match="the seller is frozen"):
         payouts.open("p2", "sue", 20 * USD)
     sellers.freeze("sue", None)
     assert payouts.open("p2", "sue", 20 * USD).status == "paying"
-    house.check()
+    marketplace.check()
 
 
-def test_broken_books_pay_nobody_and_charge_nobody_unasked(house: Marketplace) -> None:
-    house.funds(100)
-    house.seller("sam", 50 * USD)
-    house.buy("t1", saves=True)
-    house.payments.payers.top_up_below("ann", 50 * USD, 50 * USD)
-    house.broken = LedgerBroken("equation", "both sides are equal")
+def test_a_broken_ledger_pays_no_seller_and_charges_no_buyer_automatically(marketplace: Marketplace) -> None:
+    marketplace.funds(100)
+    marketplace.seller("sam", 50 * USD)
+    marketplace.buy("t1", saves=True)
+    marketplace.payments.payers.top_up_below("ann", 50 * USD, 50 * USD)
+    marketplace.broken = LedgerBroken("equation", "both sides are equal")
     for ask in (
-        lambda: house.payments.payouts.open("p1", "sam", 20 * USD),
-        lambda: house.payments.payouts.run_schedule("2026-11-23"),
-        lambda: house.payments.refunds.open("r1", "t1", 5 * USD),
-        lambda: house.payments.topups.open_auto("ann", "a1"),
+        lambda: marketplace.payments.payouts.open("p1", "sam", 20 * USD),
+        lambda: marketplace.payments.payouts.run_schedule("2026-11-23"),
+        lambda: marketplace.payments.refunds.open("r1", "t1", 5 * USD),
+        lambda: marketplace.payments.topups.open_auto("ann", "a1"),
     ):
         with pytest.raises(LedgerBroken):
             ask()
-    house.settle()
-    assert [house.made(kind) for kind in ("transfer", "refund", "payment_intent")] == [0, 0, 1]
-    house.broken = None
-    assert house.payments.payouts.open("p1", "sam", 20 * USD).status == "paying"
-    house.settle()
-    assert house.balance("user:ann:paid") == 75 * USD
-    house.check()
+    marketplace.settle()
+    assert [marketplace.made(kind) for kind in ("transfer", "refund", "payment_intent")] == [0, 0, 1]
+    marketplace.broken = None
+    assert marketplace.payments.payouts.open("p1", "sam", 20 * USD).status == "paying"
+    marketplace.settle()
+    assert marketplace.balance("user:ann:paid") == 75 * USD
+    marketplace.check()
 
 
-def test_no_more_is_bought_unasked_than_a_day_allows(house: Marketplace) -> None:
-    house.buy("t1", saves=True)
-    house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD, day_max=2)
+def test_no_more_is_bought_unasked_than_a_day_allows(marketplace: Marketplace) -> None:
+    marketplace.buy("t1", saves=True)
+    marketplace.payments.payers.top_up_below("ann", 20 * USD, 25 * USD, day_max=2)
     bought = []
     for number in range(4):
-        bought.append(house.payments.topups.open_auto("ann", f"a{number}") is not None)
-        if paid_nano := house.ledger.balance("user:ann:paid").available_nano:
-            house.ledger.post(correction(f"spent{number}", "user:ann:paid", "asset:bank", paid_nano))
+        bought.append(marketplace.payments.topups.open_auto("ann", f"a{number}") is not None)
+        if paid_nano := marketplace.ledger.balance("user:ann:paid").available_nano:
+            marketplace.ledger.post(correction(f"spent{number}", "user:ann:paid", "asset:bank", paid_nano))
     assert bought == [False, True, True, False]
-    house.ledger.now_ns += _DAY_NS + HOUR_NS
-    assert house.payments.topups.open_auto("ann", "a5") is not None
+    marketplace.ledger.now_ns += _DAY_NS + HOUR_NS
+    assert marketplace.payments.topups.open_auto("ann", "a5") is not None
 
 
-def _spend_all(house: Marketplace, name: str) -> None:
-    if paid_nano := house.ledger.balance("user:ann:paid").available_nano:
-        house.ledger.post(correction(name, "user:ann:paid", "asset:bank", paid_nano))
+def _spend_all(marketplace: Marketplace, name: str) -> None:
+    if paid_nano := marketplace.ledger.balance("user:ann:paid").available_nano:
+        marketplace.ledger.post(correction(name, "user:ann:paid", "asset:bank", paid_nano))
 
 
-def test_no_more_is_paid_unasked_than_a_month_allows(house: Marketplace) -> None:
-    """Fees count, as does what is on its way; what was declined does not, nor what somebody bought by hand."""
-    payers, topups = house.payments.payers, house.payments.topups
-    house.buy("t1", saves=True)
+def test_no_more_is_paid_unasked_than_a_month_allows(marketplace: Marketplace) -> None:
+    """Fees and pending charges count; declined charges and manual top-ups do not."""
+    payers, topups = marketplace.payments.payers, marketplace.payments.topups
+    marketplace.buy("t1", saves=True)
     with pytest.raises(PaymentInvalid, match=r"one top-up costs 26\.38 USD") as refused:
         payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 26 * USD)
     assert refused.value.field == "per_month"
-    price_nano = quote(house.payments.topups.context.terms, 25 * USD).total_nano
+    price_nano = quote(marketplace.payments.topups.context.terms, 25 * USD).total_nano
     payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 3 * price_nano - 1)
-    _spend_all(house, "t1")
-    method = house.stripe.state.objects[payers.find("ann").method_id or ""]
+    _spend_all(marketplace, "t1")
+    method = marketplace.stripe.state.objects[payers.find("ann").method_id or ""]
     method["declines"] = True
     declined = topups.open_auto("ann", "declined")
     assert declined is not None
-    assert (declined.status, topups.spent_unasked("ann")) == ("failed", 0)
+    assert (declined.status, topups.spent_automatically("ann")) == ("failed", 0)
     method["declines"] = False
-    house.ledger.now_ns += 5 * HOUR_NS
+    marketplace.ledger.now_ns += 5 * HOUR_NS
     bought = []
     for number in range(4):
         bought.append(topups.open_auto("ann", f"a{number}") is not None)
-        _spend_all(house, f"a{number}")
+        _spend_all(marketplace, f"a{number}")
     assert bought == [True, True, False, False]
-    assert topups.spent_unasked("ann") == 2 * price_nano
+    assert topups.spent_automatically("ann") == 2 * price_nano
     # One nano-dollar more has room for the third one.
     payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 3 * price_nano)
     assert topups.open_auto("ann", "a5") is not None
-    _spend_all(house, "a5")
+    _spend_all(marketplace, "a5")
     assert topups.open_auto("ann", "a6") is None
-    house.ledger.now_ns += 31 * _DAY_NS
-    assert topups.spent_unasked("ann") == 0
+    marketplace.ledger.now_ns += 31 * _DAY_NS
+    assert topups.spent_automatically("ann") == 0
     assert topups.open_auto("ann", "a7") is not None
 
 
-def test_gateways_that_buy_at_once_keep_within_the_month_together(house: Marketplace, engine: Engine) -> None:
-    house.buy("t1", saves=True)
-    price_nano = quote(house.payments.topups.context.terms, 25 * USD).total_nano
-    house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 2 * price_nano)
-    others = [open_marketplace(house.ledger, engine, house.stripe.url) for _ in range(3)]
+def test_gateways_that_buy_at_once_keep_within_the_month_together(
+    marketplace: Marketplace, engine: Engine
+) -> None:
+    marketplace.buy("t1", saves=True)
+    price_nano = quote(marketplace.payments.topups.context.terms, 25 * USD).total_nano
+    marketplace.payments.payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 2 * price_nano)
+    others = [open_marketplace(marketplace.ledger, engine, marketplace.stripe.url) for _ in range(3)]
     for number in range(4):
-        _spend_all(house, f"s{number}")
+        _spend_all(marketplace, f"s{number}")
         with ThreadPoolExecutor(len(others)) as threads:
-            wanted = [
+            attempts = [
                 threads.submit(other.topups.open_auto, "ann", f"a{number}-{place}")
                 for place, other in enumerate(others)
             ]
-            for each in wanted:
+            for each in attempts:
                 each.result(60)
-    assert house.payments.topups.spent_unasked("ann") == 2 * price_nano
-    assert house.made("payment_intent") == 3, "the one by hand, and two"
-    house.check()
+    assert marketplace.payments.topups.spent_automatically("ann") == 2 * price_nano
+    assert marketplace.made("payment_intent") == 3, "the one by hand, and two"
+    marketplace.check()
 
 
 @pytest.mark.parametrize(
@@ -271,22 +282,22 @@ def test_months_are_those_of_utc(moment: str, begin: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["requires_payment_method", "canceled", "succeeded"])
-def test_a_payment_that_was_long_on_its_way_ends_its_top_up(house: Marketplace, end: str) -> None:
-    house.buy("t1", saves=True)
-    payers, topups = house.payments.payers, house.payments.topups
+def test_a_payment_that_was_long_on_its_way_ends_its_top_up(marketplace: Marketplace, end: str) -> None:
+    marketplace.buy("t1", saves=True)
+    payers, topups = marketplace.payments.payers, marketplace.payments.topups
     payers.top_up_below("ann", 50 * USD, 50 * USD)
-    method = house.stripe.state.objects[payers.find("ann").method_id or ""]
+    method = marketplace.stripe.state.objects[payers.find("ann").method_id or ""]
     method["processes"] = True
     first = topups.open_auto("ann", "a1")
     assert first is not None
     assert first.status == "new"
-    intent_id = next(house.stripe.state.all("payment_intent"))["id"]
-    paying.end_intent(house.stripe.state, intent_id, end)
+    intent_id = next(marketplace.stripe.state.all("payment_intent"))["id"]
+    paying.end_intent(marketplace.stripe.state, intent_id, end)
     topups.intent_changed(intent_id)
     topups.intent_changed(intent_id)
     assert topups.find("a1").status == ("paid" if end == "succeeded" else "failed")
     assert payers.find("ann").auto_failures == (0 if end == "succeeded" else 1)
     method["processes"] = False
-    house.ledger.now_ns += 5 * HOUR_NS
+    marketplace.ledger.now_ns += 5 * HOUR_NS
     second = topups.open_auto("ann", "a2")
     assert (second is None) is (end == "succeeded")

@@ -9,36 +9,36 @@ from accounting.payments.errors import WebhookRefused
 from accounting.payments.inbox import BODY_MAX, Source
 from accounting.payments.tables import stripe_event_table
 from accounting.tables import event_table
-from tests.accounting.payments.house import USD, Marketplace
+from tests.accounting.payments.marketplace import USD, Marketplace
 from tests.fakes.stripe.server import ACCOUNT_SECRET, CONNECT_SECRET
 from tests.fakes.stripe.webhooks import sign
 
 
-def _paid(house: Marketplace, **changes: object) -> bytes:
-    topup = house.payments.topups.open("t1", "ann", 25 * USD)
-    house.pay(topup.session_id or "")
-    message = json.loads(house.stripe.webhooks.waiting[-1].body)
+def _paid(marketplace: Marketplace, **changes: object) -> bytes:
+    topup = marketplace.payments.topups.open("t1", "ann", 25 * USD)
+    marketplace.pay(topup.session_id or "")
+    message = json.loads(marketplace.stripe.webhooks.waiting[-1].body)
     return json.dumps(message | changes).encode()
 
 
-def _refused(house: Marketplace, body: bytes, header: str, source: Source = "account") -> None:
+def _refused(marketplace: Marketplace, body: bytes, header: str, source: Source = "account") -> None:
     with pytest.raises(WebhookRefused):
-        house.payments.inbox.receive(source, body, header)
-    house.payments.worker.run()
-    with house.ledger.read() as session:
+        marketplace.payments.inbox.receive(source, body, header)
+    marketplace.payments.worker.run()
+    with marketplace.ledger.read() as session:
         for table in (event_table, stripe_event_table):
             assert session.scalar(select(func.count()).select_from(table)) == 0
 
 
 @pytest.mark.parametrize("shift_s", [-301, 301, 86_400, -(10**9)])
-def test_old_and_future_messages_are_refused(house: Marketplace, shift_s: int) -> None:
-    body = _paid(house)
-    _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=house.ledger.now_ns / 1e9 + shift_s))
+def test_old_and_future_messages_are_refused(marketplace: Marketplace, shift_s: int) -> None:
+    body = _paid(marketplace)
+    _refused(marketplace, body, sign(body, ACCOUNT_SECRET, at_s=marketplace.ledger.now_ns / 1e9 + shift_s))
 
 
-def test_forged_messages_are_refused(house: Marketplace) -> None:
-    body = _paid(house)
-    now_s = house.ledger.now_ns / 1e9
+def test_forged_messages_are_refused(marketplace: Marketplace) -> None:
+    body = _paid(marketplace)
+    now_s = marketplace.ledger.now_ns / 1e9
     good = sign(body, ACCOUNT_SECRET, at_s=now_s)
     digest = good.partition("v1=")[2]
     at = int(now_s)
@@ -55,9 +55,9 @@ def test_forged_messages_are_refused(house: Marketplace) -> None:
         sign(body, "whsec_other", at_s=now_s),
         sign(body, CONNECT_SECRET, at_s=now_s),
     ):
-        _refused(house, body, header)
-    _refused(house, body.replace(b"t1", b"t2") + b" ", good)
-    _refused(house, body, good, source="connect")
+        _refused(marketplace, body, header)
+    _refused(marketplace, body.replace(b"t1", b"t2") + b" ", good)
+    _refused(marketplace, body, good, source="connect")
 
 
 @pytest.mark.parametrize(
@@ -74,25 +74,27 @@ def test_forged_messages_are_refused(house: Marketplace) -> None:
     ],
 )
 def test_messages_of_another_mode_account_or_shape_are_refused(
-    house: Marketplace, changes: dict[str, object]
+    marketplace: Marketplace, changes: dict[str, object]
 ) -> None:
-    body = _paid(house, **changes)
-    _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=house.ledger.now_ns / 1e9))
+    body = _paid(marketplace, **changes)
+    _refused(marketplace, body, sign(body, ACCOUNT_SECRET, at_s=marketplace.ledger.now_ns / 1e9))
 
 
-def test_what_is_signed_but_no_event_is_refused(house: Marketplace) -> None:
-    now_s = house.ledger.now_ns / 1e9
+def test_what_is_signed_but_no_event_is_refused(marketplace: Marketplace) -> None:
+    now_s = marketplace.ledger.now_ns / 1e9
     for body in (b"", b"[]", b"null", b"\xff", b"{" * 10_000, b" " * (BODY_MAX + 1)):
-        _refused(house, body, sign(body, ACCOUNT_SECRET, at_s=now_s))
+        _refused(marketplace, body, sign(body, ACCOUNT_SECRET, at_s=now_s))
 
 
-def test_replayed_messages_are_taken_once(house: Marketplace) -> None:
-    body = _paid(house)
+def test_replayed_messages_are_taken_once(marketplace: Marketplace) -> None:
+    body = _paid(marketplace)
     taken = [
-        house.payments.inbox.receive("account", body, sign(body, secret, at_s=house.ledger.now_ns / 1e9))
+        marketplace.payments.inbox.receive(
+            "account", body, sign(body, secret, at_s=marketplace.ledger.now_ns / 1e9)
+        )
         for secret in (ACCOUNT_SECRET, "whsec_old", ACCOUNT_SECRET)
     ]
     assert taken == [True, False, False]
-    house.settle()
-    assert house.balance("user:ann:paid") == 25 * USD
-    house.check()
+    marketplace.settle()
+    assert marketplace.balance("user:ann:paid") == 25 * USD
+    marketplace.check()

@@ -1,4 +1,4 @@
-"""A process that books events and makes blocks of them until it is killed where a block stands half made."""
+"""A process that books events and makes blocks of them until it is killed in the middle of a block."""
 
 import os
 import signal
@@ -22,10 +22,10 @@ def make(dsn: str, key: Path, name: str, failpoint: Failpoint, passes: int, answ
             os.kill(os.getpid(), signal.SIGKILL)
 
     engine = open_engine(dsn)
-    books = LedgerService(engine)
-    books.poster.start()
+    ledger = LedgerService(engine)
+    ledger.poster.start()
     making = maker(engine, key, every_s=0.001, failpoint=reach)
     making.start()
     for number in count():
-        posted = books.post(grants.manual_credit(f"{name}-{number}", "ann", 1, "kill test"))
+        posted = ledger.post(grants.manual_credit(f"{name}-{number}", "ann", 1, "kill test"))
         answers.send(posted.event_seq)

@@ -1,4 +1,4 @@
-"""Books with a few events of every shape in them, and blocks over them."""
+"""A ledger with a few events of every shape, and blocks over them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,21 +22,23 @@ def maker(engine: Engine, key: Path, **arguments: object) -> BlockMaker:
 
 
 def checked(engine: Engine) -> Verdict:
-    """As of the moment that the books' clock stands at."""
+    """As of the time of the ledger's clock."""
     return verify(read_sessions(engine), clock_ns=lambda: START_NS)
 
 
-def book_some(books: LedgerService, name: str, rounds: int = 1, then: Callable[[], object] = lambda: None) -> None:
+def book_some(
+    ledger: LedgerService, name: str, rounds: int = 1, then: Callable[[], object] = lambda: None
+) -> None:
     """Credits, a hold that is captured, one that stays open, one that is let go, and local work: each round six
     events, with `then` after every two."""
     for number in range(rounds):
         request = f"{name}-{number}-é"
-        books.credit("ann", 5_000)
-        held = books.hold(f"{request}-a", "ann", 1_000)
+        ledger.credit("ann", 5_000)
+        held = ledger.hold(f"{request}-a", "ann", 1_000)
         then()
-        books.post(burst.capture(held, BILL))
-        books.post(local.local_use(usage(f"{request}-b", compute_nano=7, served_model='ti"ny\\')))
+        ledger.post(burst.capture(held, BILL))
+        ledger.post(local.local_use(usage(f"{request}-b", compute_nano=7, served_model='ti"ny\\')))
         then()
-        books.hold(f"{request}-c", "ann", 700)
-        books.post(burst.release(books.hold(f"{request}-d", "ann", 300)))
+        ledger.hold(f"{request}-c", "ann", 700)
+        ledger.post(burst.release(ledger.hold(f"{request}-d", "ann", 300)))
         then()

@@ -1,4 +1,4 @@
-"""The bytes that hashes are of. Whoever changes them makes every block that was ever signed invalid."""
+"""The bytes that hashes cover. Changing them would invalidate every signed block."""
 
 import json
 

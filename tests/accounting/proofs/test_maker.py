@@ -1,4 +1,4 @@
-"""Blocks: every event in one, none in two, whoever makes them and however often the key changes."""
+"""Blocks: every event is in exactly one, across gateways and key changes."""
 
 import contextlib
 import os
@@ -19,22 +19,22 @@ from tests.accounting.proofs.proven import book_some, checked, maker
 from tests.databases import Kind
 
 
-def _flood(books: LedgerService, events: int) -> None:
-    waiting = [books.poster.submit(grants.manual_credit(f"c{n}", "ann", 1, "flood")) for n in range(events)]
+def _flood(ledger: LedgerService, events: int) -> None:
+    waiting = [ledger.poster.submit(grants.manual_credit(f"c{n}", "ann", 1, "flood")) for n in range(events)]
     for future in waiting:
         future.result(ANSWER_S)
 
 
-def test_blocks_hold_a_thousand_events_and_books_at_rest_get_none(
-    books: LedgerService, engine: Engine, tmp_path: Path
+def test_blocks_hold_a_thousand_events_and_a_ledger_at_rest_gets_none(
+    ledger: LedgerService, engine: Engine, tmp_path: Path
 ) -> None:
     making = maker(engine, tmp_path / "key")
     assert making.seal() == 0
     assert checked(engine).checkpoint is None
-    _flood(books, 1_500)
+    _flood(ledger, 1_500)
     assert making.seal() == 2
     assert making.seal() == 0
-    with books.read() as session:
+    with ledger.read() as session:
         made = blocks_after(session, 0, limit=10)
     assert [(block.n, block.from_seq, block.to_seq) for block in made] == [(1, 1, 1_000), (2, 1_001, 1_500)]
     assert making.checkpoint == made[-1].checkpoint
@@ -43,12 +43,12 @@ def test_blocks_hold_a_thousand_events_and_books_at_rest_get_none(
 
 
 def test_a_running_maker_proves_what_is_booked_and_the_rest_when_it_stops(
-    books: LedgerService, engine: Engine, tmp_path: Path
+    ledger: LedgerService, engine: Engine, tmp_path: Path
 ) -> None:
     making = maker(engine, tmp_path / "key", every_s=0.01)
     making.start()
     try:
-        book_some(books, "r", 5)
+        book_some(ledger, "r", 5)
     finally:
         making.stop(ANSWER_S)
     verdict = checked(engine)
@@ -56,13 +56,13 @@ def test_a_running_maker_proves_what_is_booked_and_the_rest_when_it_stops(
     assert verdict.checkpoint == making.checkpoint
 
 
-def test_of_two_makers_one_makes_each_block(books: LedgerService, engine: Engine, tmp_path: Path) -> None:
+def test_of_two_makers_one_makes_each_block(ledger: LedgerService, engine: Engine, tmp_path: Path) -> None:
     """Both stand at the same place before either goes on, again and again."""
     gate = threading.Barrier(2)
 
     def meet(place: str) -> None:
         if place == "signed":
-            # The second to find nothing left goes home, and the other waits for nobody.
+            # The second finds nothing left and ends; the other does not wait for it.
             with contextlib.suppress(threading.BrokenBarrierError):
                 gate.wait(1)
 
@@ -74,7 +74,7 @@ def test_of_two_makers_one_makes_each_block(books: LedgerService, engine: Engine
 
     for name in "abc":
         gate.reset()
-        book_some(books, name)
+        book_some(ledger, name)
         both = [threading.Thread(target=seal, args=(number,)) for number in range(2)]
         for thread in both:
             thread.start()
@@ -86,20 +86,20 @@ def test_of_two_makers_one_makes_each_block(books: LedgerService, engine: Engine
 
 
 def test_old_blocks_stay_valid_when_the_key_is_replaced(
-    books: LedgerService, engine: Engine, tmp_path: Path
+    ledger: LedgerService, engine: Engine, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
     making = maker(engine, key)
-    book_some(books, "a", 2)
+    book_some(ledger, "a", 2)
     making.seal()
     before = KeyFile(key).signer().fingerprint
     make_key(key)
-    book_some(books, "b")
+    book_some(ledger, "b")
     making.seal()
     verdict = checked(engine)
     assert verdict.flaws == ()
     assert verdict.signed_by == {before: 1, KeyFile(key).signer().fingerprint: 1}
-    with books.read() as session:
+    with ledger.read() as session:
         made = blocks_after(session, 0, limit=10)
         assert set(public_keys(session, made)) == {key for key, _ in every_key(session)} == set(verdict.signed_by)
         assert set(public_keys(session, made[:1])) == {before}
@@ -118,18 +118,18 @@ def test_a_key_that_others_can_read_signs_nothing(tmp_path: Path) -> None:
         KeyFile(key).signer()
 
 
-def test_a_maker_that_cannot_sign_is_seen(books: LedgerService, engine: Engine, tmp_path: Path) -> None:
+def test_a_maker_that_cannot_sign_is_seen(ledger: LedgerService, engine: Engine, tmp_path: Path) -> None:
     key = tmp_path / "key"
     making = maker(engine, key, every_s=0.01)
-    book_some(books, "a", 1, making.seal)
+    book_some(ledger, "a", 1, making.seal)
     key.chmod(0o644)
     making.start()
     try:
-        book_some(books, "b")
+        book_some(ledger, "b")
         _until(lambda: making.unproven.events == 7)
         left = making.unproven
         assert "chmod 600" in left.trouble
-        assert left.age_s(books.now_ns + 90 * 10**9) == 90
+        assert left.age_s(ledger.now_ns + 90 * 10**9) == 90
         key.chmod(0o600)
         _until(lambda: making.unproven == Unproven())
     finally:
@@ -144,7 +144,7 @@ def _until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_new_key_belongs_to_whoever_had_the_old_one(tmp_path: Path) -> None:
+def test_a_new_key_belongs_to_the_holder_of_the_old_one(tmp_path: Path) -> None:
     key = tmp_path / "key"
     make_key(key)
     key.chmod(0o400)
@@ -200,19 +200,19 @@ def _is_refused(engine: Engine, script: str) -> bool:
     return False
 
 
-def test_blocks_are_not_rewritten(books: LedgerService, engine: Engine, tmp_path: Path, kind: Kind) -> None:
-    book_some(books, "a", 1, maker(engine, tmp_path / "key").seal)
-    books.credit("ann", 1)
+def test_blocks_are_not_rewritten(ledger: LedgerService, engine: Engine, tmp_path: Path, kind: Kind) -> None:
+    book_some(ledger, "a", 1, maker(engine, tmp_path / "key").seal)
+    ledger.credit("ann", 1)
     statements = REWRITING | REWRITING_ON[kind]
     assert [name for name, statement in statements.items() if not _is_refused(engine, statement)] == []
     assert checked(engine).flaws == ()
-    # Which a hand at the SQL prompt can add: whoever verifies sees it.
+    # SQL can add such a row, and verification finds it.
     assert not _is_refused(engine, _next_block())
     assert [flaw.where for flaw in checked(engine).flaws] == ["block 4"]
 
 
-def test_no_block_is_made_over_a_gap(books: LedgerService, engine: Engine, tmp_path: Path, kind: Kind) -> None:
-    book_some(books, "a")
+def test_no_block_is_made_over_a_gap(ledger: LedgerService, engine: Engine, tmp_path: Path, kind: Kind) -> None:
+    book_some(ledger, "a")
     with engine.connect() as connection:
         if kind == "sqlite":
             connection.exec_driver_sql("DROP TRIGGER event_no_delete")

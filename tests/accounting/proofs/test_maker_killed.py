@@ -1,4 +1,4 @@
-"""kill -9 of a maker at each named place: no gap, no wrong block, and whoever comes next goes on."""
+"""kill -9 of a maker at each named place: no gap, no wrong block, and the next maker continues."""
 
 import multiprocessing
 import random

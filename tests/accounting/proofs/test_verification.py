@@ -1,4 +1,4 @@
-"""One flipped bit, wherever it is, is found; so is a past that was written anew with a key of one's own."""
+"""Verification finds one flipped bit anywhere, and a past that was rewritten with another key."""
 
 import contextlib
 import shutil
@@ -36,14 +36,14 @@ PROVEN = ("event", "transfer", "usage", "account", "block", "block_key")
 def proven(
     request: pytest.FixtureRequest, databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
-    """Books whose every event is in one of several blocks, by two keys; each test leaves them as they were."""
+    """A ledger whose events are all in blocks, by two keys; each test leaves it unchanged."""
     kind: Kind = request.param
     key = tmp_path_factory.mktemp("keys") / "key"
     with databases.database(kind) as dsn:
         engine = open_engine(dsn)
-        with LedgerService(engine) as books:
-            book_some(books, "a", 2, maker(engine, key).seal)
-            book_some(books, "b", 1, maker(engine, key.with_name("other")).seal)
+        with LedgerService(engine) as ledger:
+            book_some(ledger, "a", 2, maker(engine, key).seal)
+            book_some(ledger, "b", 1, maker(engine, key.with_name("other")).seal)
         verdict = checked(engine)
         assert (verdict.flaws, verdict.blocks, verdict.events, verdict.tail_events) == ((), 9, 21, 0)
         assert (len(verdict.signed_by), verdict.accounts_checked) == (2, True)
@@ -152,10 +152,10 @@ def test_what_was_changed_is_named(proven: Engine) -> None:
     assert {"event 8", "block 4", "accounts"} <= set(where("DELETE FROM event WHERE seq = 8"))
 
 
-def test_a_count_of_one_of_many_requests_is_named(books: LedgerService, engine: Engine, tmp_path: Path) -> None:
+def test_a_count_of_one_of_many_requests_is_named(ledger: LedgerService, engine: Engine, tmp_path: Path) -> None:
     """They are hashed in the order of their ids, whatever the order in which they ended."""
     ended = local.local_uses([usage(name, completion_tokens=tokens) for name, tokens in (("b", 3), ("a", 4))])
-    books.post(ended)
+    ledger.post(ended)
     maker(engine, tmp_path / "key").seal()
     assert checked(engine).flaws == ()
     with tampering(engine) as connection:
@@ -163,12 +163,12 @@ def test_a_count_of_one_of_many_requests_is_named(books: LedgerService, engine: 
         assert [flaw.where for flaw in verdict_on(connection).flaws] == ["block 1", "event 1"]
 
 
-def test_the_tail_is_counted_and_its_transfers_too(books: LedgerService, engine: Engine, tmp_path: Path) -> None:
+def test_the_tail_is_counted_and_its_transfers_too(ledger: LedgerService, engine: Engine, tmp_path: Path) -> None:
     assert checked(engine).checkpoint is None
     making = maker(engine, tmp_path / "key")
-    book_some(books, "a")
+    book_some(ledger, "a")
     making.seal()
-    book_some(books, "b")
+    book_some(ledger, "b")
     verdict = checked(engine)
     assert (verdict.flaws, verdict.events, verdict.tail_events) == ((), 7, 7)
     with tampering(engine) as connection:
@@ -188,8 +188,8 @@ def test_it_stops_when_told_and_goes_on_from_a_block(proven: Engine) -> None:
         verify(read, from_block=11)
 
 
-def test_a_past_written_anew_is_told_from_the_one_that_was_kept(proven: Engine, tmp_path: Path) -> None:
-    """Whoever may do anything to the database signs another past with a key of their own. Only a head shows it."""
+def test_a_rewritten_past_is_distinguished_from_the_one_that_was_kept(proven: Engine, tmp_path: Path) -> None:
+    """An attacker with full database access signs another past with its own key. Only a checkpoint shows it."""
     kept = checked(proven).checkpoint
     assert kept is not None
     assert verify(read_sessions(proven), known=[Checkpoint.parse(str(kept))]).is_sound
@@ -208,10 +208,10 @@ def test_a_past_written_anew_is_told_from_the_one_that_was_kept(proven: Engine, 
         assert [flaw.where for flaw in found] == [f"block {kept.n}"]
 
 
-def test_blocks_that_were_taken_away_are_missed(books: LedgerService, engine: Engine, tmp_path: Path) -> None:
+def test_blocks_that_were_taken_away_are_missed(ledger: LedgerService, engine: Engine, tmp_path: Path) -> None:
     """All of them with what they covered forged, the newest, and those of a key that is known."""
-    book_some(books, "a", 2, maker(engine, tmp_path / "key").seal)
-    book_some(books, "b", 1, maker(engine, tmp_path / "other").seal)
+    book_some(ledger, "a", 2, maker(engine, tmp_path / "key").seal)
+    book_some(ledger, "b", 1, maker(engine, tmp_path / "other").seal)
 
     def where(*statements: str, hours: int = 0, minutes: int = 0) -> list[str]:
         later_ns = (hours * 60 + minutes) * 60 * 10**9
@@ -245,7 +245,7 @@ def test_more_than_a_maker_can_leave_is_a_flaw() -> None:
     assert left.age_s == 60
 
 
-def test_keys_that_nobody_expects_are_named(proven: Engine) -> None:
+def test_unexpected_keys_are_named(proven: Engine) -> None:
     read = read_sessions(proven)
     first, second = checked(proven).signed_by
     assert verify(read, signers=[first, second]).is_sound
@@ -254,12 +254,12 @@ def test_keys_that_nobody_expects_are_named(proven: Engine) -> None:
 
 @pytest.fixture(scope="module")
 def file(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole SQLite file with proven books, and nothing in a journal beside it."""
+    """A whole SQLite file with a proven ledger and an empty journal."""
     folder = tmp_path_factory.mktemp("file")
     with databases.database("sqlite") as dsn:
         engine = open_engine(dsn)
-        with LedgerService(engine) as books:
-            book_some(books, "a", 8, maker(engine, folder / "key").seal)
+        with LedgerService(engine) as ledger:
+            book_some(ledger, "a", 8, maker(engine, folder / "key").seal)
         with engine.connect() as connection:
             connection.exec_driver_sql("COMMIT")
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -298,11 +298,11 @@ def test_a_flipped_bit_of_the_file_is_found(file: Path, place: float, bit: int) 
     assert not is_sound or rows == _rows(file)
 
 
-def test_books_that_are_written_meanwhile_raise_no_alarm(
-    books: LedgerService, engine: Engine, tmp_path: Path
+def test_a_ledger_that_is_written_meanwhile_raises_no_alarm(
+    ledger: LedgerService, engine: Engine, tmp_path: Path
 ) -> None:
     making = maker(engine, tmp_path / "key", every_s=0.001)
-    writer = threading.Thread(target=book_some, args=(books, "r", 40))
+    writer = threading.Thread(target=book_some, args=(ledger, "r", 40))
     making.start()
     writer.start()
     try:

@@ -350,7 +350,7 @@ async def test_lots_that_ended_long_ago_cost_a_page_nothing(house: Served) -> No
         rest = read_lines(session, codes, LineFilter(), found.before, 50)
         assert rest.lines[0].account == chart.user_promo("kim", "kim11")
         assert len(rest.lines) == 12
-        assert [left.lot.id for left in grants_of(session, "kim", limit=2)] == ["kim10", "kim11"]
+        assert [left.grant.id for left in grants_of(session, "kim", limit=2)] == ["kim10", "kim11"]
 
 
 def test_an_account_grows_on_its_own_side() -> None:

@@ -230,12 +230,12 @@ async def test_nothing_on_its_way_is_left_out_and_of_who_is_barred_all_of_it_wai
     tmp_path: Path, stripe: StripeServer
 ) -> None:
     async with open_marketplace(tmp_path, stripe) as hall, visiting(hall.served, "sam") as sam:
-        await hall.house.ask(held_back_before, hall.house)
+        await hall.marketplace.ask(held_back_before, hall.marketplace)
         page = (await sam.get(f"{SELLING}/earnings")).text
         assert "<td>w</td>" not in page
         assert re.search(r"held back</td>.*?\$7\.00.*?is released from the reserve", page, re.DOTALL)
         assert re.search(r"2026-11-01</td>.*?\$3\.00.*?becomes available", page, re.DOTALL)
-        await hall.house.ask(hall.house.sellers.suspend, "sam", "odd")
+        await hall.marketplace.ask(hall.marketplace.sellers.suspend, "sam", "odd")
         suspended = (await sam.get(f"{SELLING}/earnings")).text
         assert suspended.count("on hold: you are suspended") == 2
         assert "is released from the reserve" not in suspended
@@ -247,7 +247,7 @@ async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Pa
         async with hall.of("ann") as ann:
             await shop.buy(ann, "25.00")
         await traded(hall)
-        await asyncio.to_thread(PeriodicTasks(hall.house, 1.0).look)
+        await asyncio.to_thread(PeriodicTasks(hall.marketplace, 1.0).look)
         async with visiting(hall.served, "sam") as sam:
             page = await sam.get(f"{SELLING}/earnings")
             assert "First set up" in page.text
@@ -367,7 +367,7 @@ async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
         async with hall.of("ann") as ann:
             await shop.buy(ann, "25.00")
         await traded(hall)
-        await asyncio.to_thread(PeriodicTasks(hall.house, 1.0).look)
+        await asyncio.to_thread(PeriodicTasks(hall.marketplace, 1.0).look)
         key = hall.served.key_of("sam")
         text = f'[selling]\nmarketplace_url = "{url}"\nmarketplace_key = "{key}"\nallows_loopback = true\n'
         with settings_file(served, text):
@@ -416,8 +416,8 @@ async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, str
     async with open_marketplace(tmp_path, stripe) as hall:
         pinned = make_tokenizer(tmp_path)
         sha256, words = pinned.sha256.lower(), "the mill grinds what the race brings " * 100
-        hall.house.counters.folder.mkdir(parents=True, exist_ok=True)
-        pinned.path.rename(hall.house.counters.folder / f"{sha256}.json")
+        hall.marketplace.counters.folder.mkdir(parents=True, exist_ok=True)
+        pinned.path.rename(hall.marketplace.counters.folder / f"{sha256}.json")
         listing = listed(endpoint=None, tokenizer_sha256=sha256)
         allocation = await hall.allocated("ann", "0.50")
         dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest), listing=listing.digest)
@@ -442,15 +442,15 @@ async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, str
             async with visiting(hall.served) as owner:
                 open_ = await owner.get(f"{SELLING}/marketplace")
                 assert "decided by rule" in open_.text
-                row = hall.house.disputes.of("sam", allocation.digest)[0][1]
+                row = hall.marketplace.disputes.of("sam", allocation.digest)[0][1]
                 assert row
                 early = await owner.post(f"{SELLING}/marketplace/disputes/{row.id}/decide")
                 assert early.status_code == 404, "no operator cuts short the other side's time"
-                await hall.house.ask(overdue, hall.house, row.id)
+                await hall.marketplace.ask(overdue, hall.marketplace, row.id)
                 assert "postponed" in (await owner.get(f"{SELLING}/marketplace")).text
                 done = await owner.post(f"{SELLING}/marketplace/disputes/{row.id}/decide")
                 assert done.status_code == 303, done.text
-            row = hall.house.disputes.of("sam", allocation.digest)[0][1]
+            row = hall.marketplace.disputes.of("sam", allocation.digest)[0][1]
             assert row
             assert (row.status, row.loser) == ("decided", "seller"), "counted, whoever pressed the button"
             assert "you lost" in (await sam.get(f"{SELLING}/standing")).text
@@ -470,13 +470,13 @@ async def test_operators_bar_sellers_and_give_back_what_fraud_earned(tmp_path: P
         assert (
             await owner.post(f"{SELLING}/marketplace/sellers/sam/suspend", why="odd answers")
         ).status_code == 303
-        assert await hall.house.ask(hall.house.sellers.suspended_reason, "sam") == "odd answers"
+        assert await hall.marketplace.ask(hall.marketplace.sellers.suspended_reason, "sam") == "odd answers"
         async with visiting(hall.served, "sam") as sam:
             told = await sam.get(f"{SELLING}/earnings")
             assert "You are suspended: odd answers" in told.text
             assert "on hold: you are suspended" in told.text
         await owner.post(f"{SELLING}/marketplace/sellers/sam/reinstate")
-        assert await hall.house.ask(hall.house.sellers.suspended_reason, "sam") is None
+        assert await hall.marketplace.ask(hall.marketplace.sellers.suspended_reason, "sam") is None
         other = await owner.post(f"{SELLING}/marketplace/sellers/sam/forfeit", why="another model", name="sum")
         assert (other.status_code, "not match the seller" in other.text) == (400, True)
         standing = await hall.standing()

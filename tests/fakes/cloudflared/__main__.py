@@ -100,11 +100,11 @@ class _Tunnel:
         return behaviour.is_ready and (not behaviour.needs_http2 or self._given.protocol == "http2")
 
     def _draw_box(self) -> None:
-        # Its public name would be here; a name that nobody outside can reach stands for it.
-        told = "Your quick Tunnel has been created! Visit it at (it may take some time to be reachable):"
+        # Its public name would be here; a name that is unreachable from outside stands for it.
+        message = "Your quick Tunnel has been created! Visit it at (it may take some time to be reachable):"
         shown = "https://quiet-river-stone-mill.trycloudflare.com"
-        rule = "+" + "-" * (len(told) + 4) + "+"
-        for line in (rule, f"|  {told}  |", f"|  {shown.ljust(len(told))}  |", rule):
+        rule = "+" + "-" * (len(message) + 4) + "+"
+        for line in (rule, f"|  {message}  |", f"|  {shown.ljust(len(message))}  |", rule):
             _say("INF", line)
 
     async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,4 +145,4 @@ def _say(level: str, text: str) -> None:
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    os._exit(status)  # connections that are open hold nobody up, as when Go's main returns
+    os._exit(status)  # open connections do not delay the exit, as when Go's main returns

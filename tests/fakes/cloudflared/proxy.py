@@ -1,4 +1,4 @@
-"""What stands for the public name: HTTP/1.1 from anybody to the seller's port, one request on a connection."""
+"""A stand-in for the public name: HTTP/1.1 from any caller to the seller's port, one request per connection."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ class Proxy:
                 _HOP.sub(b"", head)[:-2] + b"cf-connecting-ip: 203.0.113.7\r\nconnection: close\r\n\r\n"
             )
             await _copy_body(head, reader, origin_writer)
-            # Whoever asked goes away: so do we.
+            # The caller has gone, so close too.
             gone = asyncio.create_task(reader.read(1))
             passing = asyncio.create_task(_pass_on(head, origin_reader, writer, first_byte_s))
             await asyncio.wait({gone, passing}, return_when=asyncio.FIRST_COMPLETED)

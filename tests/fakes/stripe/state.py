@@ -67,7 +67,7 @@ class State:
                 yield found
 
     def emit(self, kind: str, subject: Object, owner: str | None = None) -> Object:
-        """Make the event of a change, with the subject as it is now, and tell whoever delivers webhooks."""
+        """Make the event of a change, with the subject as it is now, and notify the webhook senders."""
         event = self.make("event", owner=owner, type=kind, data={"object": copy.deepcopy(subject)}, request=None)
         event["api_version"] = "2026-01-28.clover"
         if owner is not None:

@@ -50,7 +50,7 @@ def post_http(endpoint: Endpoint, body: bytes, signature: str) -> int:
 
 
 class Webhooks:
-    """Listens to the state; what it hears waits here until `deliver`, and again where nobody said 200."""
+    """Listens to the state; events wait here until `deliver`, and again if they got no 200."""
 
     def __init__(self, endpoints: Mapping[str, Endpoint], clock_s: Callable[[], float] = time.time) -> None:
         self._endpoints = endpoints

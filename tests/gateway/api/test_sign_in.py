@@ -55,10 +55,10 @@ async def test_whoever_an_admin_has_added_signs_in_by_their_verified_address(
         assert "User name" in (await browser.get("/console/keys/account")).text
         assert (await browser.get("/console/keys/users")).status_code == 403
         # Known by subject from now on, whatever the address is.
-        provider.person = {"sub": "s1", "email": "ann@elsewhere.org"}
+        provider.user = {"sub": "s1", "email": "ann@elsewhere.org"}
         again = await go_and_come_back(browser, way_back="/console/keys?which=all")
         assert (again.status_code, again.headers["location"]) == (303, "/console/keys?which=all")
-        provider.person = {"sub": "s2", "email": "ann@example.org"}
+        provider.user = {"sub": "s2", "email": "ann@example.org"}
         assert (await go_and_come_back(browser)).status_code == 403
         actions = [entry.action for entry in served.services.directory.audit.entries(Filter(target="user:ann"))]
         assert actions == ["session.open", "session.open", "user.link", "user.add"]
@@ -172,19 +172,19 @@ async def test_new_users_and_roles_come_from_the_provider_where_that_is_set(
     }
     async with serve(**settings(provider, **rules)) as served, served.client() as browser:
         users = served.services.directory.users
-        provider.person = {"sub": "s1", "email": "eve+x@example.org", "groups": ["sales", "ops"], "name": "Eve"}
+        provider.user = {"sub": "s1", "email": "eve+x@example.org", "groups": ["sales", "ops"], "name": "Eve"}
         assert (await go_and_come_back(browser)).status_code == 303
         eve = next(person for person in users.users() if person.name == "Eve")
         assert (eve.user_id, eve.role) == ("eve-x@example.org", "admin")
         assert "Machines" in (await browser.get("/console")).text
-        provider.person["groups"] = "sales"
+        provider.user["groups"] = "sales"
         assert (await go_and_come_back(browser)).status_code == 303
         assert users.user(eve.user_id).role == "seller"
         # Another one of the same readable id is somebody else.
-        provider.person = {"sub": "s2", "email": "eve-x@example.org"}
+        provider.user = {"sub": "s2", "email": "eve-x@example.org"}
         assert (await go_and_come_back(browser)).status_code == 303
         assert len(users.users()) == 3
-        provider.person = {"sub": "s3", "email": "eve@example.com"}
+        provider.user = {"sub": "s3", "email": "eve@example.com"}
         assert (await go_and_come_back(browser)).status_code == 403
 
 

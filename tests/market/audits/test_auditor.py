@@ -20,7 +20,7 @@ from market.audits.canary_factory import freeze_canaries
 from market.audits.probe_store import ProbeStore
 from market.audits.probes import Probe, sold_as
 from market.protocol.audits.canaries import freeze
-from market.protocol.audits.logprobs import Told
+from market.protocol.audits.logprobs import TokenLogprob
 from market.protocol.audits.needle import hide
 from market.protocol.audits.verdicts import Audit, Decision
 from runtime.workers.exchange import Message, Receive, Send
@@ -46,13 +46,13 @@ class Buyer:
         assert int(headers[b"x-millrace-ceiling-nano"]) > 0
         request = msgspec.json.decode(body)
         assert request["temperature"] == 0
-        text = self.said(headers[b"x-millrace-listing"].decode(), request["messages"][0]["content"])
+        text = self.reply(headers[b"x-millrace-listing"].decode(), request["messages"][0]["content"])
         status = 200 if text else 503
         answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}}]}
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": msgspec.json.encode(answer)})
 
-    def said(self, listing: str, prompt: str) -> str:
+    def reply(self, listing: str, prompt: str) -> str:
         if listing == HONEST:
             return ANSWERS.get(prompt, "It is 48213.")
         return "I am another model." if listing == CHEAT else ""
@@ -78,7 +78,7 @@ async def buyer_at(path: Path) -> AsyncGenerator[BuyerAuditClient]:
 def probe_store(tmp_path: Path) -> ProbeStore:
     probe_store = ProbeStore(tmp_path / "audits.db")
     for number, (prompt, answer) in enumerate(ANSWERS.items()):
-        run = [Told(f"{word} ", -0.1, margin=2.0) for word in answer.split()]
+        run = [TokenLogprob(f"{word} ", -0.1, margin=2.0) for word in answer.split()]
         canary = freeze(f"c{number}", prompt, 5, [run, run])
         assert canary is not None
         probe_store.add_probe(Probe(canary.id, SOLD_AS, canary=canary))
@@ -135,14 +135,14 @@ def test_another_model_is_suspended_and_the_honest_one_is_not(probe_store: Probe
 
 
 def test_of_three_owners_the_one_who_is_alone_has_failed(probe_store: ProbeStore, tmp_path: Path) -> None:
-    told: list[tuple[str, str, bool]] = []
+    seen: list[tuple[str, str, bool]] = []
 
     async def compared() -> list[Probe]:
         async with buyer_at(tmp_path / "s") as asking:
             auditor = Auditor(
                 asking,
                 probe_store,
-                lambda about, audit, _: told.append((about.owner, audit.kind, audit.has_failed)),
+                lambda about, audit, _: seen.append((about.owner, audit.kind, audit.has_failed)),
                 chance=lambda: 0.5,
                 now_ms=lambda: 1,
             )
@@ -155,7 +155,7 @@ def test_of_three_owners_the_one_who_is_alone_has_failed(probe_store: ProbeStore
             )
 
     probes = asyncio.run(compared())
-    assert sorted(told) == [
+    assert sorted(seen) == [
         (CHEAT, "redundancy", True),
         ("a", "redundancy", False),
         ("b", "redundancy", False),
@@ -167,7 +167,7 @@ def test_of_three_owners_the_one_who_is_alone_has_failed(probe_store: ProbeStore
 
 def test_where_nothing_is_known_owners_are_compared(tmp_path: Path) -> None:
     """No canary was ever frozen for these weights; three owners sell them, and one of them by two names."""
-    told: list[tuple[str, bool]] = []
+    seen: list[tuple[str, bool]] = []
     targets = [replace(target(HONEST), owner=owner) for owner in ("a", "b")]
     cheat = target(CHEAT)
 
@@ -176,7 +176,7 @@ def test_where_nothing_is_known_owners_are_compared(tmp_path: Path) -> None:
             auditor = Auditor(
                 asking,
                 ProbeStore(tmp_path / "empty.db"),
-                lambda about, audit, _: told.append((about.owner, audit.has_failed)),
+                lambda about, audit, _: seen.append((about.owner, audit.has_failed)),
                 chance=lambda: 0.0,
                 now_ms=lambda: 1,
                 left_nano=lambda: 10**9,
@@ -191,18 +191,18 @@ def test_where_nothing_is_known_owners_are_compared(tmp_path: Path) -> None:
             await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(served())
-    assert sorted(told) == [(CHEAT, True), ("a", False), ("b", False)]
+    assert sorted(seen) == [(CHEAT, True), ("a", False), ("b", False)]
 
 
 def test_a_seller_that_does_not_answer_has_not_failed(probe_store: ProbeStore, tmp_path: Path) -> None:
     away = target("3" * 64)
 
-    async def asked() -> None:
+    async def answered() -> None:
         async with buyer_at(tmp_path / "s") as asking:
             with pytest.raises(Unanswered):
                 await asking.ask(away.listing, {"temperature": 0, "messages": [{"content": "?"}]}, 1)
 
-    asyncio.run(asked())
+    asyncio.run(answered())
     assert asyncio.run(audited(probe_store, tmp_path / "t", {"away": away}, 5)) == {}
     assert probe_store.audits(away.id) == []
 

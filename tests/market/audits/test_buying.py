@@ -26,13 +26,13 @@ from market.buyer.orders import BuyerLimits
 from market.network.identity import OwnIdentity
 from market.protocol.audits.canaries import Canary, freeze_texts
 from market.protocol.audits.evidence import PASSED_MIN
-from market.protocol.audits.logprobs import told_of
+from market.protocol.audits.logprobs import token_logprobs_of
 from market.protocol.audits.verdicts import Audit, after_audit, after_request, new_case
 from market.protocol.listings.listing import Evidence
 from market.protocol.offers import Offers
 from market.protocol.records.envelope import Record
 from tests.fakes.market_seller import MarketSeller
-from tests.market.buyer.stalls import ANSWER, Stalls, asked, learn, stalls
+from tests.market.buyer.stalls import ANSWER, Stalls, learn, send_request, stalls
 from tests.market.buyer.test_lane import fair
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ def fill(folder: Path, quantization: str = "bf16") -> None:
 
 
 async def offers_of(market: Stalls) -> Offers:
-    return msgspec.json.decode((await asked(market.app, "GET", "/offers")).body, type=Offers)
+    return msgspec.json.decode((await send_request(market.app, "GET", "/offers")).body, type=Offers)
 
 
 def audits_of(market: Stalls) -> Audits:
@@ -77,7 +77,7 @@ async def suspended_after(market: Stalls, cheat: MarketSeller, honest: MarketSel
         await audits_of(market).settled()
         if any(row.suspended_why for row in (await offers_of(market)).offers):
             return number + 1
-    raise AssertionError("nobody was found out")
+    raise AssertionError("no cheat was found")
 
 
 async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None:
@@ -87,21 +87,21 @@ async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None
         honest, cheat = market.sellers
         listing = market.listing_of(cheat)
         assert await suspended_after(market, cheat, honest) <= REQUESTS_MAX
-        told = await offers_of(market)
-        (row,) = [row for row in told.offers if row.seller == cheat.id]
+        known = await offers_of(market)
+        (row,) = [row for row in known.offers if row.seller == cheat.id]
         assert row.suspended_why.startswith(
             "mill-1b: the probability of this result for an honest seller is below"
         )
-        assert [each.reason for each in told.excluded if each.seller == cheat.id] == ["suspended"]
-        assert [each.seller for each in drawn(told.offers, lambda: 0.5)] == [honest.id]
-        assert excluded(told.offers)[row.listing] == f"suspended: {row.suspended_why}"
-        served = len(cheat.wanted)
+        assert [each.reason for each in known.excluded if each.seller == cheat.id] == ["suspended"]
+        assert [each.seller for each in drawn(known.offers, lambda: 0.5)] == [honest.id]
+        assert excluded(known.offers)[row.listing] == f"suspended: {row.suspended_why}"
+        served = len(cheat.requests)
         assert (await market.ask_for(listing)).status == 502
-        assert len(cheat.wanted) == served
-        # Nothing about an audit's request tells it from others, and nobody honest is held to account.
+        assert len(cheat.requests) == served
+        # An audit's request looks like any other, and no honest seller is suspended.
         usual = {"model", "stream", "messages", "max_tokens", "temperature"}
-        assert all(wanted.keys() <= usual for wanted in cheat.wanted)
-        (good,) = [row for row in told.offers if row.seller == honest.id]
+        assert all(request.keys() <= usual for request in cheat.requests)
+        (good,) = [row for row in known.offers if row.seller == honest.id]
         assert (good.audits_bad, good.suspended_why) == (0.0, "")
         store = market.app.buyer._means.store
         spent_nano = store.audits_nano(0)
@@ -142,7 +142,7 @@ async def test_log_probabilities_come_through_where_they_are_asked_for(tmp_path:
         assert "".join(each["token"] for each in tokens) == ANSWER
         assert {name for each in tokens for name in each} == {"token", "logprob", "bytes", "top_logprobs"}
         whole = json.loads((await market.ask(seller, stream=False, logprobs=True)).body)["choices"][0]
-        assert [each.logprob for each in told_of(whole)] == [-0.25] * len(tokens)
+        assert [each.logprob for each in token_logprobs_of(whole)] == [-0.25] * len(tokens)
         path = "/v1/completions"
         text = json.loads((await market.ask(seller, stream=False, path=path, prompt="hi", logprobs=0)).body)
         assert "".join(text["choices"][0]["logprobs"]["tokens"]) == ANSWER
@@ -168,23 +168,23 @@ async def test_what_an_auditor_signs_counts_and_what_a_seller_says_of_itself_doe
                 audit = Audit("logprob", f"c{number}", now_ms, "e" * 64, failings)
                 case = after_audit(after_request(case), audit)
                 probe_store.put(offering, case, audit)
-        told: list[Record] = []
+        published: list[Record] = []
 
         async def publish(records: Sequence[Record]) -> None:
-            told.extend(records)
+            published.extend(records)
 
         telling = FindingsPublisher(auditor, probe_store, publish, lambda: now_ms)
         await telling.tell()
-        count = len(told)
+        count = len(published)
         await telling.tell()
-        assert len(told) == count, "what has not changed is not said again"
-        learn(market.app, told)
+        assert len(published) == count, "what has not changed is not said again"
+        learn(market.app, published)
         market.app.shop._findings = None, {}
         rows = {row.seller: row for row in (await offers_of(market)).offers}
         assert (rows[good.id].tier, rows[good.id].is_probation) == ("logprob", False)
         assert rows[bad.id].suspended_why == f"failed audits of {auditor.id[:12]}"
         assert (await market.ask(good)).status == 200
-        # Nobody is believed whom the owner has not named.
+        # Only auditors that the owner has named are believed.
         market.app.shop.trusted = frozenset()
         assert {row.tier for row in (await offers_of(market)).offers} == {"declared"}
 
@@ -196,7 +196,7 @@ async def test_audits_end_with_their_budget(tmp_path: Path) -> None:
             await market.ask(market.sellers[0])
         await audits_of(market).settled()
         assert market.app.buyer._means.store.audits_nano(0) == 0
-        assert len(market.sellers[0].wanted) == 12
+        assert len(market.sellers[0].requests) == 12
 
 
 async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
     async with fair(tmp_path, {}, audit_pause_s=0.001) as market:
         await market.on_offer(1)
         fill(tmp_path / "gateway" / "market")
-        lane, books = market.running.services.lanes["market"], market.running.services.ledger
+        lane, ledger = market.running.services.lanes["market"], market.running.services.ledger
         assert isinstance(lane, MarketLane)
         booked: list[Posting] = []
 
@@ -216,7 +216,7 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
                 refused.append(posting.idem_key)
                 raise IdempotencyConflict(posting.idem_key)
             booked.append(posting)
-            return await books.book(posting)
+            return await ledger.book(posting)
 
         booking = AuditCostReporter(lane.ask_buyer, book)
         for _ in range(REQUESTS_MAX):
@@ -227,10 +227,10 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
             pass
         assert refused[0] in [posting.idem_key for posting in booked]
         for posting in booked:
-            assert (await books.book(posting)).replayed
+            assert (await ledger.book(posting)).replayed
         charged_nano = sum(row.charge_nano for row in market.rows())
         with market.running.services.request_log._read() as session:
             audits_nano = balance(session, "expense:audit").posted_nano
         assert audits_nano > 0
         assert market.accrued_nano() == charged_nano + audits_nano
-        assert [finding.rule for finding in await books.inspection.inspect()] == []
+        assert [finding.rule for finding in await ledger.inspection.inspect()] == []

@@ -1,4 +1,4 @@
-"""A buyer inside the test's process, a house, and sellers; requests come as the gateway sends them."""
+"""A buyer inside the test's process, a marketplace, and sellers; requests come as the gateway sends them."""
 
 import asyncio
 import json
@@ -20,8 +20,8 @@ from market.protocol.records.amounts import Amount
 from market.protocol.records.envelope import Record
 from runtime.workers.exchange import Message
 from tests.accounting.tokenizer import make_tokenizer
-from tests.fakes.market_house import KEY, MarketHouse, clearing
 from tests.fakes.market_seller import MarketSeller, selling
+from tests.fakes.marketplace import KEY, FakeMarketplace, clearing
 
 CEILING_NANO = 10**9
 ANSWER = "The mill grinds what the race brings."
@@ -74,9 +74,9 @@ class Bill:
 @dataclass
 class Stalls:
     app: BuyingApp
-    house: MarketHouse
+    marketplace: FakeMarketplace
     sellers: list[MarketSeller] = field(default_factory=list)
-    asked: int = 0
+    requests: int = 0
 
     async def ask(
         self,
@@ -107,20 +107,20 @@ class Stalls:
             body |= QUESTION
         if stream:
             body["stream_options"] = {"include_usage": True}
-        self.asked += 1
-        told = {
-            "x-request-id": f"req-{self.asked}",
+        self.requests += 1
+        all_headers = {
+            "x-request-id": f"req-{self.requests}",
             "x-millrace-listing": listing,
             "x-millrace-ceiling-nano": str(CEILING_NANO),
             **(headers or {}),
         }
-        return await asked(self.app, "POST", path, json.dumps(body | fields).encode(), told)
+        return await send_request(self.app, "POST", path, json.dumps(body | fields).encode(), all_headers)
 
     @property
     def owed_nano(self) -> int:
         """What we have signed for, of the request that was bought last."""
-        owed = self.app.buyer._means.store.owed(f"req-{self.asked}"[:-1], (), 1000, self.app.shop._now_ms())
-        return sum(row.amount_nano for row in owed if row.request_id == f"req-{self.asked}")
+        owed = self.app.buyer._means.store.owed(f"req-{self.requests}"[:-1], (), 1000, self.app.shop._now_ms())
+        return sum(row.amount_nano for row in owed if row.request_id == f"req-{self.requests}")
 
     def nothing_is_open(self) -> bool:
         """No lane is in use, no credit reserved for what has ended."""
@@ -142,12 +142,12 @@ def learn(app: BuyingApp, records: list[Record]) -> None:
     """As gossip would tell it a little later."""
     keeper = app.shop._keeper
     assert isinstance(keeper, RecordKeeper)
-    keeper.add([each.raw for each in records], "house")
+    keeper.add([each.raw for each in records], "marketplace")
     # Listings are read to the second.
     keeper._view.offers_s = -1
 
 
-async def asked(
+async def send_request(
     app: BuyingApp, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
 ) -> Bill:
     """One exchange over ASGI."""
@@ -178,19 +178,19 @@ async def stalls(folder: Path, *manners: dict[str, Any], **orders: Any) -> Async
     """A seller for each of `manners`, named ann, bob, cid; all are listed and known."""
     tokenizer: Pinned = make_tokenizer(folder)
     async with AsyncExitStack() as stack:
-        house = await stack.enter_async_context(clearing())
+        marketplace = await stack.enter_async_context(clearing())
         sellers = [
-            await stack.enter_async_context(selling(name, tokenizer, house.id, **each))
+            await stack.enter_async_context(selling(name, tokenizer, marketplace.id, **each))
             for name, each in zip(("ann", "bob", "cid", "dan"), manners, strict=False)
         ]
-        house.records = [seller.listed() for seller in sellers]
+        marketplace.records = [seller.listed() for seller in sellers]
         given: dict[str, Any] = {
             "buy_for": ("public",),
-            "marketplace_url": house.url,
+            "marketplace_url": marketplace.url,
             "marketplace_key": KEY,
             "allows_loopback": True,
             "bounds": BuyerLimits(first_byte_s=10, silence_s=3),
         }
         app = await stack.enter_async_context(opened(Orders("", str(folder / "market"), **(given | orders))))
-        learn(app, house.records)
-        yield Stalls(app, house, sellers)
+        learn(app, marketplace.records)
+        yield Stalls(app, marketplace, sellers)

@@ -1,4 +1,4 @@
-"""What the books say that sellers are owed is what their channels say, whoever went away in the middle of it."""
+"""The ledger owes sellers what their channels say, even if a process or caller disappeared meanwhile."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ LOST = "req_whose_gateway_was_killed"
 
 @dataclass
 class Accounts:
-    """The market's books beside the buyer's own file."""
+    """The ledger's market accounts beside the buyer's own file."""
 
     market: Fair
     is_deaf: bool = False
@@ -51,9 +51,9 @@ class Accounts:
 
     async def book(self, lost_after_s: float = LOST_AFTER_S) -> int:
         services = self.market.running.services
-        books, bookkeeper = services.ledger, services.bookkeeper
+        ledger, bookkeeper = services.ledger, services.bookkeeper
         booking = OwedReconciler(
-            self.ask, books.book, books.look, lambda: bookkeeper.is_behind, lost_after_s=lost_after_s
+            self.ask, ledger.book, ledger.look, lambda: bookkeeper.is_behind, lost_after_s=lost_after_s
         )
         return await booking.book_all()
 
@@ -100,7 +100,7 @@ class Accounts:
         writer.close()
 
     async def have_room(self) -> None:
-        """Whoever hung up has left the buyer, too, and the gateway has been told."""
+        """Wait until the buyer has noticed the hang-up, and the gateway knows."""
         async with asyncio.timeout(60):
             while msgspec.json.decode(await self.lane.ask_buyer("GET", "/healthz"))["in_flight"]:
                 await asyncio.sleep(0.02)
@@ -117,7 +117,7 @@ class Accounts:
                 await asyncio.sleep(0.05)
 
 
-async def test_the_books_owe_what_the_channels_say(tmp_path: Path) -> None:
+async def test_the_ledger_owes_what_the_channels_say(tmp_path: Path) -> None:
     async with fair(tmp_path, {}) as market:
         await market.on_offer(1)
         accounts, (ann,) = Accounts(market), market.sellers
@@ -146,7 +146,7 @@ async def test_the_books_owe_what_the_channels_say(tmp_path: Path) -> None:
         writer.close()
         cut = await market.row(15)
         assert (accounts.channels()[cut.request_id], cut.cost_nano > 0) == ((0, 1), True)
-        # What the buyer is told gets lost: the books take it once.
+        # The answer to the buyer gets lost: the ledger books it once.
         accounts.is_deaf = True
         with pytest.raises(OSError, match="died"):
             await accounts.book()

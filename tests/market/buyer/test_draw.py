@@ -74,7 +74,7 @@ def test_many_listings_of_one_seller_are_one() -> None:
     assert abs(shares["ann"] - shares["flood"]) < 100
 
 
-def test_newcomers_are_asked_now_and_then_and_alone_where_nobody_else_is() -> None:
+def test_new_sellers_get_some_requests_and_all_if_there_is_no_other_seller() -> None:
     new = row("new", good=0.0, bad=0.0, is_probation=True)
     shares = firsts([new, row("ann"), row("bob")])
     assert 0 < shares["new"] < 30

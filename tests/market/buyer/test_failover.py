@@ -1,4 +1,4 @@
-"""An answer that breaks off goes on at somebody else: same model, same care, and for no more money."""
+"""Another seller continues an answer that breaks off: same model, same rules, same price limit."""
 
 import json
 from pathlib import Path
@@ -30,8 +30,8 @@ async def test_another_seller_goes_on_and_each_is_paid_for_its_part(tmp_path: Pa
         bill = await market.ask(ann)
         assert bill.text == ANSWER
         assert bill.is_whole
-        assert bob.wanted[0]["messages"] == CONTINUED["messages"]
-        assert bob.wanted[0]["max_tokens"] < ann.wanted[0]["max_tokens"]
+        assert bob.requests[0]["messages"] == CONTINUED["messages"]
+        assert bob.requests[0]["max_tokens"] < ann.requests[0]["max_tokens"]
         theirs = due_nano(ann, "The mill "), due_nano(bob, "".join(TEXTS[2:]), CONTINUED)
         assert bill.cost_nano == market.owed_nano == sum(theirs)
         await market.until_told(ann, theirs[0])
@@ -47,7 +47,7 @@ async def test_all_of_them_break_off(tmp_path: Path) -> None:
         bill = await market.ask(market.sellers[0])
         assert bill.error
         assert bill.cost_nano == market.owed_nano
-        assert [len(seller.wanted) for seller in market.sellers] == [1, 1, 1]
+        assert [len(seller.requests) for seller in market.sellers] == [1, 1, 1]
         assert market.nothing_is_open()
 
 
@@ -66,8 +66,8 @@ KEEPING = DataPolicy(retains_prompts=True, may_publish=False, training=False, re
         {"is_ready": False},
     ],
 )
-async def test_nobody_goes_on_who_could_not_have_been_chosen(tmp_path: Path, other: dict[str, Any]) -> None:
-    """Threat 24: what the caller's rules were checked for holds for whoever takes over."""
+async def test_only_sellers_that_could_be_chosen_continue_an_answer(tmp_path: Path, other: dict[str, Any]) -> None:
+    """Threat 24: the caller's rules hold for the seller that takes over."""
     async with stalls(tmp_path, {"fault": "cut", "at": 2}, {}) as market:
         ann, bob = market.sellers
         learn(market.app, [bob.listed(**other)])
@@ -107,14 +107,14 @@ async def test_half_of_some_answers_is_no_use(tmp_path: Path, fields: dict[str, 
 async def test_a_code_in_mid_answer_has_nothing_asked_twice_and_nothing_forgiven(
     tmp_path: Path, code: Code
 ) -> None:
-    """Whoever stops with the word that its lane is busy, or the request not wanted, broke off like any other."""
+    """A seller that stops with "busy", or with a refusal of the request, broke off like any other."""
     async with stalls(tmp_path, {"fault": "stop", "at": 2, "cut_code": code}) as market:
         (ann,) = market.sellers
         tool = {"type": "function", "function": {"name": "grind", "parameters": {}}}
         for fields in ({"tools": [tool]}, {"headers": {"x-millrace-alone": "1"}}, {}):
-            ann.wanted.clear()
+            ann.requests.clear()
             bill = await market.ask(ann, **fields)
-            assert (bill.text, bool(bill.error), len(ann.wanted)) == ("The mill ", True, 1)
+            assert (bill.text, bool(bill.error), len(ann.requests)) == ("The mill ", True, 1)
             assert bill.cost_nano == market.owed_nano
         assert round(market.app.buyer._sellers.of(ann.id).tally.bad) == 3
         ann.manners = Manners(fault="stop", cut_code=code)
@@ -126,13 +126,13 @@ async def test_together_they_get_no_more_than_was_put_aside(tmp_path: Path) -> N
     async with stalls(tmp_path, {"fault": "cut", "at": 2}, {"texts": ["grind "] * 90}) as market:
         ann, bob = market.sellers
         bill = await market.ask(ann, max_tokens=60, headers={"x-millrace-ceiling-nano": "5500"})
-        assert bob.wanted[0]["max_tokens"] < 58
+        assert bob.requests[0]["max_tokens"] < 58
         assert due_nano(ann, "The mill ") < bill.cost_nano == market.owed_nano <= 5500
         # What is left pays for no word more.
-        bob.wanted.clear()
+        bob.requests.clear()
         bill = await market.ask(ann, max_tokens=1, headers={"x-millrace-ceiling-nano": "600"})
         assert bill.error
-        assert not bob.wanted
+        assert not bob.requests
 
 
 @pytest.mark.parametrize("words", [10, 130])

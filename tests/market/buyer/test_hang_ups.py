@@ -1,4 +1,4 @@
-"""Of what a caller does not get the gateway has little to pay: the buyer hears no more than its caller reads."""
+"""The gateway pays little for text that a caller does not get: the buyer reads no faster than its caller."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""From a caller's request to sellers and back: the router, the lane, the buyer's process, the books."""
+"""From a caller's request to sellers and back: the router, the lane, the buyer's process, the ledger."""
 
 import asyncio
 import json
@@ -28,8 +28,8 @@ from market.protocol.records.envelope import Record
 from market.settings.buyer import MarketSettings
 from runtime.hang_ups import UNPAID_MAX
 from tests.accounting.tokenizer import make_tokenizer
-from tests.fakes.market_house import KEY, MarketHouse, clearing
 from tests.fakes.market_seller import Manners, MarketSeller, selling
+from tests.fakes.marketplace import KEY, FakeMarketplace, clearing
 from tests.gateway.http.edges import Answered, Edge, until
 from tests.gateway.requests.roads import nothing_is_left, receive, road, send, text_of
 from tests.market.buyer.stalls import ANSWER, due_nano
@@ -42,10 +42,10 @@ CHEAPER = Prices(Amount(10_000_000), Amount(40_000_000), Amount(5_000_000))
 
 @dataclass
 class Fair:
-    """A gateway that buys, the house, and sellers."""
+    """A gateway that buys, the marketplace, and sellers."""
 
     running: Edge
-    house: MarketHouse
+    marketplace: FakeMarketplace
     sellers: list[MarketSeller]
     key: str
 
@@ -61,7 +61,7 @@ class Fair:
     async def key_for(
         self, name: str, lanes: tuple[LaneName, ...] = ("market",), privacy: Privacy = "public", **terms: Any
     ) -> str:
-        """A further key of the same person."""
+        """Another key of the same user."""
         given = KeyTerms(privacy=privacy, **terms)
         issue = self.running.services.keys.issue
         return (await asyncio.to_thread(lambda: issue(name, lanes, terms=given))).token
@@ -86,7 +86,7 @@ class Fair:
         return self.rows()[number]
 
     def accrued_nano(self) -> int:
-        """What the books say that sellers are owed."""
+        """Return what the ledger owes sellers."""
         return self._balance_nano(provider_accrued("market"))
 
     def variance_nano(self) -> int:
@@ -114,9 +114,9 @@ async def fair(
     """The first seller is dearer than the others, so that these may go on for it; `listed` is what these say."""
     tokenizer = make_tokenizer(tmp_path)
     async with AsyncExitStack() as stack:
-        house = await stack.enter_async_context(clearing())
+        marketplace = await stack.enter_async_context(clearing())
         sellers = [
-            await stack.enter_async_context(selling(name, tokenizer, house.id, **each))
+            await stack.enter_async_context(selling(name, tokenizer, marketplace.id, **each))
             for name, each in zip(("ann", "bob", "cid", "dan"), manners, strict=False)
         ]
         first, *others = sellers
@@ -126,7 +126,7 @@ async def fair(
         know(tmp_path / "gateway" / "market", [first.listed(), *cheaper])
         settings = MarketSettings(
             buy_for=("public",),
-            marketplace_url=house.url,
+            marketplace_url=marketplace.url,
             marketplace_key=KEY,
             allows_loopback=True,
             silence_s=1,
@@ -136,7 +136,7 @@ async def fair(
         services = running.services
         await services.ledger.credit("c1", "owner", 10**9, "test")
         key = await asyncio.to_thread(services.keys.create, "buys", ("market",))
-        yield Fair(running, house, sellers, key)
+        yield Fair(running, marketplace, sellers, key)
 
 
 def know(folder: Path, records: list[Record]) -> None:
@@ -144,11 +144,11 @@ def know(folder: Path, records: list[Record]) -> None:
     folder.mkdir(parents=True)
     keeping = KeeperPolicy(allows_loopback=True)
     keeper = RecordKeeper(folder / "known.db", lambda: time.time_ns() // 10**6, keeping)
-    keeper.add([each.raw for each in records], "house")
+    keeper.add([each.raw for each in records], "marketplace")
     keeper.close()
 
 
-async def test_the_charge_is_what_was_delivered_whoever_breaks_off(tmp_path: Path) -> None:
+async def test_the_charge_is_what_was_delivered_whichever_side_breaks_off(tmp_path: Path) -> None:
     async with fair(tmp_path, {}, {}) as market:
         await market.on_offer(2)
         ann, bob = market.sellers
@@ -161,7 +161,7 @@ async def test_the_charge_is_what_was_delivered_whoever_breaks_off(tmp_path: Pat
             row = await market.row(number)
             assert (row.charge_nano, row.count_source) == (due_nano(ann, ANSWER, ASKED), "upstream")
             assert row.outcome == "complete"
-        # A seller dies, and nobody may take over.
+        # A seller dies, and no other may take over.
         ann.manners = Manners(fault="cut", at=3)
         cut = await market.ask(**from_ann)
         assert text_of(cut) == "The mill grinds "
@@ -183,7 +183,7 @@ async def test_the_charge_is_what_was_delivered_whoever_breaks_off(tmp_path: Pat
         assert (row.outcome, row.count_source) == ("interrupted", "tokenizer")
         assert row.charge_nano == due_nano(ann, "The mill ", ASKED)
         await nothing_is_left(market.running)
-        await check_the_books(market)
+        await check_the_ledger(market)
 
 
 async def test_a_prompt_that_is_left_before_the_first_word_counts_and_is_bounded(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ async def test_a_prompt_that_is_left_before_the_first_word_counts_and_is_bounded
         asked: dict[str, Any] = {"model": "mill-1b", "stream": True, **ASKED}
         for number in range(UNPAID_MAX):
             _, writer = await send(running, market.key, **asked)
-            await until(lambda count=number: len(ann.wanted) > count, 60)  # type: ignore[misc]
+            await until(lambda count=number: len(ann.requests) > count, 60)  # type: ignore[misc]
             writer.close()
             row = await market.row(number)
             assert (row.outcome, row.prompt_tokens > 0, row.charge_nano, row.cost_nano) == (
@@ -205,12 +205,12 @@ async def test_a_prompt_that_is_left_before_the_first_word_counts_and_is_bounded
             )
         refused = await market.ask()
         assert (refused.status, refused.error["code"]) == (429, "too_many_hang_ups")
-        assert len(ann.wanted) == UNPAID_MAX
+        assert len(ann.requests) == UNPAID_MAX
         await nothing_is_left(running)
-        await check_the_books(market)
+        await check_the_ledger(market)
 
 
-async def check_the_books(market: Fair) -> None:
+async def check_the_ledger(market: Fair) -> None:
     services = market.running.services
     with services.request_log._read() as session:
         assert mischarges(session) == []
@@ -219,7 +219,7 @@ async def check_the_books(market: Fair) -> None:
     assert market.accrued_nano() == charged_nano + market.variance_nano()
     assert (await services.ledger.balance("owner")).posted_nano == 10**9 - charged_nano
     assert [finding.rule for finding in await services.ledger.inspection.inspect()] == []
-    # What a lease has free goes back when nobody has asked for a while.
+    # A lease returns its free credits after a while without requests.
     async with asyncio.timeout(60):
         while (await services.ledger.balance("owner")).held_nano:
             await asyncio.sleep(0.1)
@@ -247,7 +247,7 @@ async def test_what_goes_on_elsewhere_is_charged_as_the_sum(tmp_path: Path) -> N
         row = await market.row(0)
         assert (row.charge_nano, row.cost_nano, row.price_id) == (due, due, None)
         await nothing_is_left(market.running)
-        await check_the_books(market)
+        await check_the_ledger(market)
         await check_the_cache(market)
 
 
@@ -274,7 +274,7 @@ async def check_the_cache(market: Fair) -> None:
 async def test_what_a_caller_rules_out_gets_nothing_in_any_phase(tmp_path: Path) -> None:
     """Threats 24 and 35: region, data policy and label, at the first choice, at a failover, in the cache.
 
-    The request log says of each who answered it, or which rule left nobody.
+    The request log names the seller of each answer, or the rule that left none.
     """
     elsewhere: dict[str, Any] = {"datacenters": (Datacenter("US"),)}
     policy = DataPolicy(retains_prompts=True, may_publish=False, training=False)
@@ -284,7 +284,7 @@ async def test_what_a_caller_rules_out_gets_nothing_in_any_phase(tmp_path: Path)
         await market.on_offer(3)
         ann, *ruled_out = market.sellers
         here = await market.key_for("here", regions=("DE",))
-        # Whoever has no rules buys of the others, and the answer is kept.
+        # A key without rules buys from the others, and the answer is cached.
         bought: dict[str, Any] = {"provider": {"order": [ruled_out[0].id[:12]]}, "temperature": 0}
         plain = await market.ask(**bought)
         assert text_of(plain) == ANSWER
@@ -292,14 +292,14 @@ async def test_what_a_caller_rules_out_gets_nothing_in_any_phase(tmp_path: Path)
         again = await market.ask(**bought)
         await market.logged(again, "cache", "complete", "cache")
         before = [len(each.raw) for each in ruled_out]
-        await check_nobody_finds_it(market, bought)
-        # The same body of the same person, where the key leaves that seller out.
+        await check_no_key_finds_it(market, bought)
+        # The same body from the same user, with a key that excludes that seller.
         rules: dict[str, Any] = {"provider": {"zdr": True, "sort": "price"}, "temperature": 0}
         for fields in (bought | {"provider": rules["provider"] | bought["provider"]}, rules):
             first = await market.ask(here, **fields)
             assert (text_of(first), first.headers.get("x-millrace-cache")) == (ANSWER, None)
             await market.logged(first, "market", "complete", ann.id[:12])
-        # Half an answer, and nobody who may go on.
+        # Half an answer, and no seller that may continue.
         ann.manners = Manners(fault="cut", at=2)
         half = await market.ask(here, max_tokens=60, **rules)
         assert text_of(half) == "The mill "
@@ -307,8 +307,8 @@ async def test_what_a_caller_rules_out_gets_nothing_in_any_phase(tmp_path: Path)
         assert [len(each.raw) for each in ruled_out] == before
 
 
-async def check_nobody_finds_it(market: Fair, bought: dict[str, Any]) -> None:
-    """An answer from strangers is kept for whoever may ask them: the body is the same, the rules are not."""
+async def check_no_key_finds_it(market: Fair, bought: dict[str, Any]) -> None:
+    """An answer from third parties is cached only for keys that may use them: same body, other rules."""
     own = await market.key_for("own", lanes=("cluster", "pool"))
     secret = await market.key_for("secret", privacy="internal")
     for key, extras, why in (

@@ -22,7 +22,7 @@ def offering(
 
 
 def test_a_flood_of_listings_does_not_hide_the_others() -> None:
-    """Whoever is known is shown, however many have come before; of each newcomer one for a model."""
+    """Known sellers are always shown; of each new seller, one listing per model."""
     flood = [offering(f"sybil {n // 32}", f"mill {n}") for n in range(32 * 40)]
     invented = [offering(f"sybil {n}", model=f"model {n}") for n in range(1000)]
     known = [offering(f"known {n}", is_new=False) for n in range(20)]

@@ -33,17 +33,17 @@ async def check_is_settled(market: Stalls, seller: MarketSeller, bill: Bill) -> 
     assert seller.confirmed_nano >= before_nano
 
 
-async def test_an_answer_is_bought_in_every_form_and_nobody_is_named(tmp_path: Path) -> None:
+async def test_an_answer_is_bought_in_every_form_and_no_user_is_named(tmp_path: Path) -> None:
     async with stalls(tmp_path, {}) as market:
         (seller,) = market.sellers
-        person: dict[str, Any] = {
+        caller: dict[str, Any] = {
             "user": "ann@example.com",
             "metadata": {"team": "mill"},
             "safety_identifier": "ann-7",
         }
-        streamed = await market.ask(seller, **person, millrace={"privacy": "public"}, provider={"sort": "price"})
-        whole = await market.ask(seller, stream=False, **person)
-        completed = await market.ask(seller, path="/v1/completions", prompt="The mill", **person)
+        streamed = await market.ask(seller, **caller, millrace={"privacy": "public"}, provider={"sort": "price"})
+        whole = await market.ask(seller, stream=False, **caller)
+        completed = await market.ask(seller, path="/v1/completions", prompt="The mill", **caller)
         assert (streamed.text, completed.text) == (ANSWER, ANSWER)
         assert whole.events[0]["choices"][0]["message"]["content"] == ANSWER
         assert streamed.is_whole
@@ -51,8 +51,8 @@ async def test_an_answer_is_bought_in_every_form_and_nobody_is_named(tmp_path: P
         assert completed.cost_nano == due_nano(seller, ANSWER, {"prompt": "The mill"})
         await market.until_told(seller, streamed.cost_nano + whole.cost_nano + completed.cost_nano)
         assert market.nothing_is_open()
-        for wanted in seller.wanted:
-            assert wanted.keys() <= {"model", "stream", "messages", "prompt", "max_tokens"}
+        for requests in seller.requests:
+            assert requests.keys() <= {"model", "stream", "messages", "prompt", "max_tokens"}
         told = b"".join(seller.raw) + repr(seller.headers).encode()
         assert not any(word in told for word in (b"example.com", b"ann-7", b"team", b"x-request-id", b"req-"))
         assert b"evil-id" not in streamed.body
@@ -60,7 +60,7 @@ async def test_an_answer_is_bought_in_every_form_and_nobody_is_named(tmp_path: P
 
 @pytest.mark.parametrize("fault", ["cut", "stop"])
 async def test_a_seller_that_dies_at_any_chunk_is_paid_for_what_came(tmp_path: Path, fault: Fault) -> None:
-    """Threat 5, and no failover: there is nobody else."""
+    """Threat 5, and no failover: there is no other seller."""
     async with stalls(tmp_path, {}) as market:
         (seller,) = market.sellers
         for at in range(CHUNKS):
@@ -71,7 +71,7 @@ async def test_a_seller_that_dies_at_any_chunk_is_paid_for_what_came(tmp_path: P
             assert bill.error
             assert not bill.is_whole
             await check_is_settled(market, seller, bill)
-            # Whoever wants it whole gets and pays what came, as an answer that was allowed no more.
+            # A caller without streaming gets and pays the part that came, as if cut by a token limit.
             whole = await market.ask(seller, stream=False)
             if at:
                 (choice,) = whole.events[0]["choices"]
@@ -110,7 +110,7 @@ async def test_claims_of_more_tokens_change_no_charge(tmp_path: Path, inflates: 
         assert anomalies == (1 if inflates > 1.5 else 0)
 
 
-async def test_a_receipt_of_somebody_else_ends_it(tmp_path: Path) -> None:
+async def test_a_receipt_of_another_party_ends_it(tmp_path: Path) -> None:
     async with stalls(tmp_path, {"fault": "foreign_receipt", "at": 99}) as market:
         bill = await market.ask(market.sellers[0])
         assert bill.text == ANSWER
@@ -184,11 +184,11 @@ async def test_a_seller_locks_no_credit_by_calling_it_used_up(tmp_path: Path, co
         (seller,) = market.sellers
         for _ in range(20):
             assert (await market.ask(seller)).status == 502
-        assert len(market.house.asked) == 1
+        assert len(market.marketplace.requests) == 1
         assert round(market.app.buyer._sellers.of(seller.id).tally.bad) == 20
         seller.manners = Manners()
         assert (await market.ask(seller)).text == ANSWER
-        assert len(market.house.asked) == 1
+        assert len(market.marketplace.requests) == 1
 
 
 @pytest.mark.parametrize("code", ["limit", "ended"])
@@ -214,7 +214,7 @@ async def test_little_waits_with_a_seller_that_uses_none_of_it(tmp_path: Path) -
         (seller,) = market.sellers
         for _ in range(100):
             assert (await market.ask(seller)).status == 502
-        assert len(market.house.asked) <= UNUSED_MAX
+        assert len(market.marketplace.requests) <= UNUSED_MAX
 
 
 async def test_receipts_that_got_lost_come_with_the_next_job(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ async def test_a_quote_holds_a_minute(tmp_path: Path) -> None:
         assert (await market.ask(seller, listing=quoted)).status == 502
 
 
-async def test_somebody_else_at_a_sellers_address_gets_nothing(tmp_path: Path) -> None:
+async def test_a_third_party_at_a_sellers_address_gets_nothing(tmp_path: Path) -> None:
     """Threat 21, the buyer's side."""
     async with stalls(tmp_path, {}, {}) as market:
         ann, bob = market.sellers

@@ -1,4 +1,4 @@
-"""Our buyer and our seller, each as it is: only the house and the seller's own gateway are the test's."""
+"""Our buyer and our seller, each as it is: only the marketplace and the seller's own gateway are the test's."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from market.buyer.orders import BuyerLimits, Orders
 from market.buyer.server import opened
 from market.protocol.channels.channel import settle
-from tests.fakes.market_house import KEY, clearing
+from tests.fakes.marketplace import KEY, clearing
 from tests.market.buyer.stalls import Stalls, learn
 from tests.market.seller.shop import open_shop
 from tests.market.seller.stage import END, words
@@ -18,9 +18,13 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_they_agree_to_the_nano(tmp_path: Path) -> None:
-    async with open_shop(tmp_path / "seller") as shop, clearing() as house:
+    async with open_shop(tmp_path / "seller") as shop, clearing() as marketplace:
         record = await shop.listed()
-        given: dict[str, Any] = {"marketplace_url": house.url, "marketplace_key": KEY, "allows_loopback": True}
+        given: dict[str, Any] = {
+            "marketplace_url": marketplace.url,
+            "marketplace_key": KEY,
+            "allows_loopback": True,
+        }
         orders = Orders(
             "",
             str(tmp_path / "buyer"),
@@ -31,7 +35,7 @@ async def test_they_agree_to_the_nano(tmp_path: Path) -> None:
         )
         async with opened(orders) as app:
             learn(app, [record])
-            market = Stalls(app, house)
+            market = Stalls(app, marketplace)
             owed_nano = 0
             for count, is_whole in ((5, True), (300, True), (3, False)):
                 shop.stage.script = [*words(count), *([END] if is_whole else [])]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_tokenizer_that_aborts_its_process_is_never_kept(tmp_path: Path) -> None:
-    """474 bytes would end this very process, at every start anew."""
+    """474 bytes would end this process at every start."""
     async with stalls(tmp_path, {}, {}) as market:
         strange, honest = market.sellers
         content = aborting(tmp_path)
@@ -32,12 +32,12 @@ async def test_a_tokenizer_that_aborts_its_process_is_never_kept(tmp_path: Path)
 
 
 async def test_a_tokenizer_that_fails_in_the_middle_costs_its_seller_the_next_request(tmp_path: Path) -> None:
-    """What has come is settled by its bytes, as by everybody for what no tokenizer counts."""
+    """The delivered text is settled by its bytes, as all parties do if no tokenizer can count."""
     async with stalls(tmp_path, {"chunk_s": 0.05}) as market:
         (seller,) = market.sellers
         asking = asyncio.create_task(market.ask(seller))
         async with asyncio.timeout(60):
-            while not seller.wanted:
+            while not seller.requests:
                 await asyncio.sleep(0.01)
         refused = market.app.buyer._tokenizers.sandbox._refused
         refused[seller.tokenizer.sha256.lower()] = ("", "is rejected from now on: it takes too long")

@@ -1,4 +1,4 @@
-"""Two gateways that owe each other up to so much: through both sellers, both buyers and the commands, no house."""
+"""Two gateways with a credit line: both sellers, both buyers and the commands, without a marketplace."""
 
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from market.protocol.listings.listing import read_listing
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.amounts import Amount
 from tests.market.buyer.stalls import QUESTION
-from tests.market.credit_lines.two import TOKENS, Side, listed, partner, said, two
+from tests.market.credit_lines.two import TOKENS, Side, listed, partner, run, two
 from tests.market.parties import id_of
-from tests.market.parties import said as say
+from tests.market.parties import signed_record as say
 from tests.market.seller.buyer import COUNTING, asking
 from tests.market.seller.shop import open_shop
 
@@ -34,18 +34,18 @@ def befriend(ann: Side, bob: Side, owes_max_nano: int) -> None:
     """Ann offers, Bob signs, Ann learns of it; every text twice."""
     limit = format_usd(owes_max_nano)
     given = (bob.id, "--they-owe", limit, "--we-owe", limit, "--url", ann.shop.endpoint)
-    invitation = said(ann.folder, "invite", *given)
-    assert said(ann.folder, "invite", *given) == invitation
+    invitation = run(ann.folder, "invite", *given)
+    assert run(ann.folder, "invite", *given) == invitation
     assert listed(ann.folder)["state"] == "offered"
     refused = partner(bob.folder, "accept", invitation)
-    assert refused.exit_code != 0  # nobody has said yes
-    answer = said(bob.folder, "accept", invitation, "--yes", "--url", bob.shop.endpoint)
+    assert refused.exit_code != 0  # it was not confirmed
+    answer = run(bob.folder, "accept", invitation, "--yes", "--url", bob.shop.endpoint)
     for _ in range(2):
-        assert said(bob.folder, "accept", invitation) == ""
-        assert said(ann.folder, "accept", answer) == ""
+        assert run(bob.folder, "accept", invitation) == ""
+        assert run(ann.folder, "accept", answer) == ""
 
 
-async def test_partners_trade_without_a_house(tmp_path: Path) -> None:
+async def test_partners_trade_without_a_marketplace(tmp_path: Path) -> None:
     async with two(tmp_path) as (ann, bob):
         limit_nano = await most_nano(bob) + 1000
         befriend(ann, bob, limit_nano)
@@ -55,7 +55,7 @@ async def test_partners_trade_without_a_house(tmp_path: Path) -> None:
             assert one.status == 200, one.body
             refused = await anns.buy(bob)
             assert (refused.status, b"no_credit" in refused.body) == (502, True)
-            assert len(bob.shop.stage.asked) == 1
+            assert len(bob.shop.stage.requests) == 1
 
             # What Bob buys makes room for as much; then it is at its end again.
             back = await bobs.buy(ann)
@@ -69,25 +69,25 @@ async def test_partners_trade_without_a_house(tmp_path: Path) -> None:
             bought_nano = one.cost_nano + two_.cost_nano
             owed_nano = bought_nano - back.cost_nano
             assert (ann.position.owed_nano, bob.position.owed_nano) == (owed_nano, -owed_nano)
-            early = said(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(owed_nano // 2))
-            receipt = said(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(owed_nano))
+            early = run(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(owed_nano // 2))
+            receipt = run(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(owed_nano))
             assert partner(bob.folder, "paid", ann.id[:12], "--in-all", "0.00").exit_code == 1
             assert (await anns.buy(bob)).status == 502  # the text is still on its way
             for text in (receipt, early, receipt):
-                said(ann.folder, "accept", text)
+                run(ann.folder, "accept", text)
             assert (ann.position.owed_nano, bob.position.owed_nano) == (0, 0)
             three = await anns.buy(bob)
             assert three.status == 200, three.body
 
-        # A buyer that starts anew goes on where it was, and so does one with a new key.
+        # A buyer that restarts continues where it was, and so does one with a new key.
         rotated = CliRunner().invoke(millrace, ["identity", "rotate", "--data-dir", str(ann.folder)])
         assert rotated.exit_code == 0, rotated.output
         async with ann.buying() as anns:
             bought_nano += three.cost_nano
             assert ann.position.bought_nano == bob.position.sold_nano == bought_nano
             assert (await anns.buy(bob)).status == 502
-            said(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(bought_nano))
-            said(ann.folder, "accept", said(bob.folder, "tell", ann.id[:12]))
+            run(bob.folder, "paid", ann.id[:12], "--in-all", format_usd(bought_nano))
+            run(ann.folder, "accept", run(bob.folder, "tell", ann.id[:12]))
             four = await anns.buy(bob)
             assert four.status == 200, four.body
             bought_nano += four.cost_nano
@@ -99,9 +99,9 @@ async def test_partners_trade_without_a_house(tmp_path: Path) -> None:
             assert mine["owed"] == format_usd(four.cost_nano - back.cost_nano)
             assert theirs["owed"] == format_usd(back.cost_nano - four.cost_nano)
 
-            # Whoever ends a line sells no more on it; what was paid before is owed back.
-            said(bob.folder, "end", ann.id[:12])
-            said(bob.folder, "accept", said(ann.folder, "tell", bob.id[:12]))
+            # After a partner ends a line it sells nothing more on it; what was paid before is owed back.
+            run(bob.folder, "end", ann.id[:12])
+            run(bob.folder, "accept", run(ann.folder, "tell", bob.id[:12]))
             assert (
                 await anns.stalls.ask_for(await anns.listing_of(bob), model="test/demo", max_tokens=5)
             ).status == 502

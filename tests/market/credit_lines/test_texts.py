@@ -1,4 +1,4 @@
-"""What partners send each other: signed by whom it must be, and the same in whatever order and however often."""
+"""Texts that partners exchange: signed by the right party, and independent of order and repetition."""
 
 import base64
 import zlib
@@ -17,7 +17,7 @@ from market.errors import MarketError, StatementInvalid
 from market.network.identity import OwnIdentity
 from market.protocol.channels.credit_line import CreditLine, Payment
 from market.protocol.records.amounts import Amount
-from tests.market.parties import NOW_MS, id_of, said
+from tests.market.parties import NOW_MS, id_of, signed_record
 
 DAY_MS = 86_400_000
 
@@ -49,12 +49,12 @@ def test_texts_come_to_the_same_in_any_order(tmp_path: Path) -> None:
         texts.append(pair.bob.text(at_bob))
     with pytest.raises(MarketError, match="more was acknowledged"):
         pair.bob.acknowledge(at_bob, 29, NOW_MS)
-    told = [pair.ann.heard(text) for text in texts]
-    ends = {reduce(Partnership.merged, order, at_ann) for order in permutations(told)}
+    partnerships = [pair.ann.heard(text) for text in texts]
+    ends = {reduce(Partnership.merged, order, at_ann) for order in permutations(partnerships)}
     assert {(end.paid_nano(end.own), end.paid_nano(end.partner)) for end in ends} == {(30, 0)}
     assert len(ends) == 1
     # What is on disk is what was heard.
-    for each in (*told, *told):
+    for each in (*partnerships, *partnerships):
         pair.ann.accept(each, NOW_MS)
     assert pair.ann.partners.find(at_ann.line.id) == ends.pop()
 
@@ -67,13 +67,14 @@ def with_records(text: str, *raws: bytes) -> str:
 def of_other_users(pair: Pair) -> str:
     first, second = sorted((pair.owns[0].id, id_of("eve")))
     line = CreditLine(first, second, Amount(1), Amount(1), NOW_MS)
-    return with_records(pair.invitation, said("eve", "credit_line", line, lasts_ms=DAY_MS).raw)
+    return with_records(pair.invitation, signed_record("eve", "credit_line", line, lasts_ms=DAY_MS).raw)
 
 
 def in_anns_name(pair: Pair) -> str:
     (ours,) = pair.ann.partners
     return with_records(
-        pair.invitation, said("eve", "credit_line", ours.line, lasts_ms=DAY_MS, issuer=pair.owns[0].id).raw
+        pair.invitation,
+        signed_record("eve", "credit_line", ours.line, lasts_ms=DAY_MS, issuer=pair.owns[0].id).raw,
     )
 
 

@@ -1,4 +1,4 @@
-"""Two households with a seller and a buyer each, as they are, on real sockets; nowhere is there a house."""
+"""Two households with a seller and a buyer each, as they are, on real sockets; nowhere is there a marketplace."""
 
 import json
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from market.buyer.server import opened
 from market.credit_lines.balance import Balance
 from market.credit_lines.credit_line_service import CreditLineService
 from market.protocol.channels.channel import settle
-from tests.fakes.market_house import MarketHouse
+from tests.fakes.marketplace import FakeMarketplace
 from tests.market.buyer.stalls import Bill, Stalls
 from tests.market.seller.shop import Shop, open_shop, until
 
@@ -26,7 +26,7 @@ def partner(folder: Path, *words: str) -> Result:
     return CliRunner().invoke(millrace, ["partner", *words, "--data-dir", str(folder)])
 
 
-def said(folder: Path, *words: str) -> str:
+def run(folder: Path, *words: str) -> str:
     """What the command prints; it must succeed."""
     result = partner(folder, *words)
     assert result.exit_code == 0, result.output
@@ -35,7 +35,7 @@ def said(folder: Path, *words: str) -> str:
 
 def listed(folder: Path) -> dict[str, str]:
     """The one line of a household, as programs read it."""
-    (found,) = json.loads(said(folder, "list", "--json"))
+    (found,) = json.loads(run(folder, "list", "--json"))
     assert isinstance(found, dict)
     return found
 
@@ -69,7 +69,7 @@ class Side:
             bounds=BuyerLimits(first_byte_s=5),
         )
         async with opened(orders) as app:
-            yield Buying(self, app, Stalls(app, MarketHouse()))
+            yield Buying(self, app, Stalls(app, FakeMarketplace()))
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Buying:
         await seller.shop.is_empty()
         if bill.status == 200:
             (state,) = self.app.buyer._credit._lines.of(seller.id)  # type: ignore[union-attr]
-            await until(lambda: not state.untold)
+            await until(lambda: not state.unsent_receipts)
             mine, theirs = self.side.position, seller.position
             assert (mine.bought_nano, mine.sold_nano) == (theirs.sold_nano, theirs.bought_nano)
             assert mine.owed_nano == -theirs.owed_nano

@@ -1,4 +1,4 @@
-"""A gateway that is a house, with people of whom some buy and one sells; asked in process."""
+"""A gateway that is a marketplace, with users who buy and one who sells; requests are made in process."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -28,15 +28,15 @@ USD = NANO_PER_USD
 
 @dataclass
 class Hall:
-    """The gateway that is the house, and what tests ask of it often."""
+    """The gateway that is the marketplace, and what tests ask of it often."""
 
     served: Served
 
     @property
-    def house(self) -> Marketplace:
-        house = self.served.services.marketplace
-        assert house
-        return house
+    def marketplace(self) -> Marketplace:
+        marketplace = self.served.services.marketplace
+        assert marketplace
+        return marketplace
 
     def of(self, user_id: str, **terms: Any) -> httpx.AsyncClient:
         return self.served.bearer(self.served.key_of(user_id, **terms))
@@ -61,7 +61,7 @@ class Hall:
         return (await self.served.services.ledger.look(lambda session: balance(session, code))).held_nano
 
     async def check(self) -> None:
-        """The books are sound."""
+        """Check that the ledger is sound."""
         assert await self.served.services.ledger.findings(deep=True) == []
 
     async def credit(self, user_id: str, amount_nano: int) -> None:
@@ -69,7 +69,7 @@ class Hall:
 
     async def register(self, user_id: str, name: str) -> httpx.Response:
         """Let the identity of this name sell for a user."""
-        proof = key_of(name).sign(proof_message(self.house.context.speaker.id, user_id)).hex()
+        proof = key_of(name).sign(proof_message(self.marketplace.context.speaker.id, user_id)).hex()
         async with self.of(user_id) as client:
             return await post(
                 client, "/sellers", identity=id_of(name), key=key_of(name).public_key.hex(), proof=proof

@@ -1,4 +1,4 @@
-"""A house that does nothing but relay, on a real socket."""
+"""A marketplace that does nothing but relay, on a real socket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,12 +18,12 @@ from runtime.errors import ServiceError
 from tests.market.parties import id_of
 
 PATIENCE_S = 60.0
-MARKETPLACE = id_of("house")
+MARKETPLACE = id_of("marketplace")
 BOUNDS = RelayBounds(poll_s=5.0, first_part_s=2.0, gap_s=2.0, slow_reader_s=2.0)
 
 
 @dataclass(frozen=True, slots=True)
-class RelayingHouse:
+class RelayingMarketplace:
     relay: Relay
     url: str
 
@@ -33,7 +33,7 @@ class RelayingHouse:
 
 
 @asynccontextmanager
-async def relaying(seller: str, bounds: RelayBounds = BOUNDS) -> AsyncIterator[RelayingHouse]:
+async def relaying(seller: str, bounds: RelayBounds = BOUNDS) -> AsyncIterator[RelayingMarketplace]:
     relay = Relay(
         MARKETPLACE,
         Identities().standing,
@@ -46,7 +46,7 @@ async def relaying(seller: str, bounds: RelayBounds = BOUNDS) -> AsyncIterator[R
     for kind in (ServiceError, LedgerError):
         app.add_exception_handler(kind, _refuse)
     async with served(app) as url:
-        yield RelayingHouse(relay, url)
+        yield RelayingMarketplace(relay, url)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A house's own sellers always have room for their listings, also those that came a moment ago."""
+"""A marketplace's own sellers always have room for their listings, also those that came a moment ago."""
 
 from market.marketplace.always import Always
 

@@ -1,4 +1,4 @@
-"""A buyer who takes an answer and denies what it asked: the seller's agent shows it to the house, and is paid."""
+"""A buyer takes an answer and denies its prompt: the seller's agent shows it to the marketplace, and is paid."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from market.protocol.channels.terms import read_allocation
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import Record, open_record
 from market.seller.denied_prompts import DeniedPrompts
-from market.seller.marketplace_client import LanesTold, SellerMarketplaceClient
+from market.seller.marketplace_client import AllocationLanes, SellerMarketplaceClient
 from market.seller.proofs import Proofs
 from tests.market.marketplace.conftest import USD, Hall, open_hall, post
 from tests.market.marketplace.relays import served
@@ -27,13 +27,13 @@ from tests.market.test_listings import listed
 
 pytestmark = pytest.mark.anyio
 
-ASKED = asking(messages=[{"role": "user", "content": "Say what the mill grinds. " * 200}])
-PROMPT_TOKENS = COUNTING.prompt_tokens(ASKED)
+REQUEST = asking(messages=[{"role": "user", "content": "Say what the mill grinds. " * 200}])
+PROMPT_TOKENS = COUNTING.prompt_tokens(REQUEST)
 
 
 @dataclass
 class Market:
-    """A house, a seller that earns for Sam there, and a buyer with Ann's credits."""
+    """A marketplace, a seller that earns for Sam there, and a buyer with Ann's credits."""
 
     hall: Hall
     shop: Shop
@@ -50,8 +50,8 @@ class Market:
         return self.disputing.proofs
 
     async def served(self, lane: int) -> Purchase:
-        """An answer that the buyer has read and not signed for; the house knows what the seller says."""
-        purchase = self.buyer.order(ASKED, lane=lane)
+        """An answer that the buyer has read and not signed for; the marketplace knows what the seller says."""
+        purchase = self.buyer.order(REQUEST, lane=lane)
         async for _ in self.buyer.stream(purchase):
             pass
         assert purchase.has_ended, purchase.error
@@ -59,7 +59,7 @@ class Market:
         return purchase
 
     async def signed(self, purchase: Purchase, prompt_tokens: int) -> None:
-        """The buyer signs for all of the answer and for so much of the prompt, and tells the house alone."""
+        """The buyer signs for all of the answer and for so much of the prompt, and tells the marketplace alone."""
         purchase.prompt_tokens = prompt_tokens
         receipt = self.buyer.receive(purchase)
         await self.hall.settle(self.allocation, [purchase.promise.record, receipt.record])
@@ -73,7 +73,7 @@ class Market:
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Market]:
-    async with open_hall(folder / "house", allows_loopback=True) as hall, served(hall.served.app) as url:
+    async with open_hall(folder / "marketplace", allows_loopback=True) as hall, served(hall.served.app) as url:
         await hall.credit("ann", 10 * USD)
         await hall.credit("sam", USD)
         key = hall.served.key_of("sam")
@@ -81,13 +81,15 @@ async def opened(folder: Path) -> AsyncIterator[Market]:
             staged() as stage,
             shop_beside(stage, folder / "seller", marketplace_url=url, marketplace_key=key) as shop,
         ):
-            await until(lambda: shop.agent.own.id in hall.house.sellers.identities_of("sam"))
+            await until(lambda: shop.agent.own.id in hall.marketplace.sellers.identities_of("sam"))
             buyer = await shop.buyer()
             async with hall.buying("ann") as ann:
-                wanted = {"buyer": buyer.terms.buyer, "seller": buyer.seller, "limit": "5.00"}
-                answer = await post(ann, "/allocations", **wanted)
+                request = {"buyer": buyer.terms.buyer, "seller": buyer.seller, "limit": "5.00"}
+                answer = await post(ann, "/allocations", **request)
             allocation = open_record(answer.json()["allocation"].encode())
-            buyer.rest_on([allocation], read_allocation(allocation, hall.house.context.speaker.id, STANDING)[0])
+            buyer.rest_on(
+                [allocation], read_allocation(allocation, hall.marketplace.context.speaker.id, STANDING)[0]
+            )
             yield Market(hall, shop, buyer, allocation)
 
 
@@ -109,11 +111,11 @@ async def test_who_denies_its_prompt_pays_it_by_the_canonical_count(
     hall, disputing, lanes = market.hall, market.disputing, SellerMarketplaceClient.lanes
     purchase, before = await market.served(0), await hall.standing()
 
-    async def lying(house: SellerMarketplaceClient, allocation: str) -> LanesTold:
-        told = await lanes(house, allocation)
-        return replace(told, lanes=[replace(each, standing="disputed") for each in told.lanes])
+    async def lying(marketplace: SellerMarketplaceClient, allocation: str) -> AllocationLanes:
+        reply = await lanes(marketplace, allocation)
+        return replace(reply, lanes=[replace(each, standing="disputed") for each in reply.lanes])
 
-    # A house that would like to read a prompt needs the buyer's own signature under a denial.
+    # A marketplace that would like to read a prompt needs the buyer's own signature under a denial.
     with monkeypatch.context() as patched:
         patched.setattr(SellerMarketplaceClient, "lanes", lying)
         await disputing.look()
@@ -163,7 +165,7 @@ async def test_what_does_not_belong_to_the_voucher_is_refused_by_its_name(market
         assert (await bob.get(f"/market/v1/disputes/{market.allocation.digest}")).status_code == 404
     assert ((await market.lane(2))["standing"], (await market.lane(2))["dispute"]) == ("disputed", None)
     assert await hall.held("user:sam:paid") == 0
-    # What nobody denies is not shown, and forgotten.
+    # An undisputed prompt is not shown, and is forgotten.
     await market.disputing.look()
     assert (await market.lane(1))["dispute"] is None
     assert market.proofs.size_bytes == 0

@@ -26,7 +26,7 @@ from tests.accounting.tokenizer import make_tokenizer
 from tests.market.marketplace.conftest import USD, Hall
 from tests.market.marketplace.relays import served
 from tests.market.marketplace.rules.dealing import Dealing
-from tests.market.parties import STANDING, said
+from tests.market.parties import STANDING, signed_record
 from tests.market.test_listings import listed
 from tests.market.trade import DIGEST, cost_nano
 
@@ -58,27 +58,27 @@ async def test_a_made_up_text_about_an_earlier_request_gains_nothing(hall: Hall,
     await hall.credit("sam", USD)
     pinned = make_tokenizer(tmp_path)
     counter = load_counter(pinned)
-    counters, sha256 = hall.house.counters.folder, counter.sha256.lower()
+    counters, sha256 = hall.marketplace.counters.folder, counter.sha256.lower()
     counters.mkdir(parents=True, exist_ok=True)
     shutil.copy(pinned.path, counters / f"{sha256}.json")
     listing, counting = listed(endpoint=None, tokenizer_sha256=sha256), Counting(counter)
     came, made_up = (counting.delivered([Delivered(text)]).completion_tokens for text in (CAME, MADE_UP))
     allocation = await hall.allocated("ann", "1.00")
-    terms, _ = read_allocation(allocation, hall.house.context.speaker.id, STANDING)
+    terms, _ = read_allocation(allocation, hall.marketplace.context.speaker.id, STANDING)
     dealing = Dealing(terms, listing=listing.digest)
     jobs = [dealing.serve(0, 0, came, transcript=transcript_of(DIGEST, {0: Delivered(CAME)})) for _ in range(2)]
     (promise, _, own), (next_promise, _, next_own) = jobs
     named = terms.channel, 0, 1, 1, promise.digest
     transcript = transcript_of(DIGEST, {0: Delivered(MADE_UP)})
-    lie = said("seller", "receipt", Receipt(*named, 0, 0, made_up, transcript, is_final=True), "0", 1)
+    lie = signed_record("seller", "receipt", Receipt(*named, 0, 0, made_up, transcript, is_final=True), "0", 1)
     store, opened = BuyingStore(tmp_path / "buying.db"), {"allocation": allocation.raw.decode(), "lane": 0}
     opened |= {"listing": listing.raw.decode(), "texts": {"0": {"content": MADE_UP}}}
     keep(store, terms, allocation, jobs)
 
     async with served(hall.served.app) as url, Outbound(allows_loopback=True, named=[url]) as outbound:
         keeper = RecordKeeper(tmp_path / "known.db", lambda: 0)
-        house = BuyerMarketplaceClient(url, hall.served.key_of("ann"), "", outbound, store, keeper)
-        disputing = DisputeResponder(house, store, lambda: time.time_ns() // 10**6)
+        marketplace = BuyerMarketplaceClient(url, hall.served.key_of("ann"), "", outbound, store, keeper)
+        disputing = DisputeResponder(marketplace, store, lambda: time.time_ns() // 10**6)
         for records in ([promise, own], [next_promise, next_own], [promise, lie]):
             assert (await hall.settle(allocation, records)).status_code == 200
         await disputing.look()

@@ -1,4 +1,4 @@
-"""/market/v1 at a house: credits are put aside, what was signed is settled, and the books add up at every step."""
+"""/market/v1 at a marketplace: reserved credits and settled receipts; the ledger balances at every step."""
 
 import asyncio
 import time
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.anyio
 async def test_what_was_signed_is_paid_from_what_was_put_aside(hall: Hall) -> None:
     allocation = await hall.allocated("ann", "0.50")
     async with hall.served.client() as client:
-        house = (await client.get("/market/v1/marketplace")).json()
-    terms, words = read_allocation(allocation, house["identity"], STANDING)
+        marketplace = (await client.get("/market/v1/marketplace")).json()
+    terms, words = read_allocation(allocation, marketplace["identity"], STANDING)
     assert (words.limit_nano, terms.buyer, terms.seller) == (USD // 2, id_of("buyer"), id_of("seller"))
     assert await hall.held("user:ann:paid") == USD // 2
 
@@ -61,7 +61,7 @@ async def test_what_was_signed_is_paid_from_what_was_put_aside(hall: Hall) -> No
     await hall.check()
 
 
-async def test_nobody_allocates_what_is_not_there_or_was_given(hall: Hall) -> None:
+async def test_missing_and_promotional_credits_are_not_allocated(hall: Hall) -> None:
     ends_ns = time.time_ns() + 30 * 86_400 * 10**9
     await hall.served.services.ledger.grant(CreditGrant("l1", "bob", 5 * USD, ends_ns))
     for user_id, limit in (("ann", "10.01"), ("bob", "0.01")):
@@ -105,7 +105,7 @@ async def test_what_is_wrong_about_an_allocation_is_named(hall: Hall) -> None:
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), changes
 
 
-async def test_nobody_buys_of_themselves_or_of_whom_nobody_knows(hall: Hall) -> None:
+async def test_a_buyer_cannot_buy_from_itself_or_from_an_unknown_seller(hall: Hall) -> None:
     await hall.credit("sam", USD)
     own = await hall.allocate("sam", "1.00")
     assert (own.status_code, own.json()["error"]["code"]) == (409, "own_seller")
@@ -120,15 +120,15 @@ async def test_nobody_buys_of_themselves_or_of_whom_nobody_knows(hall: Hall) -> 
 
 
 @pytest.mark.parametrize("limits", [{"models": ("gemma",)}, {"regions": ("eu",)}, {"privacy": "internal"}, None])
-async def test_a_key_whose_limits_the_house_cannot_hold_allocates_nothing(hall: Hall, limits: Any) -> None:
-    asked = {"buyer": id_of("buyer"), "seller": id_of("seller"), "limit": "5.00"}
+async def test_a_key_whose_limits_the_marketplace_cannot_hold_allocates_nothing(hall: Hall, limits: Any) -> None:
+    request = {"buyer": id_of("buyer"), "seller": id_of("seller"), "limit": "5.00"}
     async with hall.of("ann") if limits is None else hall.buying("ann", **limits) as ann:
-        answer = await post(ann, "/allocations", **asked)
+        answer = await post(ann, "/allocations", **request)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "policy_forbids")
     assert await hall.held("user:ann:paid") == 0
 
 
-async def test_whoever_has_a_budget_does_not_spend_beside_it(hall: Hall) -> None:
+async def test_a_buyer_with_a_budget_does_not_spend_beyond_it(hall: Hall) -> None:
     client = hall.buying("ann")
     key_id = hall.served.services.keys.rows(user_id="ann")[-1].key_id
     hall.served.services.directory.quotas.set(Quota(f"key:{key_id}", "spend", USD, "day"))
@@ -139,7 +139,7 @@ async def test_whoever_has_a_budget_does_not_spend_beside_it(hall: Hall) -> None
 
 async def test_an_identity_earns_for_one_account_which_has_signed_for_it(hall: Hall) -> None:
     assert (await hall.register("bob", "seller")).json()["error"]["code"] == "identity_taken"
-    own = hall.house.context.speaker.id
+    own = hall.marketplace.context.speaker.id
     async with hall.of("bob") as bob:
         for name, signer, voice in (
             ("other", "seller", own),
@@ -200,7 +200,7 @@ async def test_earnings_are_shown_and_become_payable(tmp_path: Path, dsn: str) -
         dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest))
         dealing.serve()
         await hall.settle(allocation, dealing.records)
-        await asyncio.to_thread(PeriodicTasks(hall.house, 1.0).look)
+        await asyncio.to_thread(PeriodicTasks(hall.marketplace, 1.0).look)
         async with hall.of("sam") as sam:
             mine = (await sam.get("/market/v1/sellers/me")).json()
         net_nano = dealing.due_nano - dealing.due_nano * 500 // 10_000
@@ -213,7 +213,7 @@ async def test_earnings_are_shown_and_become_payable(tmp_path: Path, dsn: str) -
         await hall.check()
 
 
-async def test_a_sellers_own_books_have_each_sale_once(hall: Hall) -> None:
+async def test_a_sellers_own_ledger_has_each_sale_once(hall: Hall) -> None:
     sale = {"channel": "ab" * 32, "lane": 3, "seq": 1, "amount": "0.25", "model": "tiny"}
     async with hall.served.machine as machine, hall.of("ann") as ann:
         events = [(await machine.post("/admin/market/sales", json=sale)).json()["event"] for _ in range(2)]
@@ -234,8 +234,8 @@ async def test_a_dispute_is_counted_by_the_tokenizer_that_the_listing_names(hall
     listing = listed(endpoint=None, tokenizer_sha256=sha256)
     allocation = await hall.allocated("ann", "0.50")
     dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest), listing=listing.digest)
-    said = transcript_of(DIGEST, {0: Delivered(words)})
-    await hall.settle(allocation, dealing.serve(0, 0, 10, tells=2000, transcript=said))
+    text_hash = transcript_of(DIGEST, {0: Delivered(words)})
+    await hall.settle(allocation, dealing.serve(0, 0, 10, tells=2000, transcript=text_hash))
     body = {
         "allocation": allocation.raw.decode(),
         "lane": 0,
@@ -245,13 +245,13 @@ async def test_a_dispute_is_counted_by_the_tokenizer_that_the_listing_names(hall
     async with hall.of("ann") as ann, hall.of("sam") as sam:
         refused = await ann.post("/market/v1/disputes", json=body)
         assert refused.json()["error"]["code"] == "no_tokenizer"
-        pinned.path.rename(hall.house.counters.folder / f"{sha256}.json")
+        pinned.path.rename(hall.marketplace.counters.folder / f"{sha256}.json")
         opened = await ann.post("/market/v1/disputes", json=body)
         assert (opened.status_code, opened.json()["status"]) == (200, "open"), opened.text
         decided = (await sam.post("/market/v1/disputes", json=body)).json()
         wrong = await sam.post("/market/v1/disputes", json=body | {"texts": {"0": {"text": words}}})
     assert (decided["reason"], decided["loser"]) == ("recounted", "seller")
-    assert hall.house.counters.tokenizers.sandbox.pid, "it was counted in another process"
+    assert hall.marketplace.counters.tokenizers.sandbox.pid, "it was counted in another process"
     assert (await hall.settle(allocation, [])).json()["settled"] == decided["amount"]
     assert wrong.json()["error"]["param"] == "texts.0.text"
     await hall.check()

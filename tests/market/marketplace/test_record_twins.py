@@ -11,7 +11,7 @@ from market.protocol.records.envelope import Record
 from market.protocol.records.exchange import BUCKETS
 from tests.market.curves import GROUP_ORDER
 from tests.market.marketplace.conftest import Hall
-from tests.market.parties import said
+from tests.market.parties import signed_record
 from tests.market.test_listings import LISTING
 
 pytestmark = pytest.mark.anyio
@@ -38,10 +38,12 @@ TWINS: list[Callable[[Record], str]] = [
 ]
 
 
-async def test_nobody_displaces_a_record_by_a_second_copy_of_it(hall: Hall) -> None:
+async def test_a_second_copy_of_a_record_displaces_no_other(hall: Hall) -> None:
     """Of two records of one revision the one with the larger digest stays: half of these twins would have won."""
     made_ms = time.time_ns() // 10**6
-    originals = [said(f"seller{n}", "listing", LISTING, made_ms=made_ms, lasts_ms=300_000) for n in range(16)]
+    originals = [
+        signed_record(f"seller{n}", "listing", LISTING, made_ms=made_ms, lasts_ms=300_000) for n in range(16)
+    ]
     async with hall.served.client() as anyone:
 
         async def tell(records: list[str]) -> int:

@@ -24,7 +24,7 @@ from market.protocol.records.amounts import Amount
 from market.seller.pull import Pull, PullPace
 from runtime.errors import Overloaded, QueueFull, ServiceError
 from tests.market.marketplace.relays import BOUNDS, MARKETPLACE, PATIENCE_S, relaying, served
-from tests.market.parties import id_of, key_of, said
+from tests.market.parties import id_of, key_of, signed_record
 from tests.market.trade import DIGEST, PRICES
 
 pytestmark = pytest.mark.anyio
@@ -35,26 +35,32 @@ QUICK = PullPace(backoff_first_s=0.01, backoff_max_s=0.05)
 Agent: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
-def job(seller: str = SELLER, house: str = "house", lasts_ms: int = 3_600_000, sealed: bytes = b"sealed") -> bytes:
-    """As the buyer sends it: a voucher on a channel that the house stands behind."""
+def job(
+    seller: str = SELLER, marketplace: str = "marketplace", lasts_ms: int = 3_600_000, sealed: bytes = b"sealed"
+) -> bytes:
+    """As the buyer sends it: a voucher on a channel that the marketplace stands behind."""
     now_ms = time.time_ns() // 10**6
-    allocation = said(
-        house, "allocation", Allocation(BUYER, seller, Amount(10**9), "h", 1), made_ms=now_ms, lasts_ms=lasts_ms
+    allocation = signed_record(
+        marketplace,
+        "allocation",
+        Allocation(BUYER, seller, Amount(10**9), "h", 1),
+        made_ms=now_ms,
+        lasts_ms=lasts_ms,
     )
     terms = ChannelTerms(BUYER, seller, allocation.digest)
     voucher = Voucher(terms.channel, 0, 1, DIGEST, DIGEST, PRICES, Amount(0), Amount(1000))
-    return pack_job(MarketJob(said("buyer", "voucher", voucher, "v", 1).raw, [allocation.raw], sealed))
+    return pack_job(MarketJob(signed_record("buyer", "voucher", voucher, "v", 1).raw, [allocation.raw], sealed))
 
 
 @dataclass
 class Place:
-    """A house, a seller behind it, and a stranger's HTTP."""
+    """A marketplace, a seller behind it, and a stranger's HTTP."""
 
     relay: Relay
     marketplace_url: str
     outbound: Outbound
     agents_url: str
-    asked: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
 
     def url(self, path: str, seller: str = SELLER) -> str:
         return f"{self.marketplace_url}/market/v1/relay/{seller}{path}"
@@ -74,15 +80,15 @@ class Place:
 @asynccontextmanager
 async def place(agent: Agent, bounds: RelayBounds = BOUNDS) -> AsyncIterator[Place]:
     behind = FastAPI()
-    asked: list[str] = []
+    paths: list[str] = []
 
     @behind.api_route("/{path:path}", methods=["GET", "POST"], response_model=None)
     async def answer(path: str, request: Request) -> Response:
-        asked.append(f"/{path}")
+        paths.append(f"/{path}")
         return await agent(request)
 
-    async with relaying(SELLER, bounds) as house, served(behind) as agents_url, Outbound(True) as outbound:
-        yield Place(house.relay, house.url, outbound, agents_url, asked)
+    async with relaying(SELLER, bounds) as marketplace, served(behind) as agents_url, Outbound(True) as outbound:
+        yield Place(marketplace.relay, marketplace.url, outbound, agents_url, paths)
 
 
 @asynccontextmanager
@@ -101,7 +107,7 @@ async def pulling(pull: Pull) -> AsyncIterator[None]:
 
 
 async def here(at: Place) -> None:
-    """Once the seller's first question for work is at the house."""
+    """Once the seller's first question for work is at the marketplace."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(ServiceError):
@@ -197,24 +203,24 @@ async def test_only_what_buyers_may_ask_gets_to_the_seller() -> None:
                 assert (await at.outbound.ask(at.url(path), body)).status in (400, 404, 405), path
         too_long = await at.outbound.ask(at.url("/market/v1/receipts"), b"x" * 2**20)
         assert too_long.status == 413
-        assert at.asked == []
+        assert at.paths == []
         found = await at.outbound.ask(at.url("/market/v1/challenge/" + "a" * 64))
-        assert (found.status, at.asked) == (200, ["/market/v1/challenge/" + "a" * 64])
+        assert (found.status, at.paths) == (200, ["/market/v1/challenge/" + "a" * 64])
         sent = await at.outbound.ask(at.url("/market/v1/receipts"), b"abc")
         assert msgspec.json.decode(sent.body)["bytes"] == 3
 
 
-async def test_what_the_house_does_not_stand_behind_is_not_carried() -> None:
+async def test_what_the_marketplace_does_not_stand_behind_is_not_carried() -> None:
     async with place(echo) as at, pulling(at.pull()):
         await here(at)
-        for strange in (job(house="another"), job(seller=id_of("other")), job(lasts_ms=1)):
+        for strange in (job(marketplace="another"), job(seller=id_of("other")), job(lasts_ms=1)):
             reply = await at.outbound.ask(at.url("/market/v1/jobs"), strange)
             assert (reply.status, msgspec.json.decode(reply.body)["error"]["code"]) == (402, "unpaid")
         assert (await at.outbound.ask(at.url("/market/v1/jobs"), b"\x80")).status == 400
-        assert at.asked == []
+        assert at.paths == []
 
 
-async def test_work_is_given_to_nobody_but_the_seller() -> None:
+async def test_only_the_seller_gets_its_work() -> None:
     async with place(echo) as at:
         jobs = f"{at.marketplace_url}/market/v1/jobs"
         for headers in ({}, {"authorization": "Bearer wrong"}):
@@ -238,7 +244,7 @@ async def test_work_is_given_to_nobody_but_the_seller() -> None:
             "signature": signature,
         }
         assert (await _say(at, f"{jobs}/session", {**proof, "signature": "0" * 128})).status == 401
-        # A failed attempt uses nothing up: anybody could make those.
+        # A failed attempt uses nothing up: any third party could make those.
         with pytest.raises(Overloaded):
             at.relay.queue.check_room(SELLER)
         assert (await _say(at, f"{jobs}/session", proof)).status == 200
@@ -305,17 +311,17 @@ async def test_a_part_that_was_sent_twice_arrives_once() -> None:
         poll = asyncio.create_task(at.relay.queue.poll(SELLER))
         await here(at)
         carried = at.relay.queue.put(SELLER, "payer", "GET", "/market/v1/challenge/" + "0" * 64, b"")
-        errand = await poll
-        assert errand is not None
+        fetched = await poll
+        assert fetched is not None
         for number, data in ((0, b"a"), (0, b"a"), (1, b"b"), (0, b"a"), (1, b"b")):
-            await at.relay.queue.answer(SELLER, errand.id, AnswerPart(number, data))
+            await at.relay.queue.answer(SELLER, fetched.id, AnswerPart(number, data))
         with pytest.raises(ServiceError, match="Part 2 is expected next"):
-            await at.relay.queue.answer(SELLER, errand.id, AnswerPart(3, b"d"))
-        await at.relay.queue.answer(SELLER, errand.id, AnswerPart(2, b"", is_last=True))
+            await at.relay.queue.answer(SELLER, fetched.id, AnswerPart(3, b"d"))
+        await at.relay.queue.answer(SELLER, fetched.id, AnswerPart(2, b"", is_last=True))
         assert [data async for data in carried.rest(await carried.first())] == [b"a", b"b"]
         at.relay.queue.drop(carried)
         with pytest.raises(ServiceError, match="no longer waiting"):
-            await at.relay.queue.answer(SELLER, errand.id, AnswerPart(3))
+            await at.relay.queue.answer(SELLER, fetched.id, AnswerPart(3))
 
 
 class _Line(Outbound):
@@ -326,10 +332,10 @@ class _Line(Outbound):
 
     def __init__(self) -> None:
         super().__init__(True)
-        self.asked: list[str] = []
+        self.paths: list[str] = []
 
     async def ask(self, url: str, body: bytes | None = None, **given: Any) -> OutboundReply:
-        self.asked.append(url.rpartition("/")[2])
+        self.paths.append(url.rpartition("/")[2])
         if url.endswith("/poll"):
             if self.lost:
                 self.lost -= 1
@@ -357,11 +363,11 @@ async def test_a_poor_line_neither_unlists_nor_costs_sessions() -> None:
             await here(at)  # by the question that came through after the others were lost
             assert (await at.outbound.ask(at.url("/market/v1/receipts"), b"abc")).status == 200
         looking.cancel()
-        assert line.asked.count("nonce") == 1
+        assert line.paths.count("nonce") == 1
         assert False not in seen[seen.index(True) :]
 
 
-async def test_a_house_that_answers_at_once_is_not_asked_all_the_time() -> None:
+async def test_a_marketplace_that_answers_at_once_is_not_asked_all_the_time() -> None:
     line = _Line()
     async with place(echo) as at, line:
         line.idle = True
@@ -371,11 +377,11 @@ async def test_a_house_that_answers_at_once_is_not_asked_all_the_time() -> None:
         ):
             for _ in range(20):
                 await asyncio.sleep(0.01)
-            assert line.asked.count("poll") == 1
+            assert line.paths.count("poll") == 1
 
 
 async def test_an_answer_goes_on_with_another_session() -> None:
-    """Whoever opens more sessions than one seller may have ends the oldest of them."""
+    """A seller that opens too many sessions ends its oldest one."""
     released = asyncio.Event()
 
     async def agent(request: Request) -> Response:
@@ -392,15 +398,15 @@ async def test_an_answer_goes_on_with_another_session() -> None:
             assert await anext(answer.events) == b"one"
             for _ in range(SESSIONS_PER_SELLER_MAX):
                 nonce = at.relay.sessions.nonce(SELLER)
-                said = b"millrace relay\n" + bytes.fromhex(MARKETPLACE) + bytes.fromhex(nonce)
+                signed_record = b"millrace relay\n" + bytes.fromhex(MARKETPLACE) + bytes.fromhex(nonce)
                 key = key_of("seller")
-                at.relay.sessions.open(SELLER, key.public_key.hex(), nonce, key.sign(said).hex())
+                at.relay.sessions.open(SELLER, key.public_key.hex(), nonce, key.sign(signed_record).hex())
             released.set()
             assert b"".join([piece async for piece in answer.events]) == b"two"
 
 
 async def test_only_the_marketplace_that_is_known_gets_a_signature() -> None:
-    """Threat 21: what is signed for one house opens nothing at another one."""
+    """Threat 21: what is signed for one marketplace opens nothing at another one."""
     known: dict[str, str] = {}
     for _ in range(2):
         line = _Line()
@@ -411,7 +417,7 @@ async def test_only_the_marketplace_that_is_known_gets_a_signature() -> None:
                 key_of("seller"),
                 line,
                 at.agents_url,
-                lambda: known.get("house"),
+                lambda: known.get("marketplace"),
                 pace=QUICK,
             )
             trying = asyncio.create_task(pull.run())
@@ -421,8 +427,8 @@ async def test_only_the_marketplace_that_is_known_gets_a_signature() -> None:
                         break
             trying.cancel()
             await asyncio.wait({trying})
-            assert "session" not in line.asked
-        known["house"] = id_of("another")
+            assert "session" not in line.paths
+        known["marketplace"] = id_of("another")
 
 
 async def test_strangers_take_nothing_from_those_who_pay() -> None:
@@ -486,13 +492,13 @@ async def test_bytes_count_from_the_first_that_came_until_the_seller_has_them() 
         with pytest.raises(QueueFull):
             others(41)
     carried = queue.put(SELLER, "payer", "POST", "/market/v1/jobs", b"x" * 100)
-    errand = await poll
-    assert errand
-    assert len(errand.body) == 100
+    fetched = await poll
+    assert fetched
+    assert len(fetched.body) == 100
     assert carried.relayed.body == b""
     with queue.reading("one") as came, pytest.raises(QueueFull):
         came(1)
-    await queue.answer(SELLER, errand.id, AnswerPart(0, b"a"))
+    await queue.answer(SELLER, fetched.id, AnswerPart(0, b"a"))
     with queue.reading("one") as came:
         came(60)
     queue.drop(carried)

@@ -1,4 +1,4 @@
-"""Threat 21: whoever answers under an address is the seller, or is asked nothing."""
+"""Threat 21: the server at an address proves to be the seller, or gets no request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -45,7 +45,7 @@ def said(by: str, identity: str, nonce: bytes, domain: bytes = DOMAIN) -> bytes:
         (False, lambda nonce: said("thief", "seller", nonce)),
         (False, lambda nonce: said("thief", "thief", nonce)),
         (False, lambda nonce: said("seller", "thief", nonce)),
-        (False, lambda nonce: said("seller", "seller", b"\0" * 32)),  # what it once said to somebody else
+        (False, lambda nonce: said("seller", "seller", b"\0" * 32)),  # what it once signed for another caller
         (False, lambda nonce: said("seller", "seller", nonce, b"millrace seller\n")),
         (False, lambda nonce: b"<html>a parked name</html>"),
         (False, lambda nonce: b'{"identity": "' + b"0" * 2**20),
@@ -58,6 +58,6 @@ async def test_only_the_seller_counts_as_being_there(is_seller: bool, answer: Ca
         assert await is_behind(outbound, url, id_of("seller"), KEY) is is_seller
 
 
-async def test_nobody_is_there() -> None:
+async def test_no_server_is_there() -> None:
     async with Outbound(True) as outbound:
         assert not await is_behind(outbound, "http://127.0.0.1:9", id_of("seller"), KEY)

@@ -105,7 +105,7 @@ async def test_a_fresh_gateway_learns_more_than_one_answer_holds(tmp_path: Path)
         fresh = RecordKeeper(tmp_path / "fresh", now_ms, KeeperPolicy(Sources(peers=[url])))
         assert await Gossip(fresh, outbound, []).exchange(url) == 520
         assert fresh.summary() == full.summary()
-        # From somebody whom nobody has named so much is not taken.
+        # Fewer records are taken from an unknown source.
         wary = RecordKeeper(tmp_path / "wary", now_ms)
         assert await Gossip(wary, outbound, []).exchange(url) <= RecordBounds().stranger
     for each in (full, fresh, wary):
@@ -157,11 +157,11 @@ def summary_of_nothing() -> tuple[str, ...]:
 def test_gateways_of_one_database_see_what_each_was_told(dsn: str) -> None:
     engine = open_engine(dsn)
     one, other = RecordKeeper(engine, now_ms), RecordKeeper(engine, now_ms)
-    assert one.add([offer("bob").raw, FOUNDED.raw], "house") == 2
-    assert other.add([FOUNDED.raw, b"nonsense", b"{}"], "house") == 1
+    assert one.add([offer("bob").raw, FOUNDED.raw], "marketplace") == 2
+    assert other.add([FOUNDED.raw, b"nonsense", b"{}"], "marketplace") == 1
     other.refresh()
     assert other.summary() == one.summary()
-    one.add([drop(BOB, "bob", "bob").raw], "house")
+    one.add([drop(BOB, "bob", "bob").raw], "marketplace")
     other.refresh()
     assert other.listings(NOW_MS) == one.listings(NOW_MS) == []
     late = RecordKeeper(engine, lambda: NOW_MS + 10**10)

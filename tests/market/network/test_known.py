@@ -1,4 +1,4 @@
-"""What keepers come to know: the same whoever tells whom, nothing forged, and no more than has room."""
+"""Known records: the same in any order of exchange, nothing forged, and no more than has room."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from market.errors import MarketError
-from market.network.known import KnownRecords, check_told
+from market.network.known import KnownRecords, check_received
 from market.network.room import OWN, RecordBounds, Sources
 from market.protocol.identity.keys import identity_of
 from market.protocol.identity.statements import found, revoke, rotate
@@ -17,7 +17,7 @@ from market.protocol.records.book import alive
 from market.protocol.records.envelope import Record
 from market.protocol.records.exchange import differing, summary
 from tests.examples import examples
-from tests.market.parties import NOW_MS, id_of, key_of, said
+from tests.market.parties import NOW_MS, id_of, key_of, signed_record
 from tests.market.test_listings import LISTING
 
 MINUTE_MS = 60_000
@@ -27,7 +27,7 @@ BOB = id_of("bob")
 
 def offer(by: str, name: str = "a", revision: int = 0, issuer: str = "", minute: int = 0) -> Record:
     made_ms = NOW_MS + minute * MINUTE_MS
-    return said(by, "listing", LISTING, name, revision, made_ms, 5 * MINUTE_MS, issuer or id_of(by))
+    return signed_record(by, "listing", LISTING, name, revision, made_ms, 5 * MINUTE_MS, issuer or id_of(by))
 
 
 def turn(identity: str, number: int, old: str, new: str, by: str = "") -> Record:
@@ -57,7 +57,7 @@ LIES = [
     turn(BOB, 1, "bob", "eve", "eve"),
     turn(ANN, 1, "eve", "eve2", "eve"),
     drop(BOB, "bob", "eve"),
-    said("bob", "payment", LISTING, issuer=BOB),
+    signed_record("bob", "payment", LISTING, issuer=BOB),
 ]
 
 events = st.one_of(
@@ -69,15 +69,15 @@ events = st.one_of(
 
 
 def keeper(**bounds: int) -> KnownRecords:
-    return KnownRecords(Sources(["house"], ["one", "other"]), replace(RecordBounds(), **bounds))
+    return KnownRecords(Sources(["marketplace"], ["one", "other"]), replace(RecordBounds(), **bounds))
 
 
 def tell(known: KnownRecords, records: Sequence[Record], now_ms: int = NOW_MS, source: str = "one") -> set[str]:
-    """What is left of what was known and told, by digests."""
+    """Return the digests of what is left of the known and received records."""
     checked = []
     for record in records:
         try:
-            check_told(record, now_ms, allows_loopback=False)
+            check_received(record, now_ms, allows_loopback=False)
         except MarketError:
             continue
         checked.append(record)
@@ -140,7 +140,7 @@ def test_a_revocation_ends_an_offer_at_once_and_for_good() -> None:
 
 def test_what_is_expired_is_forgotten_and_does_not_come_back() -> None:
     known = keeper()
-    old, newest = offer("bob", revision=1), said("bob", "listing", LISTING, "a", 2, NOW_MS + 1, 1000)
+    old, newest = offer("bob", revision=1), signed_record("bob", "listing", LISTING, "a", 2, NOW_MS + 1, 1000)
     tell(known, [old, newest])
     assert offers(known, NOW_MS + 2000) == set()
     later_ms = newest.made_ms + 1000 + 10 * MINUTE_MS + 1
@@ -150,16 +150,16 @@ def test_what_is_expired_is_forgotten_and_does_not_come_back() -> None:
 
 
 def test_many_names_share_one_strangers_room() -> None:
-    """50 sources of 14 identities each get what is there for strangers, and nobody else's place."""
+    """50 sources of 14 identities each share the third parties' room, and take no other room."""
     known = keeper(trusted=40, peer=10, stranger=12, strangers=60)
-    house = tell(known, [offer(f"housed{n}") for n in range(30)], source="house")
+    marketplace = tell(known, [offer(f"housed{n}") for n in range(30)], source="marketplace")
     tell(known, [offer(f"peered{n}") for n in range(30)], source="one")
     honest = offer("honest")
     tell(known, [honest], source="from 192.0.2.0/24")
     for network in range(50):
         tell(known, [offer(f"sybil{network}-{n}") for n in range(14)], source=f"from {network}")
     kept = {each.digest for each in known.book.slots.values()}
-    assert house | {honest.digest} <= kept
+    assert marketplace | {honest.digest} <= kept
     assert len(kept) == 30 + 10 + 60
     shares = [known.source_of(each.issuer) for each in known.book.slots.values()]
     assert max(shares.count(f"from {network}") for network in range(50)) <= 12
@@ -167,9 +167,9 @@ def test_many_names_share_one_strangers_room() -> None:
     late, own = offer("late"), offer("own")
     assert late.digest in tell(known, [late], source="from 198.51.100.0/24")
     assert own.digest in tell(known, [own], source=OWN)
-    # Told by the house, a stranger's seller has the house's room.
-    tell(known, [honest, offer("honest", "b")], source="house")
-    assert known.source_of(id_of("honest")) == "house"
+    # Told by the marketplace, a stranger's seller has the marketplace's room.
+    tell(known, [honest, offer("honest", "b")], source="marketplace")
+    assert known.source_of(id_of("honest")) == "marketplace"
 
 
 def test_revocations_of_the_known_need_no_room_and_stay_when_others_want_it() -> None:

@@ -74,7 +74,7 @@ def test_an_identity_is_made_once_and_closed_to_others(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.iterdir()]} == {0o700, 0o600}
 
 
-def test_whoever_has_it_open_sees_a_rotation(tmp_path: Path) -> None:
+def test_every_process_that_has_it_open_sees_a_rotation(tmp_path: Path) -> None:
     old, new = OwnIdentity.open(tmp_path), OwnIdentity.open(tmp_path)
     before = old.signer.fingerprint
     new.rotate()

@@ -38,16 +38,16 @@ from market.protocol.sealing.agreement import Context
 from market.protocol.sealing.request import SealedRequest, seal_request
 from market.protocol.sealing.stream import Opener
 from tests.clusters import DEMO_MODEL
-from tests.market.parties import STANDING, id_of, said
+from tests.market.parties import STANDING, id_of, signed_record
 
 LIMIT_NANO = 10**9
-_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 Json = dict[str, Any]
 
 
 def plain_http() -> httpx.AsyncClient:
-    """A client that reads nobody's certificates, which would take longer than the test."""
-    return httpx.AsyncClient(trust_env=False, timeout=60, verify=_NOBODY)
+    """A client that loads no certificates, which would take longer than the test."""
+    return httpx.AsyncClient(trust_env=False, timeout=60, verify=_NO_CERTIFICATES)
 
 
 def demo_counting() -> Counting:
@@ -132,8 +132,8 @@ class Buyer:
     def __post_init__(self) -> None:
         self.listing: Listing = read_listing(self.listing_record, allows_loopback=True)
         allocation = Allocation(id_of(self.name), self.seller, Amount(self.limit_nano), "hold:a1", 1)
-        record = said("house", "allocation", allocation, made_ms=self.made_ms, lasts_ms=86_400_000)
-        self.rest_on([record], read_allocation(record, id_of("house"), STANDING)[0])
+        record = signed_record("marketplace", "allocation", allocation, made_ms=self.made_ms, lasts_ms=86_400_000)
+        self.rest_on([record], read_allocation(record, id_of("marketplace"), STANDING)[0])
 
     def rest_on(self, backing: list[Record], terms: ChannelTerms) -> None:
         """Begin a channel on this."""
@@ -171,7 +171,9 @@ class Buyer:
 
     def sign(self, voucher: Voucher, sealed: SealedRequest, prompt_tokens: int, **given: Any) -> Purchase:
         changed = msgspec.structs.replace(voucher, **given)
-        record = said(self.name, "voucher", changed, "v", changed.seq, made_ms=self.made_ms + self.skew_ms)
+        record = signed_record(
+            self.name, "voucher", changed, "v", changed.seq, made_ms=self.made_ms + self.skew_ms
+        )
         promise = read_voucher(record, self.terms, STANDING)
         self.channel = promised(self.channel, promise)
         job = MarketJob(record.raw, [each.raw for each in self.backing], sealed.sealed, [], self.receipts[-32:])
@@ -186,7 +188,7 @@ class Buyer:
         return purchase
 
     async def stream(self, purchase: Purchase) -> AsyncGenerator[Piece | None]:
-        """Event by event, with the piece that it brought; whoever leaves early hangs up."""
+        """Yield each event with its piece; leaving early hangs up."""
         async with (
             plain_http() as http,
             http.stream("POST", f"{self.endpoint}/market/v1/jobs", content=pack_job(purchase.job)) as response,
@@ -213,7 +215,9 @@ class Buyer:
             purchase.answer.transcript(),
             is_final=True,
         )
-        record = said(self.name, "receipt", receipt, "r", voucher.seq, made_ms=self.made_ms + self.skew_ms)
+        record = signed_record(
+            self.name, "receipt", receipt, "r", voucher.seq, made_ms=self.made_ms + self.skew_ms
+        )
         delivery = read_receipt(record, purchase.promise, self.terms, STANDING)
         self.channel = delivered(self.channel, delivery, self.terms.buyer)
         self.receipts += [purchase.promise.record.raw, record.raw]

@@ -1,4 +1,4 @@
-"""A whole seller on a real socket, beside a staged gateway and house."""
+"""A whole seller on a real socket, beside a staged gateway and marketplace."""
 
 import asyncio
 import time
@@ -85,20 +85,22 @@ async def shop_beside(
         "tunnel": "loopback",
         "submit_s": 3600,
     }
-    wanted = SellingSettings(**(given | {"queue_empty_minutes": 0, "drain_s": 5} | settings))
+    own_settings = SellingSettings(**(given | {"queue_empty_minutes": 0, "drain_s": 5} | settings))
     own = OwnIdentity.open(folder / "market")
     with listening(0) as listener:
         async with (
-            open_agent(wanted, DataFolder(folder), own, OwnGateway(lambda: stage.running), clock_ms) as agent,
+            open_agent(
+                own_settings, DataFolder(folder), own, OwnGateway(lambda: stage.running), clock_ms
+            ) as agent,
             serving(agent.app, listener),
         ):
             endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
             agent.address.put(endpoint)
             working = asyncio.create_task(agent.run())
             try:
-                if agent.submitting.marketplace and stage.house_is_up:
-                    house = agent.submitting.marketplace
-                    await until(lambda: house.identity)
+                if agent.submitting.marketplace and stage.marketplace_is_up:
+                    marketplace = agent.submitting.marketplace
+                    await until(lambda: marketplace.identity)
                 yield Shop(agent, stage, endpoint)
             finally:
                 working.cancel()

@@ -1,4 +1,4 @@
-"""The owner's gateway and the house of a seller under test, on a real server: what they say is the test's."""
+"""The gateway and marketplace of a seller under test, on a real server; the test sets their replies."""
 
 import asyncio
 import json
@@ -48,13 +48,13 @@ class Stage:
     """How the agent said that it is."""
     has_guests: bool = True
     is_away: bool = False
-    house_is_up: bool = True
-    marketplace_id: str = "house"
-    house_says: str | None = None
+    marketplace_is_up: bool = True
+    marketplace_id: str = "marketplace"
+    marketplace_says: str | None = None
     """In place of whatever it should say of itself and of accounts."""
     settling: list[int] = field(default_factory=list)
-    """HTTP statuses of the house's next answers to a settlement, before it takes one again."""
-    asked: list[Json] = field(default_factory=list)
+    """HTTP statuses of the marketplace's next answers to a settlement, before it takes one again."""
+    requests: list[Json] = field(default_factory=list)
     sales: list[Json] = field(default_factory=list)
     settlements: list[Json] = field(default_factory=list)
     registered: list[Json] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Stage:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         if request.headers["authorization"] != f"Bearer {self.keys[-1]}":
             return web.json_response({"error": {"code": "invalid_api_key"}}, status=401)
-        self.asked.append(await request.json())
+        self.requests.append(await request.json())
         self.headers = dict(request.headers)
         if self.refusal:
             status, code = self.refusal
@@ -139,18 +139,18 @@ class Stage:
         self.sales.append(await request.json())
         return web.json_response({})
 
-    async def house(self, request: web.Request) -> web.Response:
-        if not self.house_is_up:
+    async def marketplace(self, request: web.Request) -> web.Response:
+        if not self.marketplace_is_up:
             return web.json_response({"error": {"message": "away"}}, status=503)
-        if self.house_says is not None:
-            return web.Response(text=self.house_says)
+        if self.marketplace_says is not None:
+            return web.Response(text=self.marketplace_says)
         return web.json_response(
             {"identity": self.marketplace_identity, "statements": [], "ledger_checkpoint": f"7:{'b' * 64}"}
         )
 
     async def me(self, request: web.Request) -> web.Response:
-        if self.house_says is not None:
-            return web.Response(text=self.house_says)
+        if self.marketplace_says is not None:
+            return web.Response(text=self.marketplace_says)
         return web.json_response({"account": "ann", "identities": [each["identity"] for each in self.registered]})
 
     async def register(self, request: web.Request) -> web.Response:
@@ -158,7 +158,7 @@ class Stage:
         return web.json_response({})
 
     async def settle(self, request: web.Request) -> web.Response:
-        if not self.house_is_up:
+        if not self.marketplace_is_up:
             return web.json_response({"error": {"message": "away"}}, status=503)
         if self.settling:
             return web.json_response({"error": {"message": "no"}}, status=self.settling.pop(0))
@@ -175,7 +175,7 @@ async def staged() -> AsyncIterator[Stage]:
     app.router.add_post("/admin/market/sales", stage.sale)
     app.router.add_post("/v1/chat/completions", stage.chat)
     app.router.add_post("/v1/completions", stage.chat)
-    app.router.add_get("/market/v1/marketplace", stage.house)
+    app.router.add_get("/market/v1/marketplace", stage.marketplace)
     app.router.add_get("/market/v1/sellers/me", stage.me)
     app.router.add_post("/market/v1/sellers", stage.register)
     app.router.add_post("/market/v1/settlements", stage.settle)

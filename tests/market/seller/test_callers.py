@@ -1,4 +1,4 @@
-"""Threat 26: whoever crowds at the agent's door takes nobody else's room."""
+"""Threat 26: a caller that floods the agent takes no room from other callers."""
 
 import asyncio
 from pathlib import Path
@@ -56,5 +56,5 @@ def test_who_comes_through_a_tunnel_is_whom_cloudflared_names() -> None:
     scope = {"client": ("127.0.0.1", 1), "headers": [(b"cf-connecting-ip", b"203.0.113.7")]}
     assert address_of(SellingSettings(tunnel="quick"))(scope) == "203.0.113.7"
     assert address_of(SellingSettings(tunnel="none"))(scope) is None
-    # Without one, anybody may write that header.
+    # Without a tunnel, any caller may set that header.
     assert address_of(SellingSettings(tunnel="loopback", allows_loopback=True))(scope) == "127.0.0.1"

@@ -1,4 +1,4 @@
-"""What buyers get of the own gateway's chunks: text and calls as they are, and nothing of whoever made them."""
+"""Chunks that buyers get from the own gateway's: text and calls unchanged, and nothing about the backend."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Answers that do not come to their end: whoever ends them, receipts say what was delivered."""
+"""Answers that end early: whichever party ends them, receipts state what was delivered."""
 
 import asyncio
 import json
@@ -16,9 +16,9 @@ from market.protocol.channels.statements import Receipt
 from market.protocol.channels.transcript import INTERIM_TOKENS
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import open_record
+from market.seller.gateway_request import GatewayRequest
 from market.seller.own_gateway import GatewayAway
 from market.seller.upstream import Upstream
-from market.seller.wanted import GatewayRequest
 from runtime.hang_ups import UNPAID_MAX
 from tests.market.seller.buyer import COUNTING, Buyer, Purchase
 from tests.market.seller.shop import Shop, open_shop, until
@@ -50,7 +50,7 @@ async def test_buyer_that_leaves_at_any_event_owes_what_was_delivered(tmp_path: 
             shop.stage.stopped.clear()
             purchase = buyer.order()
             await leave_after(buyer, purchase, shop, events)
-            # The owner's machine works for nobody any more.
+            # The owner's machine runs no more jobs.
             async with asyncio.timeout(60):
                 await shop.stage.stopped.wait()
             await shop.is_empty()
@@ -76,11 +76,11 @@ async def test_a_buyer_who_leaves_before_the_first_word_again_and_again_is_refus
             shop.stage.stopped.clear()
             await leave_after(buyer, buyer.order(), shop, 1)
             await shop.is_empty()
-        assert len(shop.stage.asked) == UNPAID_MAX
+        assert len(shop.stage.requests) == UNPAID_MAX
         refused = await buyer.buy(buyer.order())
         assert (refused.status, refused.error["code"]) == (429, "full")
         assert "first token" in refused.error["message"]
-        assert len(shop.stage.asked) == UNPAID_MAX
+        assert len(shop.stage.requests) == UNPAID_MAX
         shop.stage.steps = None
         assert (await other.buy(other.order())).text == " word0"
 
@@ -143,14 +143,14 @@ async def test_draining_lets_answers_end_or_cuts_them_at_a_block(tmp_path: Path)
         assert purchase.cut
         assert purchase.cut.code == "preempted"
         assert purchase.has_ended
-        # Marketplace and books have heard of it before the process ends.
+        # Marketplace and ledger know of it before the process ends.
         assert [json.loads(each["records"][0])["kind"] for each in shop.stage.settlements]
         assert len(shop.stage.sales) == 1
         assert COUNTING.delivered(purchase.answer.choices()).completion_tokens == purchase.tokens
 
 
 async def test_key_that_changes_in_an_answer_loses_nothing(tmp_path: Path) -> None:
-    """Threat 20: what began with the old key is signed for with the new one, of which nobody has heard."""
+    """Threat 20: a job that began with the old key is signed with the new one, which no party knows yet."""
     async with open_shop(tmp_path) as shop:
         shop.stage.script = [*words(WORDS), END]
         shop.stage.steps = asyncio.Semaphore(1)
@@ -180,13 +180,13 @@ async def test_long_answers_are_signed_for_as_often_as_short_ones(tmp_path: Path
         purchase = buyer.order(most_tokens=3000)
         async for _ in buyer.stream(purchase):
             pass
-        told = [open_record(raw).read("receipt", Receipt).completion_tokens for raw in purchase.receipts]
-        assert told[-1] == purchase.tokens > 5000
-        assert max(after - before for before, after in pairwise(told)) < 2 * INTERIM_TOKENS
+        token_counts = [open_record(raw).read("receipt", Receipt).completion_tokens for raw in purchase.receipts]
+        assert token_counts[-1] == purchase.tokens > 5000
+        assert max(after - before for before, after in pairwise(token_counts)) < 2 * INTERIM_TOKENS
 
 
 async def test_owners_rules_end_what_is_being_answered(tmp_path: Path) -> None:
-    """Threat 27: a laptop that is taken off its plug works for nobody any more, and what it did is paid."""
+    """Threat 27: a laptop on battery runs no more jobs, and what it delivered is paid."""
     async with open_shop(tmp_path) as shop:
         shop.stage.script = [*words(2), STALL]
         buyer = await shop.buyer()
@@ -209,7 +209,7 @@ async def test_owners_rules_end_what_is_being_answered(tmp_path: Path) -> None:
 
 
 async def test_request_that_the_gateway_cannot_be_asked_ends_at_once(tmp_path: Path) -> None:
-    """Threat 26: it does not hold its slot until somebody loses patience."""
+    """Threat 26: it does not hold its slot until a timeout."""
     async with open_shop(tmp_path) as shop:
         order = GatewayRequest("chat", {"messages": object()}, 1, PricedRequest("0" * 64, 1))
         async with Upstream.asking(shop.agent.watch.gateway, order) as upstream, asyncio.timeout(60):

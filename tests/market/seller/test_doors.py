@@ -84,13 +84,13 @@ async def test_only_the_markets_paths_are_there(tmp_path: Path) -> None:
             assert answers.startswith(b"HTTP/1.1 4"), head
             # One answer at most: nothing in a body was taken for another request.
             assert answers.count(b"HTTP/1.1") == 1, head
-        # A body that is too long is refused on its head: nobody waits for the rest.
+        # A body that is too long is refused by its headers, without waiting for the rest.
         assert b" 413 " in await said_to(shop, HEADS[6])
-        assert not shop.stage.asked
+        assert not shop.stage.requests
 
 
 async def test_who_is_behind_an_address_can_be_asked(tmp_path: Path) -> None:
-    """Threat 21: a server that has our address, and not our key, is found out by everybody who asks."""
+    """Threat 21: any caller detects a server that has our address but not our key."""
     async with open_shop(tmp_path / "seller") as shop, open_shop(tmp_path / "other") as other:
         own = shop.agent.own
         async with plain_http() as http:
@@ -102,12 +102,12 @@ async def test_who_is_behind_an_address_can_be_asked(tmp_path: Path) -> None:
         key, outbound = own.signer.public_key.hex(), shop.agent.outbound
         assert await is_behind(outbound, shop.endpoint, own.id, key)
         assert not await is_behind(outbound, other.endpoint, own.id, key)
-        # And whoever sends it a job all the same has sent nothing that it could read or be paid for.
+        # A job that is sent to it all the same has nothing that it could read or be paid for.
         buyer = await shop.buyer()
         buyer.endpoint = other.endpoint
         bought = await buyer.buy(buyer.order())
         assert (bought.status, bought.error["code"]) == (400, "malformed")
-        assert not other.stage.asked
+        assert not other.stage.requests
 
 
 async def test_tokenizer_is_served_by_its_hash(tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ async def test_tokenizer_is_served_by_its_hash(tmp_path: Path) -> None:
             answer = await http.get(url + buyer.listing.tokenizer_sha256)
             assert json.loads(answer.content)["model"]
             assert (await http.get(url + "0" * 64)).status_code == 404
-            # Listings are told to whoever asks.
-            asked = {"summary": ["0" * 64] * 64}
-            told = await http.post(f"{shop.endpoint}/market/v1/gossip/digest", json=asked)
-            assert buyer.listing_record.raw.decode() in told.json()["records"]
+            # Every caller gets the listings.
+            requests = {"summary": ["0" * 64] * 64}
+            reply = await http.post(f"{shop.endpoint}/market/v1/gossip/digest", json=requests)
+            assert buyer.listing_record.raw.decode() in reply.json()["records"]
 
 
 async def test_buyer_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from market.protocol.channels.channel import settle
 from market.protocol.channels.credit_line import CreditLine
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.amounts import Amount
-from tests.market.parties import id_of, said
+from tests.market.parties import id_of, signed_record
 from tests.market.seller.shop import open_shop
 from tests.market.seller.stage import END, MODEL, words
 
@@ -23,20 +23,20 @@ async def test_completions_are_sold_too(tmp_path: Path) -> None:
         buyer = await shop.buyer()
         bought = await buyer.buy(buyer.order({"prompt": "Tell a story.", "max_tokens": 5}))
         assert (bought.text, bought.cut) == ("Once upon", None)
-        assert shop.stage.asked[0]["prompt"] == "Tell a story."
+        assert shop.stage.requests[0]["prompt"] == "Tell a story."
         (final,) = buyer.sellers_word(bought)
         assert final.receipt.prompt_tokens == bought.prompt_tokens
 
 
-async def test_partners_need_no_house(tmp_path: Path) -> None:
+async def test_partners_need_no_marketplace(tmp_path: Path) -> None:
     async with open_shop(tmp_path, marketplace_url=None) as shop:
         buyer, own = await shop.buyer(), shop.agent.own
         first, second = sorted((id_of("buyer"), own.id))
         line = CreditLine(first, second, Amount(10**9), Amount(10**9), buyer.made_ms)
         lasts_ms = 86_400_000
-        by_buyer = said("buyer", "credit_line", line, made_ms=buyer.made_ms, lasts_ms=lasts_ms)
+        by_buyer = signed_record("buyer", "credit_line", line, made_ms=buyer.made_ms, lasts_ms=lasts_ms)
         ours = own.say("credit_line", "it", 0, line, buyer.made_ms, buyer.made_ms + lasts_ms)
-        assert (await buyer.buy(buyer.order())).error["code"] == "refused"  # nobody's allocation counts here
+        assert (await buyer.buy(buyer.order())).error["code"] == "refused"  # no allocation counts here
         buyer.rest_on([by_buyer, ours], line.bought_by(id_of("buyer")))
         assert (await buyer.buy(buyer.order())).error["code"] == "refused"
         partners = shop.agent.partners
@@ -69,10 +69,10 @@ async def test_a_sealed_job_is_answered_and_both_sign_the_same(tmp_path: Path) -
         assert final.receipt.ledger_checkpoint == "b" * 64
 
         # The owner's gateway got what it knows, under its own name of the model, and nothing of who asks.
-        (asked,) = shop.stage.asked
-        assert asked["model"] == MODEL
-        assert asked["stream"] is True
-        assert asked["max_tokens"] == 600
+        (request,) = shop.stage.requests
+        assert request["model"] == MODEL
+        assert request["stream"] is True
+        assert request["max_tokens"] == 600
 
         # The next request pays on top of what both have signed.
         again = await buyer.buy(buyer.order(most_tokens=3000))

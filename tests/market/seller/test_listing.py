@@ -46,7 +46,7 @@ async def test_listing_says_what_the_gateway_has_and_the_owner_wants(tmp_path: P
         assert moved.revision > record.revision
         assert read_listing(moved, allows_loopback=True).endpoint == "http://127.0.0.1:9"
         assert (await buyer.buy(buyer.order())).status == 200
-        # Whoever cannot be reached offers nothing.
+        # A seller that cannot be reached offers nothing.
         shop.agent.address.put(None, is_open=False)
         await until(lambda: not shop.listings)
         shop.stage.version += 1
@@ -65,14 +65,14 @@ async def test_nothing_is_listed_while_the_owner_works_or_no_guest_may_come(tmp_
         shop.stage.is_paused = True
         shop.stage.version += 1
         await until(lambda: not shop.listings)
-        assert "paused" in shop.agent.watch._said
+        assert "paused" in shop.agent.watch._state
         shop.stage.is_paused = False
         shop.stage.version += 1
         await shop.listed()
     async with staged() as stage:
         stage.has_guests = False
         async with shop_beside(stage, tmp_path / "other") as shop:
-            await until(lambda: "no key for preemptible requests" in shop.agent.watch._said)
+            await until(lambda: "no key for preemptible requests" in shop.agent.watch._state)
             assert not shop.listings
             stage.has_guests = True
             stage.version += 1
@@ -124,7 +124,7 @@ async def test_seller_whose_key_is_revoked_sells_nothing(tmp_path: Path) -> None
             buyer = await shop.buyer()
             bought = await buyer.buy(buyer.order())
             shop.agent.watch.keeper.add([statement.raw], "peer")
-            # What it has signed before, and might be signing now, is worth nothing to anybody who has heard.
+            # Its earlier and present signatures are worthless to every party that knows of the revocation.
             (receipt,) = map(open_record, bought.receipts)
             with pytest.raises(StatementInvalid, match="revoked"):
                 read_receipt(receipt, bought.promise, buyer.terms, Identities([statement]).standing)
@@ -148,7 +148,7 @@ async def test_seller_that_rotated_its_key_goes_on_with_the_new_one(tmp_path: Pa
         assert (await buyer.buy(buyer.order())).status == 200
 
 
-async def test_gateway_that_is_away_ends_the_sale_and_begins_it_anew(
+async def test_gateway_that_is_away_ends_the_sale_and_resumes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "AWAY_S", 0.05)

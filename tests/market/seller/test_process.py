@@ -27,7 +27,7 @@ PRICES = ("--prompt-usd-per-mtok", "50", "--completion-usd-per-mtok", "200.00")
 
 @asynccontextmanager
 async def selling(stage: Stage, folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The command, beside the staged gateway and house."""
+    """The command, beside the staged gateway and marketplace."""
     data = DataFolder(folder)
     data.prepare()
     data.write_running(f"{stage.url}/v1", ADMIN)
@@ -54,11 +54,11 @@ async def selling(stage: Stage, folder: Path) -> AsyncIterator[asyncio.subproces
 
 
 async def listing_at(endpoint: str) -> Record:
-    """What the seller tells whoever asks."""
+    """Return what the seller tells any caller."""
     async with asyncio.timeout(60), plain_http() as http:
         while True:
-            told = await http.post(f"{endpoint}/market/v1/gossip/digest", json={"summary": ["0" * 64] * 64})
-            for raw in told.json()["records"]:
+            reply = await http.post(f"{endpoint}/market/v1/gossip/digest", json={"summary": ["0" * 64] * 64})
+            for raw in reply.json()["records"]:
                 record = open_record(raw.encode())
                 if record.kind == "listing" and record.read("listing", Listing).is_ready:
                     return record
@@ -90,7 +90,7 @@ async def test_sells_until_it_is_told_to_stop(tmp_path: Path) -> None:
         assert purchase.has_ended
         async with asyncio.timeout(60):
             assert await process.wait() == 0
-        # Both sales are in the owner's books and at the house before the process is gone.
+        # Both sales are in the owner's ledger and at the marketplace before the process is gone.
         assert [sale["seq"] for sale in stage.sales] == [1, 2]
         assert stage.settlements
 

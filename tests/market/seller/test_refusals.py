@@ -1,4 +1,4 @@
-"""Whatever speaks against a job is said before the model is touched, and costs nobody anything."""
+"""A seller refuses a job before the model is used, and at no cost to either side."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ async def test_vouchers_that_do_not_pay(tmp_path: Path) -> None:
         assert await refusal(ended, ended.order()) == (402, "ended")
         stranger = Buyer(shop.endpoint, await shop.listed(), "9" * 64, made_ms=buyer.made_ms)
         assert await refusal(stranger, stranger.order()) == (400, "malformed")
-        assert not shop.stage.asked
+        assert not shop.stage.requests
         assert settle(await shop.known(buyer.terms)).amount_nano == 0
 
         # What was refused has used up nothing.
@@ -92,7 +92,7 @@ async def test_requests_that_are_not_taken(tmp_path: Path) -> None:
         assert buyer.listing.refuses == ("weapons",)
         for request, status, code in NOT_TAKEN:
             assert await refusal(buyer, buyer.order(request, prompt_tokens=8000)) == (status, code), request
-        assert not shop.stage.asked
+        assert not shop.stage.requests
 
 
 async def test_owner_comes_first(tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ async def test_a_job_is_answered_once(tmp_path: Path) -> None:
         given = {"seq": voucher.seq + 1, "base_nano": voucher.ceiling_nano, "ceiling_nano": Amount(10**9)}
         replay = buyer.sign(msgspec.structs.replace(voucher, **given), late.request, late.prompt_tokens)
         assert await refusal(buyer, replay) == (400, "malformed")
-        assert len(shop.stage.asked) == 1
+        assert len(shop.stage.requests) == 1
 
-        # A receipt as often as one likes, and one of a channel that nobody has heard of.
+        # A repeated receipt, and one of an unknown channel.
         for _ in range(3):
             assert (await buyer.hand_in()).status_code == 200
         assert settle(await shop.known(buyer.terms)).claimed_nano == 0
@@ -252,4 +252,4 @@ async def test_jobs_that_are_none(tmp_path: Path) -> None:
                 answer = await http.post(f"{shop.endpoint}/market/v1/jobs", content=broken)
                 assert answer.status_code in (400, 402, 411), answer.text
                 assert answer.json()["error"]["code"]
-        assert not shop.stage.asked
+        assert not shop.stage.requests

@@ -1,4 +1,4 @@
-"""What was signed reaches the house and the own books, over crashes and outages; nothing of it is lost."""
+"""Signed receipts reach the marketplace and the own ledger, across crashes and outages; none is lost."""
 
 import asyncio
 import json
@@ -26,34 +26,34 @@ pytestmark = pytest.mark.anyio
 
 
 def settled_nano(stage: Stage, buyer: "object") -> int:
-    """What the house would come to, from all that it was ever told, backwards."""
+    """What the marketplace would come to, from all that it was ever told, backwards."""
     terms = buyer.terms  # type: ignore[attr-defined]
     records = {raw: open_record(raw.encode()) for each in reversed(stage.settlements) for raw in each["records"]}
     return settle(read_evidence(records.values(), terms, STANDING)).amount_nano
 
 
-async def test_house_that_was_down_hears_of_everything(tmp_path: Path) -> None:
-    async with open_shop(tmp_path, submit_s=1, marketplace_key="sk-house") as shop:
+async def test_marketplace_that_was_down_hears_of_everything(tmp_path: Path) -> None:
+    async with open_shop(tmp_path, submit_s=1, marketplace_key="sk-marketplace") as shop:
         await until(lambda: shop.stage.registered)
         assert shop.stage.registered[0]["identity"] == shop.agent.own.id
-        shop.stage.house_is_up = False
+        shop.stage.marketplace_is_up = False
         buyer = await shop.buyer()
-        # Trade goes on inside of what was allocated.
+        # Trade continues within the allocation.
         for _ in range(2):
             assert (await buyer.buy(buyer.order())).status == 200
         assert not shop.stage.settlements
-        shop.stage.house_is_up = True
+        shop.stage.marketplace_is_up = True
         await shop.agent.submitting.submit()
         one = shop.stage.settlements[-1]
         assert one["allocation"] == buyer.backing[0].raw.decode()
         assert settled_nano(shop.stage, buyer) == settle(buyer.channel).amount_nano > 0
         # Told again only where there is more to tell.
-        told = len(shop.stage.settlements)
+        count = len(shop.stage.settlements)
         await shop.agent.submitting.submit()
-        assert len(shop.stage.settlements) == told
+        assert len(shop.stage.settlements) == count
         await buyer.hand_in()
         await shop.agent.submitting.submit()
-        assert len(shop.stage.settlements) == told + 1
+        assert len(shop.stage.settlements) == count + 1
 
         await shop.agent.booking.book()
         assert [each["seq"] for each in shop.stage.sales] == [1, 2]
@@ -65,7 +65,7 @@ async def test_what_is_over_and_told_is_forgotten(tmp_path: Path) -> None:
         buyer = await shop.buyer()
         await buyer.buy(buyer.order())
         store, later_ms = shop.agent.submitting.store, buyer.made_ms + 100 * 86_400_000
-        # Not before house and books have heard of it, nor before it has ended for long.
+        # Not before marketplace and ledger know of it, nor before it has ended for long.
         assert await store.sweep(later_ms) == 0
         await shop.agent.submitting.submit()
         await shop.agent.booking.book()
@@ -106,13 +106,13 @@ async def test_crash_in_an_answer_leaves_what_was_signed(tmp_path: Path) -> None
                 for name in ("identity.key", "selling-records.db"):
                     (copy / "market" / name).write_bytes((tmp_path / "market" / name).read_bytes())
                 (copy / "market" / "identity.key").chmod(0o600)
-        (told,) = buyer.sellers_word(purchase)
+        (count,) = buyer.sellers_word(purchase)
         stage.steps = None
         async with shop_beside(stage, copy) as again:
             claim = (await again.known(buyer.terms)).lanes[0].claim
             assert claim
             assert claim.receipt.is_final
-            assert claim.receipt.completion_tokens == told.receipt.completion_tokens
+            assert claim.receipt.completion_tokens == count.receipt.completion_tokens
             buyer.receive(purchase)
             buyer.endpoint, buyer.listing_record = again.endpoint, await again.listed()
             record = await again.listed()
@@ -123,7 +123,7 @@ async def test_crash_in_an_answer_leaves_what_was_signed(tmp_path: Path) -> None
             assert (await fresh.buy(fresh.order())).status == 200
 
 
-async def test_house_that_became_another_is_not_believed(tmp_path: Path) -> None:
+async def test_marketplace_that_became_another_is_not_believed(tmp_path: Path) -> None:
     async with staged() as stage:
         async with shop_beside(stage, tmp_path):
             pass
@@ -131,9 +131,9 @@ async def test_house_that_became_another_is_not_believed(tmp_path: Path) -> None
         async with shop_beside(stage, tmp_path) as shop:
             buyer = await shop.buyer()
             assert (await buyer.buy(buyer.order())).status == 200
-            house = shop.agent.submitting.marketplace
-            assert house
-            assert house.identity != stage.marketplace_identity
+            marketplace = shop.agent.submitting.marketplace
+            assert marketplace
+            assert marketplace.identity != stage.marketplace_identity
 
 
 async def test_receipts_of_a_revoked_key_are_refused(tmp_path: Path) -> None:
@@ -167,15 +167,15 @@ async def test_file_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("said", ["{}", "[]", '{"identity": 7}', "[" * 2000])
-async def test_house_that_talks_nonsense_is_refused_and_nothing_else(tmp_path: Path, said: str) -> None:
-    async with open_shop(tmp_path, marketplace_key="sk-house") as shop:
-        house = shop.agent.submitting.marketplace
-        assert house
-        shop.stage.house_says = said
-        for asked in (house.meet, house.register):
+@pytest.mark.parametrize("answer", ["{}", "[]", '{"identity": 7}', "[" * 2000])
+async def test_marketplace_that_talks_nonsense_is_refused_and_nothing_else(tmp_path: Path, answer: str) -> None:
+    async with open_shop(tmp_path, marketplace_key="sk-marketplace") as shop:
+        marketplace = shop.agent.submitting.marketplace
+        assert marketplace
+        shop.stage.marketplace_says = answer
+        for call in (marketplace.meet, marketplace.register):
             with pytest.raises(MarketplaceRefused):
-                await asked()
+                await call()
 
 
 async def test_a_disk_that_refuses_ends_no_work_of_the_agents(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ async def test_a_disk_that_refuses_ends_no_work_of_the_agents(tmp_path: Path) ->
         agent = shop.agent
         listed = await shop.listed()
         with refusing(tmp_path / "market" / "selling.db", "channels", "facts"):
-            # It is to be listed anew, under a number that cannot be kept.
+            # It must be listed again, under a number that cannot be stored.
             agent.watch.publisher._listed.clear()
             work = [asyncio.create_task(each.run()) for each in (agent.submitting, agent.booking, agent.watch)]
             await asyncio.sleep(0.5)

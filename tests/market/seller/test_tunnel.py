@@ -143,7 +143,7 @@ async def test_an_address_is_withdrawn_while_cloudflare_is_lost_and_then_the_sam
         assert len(it.installed.starts()) == 1
 
 
-async def test_one_that_never_gets_cloudflare_back_or_hangs_is_started_anew(tmp_path: Path) -> None:
+async def test_one_that_never_gets_cloudflare_back_or_hangs_is_restarted(tmp_path: Path) -> None:
     pace = replace(QUICK, lost_s=0.2, answer_s=0.5)
     async with running(tmp_path, pace=pace) as it:
         await it.open()
@@ -180,7 +180,7 @@ async def test_a_named_tunnels_token_is_a_file_and_nowhere_else(
             assert GOOD_TOKEN not in str([process.cmdline(), process.environ()])
 
 
-async def test_an_address_where_somebody_else_answers_is_not_offered(tmp_path: Path) -> None:
+async def test_an_address_of_another_server_is_not_offered(tmp_path: Path) -> None:
     """Threat 21: the name of a quick tunnel leads to another server now."""
     is_ours = True
 
@@ -216,7 +216,7 @@ async def test_without_the_program_its_owner_reads_where_to_get_it(tmp_path: Pat
 
 
 async def test_nothing_is_left_when_the_seller_is_killed(tmp_path: Path) -> None:
-    """kill -9, where nobody can clean up: the keeper sees its pipe close."""
+    """kill -9, after which no process can clean up: the keeper sees its pipe close."""
     installed = Installed(tmp_path, Behaviour(ignores_sigterm=True))
     program = (
         "import asyncio, sys\n"
@@ -238,7 +238,7 @@ async def test_nothing_is_left_when_the_seller_is_killed(tmp_path: Path) -> None
 
 
 async def _got(client: httpx.AsyncClient, address: str) -> httpx.Response:
-    """Whoever has left gives the place back a moment later."""
+    """A caller that has left frees its slot a moment later."""
     while (answer := await client.get(address)).status_code == 429:
         await asyncio.sleep(0.02)
     return answer

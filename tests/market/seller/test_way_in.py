@@ -1,4 +1,4 @@
-"""A sealed job comes to a whole seller by every way in: through a tunnel, and fetched from the house."""
+"""A sealed job comes to a whole seller by every way in: through a tunnel, and fetched from the marketplace."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -73,25 +73,27 @@ async def test_through_a_tunnel(tmp_path: Path) -> None:
             await buys(shop, agent.address.url)
 
 
-async def test_fetched_from_the_house(tmp_path: Path) -> None:
-    async with open_shop(tmp_path) as shop, relaying(shop.agent.own.id, PATIENT) as house:
-        settings = SellingSettings(tunnel="none", marketplace_url=house.url)
+async def test_fetched_from_the_marketplace(tmp_path: Path) -> None:
+    async with open_shop(tmp_path) as shop, relaying(shop.agent.own.id, PATIENT) as marketplace:
+        settings = SellingSettings(tunnel="none", marketplace_url=marketplace.url)
         agent = shop.agent
         way = way_in(shop, settings)
         assert isinstance(way, Pull)
         async with kept_open(shop, way):
             assert agent.address.url is None
-            await buys(shop, house.endpoint(agent.own.id))
+            await buys(shop, marketplace.endpoint(agent.own.id))
 
 
-async def test_a_buyer_that_hangs_up_at_the_house_is_gone_for_the_seller(tmp_path: Path) -> None:
-    async with open_shop(tmp_path) as shop, relaying(shop.agent.own.id, PATIENT) as house:
+async def test_a_buyer_that_hangs_up_at_the_marketplace_is_gone_for_the_seller(tmp_path: Path) -> None:
+    async with open_shop(tmp_path) as shop, relaying(shop.agent.own.id, PATIENT) as marketplace:
         agent = shop.agent
-        way = Pull(house.url, agent.own.id, agent.own.signer, agent.outbound, shop.endpoint, lambda: MARKETPLACE)
+        way = Pull(
+            marketplace.url, agent.own.id, agent.own.signer, agent.outbound, shop.endpoint, lambda: MARKETPLACE
+        )
         shop.stage.script = [*words(20), STALL]
         async with kept_open(shop, way):
             buyer = await shop.buyer()
-            buyer.endpoint = house.endpoint(agent.own.id)
+            buyer.endpoint = marketplace.endpoint(agent.own.id)
             purchase = buyer.order(most_tokens=3000)
             async for piece in buyer.stream(purchase):
                 if piece is not None and piece.kind == "d":
@@ -100,6 +102,6 @@ async def test_a_buyer_that_hangs_up_at_the_house_is_gone_for_the_seller(tmp_pat
             assert not purchase.has_ended
 
 
-def test_without_tunnel_and_house_nobody_could_come() -> None:
+def test_without_tunnel_and_marketplace_no_buyer_could_connect() -> None:
     with pytest.raises(SettingsInvalid, match="marketplace_url"):
         way_in_of(SellingSettings(tunnel="none"), "http://127.0.0.1:9", "0" * 64, None, None, str)  # type: ignore[arg-type]

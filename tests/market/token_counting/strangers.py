@@ -11,8 +11,8 @@ from tests.accounting.tokenizer import make_tokenizer
 
 def hostile(folder: Path, **model: Any) -> bytes:
     """An honest file with another model in it."""
-    told = json.loads(make_tokenizer(folder).path.read_bytes())
-    return json.dumps(told | {"pre_tokenizer": None, "post_processor": None, "model": model}).encode()
+    parsed = json.loads(make_tokenizer(folder).path.read_bytes())
+    return json.dumps(parsed | {"pre_tokenizer": None, "post_processor": None, "model": model}).encode()
 
 
 def aborting(folder: Path) -> bytes:
@@ -28,7 +28,7 @@ def slow(folder: Path) -> bytes:
 
 
 def kept(folder: Path, content: bytes) -> Pinned:
-    """As it was kept before anybody looked."""
+    """As it was stored before any check."""
     sha256 = hashlib.sha256(content).hexdigest()
     path = folder / f"{sha256}.json"
     path.write_bytes(content)
@@ -36,6 +36,6 @@ def kept(folder: Path, content: bytes) -> Pinned:
 
 
 def panicking(folder: Path) -> bytes:
-    """As `aborting`, where the panic can be caught: by whoever knows that it is no Exception."""
+    """As `aborting`, if the panic can be caught, which needs BaseException."""
     vocabulary = {"a": 0, "b": 1, "ab": 2}
     return hostile(folder, type="BPE", vocab=vocabulary, merges=[["a", "b"]], continuing_subword_prefix="####")

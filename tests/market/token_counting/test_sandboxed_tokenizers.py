@@ -45,19 +45,19 @@ def honest(tmp_path: Path) -> Pinned:
     return kept(tmp_path, make_tokenizer(tmp_path).path.read_bytes())
 
 
-def test_it_counts_as_its_owner_would_whoever_ends_it(opened: Opened, honest: Pinned) -> None:
+def test_it_counts_as_its_owner_would_whichever_side_ends_it(opened: Opened, honest: Pinned) -> None:
     sandbox, here = opened(), Counting(load_counter(honest))
     there = Counting(sandbox.counter(honest))
-    said = [Delivered(LONG, "because\ud83c"), Delivered("", "the mill")]
+    answers = [Delivered(LONG, "because\ud83c"), Delivered("", "the mill")]
     prompt = {"messages": [{"role": "user", "content": "mill"}] * 5_000}
-    assert here.delivered(said) == there.delivered(said) == there.remembering().delivered(said)
+    assert here.delivered(answers) == there.delivered(answers) == there.remembering().delivered(answers)
     assert here.prompt_tokens(prompt) == there.prompt_tokens(prompt)
     # The process is killed: the next one does as well, and no tokenizer is blamed.
     assert sandbox.pid
     os.kill(sandbox.pid, signal.SIGKILL)
     for _ in range(2):
         try:
-            assert there.delivered(said) == here.delivered(said)
+            assert there.delivered(answers) == here.delivered(answers)
         except CountingUnavailable:
             continue
     sandbox.check(honest.sha256)
@@ -66,10 +66,10 @@ def test_it_counts_as_its_owner_would_whoever_ends_it(opened: Opened, honest: Pi
 def test_a_text_that_grows_is_not_counted_all_again(
     opened: Opened, honest: Pinned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sandbox, asked = opened(), []
+    sandbox, sizes = opened(), []
 
     def counted(self: SandboxedTokenizers, pinned: Pinned, segments: list[str]) -> list[int]:
-        asked.append(sum(map(len, segments)))
+        sizes.append(sum(map(len, segments)))
         return count(self, pinned, segments)
 
     count = SandboxedTokenizers.count
@@ -77,7 +77,7 @@ def test_a_text_that_grows_is_not_counted_all_again(
     growing = Counting(sandbox.counter(honest)).remembering()
     for chars in (SEGMENT_CHARS, SEGMENT_CHARS + 10, 2 * SEGMENT_CHARS + 30):
         growing.text_tokens(LONG[:chars])
-    assert asked == [SEGMENT_CHARS, 10, SEGMENT_CHARS + 30]
+    assert sizes == [SEGMENT_CHARS, 10, SEGMENT_CHARS + 30]
 
 
 def test_what_takes_too_long_is_asked_twice_and_never_again(
@@ -91,9 +91,9 @@ def test_what_takes_too_long_is_asked_twice_and_never_again(
         counter.count(["\u00e9\u4e00 a" * (SEGMENT_CHARS // 4)])
     with pytest.raises(TokenizerRefused):
         sandbox.check(honest.sha256)
-    # By everybody's rule for what no tokenizer counts: four bytes a token.
-    said = [Delivered("the mill")]
-    assert Counting(counter).delivered(said) == Counting(None).delivered(said)
+    # By the common rule if no tokenizer can count: four bytes a token.
+    answers = [Delivered("the mill")]
+    assert Counting(counter).delivered(answers) == Counting(None).delivered(answers)
     other = kept(tmp_path, make_tokenizer(tmp_path).path.read_bytes() + b"\n")
     assert sandbox.counter(other).count(["mill"]) > 0
 
@@ -101,7 +101,7 @@ def test_what_takes_too_long_is_asked_twice_and_never_again(
 @pytest.mark.parametrize(
     ("file", "why"), [(aborting, "with status -6"), (slow, "takes too long"), (panicking, "cannot be read")]
 )
-def test_what_no_look_has_found_harms_nobody_either(
+def test_what_no_check_has_found_does_no_harm_either(
     opened: Opened, tmp_path: Path, honest: Pinned, file: Callable[[Path], bytes], why: str
 ) -> None:
     """The library aborts, panics and keeps at it for real, in a process that does not look at files."""
@@ -141,7 +141,7 @@ def test_what_needs_more_memory_than_there_is_ends_alone(opened: Opened, tmp_pat
         opened(memory_bytes=100 * 2**20).try_out(sha256, content)
 
 
-def test_a_process_that_hangs_is_ended_and_nobody_is_blamed(opened: Opened, honest: Pinned) -> None:
+def test_a_process_that_hangs_is_ended_and_no_tokenizer_is_blamed(opened: Opened, honest: Pinned) -> None:
     sandbox = opened(reply_s=0.5)
     counter = sandbox.counter(honest)
     while not counter_counts(counter.count):

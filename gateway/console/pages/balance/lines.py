@@ -152,9 +152,9 @@ def accounts_of(session: Session, whose: Whose) -> dict[str, tuple[tuple[str, ..
         "owed": ((chart.user_receivable(user_id),), "Owed"),
     }
     for left in grants_of(session, user_id, limit=_LOTS_MAX):
-        ends = datetime.fromtimestamp(left.lot.expires_ns / 1e9, UTC)
-        name = f"{left.lot.reason or 'Promotional'}, expires {ends:%Y-%m-%d}"
-        found[left.lot.id] = ((chart.user_promo(user_id, left.lot.id),), name)
+        ends = datetime.fromtimestamp(left.grant.expires_ns / 1e9, UTC)
+        name = f"{left.grant.reason or 'Promotional'}, expires {ends:%Y-%m-%d}"
+        found[left.grant.id] = ((chart.user_promo(user_id, left.grant.id),), name)
     return {ALL: (tuple(code for codes, _ in found.values() for code in codes), "All accounts")} | found
 
 

@@ -1,4 +1,4 @@
-"""A house over real books, without a gateway, on a clock that tests set."""
+"""A marketplace over a real ledger, without a gateway, on a clock that tests set."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,30 +25,30 @@ from market.protocol.channels.terms import ChannelTerms, read_allocation
 from market.protocol.records.envelope import Kind, Record, open_record
 from runtime.database import open_engine, write_sessions
 from tests.accounting.books import LedgerService
-from tests.market.parties import STANDING, id_of, key_of, said
+from tests.market.parties import STANDING, id_of, key_of, signed_record
 
 USD = NANO_PER_USD
 HOUR_NS = 3600 * 10**9
 
 
-class HouseVoice:
-    """The house's identity, without files."""
+class MarketplaceVoice:
+    """The marketplace's identity, without files."""
 
-    id = id_of("house")
+    id = id_of("marketplace")
     statements = ()
 
     def say(
         self, kind: Kind, name: str, revision: int, body: Struct, made_ms: int, expires_ms: int | None = None
     ) -> Record:
         lasts_ms = None if expires_ms is None else expires_ms - made_ms
-        return said("house", kind, body, name, revision, made_ms, lasts_ms)
+        return signed_record("marketplace", kind, body, name, revision, made_ms, lasts_ms)
 
 
 @dataclass
 class Marketplace:
-    """Every desk of the house, and what tests ask of it often. Ann, Bob and Cem buy, Sam sells as `seller`."""
+    """All services of the marketplace, and helpers. Ann, Bob and Cem buy, Sam sells as `seller`."""
 
-    books: LedgerService
+    ledger: LedgerService
     engine: Engine
     terms: MarketplaceTerms = field(default_factory=MarketplaceTerms)
     disputed: set[str] = field(default_factory=set)
@@ -57,11 +57,11 @@ class Marketplace:
 
     def __post_init__(self) -> None:
         self.context = MarketplaceContext(
-            HouseVoice(),
-            Ledger(self.books.poster, self.books.read),
+            MarketplaceVoice(),
+            Ledger(self.ledger.poster, self.ledger.read),
             write_sessions(self.engine),
             self.terms,
-            lambda: self.books.now_ns,
+            lambda: self.ledger.now_ns,
             lambda: 0,
             organization_of=lambda user_id: "lab" if user_id == "sam" else "",
         )
@@ -72,7 +72,7 @@ class Marketplace:
         self.disputes = Disputes(self.context, self.counters.get)
 
     def register(self, user_id: str = "sam", name: str = "seller") -> None:
-        proof = key_of(name).sign(proof_message(HouseVoice.id, user_id)).hex()
+        proof = key_of(name).sign(proof_message(MarketplaceVoice.id, user_id)).hex()
         self.sellers.register(user_id, id_of(name), key_of(name).public_key.hex(), proof, ())
 
     def allocate(
@@ -87,39 +87,39 @@ class Marketplace:
     ) -> tuple[Record, ChannelTerms]:
         """An allocation to spend as `buyer`, and the channel that it opens."""
         name = allocation_id or f"a-{next(self._numbers)}"
-        wanted = AllocationRequest(name, Payer(user_id, pool), id_of("buyer"), id_of(seller), limit_nano, hours)
-        record = open_record(self.allocations.issue(wanted))
-        return record, read_allocation(record, HouseVoice.id, STANDING)[0]
+        request = AllocationRequest(name, Payer(user_id, pool), id_of("buyer"), id_of(seller), limit_nano, hours)
+        record = open_record(self.allocations.issue(request))
+        return record, read_allocation(record, MarketplaceVoice.id, STANDING)[0]
 
     def settle(self, allocation: Record, records: list[Record]) -> Settled:
         return self.settlements.submit(allocation.digest, [record.raw for record in records])
 
     def look(self) -> None:
-        """What the house and the books do by themselves."""
-        self.books.reaper.sweep()
+        """Run the periodic tasks of the marketplace and the ledger."""
+        self.ledger.reaper.sweep()
         for digest in self.settlements.due(100):
             self.settlements.submit(digest, ())
         self.earnings.look()
 
     def wait(self, ns: int) -> None:
-        self.books.now_ns += ns
+        self.ledger.now_ns += ns
 
     @property
     def now_ms(self) -> int:
-        return self.books.now_ns // MS_NS
+        return self.ledger.now_ns // MS_NS
 
     def held(self, user_id: str = "ann") -> int:
-        return self.books.balance(chart.user_paid(user_id)).held_nano
+        return self.ledger.balance(chart.user_paid(user_id)).held_nano
 
     def posted(self, code: str) -> int:
-        return self.books.balance(code).posted_nano
+        return self.ledger.balance(code).posted_nano
 
     def earned(self, user_id: str = "sam") -> int:
         """What a seller has, matured or not."""
         return sum(self.posted(f"seller:{user_id}:{kind}") for kind in ("maturing", "payable", "reserve"))
 
     def is_sound(self) -> bool:
-        assert self.books.findings() == []
+        assert self.ledger.findings() == []
         return True
 
 
@@ -131,10 +131,10 @@ def engine(dsn: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def house(engine: Engine) -> Iterator[Marketplace]:
-    with LedgerService(engine) as books:
-        house = Marketplace(books, engine)
+def marketplace(engine: Engine) -> Iterator[Marketplace]:
+    with LedgerService(engine) as ledger:
+        marketplace = Marketplace(ledger, engine)
         for user_id in ("ann", "bob", "cem"):
-            books.credit(user_id, 100 * USD)
-        house.register()
-        yield house
+            ledger.credit(user_id, 100 * USD)
+        marketplace.register()
+        yield marketplace

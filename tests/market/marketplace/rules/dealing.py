@@ -1,4 +1,4 @@
-"""What buyer and seller sign while they deal on an allocation of a house, as records that anybody may hand in."""
+"""Records that buyer and seller sign on an allocation. Any party may submit them to the marketplace."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from market.protocol.channels.statements import Receipt, Voucher
 from market.protocol.channels.terms import ChannelTerms
 from market.protocol.records.amounts import Amount
 from market.protocol.records.envelope import Record
-from tests.market.parties import said
+from tests.market.parties import signed_record
 from tests.market.trade import DIGEST, PRICES, cost_nano
 
 MOST_TOKENS = 10_000
@@ -45,13 +45,13 @@ class Dealing:
         ceiling = Amount(base_nano + cost_nano(prompt_tokens, MOST_TOKENS))
         prices = PRICES, Amount(base_nano), ceiling
         voucher = Voucher(self.terms.channel, lane, seq + 1, DIGEST, self.listing, *prices)
-        promise = said(self.buyer, "voucher", voucher, f"{lane}", seq + 1)
+        promise = signed_record(self.buyer, "voucher", voucher, f"{lane}", seq + 1)
         counted = [(self.seller, completion_tokens + tells), *([(self.buyer, completion_tokens)] if signs else [])]
         made = [promise]
         for by, tokens in counted:
             named = self.terms.channel, lane, seq + 1, 0, promise.digest
             receipt = Receipt(*named, prompt_tokens, 0, tokens, transcript, is_final=True)
-            made.append(said(by, "receipt", receipt, f"{lane}", seq + 1))
+            made.append(signed_record(by, "receipt", receipt, f"{lane}", seq + 1))
         self._lanes[lane] = (seq + 1, base_nano + charge_nano)
         self.due_nano += charge_nano
         self.records += made

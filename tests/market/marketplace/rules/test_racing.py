@@ -1,4 +1,4 @@
-"""Many at once: nobody is paid twice, and no credits are put aside twice."""
+"""Many at once: no seller is paid twice, and no credits are reserved twice."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,37 +22,37 @@ from tests.market.marketplace.rules.dealing import Dealing
 T = TypeVar("T")
 
 
-def test_who_settles_the_same_at_once_books_it_once(house: Marketplace) -> None:
-    allocation, terms = house.allocate()
+def test_who_settles_the_same_at_once_books_it_once(marketplace: Marketplace) -> None:
+    allocation, terms = marketplace.allocate()
     dealing = Dealing(terms)
     pieces = [dealing.serve(lane) for lane in range(12)]
 
     def settle(n: int) -> int:
-        return _until_not_busy(lambda: house.settle(allocation, pieces[n % len(pieces)]).settled_nano)
+        return _until_not_busy(lambda: marketplace.settle(allocation, pieces[n % len(pieces)]).settled_nano)
 
     with ThreadPoolExecutor(8) as threads:
         settled = list(threads.map(settle, range(24)))
-    assert max(settled) == house.settle(allocation, []).settled_nano == dealing.due_nano
-    assert house.posted("user:ann:paid") == 100 * USD - dealing.due_nano
-    assert house.is_sound()
+    assert max(settled) == marketplace.settle(allocation, []).settled_nano == dealing.due_nano
+    assert marketplace.posted("user:ann:paid") == 100 * USD - dealing.due_nano
+    assert marketplace.is_sound()
 
 
-def test_credits_are_put_aside_once(house: Marketplace) -> None:
+def test_credits_are_put_aside_once(marketplace: Marketplace) -> None:
     def allocate(n: int) -> bool:
         try:
-            house.allocate(limit_nano=60 * USD, allocation_id=f"at-once-{n}")
+            marketplace.allocate(limit_nano=60 * USD, allocation_id=f"at-once-{n}")
         except InsufficientCredit:
             return False
         return True
 
     with ThreadPoolExecutor(8) as threads:
         granted = list(threads.map(lambda n: _until_not_busy(lambda: allocate(n)), range(16)))
-    assert (sum(granted), house.held()) == (1, 60 * USD)
-    assert house.is_sound()
+    assert (sum(granted), marketplace.held()) == (1, 60 * USD)
+    assert marketplace.is_sound()
 
 
 def test_an_allocation_that_two_processes_make_at_once_is_kept(
-    house: Marketplace, monkeypatch: pytest.MonkeyPatch
+    marketplace: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of them finds too little, for the other has just put it aside."""
     credits_of = Allocations._credits
@@ -60,78 +60,78 @@ def test_an_allocation_that_two_processes_make_at_once_is_kept(
 
     def slowly(desk: Allocations, payer: Payer, seller_user_id: str) -> Sequence[Share]:
         monkeypatch.setattr(Allocations, "_credits", credits_of)
-        made.append(house.allocate(limit_nano=60 * USD, allocation_id="a-x")[0].digest)
+        made.append(marketplace.allocate(limit_nano=60 * USD, allocation_id="a-x")[0].digest)
         return credits_of(desk, payer, seller_user_id)
 
     monkeypatch.setattr(Allocations, "_credits", slowly)
-    allocation, terms = house.allocate(limit_nano=60 * USD, allocation_id="a-x")
-    assert (made, house.held()) == ([allocation.digest], 60 * USD)
+    allocation, terms = marketplace.allocate(limit_nano=60 * USD, allocation_id="a-x")
+    assert (made, marketplace.held()) == ([allocation.digest], 60 * USD)
     dealing = Dealing(terms)
-    assert house.settle(allocation, dealing.serve()).settled_nano == dealing.due_nano
+    assert marketplace.settle(allocation, dealing.serve()).settled_nano == dealing.due_nano
     with pytest.raises(InsufficientCredit):
-        house.allocate(limit_nano=60 * USD, allocation_id="a-y")
-    house.books.credit("ann", 60 * USD)
-    house.allocate(limit_nano=60 * USD, allocation_id="a-y")
-    assert house.is_sound()
+        marketplace.allocate(limit_nano=60 * USD, allocation_id="a-y")
+    marketplace.ledger.credit("ann", 60 * USD)
+    marketplace.allocate(limit_nano=60 * USD, allocation_id="a-y")
+    assert marketplace.is_sound()
 
 
 def test_an_allocation_that_two_processes_put_aside_otherwise_is_made_once(
-    house: Marketplace, monkeypatch: pytest.MonkeyPatch
+    marketplace: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pool gets credits in between: the other one has drawn from it, and this one from the user's own."""
     made: list[str] = []
 
     def other() -> None:
-        house.books.post(grants.pool_credit("c1", "club", 20 * USD, "test"))
-        made.append(house.allocate(limit_nano=60 * USD, pool="club", allocation_id="a-x")[0].digest)
+        marketplace.ledger.post(grants.pool_credit("c1", "club", 20 * USD, "test"))
+        made.append(marketplace.allocate(limit_nano=60 * USD, pool="club", allocation_id="a-x")[0].digest)
 
     _interrupt_booking(monkeypatch, "hold:a-x", other)
-    allocation, _ = house.allocate(limit_nano=60 * USD, pool="club", allocation_id="a-x")
+    allocation, _ = marketplace.allocate(limit_nano=60 * USD, pool="club", allocation_id="a-x")
     assert made == [allocation.digest]
-    assert (house.held(), house.books.balance("pool:club:paid").held_nano) == (40 * USD, 20 * USD)
-    assert house.is_sound()
+    assert (marketplace.held(), marketplace.ledger.balance("pool:club:paid").held_nano) == (40 * USD, 20 * USD)
+    assert marketplace.is_sound()
 
 
 def test_who_forfeits_while_a_sale_is_settled_has_not_earned_it(
-    house: Marketplace, monkeypatch: pytest.MonkeyPatch
+    marketplace: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    allocation, terms = house.allocate()
+    allocation, terms = marketplace.allocate()
     records = Dealing(terms).serve()
-    _interrupt_booking(monkeypatch, "settle:", lambda: house.forfeiture.forfeit("sam", "another model"))
-    house.settle(allocation, records)
-    house.sellers.suspend("sam", None)
-    house.wait(40 * DAY_NS)
-    house.look()
-    assert (house.earned(), house.posted("user:ann:paid")) == (0, 100 * USD)
-    assert house.is_sound()
+    _interrupt_booking(monkeypatch, "settle:", lambda: marketplace.forfeiture.forfeit("sam", "another model"))
+    marketplace.settle(allocation, records)
+    marketplace.sellers.suspend("sam", None)
+    marketplace.wait(40 * DAY_NS)
+    marketplace.look()
+    assert (marketplace.earned(), marketplace.posted("user:ann:paid")) == (0, 100 * USD)
+    assert marketplace.is_sound()
 
 
 @pytest.mark.parametrize("at", ["available", "book"])
 def test_what_two_gateways_let_mature_at_once_is_released_whole(
-    house: Marketplace, monkeypatch: pytest.MonkeyPatch, at: str
+    marketplace: Marketplace, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    allocation, terms = house.allocate()
-    house.settle(allocation, Dealing(terms).serve())
-    earned = house.earned()
-    house.wait(9 * DAY_NS)
-    house.earnings.mature("sam")
+    allocation, terms = marketplace.allocate()
+    marketplace.settle(allocation, Dealing(terms).serve())
+    earned = marketplace.earned()
+    marketplace.wait(9 * DAY_NS)
+    marketplace.earnings.mature("sam")
     ledgers = {"available": Ledger.available, "book": Ledger.book}
     looks = 0
 
-    def interrupted(ledger: Ledger, asked: Any) -> Any:
+    def interrupted(ledger: Ledger, values: Any) -> Any:
         nonlocal looks
         monkeypatch.setattr(Ledger, at, ledgers[at])
         looks += 1
-        house.earnings.look()
-        return ledgers[at](ledger, asked)  # type: ignore[operator]
+        marketplace.earnings.look()
+        return ledgers[at](ledger, values)  # type: ignore[operator]
 
     monkeypatch.setattr(Ledger, at, interrupted)
-    house.earnings.look()
+    marketplace.earnings.look()
     assert looks == 1
-    house.wait((RESERVE_DAYS + 1) * DAY_NS)
-    house.look()
-    assert (house.posted("seller:sam:payable"), house.posted("seller:sam:reserve")) == (earned, 0)
-    assert house.is_sound()
+    marketplace.wait((RESERVE_DAYS + 1) * DAY_NS)
+    marketplace.look()
+    assert (marketplace.posted("seller:sam:payable"), marketplace.posted("seller:sam:reserve")) == (earned, 0)
+    assert marketplace.is_sound()
 
 
 def _interrupt_booking(monkeypatch: pytest.MonkeyPatch, key: str, happen: Callable[[], object]) -> None:

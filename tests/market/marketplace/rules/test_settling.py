@@ -47,10 +47,10 @@ requests = st.lists(
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(served=requests, limit_nano=st.sampled_from((2_000_000, USD)), data=st.data())
 def test_whatever_comes_how_often_and_in_which_order_the_same_is_booked(
-    house: Marketplace, served: list[tuple[int, int, int, int, bool]], limit_nano: int, data: st.DataObject
+    marketplace: Marketplace, served: list[tuple[int, int, int, int, bool]], limit_nano: int, data: st.DataObject
 ) -> None:
-    before = house.earned(), house.posted("income:market_fee"), house.posted("user:ann:paid")
-    allocation, terms = house.allocate(limit_nano=limit_nano)
+    before = marketplace.earned(), marketplace.posted("income:market_fee"), marketplace.posted("user:ann:paid")
+    allocation, terms = marketplace.allocate(limit_nano=limit_nano)
     dealing = Dealing(terms)
     pieces: list[list[Record]] = []
     for lane, prompt, completion, tells, signs in served:
@@ -59,21 +59,21 @@ def test_whatever_comes_how_often_and_in_which_order_the_same_is_booked(
     numbers = range(len(pieces))
     again = data.draw(st.lists(st.sampled_from(numbers), max_size=4))
     for n in data.draw(st.permutations([*numbers, *again])):
-        told = house.settle(allocation, pieces[n])
-        assert told.settled_nano <= limit_nano
-    house.wait(ANSWER_NS)
-    house.look()
+        outcome = marketplace.settle(allocation, pieces[n])
+        assert outcome.settled_nano <= limit_nano
+    marketplace.wait(ANSWER_NS)
+    marketplace.look()
     due = settle(read_evidence(dealing.records, terms, STANDING), limit_nano)
-    assert house.settle(allocation, []).settled_nano == due.amount_nano
+    assert marketplace.settle(allocation, []).settled_nano == due.amount_nano
     fee_nano = due.amount_nano * FEE_BPS // 10_000
-    assert house.earned() - before[0] == due.amount_nano - fee_nano
-    assert house.posted("income:market_fee") - before[1] == fee_nano
-    assert before[2] - house.posted("user:ann:paid") == due.amount_nano
-    assert house.is_sound()
-    house.wait(24 * HOUR_NS + GRACE_NS + 1)
-    house.books.reaper.sweep()
-    assert house.held() == 0
-    assert house.is_sound()
+    assert marketplace.earned() - before[0] == due.amount_nano - fee_nano
+    assert marketplace.posted("income:market_fee") - before[1] == fee_nano
+    assert before[2] - marketplace.posted("user:ann:paid") == due.amount_nano
+    assert marketplace.is_sound()
+    marketplace.wait(24 * HOUR_NS + GRACE_NS + 1)
+    marketplace.ledger.reaper.sweep()
+    assert marketplace.held() == 0
+    assert marketplace.is_sound()
 
 
 lanes = st.dictionaries(
@@ -98,140 +98,143 @@ def test_neither_time_nor_decisions_nor_later_records_ever_lower_what_is_due(
         for lane, (tokens, tells, signs, award_nano) in some.items():
             made = read_evidence(dealing.serve(lane, 0, tokens, tells=tells, signs=signs), terms, STANDING)
             channel = merge(channel, made) if order else merge(made, channel)
-            told = reckon(channel, USD, seen, decided, now_ms)
-            assert told.due_nano >= max(before_nano, settle(channel).confirmed_nano)
-            decided = dict(told.decided)
+            outcome = reckon(channel, USD, seen, decided, now_ms)
+            assert outcome.due_nano >= max(before_nano, settle(channel).confirmed_nano)
+            decided = dict(outcome.decided)
             if award_nano is not None:
                 decided[lane] = Decided(1, max(award_nano, decided[lane].amount_nano if lane in decided else 0))
             now_ms += waits_ms
-            told = reckon(channel, USD, told.seen, decided, now_ms)
-            before_nano, seen, decided = told.due_nano, dict(told.seen), dict(told.decided)
+            outcome = reckon(channel, USD, outcome.seen, decided, now_ms)
+            before_nano, seen, decided = outcome.due_nano, dict(outcome.seen), dict(outcome.decided)
     ripe = reckon(channel, USD, seen, decided, now_ms + ANSWER_MS)
     least = {n: each.amount_nano for n, each in decided.items()}
     whole_nano = sum(max(due(lane).amount_nano, least.get(n, 0)) for n, lane in channel.lanes.items())
     assert ripe.due_nano == whole_nano >= before_nano
 
 
-def test_what_the_buyer_does_not_answer_is_due_after_an_hour(house: Marketplace) -> None:
+def test_what_the_buyer_does_not_answer_is_due_after_an_hour(marketplace: Marketplace) -> None:
     """The buyer took the stream and signed for nothing."""
-    allocation, terms = house.allocate()
+    allocation, terms = marketplace.allocate()
     dealing = Dealing(terms)
-    told = house.settle(allocation, dealing.serve(signs=False))
-    assert (told.reckoning.claimed_nano, told.settled_nano) == (dealing.due_nano, 0)
-    house.wait(ANSWER_NS - 1)
-    house.look()
-    house.settle(allocation, dealing.records)
-    assert house.posted("seller:sam:maturing") == 0
-    house.wait(1)
-    house.look()
-    assert house.settle(allocation, []).settled_nano == dealing.due_nano
-    assert house.settlements.due(100) == []
-    assert house.is_sound()
+    outcome = marketplace.settle(allocation, dealing.serve(signs=False))
+    assert (outcome.reckoning.claimed_nano, outcome.settled_nano) == (dealing.due_nano, 0)
+    marketplace.wait(ANSWER_NS - 1)
+    marketplace.look()
+    marketplace.settle(allocation, dealing.records)
+    assert marketplace.posted("seller:sam:maturing") == 0
+    marketplace.wait(1)
+    marketplace.look()
+    assert marketplace.settle(allocation, []).settled_nano == dealing.due_nano
+    assert marketplace.settlements.due(100) == []
+    assert marketplace.is_sound()
 
 
-def test_a_claim_at_an_answers_beginning_waits_for_the_longest_answers_end(house: Marketplace) -> None:
+def test_a_claim_at_an_answers_beginning_waits_for_the_longest_answers_end(marketplace: Marketplace) -> None:
     """The seller signs for the ceiling at once, and says no word more until its buyer gives up."""
-    allocation, terms = house.allocate()
+    allocation, terms = marketplace.allocate()
     dealing = Dealing(terms)
     promise, claimed, confirmed = dealing.serve(completion_tokens=20, tells=9000)
-    house.settle(allocation, [promise, claimed])
-    house.wait(ANSWER_S_MAX * 10**9 + HOUR_NS // 4)
-    house.look()
-    told = house.settle(allocation, [promise, confirmed])
-    house.wait(ANSWER_NS)
-    house.look()
-    assert (told.settled_nano, house.settle(allocation, []).settled_nano) == (dealing.due_nano, dealing.due_nano)
-    assert house.is_sound()
+    marketplace.settle(allocation, [promise, claimed])
+    marketplace.wait(ANSWER_S_MAX * 10**9 + HOUR_NS // 4)
+    marketplace.look()
+    outcome = marketplace.settle(allocation, [promise, confirmed])
+    marketplace.wait(ANSWER_NS)
+    marketplace.look()
+    assert (outcome.settled_nano, marketplace.settle(allocation, []).settled_nano) == (
+        dealing.due_nano,
+        dealing.due_nano,
+    )
+    assert marketplace.is_sound()
 
 
-def test_a_buyer_who_signs_less_in_time_leaves_the_rest_disputed(house: Marketplace) -> None:
-    allocation, terms = house.allocate()
+def test_a_buyer_who_signs_less_in_time_leaves_the_rest_disputed(marketplace: Marketplace) -> None:
+    allocation, terms = marketplace.allocate()
     dealing = Dealing(terms)
     promise, claimed, confirmed = dealing.serve(tells=2000)
-    house.settle(allocation, [promise, claimed])
-    house.settle(allocation, [promise, confirmed])
-    house.wait(10 * ANSWER_NS)
-    house.look()
-    told = house.settle(allocation, [])
-    assert (told.settled_nano, told.reckoning.disputed_nano > 0) == (dealing.due_nano, True)
+    marketplace.settle(allocation, [promise, claimed])
+    marketplace.settle(allocation, [promise, confirmed])
+    marketplace.wait(10 * ANSWER_NS)
+    marketplace.look()
+    outcome = marketplace.settle(allocation, [])
+    assert (outcome.settled_nano, outcome.reckoning.disputed_nano > 0) == (dealing.due_nano, True)
 
 
-def test_what_comes_after_the_end_is_paid_from_what_there_is_and_owed_beyond(house: Marketplace) -> None:
-    allocation, terms = house.allocate(limit_nano=2_000_000)
+def test_what_comes_after_the_end_is_paid_from_what_there_is_and_owed_beyond(marketplace: Marketplace) -> None:
+    allocation, terms = marketplace.allocate(limit_nano=2_000_000)
     dealing = Dealing(terms)
     first = dealing.serve()
-    house.settle(allocation, first)
-    house.wait(24 * HOUR_NS + GRACE_NS + 1)
-    house.books.reaper.sweep()
-    assert house.held() == 0
-    paid_nano = house.posted("user:ann:paid")
+    marketplace.settle(allocation, first)
+    marketplace.wait(24 * HOUR_NS + GRACE_NS + 1)
+    marketplace.ledger.reaper.sweep()
+    assert marketplace.held() == 0
+    paid_nano = marketplace.posted("user:ann:paid")
     keep_nano = 50_000
-    house.allocate("ann", paid_nano - keep_nano)
+    marketplace.allocate("ann", paid_nano - keep_nano)
     owed_nano = -keep_nano - dealing.due_nano
     dealing.serve()
     owed_nano += dealing.due_nano
-    assert house.settle(allocation, dealing.records).settled_nano == dealing.due_nano
-    assert (house.posted("asset:user_recv:ann"), owed_nano > 0) == (owed_nano, True)
-    again = house.settle(allocation, dealing.records)
-    assert (again.settled_nano, house.posted("asset:user_recv:ann")) == (dealing.due_nano, owed_nano)
-    assert house.is_sound()
+    assert marketplace.settle(allocation, dealing.records).settled_nano == dealing.due_nano
+    assert (marketplace.posted("asset:user_recv:ann"), owed_nano > 0) == (owed_nano, True)
+    again = marketplace.settle(allocation, dealing.records)
+    assert (again.settled_nano, marketplace.posted("asset:user_recv:ann")) == (dealing.due_nano, owed_nano)
+    assert marketplace.is_sound()
 
 
-def test_a_pool_pays_first_and_buys_nothing_from_its_own_users(house: Marketplace) -> None:
+def test_a_pool_pays_first_and_buys_nothing_from_its_own_users(marketplace: Marketplace) -> None:
     for pool in ("lab", "club"):
-        house.books.post(grants.pool_credit(f"c-{pool}", pool, USD, "test"))
-    allocation, terms = house.allocate(limit_nano=2 * USD, pool="club")
+        marketplace.ledger.post(grants.pool_credit(f"c-{pool}", pool, USD, "test"))
+    allocation, terms = marketplace.allocate(limit_nano=2 * USD, pool="club")
     dealing = Dealing(terms)
     dealing.serve()
-    house.settle(allocation, dealing.records)
-    assert house.posted("pool:club:paid") == USD - dealing.due_nano
-    assert (house.held(), house.books.balance("pool:club:paid").available_nano) == (USD, 0)
-    house.allocate(limit_nano=USD, pool="lab")
-    assert (house.held(), house.books.balance("pool:lab:paid").held_nano) == (2 * USD, 0)
-    assert house.is_sound()
+    marketplace.settle(allocation, dealing.records)
+    assert marketplace.posted("pool:club:paid") == USD - dealing.due_nano
+    assert (marketplace.held(), marketplace.ledger.balance("pool:club:paid").available_nano) == (USD, 0)
+    marketplace.allocate(limit_nano=USD, pool="lab")
+    assert (marketplace.held(), marketplace.ledger.balance("pool:lab:paid").held_nano) == (2 * USD, 0)
+    assert marketplace.is_sound()
 
 
-def test_what_a_house_died_over_is_booked_by_its_next_look(house: Marketplace) -> None:
-    allocation, terms = house.allocate()
+def test_what_a_marketplace_died_over_is_booked_by_its_next_look(marketplace: Marketplace) -> None:
+    allocation, terms = marketplace.allocate()
     dealing = Dealing(terms)
     dealing.serve()
-    closed = Ledger(Poster(write_sessions(house.engine)), house.books.read)
+    closed = Ledger(Poster(write_sessions(marketplace.engine)), marketplace.ledger.read)
     with pytest.raises(PosterStopped):
-        Settlements(replace(house.context, ledger=closed)).submit(
+        Settlements(replace(marketplace.context, ledger=closed)).submit(
             allocation.digest, [record.raw for record in dealing.records]
         )
-    assert house.earned() == 0
-    house.look()
+    assert marketplace.earned() == 0
+    marketplace.look()
     net_nano = dealing.due_nano - dealing.due_nano * FEE_BPS // 10_000
-    assert house.earned() == net_nano
-    house.wait(8 * 24 * HOUR_NS)
-    Earnings(replace(house.context, ledger=closed), lambda _: False).mature("sam")
-    assert house.posted("seller:sam:maturing") == net_nano
+    assert marketplace.earned() == net_nano
+    marketplace.wait(8 * 24 * HOUR_NS)
+    Earnings(replace(marketplace.context, ledger=closed), lambda _: False).mature("sam")
+    assert marketplace.posted("seller:sam:maturing") == net_nano
     for _ in range(2):
-        house.look()
-        assert (house.posted("seller:sam:maturing"), house.earned()) == (0, net_nano)
-    assert house.settlements.due(10) == []
-    assert house.is_sound()
+        marketplace.look()
+        assert (marketplace.posted("seller:sam:maturing"), marketplace.earned()) == (0, net_nano)
+    assert marketplace.settlements.due(10) == []
+    assert marketplace.is_sound()
 
 
 def test_an_allocation_whose_credits_could_not_be_put_aside_is_not_another_one_later(
-    house: Marketplace, monkeypatch: pytest.MonkeyPatch
+    marketplace: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as away:
 
         def busy(*_: object, **__: object) -> None:
             raise LedgerBusy("there are many")
 
-        away.setattr(house.books.poster, "submit", busy)
+        away.setattr(marketplace.ledger.poster, "submit", busy)
         with pytest.raises(LedgerBusy):
-            house.allocate(limit_nano=90 * USD, allocation_id="a-same")
+            marketplace.allocate(limit_nano=90 * USD, allocation_id="a-same")
     with pytest.raises(MarketplaceRefuses, match="used for another allocation"):
-        house.allocate(limit_nano=USD, allocation_id="a-same")
-    house.allocate(limit_nano=90 * USD, allocation_id="a-same")
-    assert house.held() == 90 * USD
+        marketplace.allocate(limit_nano=USD, allocation_id="a-same")
+    marketplace.allocate(limit_nano=90 * USD, allocation_id="a-same")
+    assert marketplace.held() == 90 * USD
 
 
-def test_an_allocation_is_worth_its_record(house: Marketplace) -> None:
+def test_an_allocation_is_worth_its_record(marketplace: Marketplace) -> None:
     with pytest.raises(MarketplaceRefuses, match=r"at least 0\.001 USD"):
-        house.allocate(limit_nano=LIMIT_NANO_MIN - 1)
-    house.allocate(limit_nano=LIMIT_NANO_MIN)
+        marketplace.allocate(limit_nano=LIMIT_NANO_MIN - 1)
+    marketplace.allocate(limit_nano=LIMIT_NANO_MIN)

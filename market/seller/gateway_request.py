@@ -45,10 +45,10 @@ class GatewayRequest:
     kind: Kind
     body: dict[str, Any]
     prompt_tokens: int
-    asked: PricedRequest
+    priced: PricedRequest
 
 
-def order_of(wanted: JobBody, offer: ListingOffer, voucher: Voucher) -> GatewayRequest:
+def gateway_request_of(job_body: JobBody, offer: ListingOffer, voucher: Voucher) -> GatewayRequest:
     """Return the request for our own gateway: known fields only, no longer than paid for.
 
     Slow: it counts the prompt's tokens.
@@ -56,17 +56,19 @@ def order_of(wanted: JobBody, offer: ListingOffer, voucher: Voucher) -> GatewayR
     Raises:
         JobRefused: the request does not fit this offer, is too long, or the voucher does not pay for it.
     """
-    request = {name: value for name, value in wanted.request.items() if name not in _IGNORED and value is not None}
-    if unknown := sorted(request.keys() - _FIELDS[wanted.kind]):
+    request = {
+        name: value for name, value in job_body.request.items() if name not in _IGNORED and value is not None
+    }
+    if unknown := sorted(request.keys() - _FIELDS[job_body.kind]):
         raise JobRefused("malformed", f"Sellers do not accept the field {unknown[0][:80]}. Leave it out.")
     choices = _choices(request)
-    prompt_tokens = _prompt_tokens(offer.sellable.counting, request, wanted.kind)
+    prompt_tokens = _prompt_tokens(offer.sellable.counting, request, job_body.kind)
     most_tokens = _most_tokens(request, choices, prompt_tokens, offer, voucher)
     request.pop("max_completion_tokens", None)
     body = request | {"model": offer.sellable.sold.model, "stream": True, "max_tokens": most_tokens}
     least_tokens = max(1, offer.listing.capacity.min_completion_tokens)
     least_nano = cost_nano(offer.listing.pricing, prompt_tokens, 0, least_tokens)
-    return GatewayRequest(wanted.kind, body, prompt_tokens, PricedRequest(voucher.request, least_nano))
+    return GatewayRequest(job_body.kind, body, prompt_tokens, PricedRequest(voucher.request, least_nano))
 
 
 def _choices(request: Mapping[str, Any]) -> int:
@@ -92,21 +94,21 @@ def _prompt_tokens(counting: Counting, request: Mapping[str, Any], kind: Kind) -
 def _most_tokens(
     request: Mapping[str, Any], choices: int, prompt_tokens: int, offer: ListingOffer, voucher: Voucher
 ) -> int:
-    """Return how long each choice may become: the minimum of what is wanted, offered, fits and is paid for."""
+    """Return how long each choice may become: the minimum of the requested, offered, fitting and paid numbers."""
     listing = offer.listing
     room = listing.context_length - prompt_tokens
     if room < 1:
         raise JobRefused(
             "too_long", f"The prompt has {prompt_tokens} tokens. At most {listing.context_length} are offered."
         )
-    wanted: list[int] = [request[name] for name in ("max_tokens", "max_completion_tokens") if name in request]
-    if any(type(each) is not int or each < 1 for each in wanted):
+    limits: list[int] = [request[name] for name in ("max_tokens", "max_completion_tokens") if name in request]
+    if any(type(each) is not int or each < 1 for each in limits):
         raise JobRefused("malformed", "max_tokens must be a whole number above 0.")
     paid = _paid_tokens(voucher, prompt_tokens) // choices
     if paid < 1:
         raise JobRefused("low", "The voucher's ceiling does not pay for the prompt and a token of each choice.")
     fits = max(1, room - TEMPLATE_TOKENS - prompt_tokens // TEMPLATE_PARTS)
-    return min(listing.max_output_length, fits, paid, *wanted)
+    return min(listing.max_output_length, fits, paid, *limits)
 
 
 def _paid_tokens(voucher: Voucher, prompt_tokens: int) -> int:

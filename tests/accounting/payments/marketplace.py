@@ -1,4 +1,4 @@
-"""A house that takes money: books, payments and a fake Stripe on one clock, and what tests do with them often."""
+"""A marketplace that takes money: ledger, payments and a fake Stripe on one clock, and helpers for tests."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -32,22 +32,22 @@ GRACE_S = 3600.0
 
 
 def open_marketplace(
-    books: LedgerService,
+    ledger: LedgerService,
     engine: Engine,
     url: str,
     failpoint: OnCallFailpoint = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> Payments:
-    """Return payments over books and a Stripe at `url`, as a gateway puts them together."""
+    """Return payments over a ledger and a Stripe at `url`, built as in a gateway."""
 
     def clock_ns() -> int:
-        return books.now_ns
+        return ledger.now_ns
 
     write = write_sessions(engine)
     stripe = Stripe(API_KEY, base_url=url, timeout_s=30)
     calls = Calls(stripe, write, clock_ns=clock_ns, pause_s=0, doubt_s=0, failpoint=failpoint)
     context = PaymentsContext(
-        Ledger(books.poster, books.read), calls, write, PaymentTerms(), clock_ns=clock_ns, stale_s=0, check=check
+        Ledger(ledger.poster, ledger.read), calls, write, PaymentTerms(), clock_ns=clock_ns, stale_s=0, check=check
     )
     secrets = {"account": ("whsec_old", ACCOUNT_SECRET), "connect": (CONNECT_SECRET,)}
     inbox = Inbox(write, secrets, is_live=False, failpoint=failpoint, clock_ns=clock_ns)  # type: ignore[arg-type]
@@ -57,19 +57,19 @@ def open_marketplace(
 class Marketplace(AbstractContextManager["Marketplace"]):
     """Payments beside their fake Stripe, which stops with the block."""
 
-    def __init__(self, books: LedgerService, engine: Engine) -> None:
-        self.ledger = books
-        self.stripe = StripeServer(lambda: books.now_ns / 1e9)
+    def __init__(self, ledger: LedgerService, engine: Engine) -> None:
+        self.ledger = ledger
+        self.stripe = StripeServer(lambda: ledger.now_ns / 1e9)
         self.stripe.start()
         self.broken: LedgerBroken | None = None
-        self.payments = open_marketplace(books, engine, self.stripe.url, check=self._check_books)
+        self.payments = open_marketplace(ledger, engine, self.stripe.url, check=self._check_ledger)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stripe.stop()
 
-    def _check_books(self) -> None:
+    def _check_ledger(self) -> None:
         if self.broken:
             raise self.broken
 
@@ -123,7 +123,7 @@ class Marketplace(AbstractContextManager["Marketplace"]):
         return account_id
 
     def funds(self, usd: int) -> None:
-        """Money that lies at Stripe from before, in the books as well."""
+        """Add money that was at Stripe before, to the ledger as well."""
         with self.stripe.lock:
             txn = self.stripe.state.move("topup", "tu_before", usd * 100)
         self.ledger.post(correction(str(txn["source"]), chart.ASSET_STRIPE, "asset:bank", usd * USD))
@@ -132,11 +132,11 @@ class Marketplace(AbstractContextManager["Marketplace"]):
         return self.ledger.balance(code).posted_nano
 
     def made(self, kind: str) -> int:
-        """How many objects of a kind there are at Stripe, whoever owns them."""
+        """Return the number of objects of a kind at Stripe, of all accounts."""
         return sum(found["object"] == kind for found in self.stripe.state.objects.values())
 
     def check(self) -> None:
-        """The books are sound, agree with Stripe to the cent, and nothing lies in suspense."""
+        """Check that the ledger is sound and agrees with Stripe to the cent, and that suspense is empty."""
         report = self.reconcile()
         self.ledger.reaper.sweep(ANSWER_S)
         assert (report.unmatched, report.waiting, report.difference_nano) == ((), (), 0)

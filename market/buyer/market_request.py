@@ -52,7 +52,7 @@ _PART = frozenset(("type", "text", "refusal"))
 _WHOLE_ONLY = ("tools", "functions", "response_format")
 _CHOICES_MAX = 16
 # Some engines also report the end-of-text token.
-_UNSAID_TOKENS_MAX = 8
+_EXTRA_TOKENS_MAX = 8
 
 
 @dataclass(frozen=True)
@@ -84,20 +84,20 @@ class MarketRequest:
         return frozenset(each["name"] for each in described if isinstance(each, dict) and "name" in each)
 
     @property
-    def told_tokens_max(self) -> int:
+    def logprob_tokens_max(self) -> int:
         """Return for how many tokens the caller wants log probabilities.
 
         A few tokens that engines report without ending a choice are added.
         """
-        wanted = self.fields.get("logprobs")
-        is_wanted = bool(wanted) if self.kind == "chat" else wanted is not None
-        return (self.tokens_max + _UNSAID_TOKENS_MAX) * self.choices if is_wanted else 0
+        logprobs = self.fields.get("logprobs")
+        has_logprobs = bool(logprobs) if self.kind == "chat" else logprobs is not None
+        return (self.tokens_max + _EXTRA_TOKENS_MAX) * self.choices if has_logprobs else 0
 
     @property
     def can_be_continued(self) -> bool:
         """Return whether another seller may continue from a partial answer's text."""
         has_one_text = self.kind == "chat" or isinstance(self.fields["prompt"], str)
-        is_whole_only = bool(self.told_tokens_max) or any(self.fields.get(name) for name in _WHOLE_ONLY)
+        is_whole_only = bool(self.logprob_tokens_max) or any(self.fields.get(name) for name in _WHOLE_ONLY)
         return has_one_text and self.choices == 1 and not is_whole_only
 
     def after(self, text: str, tokens: int) -> "MarketRequest":
@@ -133,7 +133,7 @@ class MarketRequest:
         return pack_job_body(JobBody(self.kind, {"model": model, "stream": True, **self.fields}))
 
 
-def read_asked(body: bytes, kind: Kind) -> MarketRequest:
+def read_market_request(body: bytes, kind: Kind) -> MarketRequest:
     """Read a request of the gateway, which has already checked the types.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Two processes and a pool, with whatever may happen to them: what purses promise holds after each step."""
+"""Two processes and an organization, with random events: funding sources keep their promises after each step."""
 
 import itertools
 from collections import Counter
@@ -31,7 +31,7 @@ PROCESSES = (0, 1)
 class Wish:
     """One thing to try; most are holds and ends, as in life."""
 
-    what: Literal["own", "pool", "lot", "hold", "grow", "end", "meanwhile", "turn", "wait", "die"]
+    what: Literal["own", "pool", "grant", "hold", "grow", "end", "meanwhile", "turn", "wait", "die"]
     process: int
     payer: Payer
     amount: int
@@ -53,8 +53,8 @@ WISHES = st.builds(
             "turn",
             "own",
             "pool",
-            "lot",
-            "lot",
+            "grant",
+            "grant",
             "wait",
             "wait",
             "die",
@@ -69,18 +69,18 @@ WISHES = st.builds(
 )
 
 
-class PurseMachine(RuleBasedStateMachine):
-    """Members of one pool in two processes, with lots that end meanwhile; each turn of a process is a step."""
+class FundingMachine(RuleBasedStateMachine):
+    """Members of one organization in two processes; grants end meanwhile. Each turn of a process is a step."""
 
     def __init__(self, databases: Databases, kind: Kind) -> None:
         super().__init__()
         self._open = ExitStack()
         self.engine = open_engine(self._open.enter_context(databases.database(kind)))
         self._open.callback(self.engine.dispose)
-        self.ledger = [self._open.enter_context(LedgerService(self.engine)) for _ in PROCESSES]
-        self.writers = [Interrupted(books.poster) for books in self.ledger]
+        self.ledgers = [self._open.enter_context(LedgerService(self.engine)) for _ in PROCESSES]
+        self.writers = [Interrupted(ledger.poster) for ledger in self.ledgers]
         self.leases = [self.new_leases(process) for process in PROCESSES]
-        self.lots: dict[str, int] = {}
+        self.credit_grants: dict[str, int] = {}
         self.accounts = {pool_paid("lab"), user_paid("ann"), user_paid("bob")}
         self.given = 0
         self.running: list[tuple[int, Hold]] = []
@@ -89,18 +89,18 @@ class PurseMachine(RuleBasedStateMachine):
 
     def new_leases(self, process: int) -> Leases:
         self.writers[process].meanwhile.clear()
-        read = self.ledger[process].read
-        return Leases(self.writers[process], read, clock_ns=lambda: self.ledger[0].now_ns)
+        read = self.ledgers[process].read
+        return Leases(self.writers[process], read, clock_ns=lambda: self.ledgers[0].now_ns)
 
     def teardown(self) -> None:
         for leases in self.leases:
             leases.turn(is_closing=True)
-        self.ledger[0].now_ns += 3600 * 10**9
+        self.ledgers[0].now_ns += 3600 * 10**9
         for _ in range(2):
-            self.ledger[0].reaper.sweep(ANSWER_S)
-        held_nano = [self.ledger[0].balance(account).held_nano for account in self.accounts]
-        unexpired = [self.ledger[0].balance(account).posted_nano for account in self.lots]
-        found = self.ledger[0].findings()
+            self.ledgers[0].reaper.sweep(ANSWER_S)
+        held_nano = [self.ledgers[0].balance(account).held_nano for account in self.accounts]
+        unexpired = [self.ledgers[0].balance(account).posted_nano for account in self.credit_grants]
+        found = self.ledgers[0].findings()
         self._open.close()
         assert (any(held_nano), any(unexpired), found) == (False, False, [])
 
@@ -108,13 +108,13 @@ class PurseMachine(RuleBasedStateMachine):
     def all_have_some(self) -> None:
         self.give("pool", ANN, 700, 0)
         self.give("own", ANN, 300, 0)
-        self.give("lot", ANN, 200, 20)
+        self.give("grant", ANN, 200, 20)
 
     @rule(wishes=st.lists(WISHES, min_size=4, max_size=16))
     def act(self, wishes: list[Wish]) -> None:
         for wish in wishes:
             match wish.what:
-                case "own" | "pool" | "lot":
+                case "own" | "pool" | "grant":
                     self.give(wish.what, wish.payer, wish.amount, wish.pick)
                 case "hold":
                     self.hold(wish.process, wish.payer, wish.amount)
@@ -133,19 +133,21 @@ class PurseMachine(RuleBasedStateMachine):
             self.check()
 
     def give(self, what: str, payer: Payer, amount: int, pick: int) -> None:
-        books, number = self.ledger[0], next(self.numbers)
+        ledger, number = self.ledgers[0], next(self.numbers)
         self.given += amount
         if what == "own":
-            books.credit(payer.user_id, amount)
+            ledger.credit(payer.user_id, amount)
         elif what == "pool":
-            pool(books, amount, str(number))
+            pool(ledger, amount, str(number))
         else:
-            grant(books, self.engine, f"l{number}", amount, (0.1, 0.5, 1, 3)[pick % 4], payer.user_id)
+            grant(ledger, self.engine, f"l{number}", amount, (0.1, 0.5, 1, 3)[pick % 4], payer.user_id)
             account = user_promo(payer.user_id, f"l{number}")
             self.accounts.add(account)
-            with books.read() as session:
-                (lot,) = [each.lot for each in grants_of(session, payer.user_id) if each.lot.id == f"l{number}"]
-            self.lots[account] = lot.expires_ns
+            with ledger.read() as session:
+                (granted,) = [
+                    each.grant for each in grants_of(session, payer.user_id) if each.grant.id == f"l{number}"
+                ]
+            self.credit_grants[account] = granted.expires_ns
 
     def hold(self, process: int, payer: Payer, amount: int) -> None:
         placed = self.leases[process].hold(f"r{next(self.numbers)}", payer, amount)
@@ -183,8 +185,8 @@ class PurseMachine(RuleBasedStateMachine):
         assert isinstance(error, InsufficientCredit)
         # Refused is only who would be refused by a look at the accounts.
         lease = self.leases[process]._leases.get(payer)
-        with self.ledger[0].read() as session:
-            spendable = credits_of(session, payer, self.ledger[0].now_ns)
+        with self.ledgers[0].read() as session:
+            spendable = credits_of(session, payer, self.ledgers[0].now_ns)
         assert sum(share.amount_nano for share in spendable) + (lease.free_nano if lease else 0) < more
         return None
 
@@ -208,36 +210,36 @@ class PurseMachine(RuleBasedStateMachine):
 
     def wait(self, seconds: int) -> None:
         """Each process lives, and looks at its leases before they end."""
-        for books in self.ledger:
-            books.now_ns += seconds * 10**9
+        for ledger in self.ledgers:
+            ledger.now_ns += seconds * 10**9
         for process in PROCESSES:
             self.turn(process)
-        assert self.ledger[0].reaper.sweep(ANSWER_S) == 0
+        assert self.ledgers[0].reaper.sweep(ANSWER_S) == 0
 
     def die(self, process: int) -> None:
         """As after kill -9; the other process slept as long, and finds its leases gone."""
         self.leases[process] = self.new_leases(process)
-        for books in self.ledger:
-            books.now_ns += LEASE_NS + 1
+        for ledger in self.ledgers:
+            ledger.now_ns += LEASE_NS + 1
         self.running, self.waiting = [], []
-        self.ledger[0].reaper.sweep(ANSWER_S)
+        self.ledgers[0].reaper.sweep(ANSWER_S)
         self.turn(1 - process)
 
     def check(self) -> None:
-        books, now_ns = self.ledger[0], self.ledger[0].now_ns
+        ledger, now_ns = self.ledgers[0], self.ledgers[0].now_ns
         kept: Counter[str] = Counter()
         for lease in itertools.chain.from_iterable(each._leases.values() for each in self.leases):
             needed = sum(lease.reserved.values()) + sum(lease.spent.values())
             assert lease.amount_nano >= needed == lease.reserved_nano + lease.spent_nano
             for part in lease.parts:
                 kept[part.account] += part.amount_nano
-        found = {account: books.balance(account) for account in self.accounts}
+        found = {account: ledger.balance(account) for account in self.accounts}
         assert all(balance.available_nano >= 0 for balance in found.values())
         assert {account: balance.held_nano for account, balance in found.items() if balance.held_nano} == +kept
-        gone = books.balance("provider:acme:accrued").posted_nano + books.balance(INCOME_BREAKAGE).posted_nano
+        gone = ledger.balance("provider:acme:accrued").posted_nano + ledger.balance(INCOME_BREAKAGE).posted_nano
         assert sum(balance.posted_nano for balance in found.values()) + gone == self.given
-        for account, ends_ns in self.lots.items():
-            # Nothing is put aside of a lot that has ended but what was before.
+        for account, ends_ns in self.credit_grants.items():
+            # Nothing more is reserved from a grant that has ended.
             if now_ns >= ends_ns and account in kept:
                 assert kept[account] <= self.kept_at_end.setdefault(account, kept[account])
 
@@ -248,11 +250,11 @@ class PurseMachine(RuleBasedStateMachine):
         self.kept_at_end = {}
 
 
-def test_purses_keep_what_they_promise(databases: Databases, kind: Kind) -> None:
-    run_machine(PurseMachine, databases, kind, examples=4 if kind == "sqlite" else 2)
+def test_funding_sources_keep_their_promises(databases: Databases, kind: Kind) -> None:
+    run_machine(FundingMachine, databases, kind, examples=4 if kind == "sqlite" else 2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_purses_keep_what_they_promise_for_long(databases: Databases, kind: Kind) -> None:
-    run_machine(PurseMachine, databases, kind, examples=300 if kind == "sqlite" else 60)
+def test_funding_sources_keep_their_promises_for_long(databases: Databases, kind: Kind) -> None:
+    run_machine(FundingMachine, databases, kind, examples=300 if kind == "sqlite" else 60)

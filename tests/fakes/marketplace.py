@@ -1,4 +1,4 @@
-"""A clearing house that signs what it is asked to, tells listings, and can be away."""
+"""A marketplace that signs what it is sent, publishes listings, and can be away."""
 
 import asyncio
 import time
@@ -18,14 +18,14 @@ from market.protocol.records.exchange import summary
 from tests.fakes.market_seller import served
 from tests.market.parties import id_of, key_of
 
-KEY = "sk-house-12"
+KEY = "sk-marketplace-12"
 
 
 @dataclass
-class MarketHouse:
+class FakeMarketplace:
     """`allocations` are those that were given, `records` what gossip tells."""
 
-    name: str = "house"
+    name: str = "marketplace"
     port: int = 0
     is_away: bool = False
     loses_answers: int = 0
@@ -33,7 +33,7 @@ class MarketHouse:
     """So many are told that a request with their key is being answered."""
     waits_s: float = 0.0
     """So long it takes to put credits aside."""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     refusals: list[int] = field(default_factory=list)
@@ -54,10 +54,10 @@ class MarketHouse:
 
     async def _allocate(self, request: web.Request) -> web.Response:
         self._check()
-        asked = await request.json()
+        order = await request.json()
         if request.headers["authorization"] != f"Bearer {KEY}" or not request.headers["idempotency-key"]:
             raise web.HTTPUnauthorized
-        self.asked.append(asked)
+        self.requests.append(order)
         self.keys.append(request.headers["idempotency-key"])
         await asyncio.sleep(self.waits_s)
         if self.loses_answers:
@@ -68,10 +68,10 @@ class MarketHouse:
             self.is_at_it -= 1
             return web.json_response({"error": {"code": "idempotency_key_in_use"}}, status=409)
         now_ms = time.time_ns() // 10**6
-        limit = Amount(parse_usd(asked["limit"]))
-        body = Allocation(asked["buyer"], asked["seller"], limit, f"hold:{len(self.asked)}", 1)
-        ends_ms = now_ms + asked["hours"] * 3_600_000
-        saying = Saying("allocation", self.id, f"a{len(self.asked)}", 1, now_ms, body, ends_ms)
+        limit = Amount(parse_usd(order["limit"]))
+        body = Allocation(order["buyer"], order["seller"], limit, f"hold:{len(self.requests)}", 1)
+        ends_ms = now_ms + order["hours"] * 3_600_000
+        saying = Saying("allocation", self.id, f"a{len(self.requests)}", 1, now_ms, body, ends_ms)
         return web.json_response({"allocation": sign(saying, key_of(self.name)).raw.decode()})
 
     async def _settle(self, request: web.Request) -> web.Response:
@@ -83,8 +83,11 @@ class MarketHouse:
 
     async def _digest(self, request: web.Request) -> web.Response:
         self._check()
-        told = {"summary": summary(book_of(self.records)), "records": [each.raw.decode() for each in self.records]}
-        return web.json_response(told)
+        digest = {
+            "summary": summary(book_of(self.records)),
+            "records": [each.raw.decode() for each in self.records],
+        }
+        return web.json_response(digest)
 
     async def _records(self, request: web.Request) -> web.Response:
         return web.json_response({"taken": 0})
@@ -104,8 +107,8 @@ class MarketHouse:
 
 
 @asynccontextmanager
-async def clearing() -> AsyncIterator[MarketHouse]:
-    house = MarketHouse()
-    async with served(house.routes) as port:
-        house.port = port
-        yield house
+async def clearing() -> AsyncIterator[FakeMarketplace]:
+    marketplace = FakeMarketplace()
+    async with served(marketplace.routes) as port:
+        marketplace.port = port
+        yield marketplace
