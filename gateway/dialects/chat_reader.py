@@ -1,4 +1,4 @@
-"""Reads an upstream's answer to a chat or a completion, streamed or whole, from whatever bytes it arrives in."""
+"""Reads an upstream's answer to a chat or a completion, streamed or whole, from bytes as they arrive."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,10 +21,10 @@ _JSON_SPACE = b" \t\r\n"
 
 
 class ChatReader:
-    """An answer's first byte tells how it comes: a JSON object is a whole answer, all else are events.
+    """Distinguishes by the first byte: a JSON object is a whole answer, anything else is a stream of events.
 
-    Of several choices only the first is read. Events that are no JSON are left out, and so is what has the wrong
-    type: the answer's end shows whether something was missing.
+    It reads only the first of several choices. It skips events that are not JSON and values of the wrong type. The
+    answer's end shows whether something was missing.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class ChatReader:
         self._has_finished = False
 
     def feed(self, chunk: bytes) -> list[Piece]:
-        """What is complete now."""
+        """Return the parts that are complete now."""
         if not self._has_begun and (begin := chunk.lstrip(_JSON_SPACE)):
             self._has_begun = True
             self._whole = bytearray() if begin.startswith(b"{") else None
@@ -46,7 +46,7 @@ class ChatReader:
         return []
 
     def end(self) -> list[Piece]:
-        """What stands unfinished at the upstream's end."""
+        """Return the unfinished parts at the upstream's end."""
         if self._whole is None:
             return [piece for data in self._events.end() if (piece := self._event(data))]
         piece = self._event(bytes(self._whole))
@@ -114,7 +114,10 @@ class _Calls:
 
 
 def _arguments(value: Any) -> str:
-    """Some servers send the object itself instead of its text. Raises RecursionError for one that is too deep."""
+    """Return the arguments as text: some servers send the object itself.
+
+    Raises RecursionError if it is too deep.
+    """
     try:
         return orjson.dumps(value).decode() if _is_mapping(value) else _text(value)
     except orjson.JSONEncodeError:

@@ -1,4 +1,4 @@
-"""A Messages request becomes a chat request."""
+"""Translates a Messages request to a chat request."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +38,7 @@ _ASIDE = Text | Image | Document | SearchResult
 
 
 def read_messages(raw: bytes) -> Question:
-    """POST /v1/messages as lanes take it. Raises RequestInvalid and FeatureUnsupported."""
+    """Translate POST /v1/messages for lanes. Raises RequestInvalid and FeatureUnsupported."""
     asked = decode(_messages, raw)
     for name in ("mcp_servers", "container"):
         if getattr(asked, name):
@@ -53,7 +53,7 @@ def read_messages(raw: bytes) -> Question:
 
 
 def read_count(raw: bytes) -> Question:
-    """POST /v1/messages/count_tokens: the chat whose prompt is to be counted."""
+    """Translate POST /v1/messages/count_tokens: return the chat whose prompt is to be counted."""
     body = msgspec.json.encode(_chat(decode(_count, raw)))
     return Question("chat", read_request("chat", body), body)
 
@@ -84,7 +84,7 @@ def _sampling(asked: MessagesRequest) -> Json:
 
 
 def _format(asked: MessagesRequest) -> Json | None:
-    """Structured answers, under either of the names that the field has had."""
+    """Return the response format, given under the field's current or former name."""
     wanted = asked.output_format
     if asked.output_config and asked.output_config.format is not None:
         wanted = asked.output_config.format
@@ -118,7 +118,7 @@ def _choice(choice: ToolChoice) -> Json:
 
 
 def _turn(turn: Turn, field: str) -> Iterator[Json]:
-    """One message, or several: results of tools are messages of their own, and go before what is said to them."""
+    """Yield one message or several: tool results are separate messages and precede the text about them."""
     if isinstance(turn.content, str):
         yield {"role": turn.role, "content": turn.content}
     elif turn.role == "assistant":
@@ -152,7 +152,7 @@ def _user(role: str, blocks: list[Block], field: str) -> Iterator[Json]:
             content = block.content if isinstance(block.content, list) else [Text(block.content)]
             text = _plain([one for one in content if not isinstance(one, Image)])
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
-            # Only text fits into a tool's message: pictures are shown right behind it.
+            # A tool's message can only have text, so its pictures follow in the next message.
             parts += [_part(one) for one in content if isinstance(one, Image)]
         elif isinstance(block, _ASIDE):
             parts.append(_part(block))
@@ -163,7 +163,7 @@ def _user(role: str, blocks: list[Block], field: str) -> Iterator[Json]:
 
 
 def _joined(parts: list[Json]) -> Any:
-    """Text alone as one string, which every backend's template knows."""
+    """Return text alone as one string, which every backend's template supports."""
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     return parts
@@ -182,7 +182,7 @@ def _part(block: _ASIDE) -> Json:
 
 
 def _plain(content: str | list[Any]) -> str:
-    """The text of blocks."""
+    """Return the blocks' text."""
     if isinstance(content, str):
         return content
     return "\n".join(_text_of(block) for block in content)

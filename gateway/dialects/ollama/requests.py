@@ -1,4 +1,4 @@
-"""Ollama's requests become chats, completions and embeddings."""
+"""Translates Ollama's requests to chats, completions and embeddings."""
 
 from typing import Any
 
@@ -29,12 +29,12 @@ _embed = msgspec.json.Decoder(EmbedBody)
 _embeddings = msgspec.json.Decoder(EmbeddingsBody)
 
 _NO_OPTIONS = Options()
-# How the usual picture formats begin, in base64.
+# The first characters of common picture formats in base64.
 _PICTURES = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "UklGR": "webp"}
 
 
 def read_chat(raw: bytes) -> Question:
-    """POST /api/chat as lanes take it. Raises RequestInvalid, UpkeepAsked."""
+    """Translate POST /api/chat for lanes. Raises RequestInvalid, UpkeepAsked."""
     asked = decode(_chat, raw)
     if not asked.messages:
         raise _upkeep(asked, "messages", {"message": {"role": "assistant", "content": ""}})
@@ -45,7 +45,7 @@ def read_chat(raw: bytes) -> Question:
 
 
 def read_generate(raw: bytes) -> Question:
-    """POST /api/generate: a chat of one message, or a completion where the prompt is to go as it is.
+    """Translate POST /api/generate to a chat of one message, or to a completion if the prompt is raw.
 
     Raises RequestInvalid, UpkeepAsked.
     """
@@ -54,7 +54,7 @@ def read_generate(raw: bytes) -> Question:
         raise _upkeep(asked, "prompt", {"response": ""})
     if asked.raw or asked.suffix:
         suffix = {"suffix": asked.suffix} if asked.suffix else {}
-        # Completions end after 16 tokens unless told otherwise, Ollama's do not.
+        # Completions end after 16 tokens by default, Ollama's do not.
         return _question("completion", asked, {"max_tokens": 4096, "prompt": asked.prompt, **suffix})
     system = [ChatMessage("system", asked.system)] if asked.system else []
     messages = [*system, ChatMessage("user", asked.prompt, asked.images)]
@@ -76,7 +76,7 @@ def read_embeddings(raw: bytes) -> Question:
 
 
 def _upkeep(asked: GenerationFields, field: str, nothing: Json) -> UpkeepAsked:
-    """Ollama takes a request without a question as a wish to load the model, or to put it away."""
+    """Return the upkeep for a request without a question, by which Ollama loads or unloads a model."""
     if not asked.is_time:
         message = "keep_alive: no duration; give seconds as a number, or text with units such as 5m or 1h30m"
         raise RequestInvalid(message, param="keep_alive")
@@ -125,14 +125,14 @@ def _chat_fields(asked: GenerationFields) -> Json:
 
 
 def _thinking(think: bool | str) -> Json:
-    """Models that can be told to think are told by their template, or by how much."""
+    """Return the fields that turn a model's thinking on: a template argument, or the effort."""
     if isinstance(think, str):
         return {"reasoning_effort": think}
     return {"chat_template_kwargs": {"enable_thinking": think}}
 
 
 def _messages(messages: list[ChatMessage]) -> list[Json]:
-    """Ollama's calls have no ids: those that answer them do so in order, or by the tool's name."""
+    """Assigns ids to tool calls: Ollama's have none, and results refer to them by order or by the tool's name."""
     numbered = _Calls()
     return [_message(message, numbered) for message in messages]
 
@@ -166,7 +166,7 @@ class _Calls:
         }
 
     def answered(self, tool_name: str | None) -> str:
-        """The id of the oldest open call, of this tool where it is named."""
+        """Return the id of the oldest open call, of this tool if it is named."""
         for at, (call_id, name) in enumerate(self._open):
             if tool_name in (None, name):
                 del self._open[at]

@@ -1,4 +1,4 @@
-"""An answer becomes Ollama's: one JSON object, or one a line."""
+"""Writes an answer in Ollama's format: one JSON object, or one on each line."""
 
 import time
 from abc import abstractmethod
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 class _LineWriter(ChatWriter):
-    """Calls of tools are told whole, at the end: Ollama has their arguments as objects."""
+    """Sends tool calls complete at the end, because Ollama has their arguments as objects."""
 
     def __init__(self, question: Question, _: str, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(is_stream=question.request.is_stream)
@@ -65,10 +65,10 @@ class _LineWriter(ChatWriter):
 
     @abstractmethod
     def _answer(self, said: Said) -> Json:
-        """What was said, under the names that the route has for it."""
+        """Return the text, under the route's field names."""
 
     def _figures(self) -> Json:
-        """Durations are nanoseconds. When the model began to write is told from its first words."""
+        """Return the final counts and durations in nanoseconds. The generation starts with the first text."""
         usage = self.said.usage or Usage(prompt=estimate_prompt(self._question.request))
         now_ns = self._clock()
         first_ns = self._first_ns or now_ns

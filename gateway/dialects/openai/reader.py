@@ -1,4 +1,4 @@
-"""A body becomes a request: parsed once, checked while it is parsed, and refused by the name of its field."""
+"""Parses a body into a request, once, and checks it meanwhile; errors name the field."""
 
 import json
 import math
@@ -50,8 +50,8 @@ def read_request(kind: Kind, body: bytes) -> Request:
     if len(body) > HAD_BYTES_MAX:
         _check_resume(body)
     request = decode(_decoders[kind], body)
-    # Rarely so, and mostly for a tool's field of that name. As an escape each of its letters begins like this.
-    # For the speed of these searches: one byte is looked for a hundred times faster than several.
+    # This is rare, and mostly a tool's field of that name. An escaped letter begins like this. Searching for one
+    # byte is a hundred times faster than for several.
     if body.find(b'"model"') != body.rfind(b'"model"') or (b"\\" in body and b"\\u006" in body):
         _check_model(body)
     if check := _checks.get(kind):
@@ -71,18 +71,21 @@ _resuming = msgspec.json.Decoder(_Resuming)
 
 
 def _check_resume(body: bytes) -> None:
-    """Before its tokens are made numbers, which take many times the bytes that they come in."""
+    """Check the size before its tokens become numbers, which take many times the bytes of their text."""
     try:
         found = _resuming.decode(body).millrace
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return  # What is wrong is said where the whole is read.
+        return  # The full parse reports the error.
     if found and len(bytes(found.resume)) > HAD_BYTES_MAX:
         text = f"millrace.resume: too long; {HAD_TOKENS_MAX} tokens are allowed in all"
         raise RequestInvalid(text, param="millrace.resume", code="invalid_value")
 
 
 def _check_model(body: bytes) -> None:
-    """Backends differ in which of two models counts; the one that a key may use was decided by one of them."""
+    """Refuse a body that names a model twice: backends differ in which one counts.
+
+    The key was checked for one of them.
+    """
     try:
         fields = json.loads(body, object_pairs_hook=list)
     except (ValueError, RecursionError):
@@ -92,7 +95,7 @@ def _check_model(body: bytes) -> None:
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """What the body holds. Raises RequestInvalid naming the field, or saying what is wrong with the JSON."""
+    """Return the parsed body. Raises RequestInvalid naming the field, or the JSON error."""
     if not body:
         raise RequestInvalid("The request has no body; send a JSON object.", code="invalid_json")
     try:
@@ -107,7 +110,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def refusal(error: msgspec.ValidationError, under: str = "") -> RequestInvalid:
-    """The error by its field's name; `under` is where in the request the checked value stands."""
+    """Return the error with its field's name; `under` is the position of the checked value in the request."""
     text = str(error)
     at, missing = _PATH.search(text), _MISSING.search(text)
     places = (under, at.group(1) if at else "", missing.group(1) if missing else "")
@@ -118,7 +121,7 @@ def refusal(error: msgspec.ValidationError, under: str = "") -> RequestInvalid:
 
 
 def _find_non_finite(body: bytes) -> str | None:
-    """The top-level field that holds NaN or Infinity, which Python's json writes and JSON does not have."""
+    """Return the top-level field with NaN or Infinity, which Python's json writes but JSON does not have."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):

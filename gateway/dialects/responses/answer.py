@@ -20,12 +20,12 @@ def response_id(request_id: str) -> str:
 
 
 def item_id(kind: str, request_id: str, place: int | str) -> str:
-    """Item ids tell their response's, so that a reference to one is found without a list of them all."""
+    """Item ids contain their response's id, so a reference is resolved without a list of all items."""
     return f"{kind}_{request_id}_{place}"
 
 
 def response_of_item(item: str) -> str | None:
-    """The id of the response that an item belongs to; None for an item that this gateway did not make."""
+    """Return the id of the response that an item belongs to; None if this gateway did not make the item."""
     kind, _, rest = item.partition("_")
     request_id, _, place = rest.rpartition("_")
     return response_id(request_id) if kind in ("msg", "fc", "ctc", "rs") and request_id and place else None
@@ -60,7 +60,7 @@ def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
         "tools": [_tool(tool) for tool in asked.tools or () if tool.type in ("function", "custom", "namespace")],
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": 1.0 if asked.top_p is None else asked.top_p,
-        # A prompt that does not fit is refused, whatever the request asks for.
+        # A prompt that does not fit is always refused.
         "truncation": "disabled",
         "metadata": asked.metadata or {},
         **({} if asked.user is None else {"user": asked.user}),

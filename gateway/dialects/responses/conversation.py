@@ -1,4 +1,4 @@
-"""What a question points at in earlier responses, looked up before it is asked."""
+"""Looks up the earlier responses that a question refers to."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,10 +20,10 @@ REFERENCES_MAX = 1000
 
 
 async def resolve(store: ResponseStore, caller: Caller, question: Question) -> Question:
-    """The question with the conversation before it. Waits only where it points at something stored.
+    """Return the question with the conversation before it. Waits only if it refers to a stored response.
 
-    Raises NotFound for what is not the caller's, or is no more; RequestInvalid for too long a conversation;
-    StorageUnavailable if its answer is to be kept and cannot be.
+    Raises NotFound for a response that is deleted or another owner's, RequestInvalid for a conversation that is
+    too long, and StorageUnavailable if the answer is to be stored and cannot be.
     """
     assert isinstance(question, ResponsesQuestion)
     owner, label = owner_of(caller), question.label
@@ -45,14 +45,14 @@ def most_private(*labels: Privacy) -> Privacy:
 
 
 def items_of(response: StoredResponse) -> list[Item]:
-    """What was asked and what was said, in order."""
+    """Return questions and answers in order."""
     asked: list[Item] = orjson.loads(response.input)
     answer: dict[str, Any] = orjson.loads(response.answer)
     return [*asked, *answer["output"]]
 
 
 class _Memory:
-    """What one owner's stored responses say. `label` is the most private of all that were read."""
+    """Reads one owner's stored responses. `label` is the most private label read so far."""
 
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class _Memory:
         self.label: Privacy = "public"
 
     async def earlier(self, previous_id: str | None) -> list[Item]:
-        """The items of a response and of those before it."""
+        """Return the items of a response and of those before it."""
         if previous_id is None:
             return []
         try:
@@ -75,7 +75,7 @@ class _Memory:
         return [item for response in chain for item in self._read(response)]
 
     async def looked_up(self, items: Iterable[Item]) -> list[Item]:
-        """The items with those that references stand for in their places; each response is fetched once."""
+        """Return the items with references replaced; each response is fetched once."""
         found: list[Item] = []
         for at, item in enumerate(items):
             if type_of(item) != REFERENCE:
@@ -93,7 +93,7 @@ class _Memory:
         return found
 
     async def _items_beside(self, wanted: str) -> dict[str, Item]:
-        """All items of the response that the wanted one belongs to, by id; none where there is none."""
+        """Return all items of the response that this item belongs to, by id; empty if there is no such response."""
         response_id = response_of_item(wanted)
         if response_id is None:
             return {}

@@ -1,4 +1,4 @@
-"""A Responses request becomes a chat request."""
+"""Translates a Responses request to a chat request."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -25,10 +25,10 @@ _ELSEWHERE = {
 
 
 class ResponsesQuestion(Question, frozen=True, kw_only=True):
-    """`own_items` is the request's own input; with what is stored before it, it became the chat.
+    """`own_items` is the request's own input; the chat consists of it and of the stored items before it.
 
-    `tools` are the functions that the model may call. `keep` takes the finished response if it is to be stored,
-    of the given `owner` under the label `privacy`.
+    `tools` are the functions that the model may call. `keep` stores the finished response, if requested, for this
+    `owner` under the label `privacy`.
     """
 
     asked: ResponsesRequest
@@ -40,13 +40,13 @@ class ResponsesQuestion(Question, frozen=True, kw_only=True):
 
     @property
     def label(self) -> Privacy:
-        """The request's own; its key may have a more private one."""
+        """Return the request's own label; its key may have a more private one."""
         extras = self.asked.millrace
         return (extras and extras.privacy) or "public"
 
 
 def read_responses(raw: bytes) -> ResponsesQuestion:
-    """POST /v1/responses as lanes take it, without what is stored. Raises RequestInvalid, FeatureUnsupported."""
+    """Translate POST /v1/responses for lanes, without stored items. Raises RequestInvalid, FeatureUnsupported."""
     asked = decode(_decoder, raw)
     for name, remedy in _ELSEWHERE.items():
         if getattr(asked, name):
@@ -63,7 +63,7 @@ def read_responses(raw: bytes) -> ResponsesQuestion:
 def with_items(
     question: ResponsesQuestion, earlier: list[Item], own_items: list[Item], label: Privacy
 ) -> ResponsesQuestion:
-    """The same question behind earlier items, with its references looked up, under that label."""
+    """Return the question after earlier items, with its references resolved, under that label."""
     asked = question.asked
     if label != question.label:
         extras = msgspec.structs.replace(asked.millrace or Extras(), privacy=label)
@@ -72,7 +72,7 @@ def with_items(
 
 
 def _check_ids(items: list[Item]) -> None:
-    """Items are found again by their ids."""
+    """Give items ids, by which later requests refer to them."""
     for at, item in enumerate(items):
         if not isinstance(item.get("id"), str | None):
             field = f"input[{at}].id"
@@ -138,7 +138,7 @@ def _tools(asked: ResponsesRequest, tools: Toolbox) -> Json:
 
 
 def _choice(choice: str | Json, tools: Toolbox) -> Json:
-    """How tools are chosen; some of them alone if only these are allowed."""
+    """Return the tool choice, and the allowed tools if only some are allowed."""
     if isinstance(choice, str):
         return {"tool_choice": choice}
     if choice.get("type") in ("function", "custom"):
@@ -155,7 +155,7 @@ def _choice(choice: str | Json, tools: Toolbox) -> Json:
 
 
 def _chosen(choice: Json, tools: Toolbox) -> str:
-    """The name of the function that an entry of the choice means."""
+    """Return the name of the function that an entry of the choice refers to."""
     name, namespace = choice.get("name"), choice.get("namespace")
     if not isinstance(name, str) or not isinstance(namespace, str | None):
         return ""

@@ -37,7 +37,7 @@ _KEEP = ResponsesSettings()
 class StoredResponse:
     """`input` and `answer` are JSON text: the items that were sent, and the response object.
 
-    `privacy` is the label of the request that led to it: whatever goes on from it has at least that.
+    `privacy` is the label of its request: every continuation has at least this label.
     """
 
     id: str
