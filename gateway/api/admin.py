@@ -136,7 +136,7 @@ async def drain_machine(authority: Operator, name: Named, undo: bool = False) ->
 
 
 @router.post("/machines/{name}/rename")
-async def rename_machine(authority: Operator, name: Named, wanted: NewName) -> dict[str, Any]:
+async def rename_machine(authority: Operator, name: Named, body: NewName) -> dict[str, Any]:
     """Rename a machine wherever it is shown, until its own name is restored.
 
     Raises NotFound if no machine has this name, and Conflict if the new name is taken or `cluster.owners` has
@@ -147,14 +147,14 @@ async def rename_machine(authority: Operator, name: Named, wanted: NewName) -> d
     try:
         node_id = controller.machine(name)
         before = controller.name_of(node_id)
-        controller.check_name(node_id, wanted.name)
-        if named := {before, wanted.name} & set(owners):
+        controller.check_name(node_id, body.name)
+        if named := {before, body.name} & set(owners):
             # The name may give the machine rights that only owners have.
             text = f"name: cluster.owners in the settings has {named.pop()}: put the machine's id there first"
             raise Conflict(text, param="name")
-        change = {"from": before, "to": wanted.name}
+        change = {"from": before, "to": body.name}
         await _write_down(authority, "machine.rename", f"machine:{node_id}", change)
-        controller.rename_machine(node_id, wanted.name)
+        controller.rename_machine(node_id, body.name)
     except MachineUnknown as error:
         raise NotFound(str(error)) from None
     except NameTaken as error:

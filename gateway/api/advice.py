@@ -58,13 +58,13 @@ async def show_advice(authority: Operator, question: ModelQuestion) -> dict[str,
 
 
 @router.post("/cluster/model")
-async def load_model(authority: Operator, wanted: NewModel) -> StreamingResponse:
+async def load_model(authority: Operator, body: NewModel) -> StreamingResponse:
     """Load a model and stream lines of JSON: `done_bytes` of `total_bytes`, at the end `model` or `error`.
 
     Whoever hangs up ends it. A cluster has one model for its life: another is not put in its place.
     """
-    await allow_loading(authority, wanted.model)
-    return StreamingResponse(_loading(authority.services, wanted.model), media_type="application/x-ndjson")
+    await allow_loading(authority, body.model)
+    return StreamingResponse(_loading(authority.services, body.model), media_type="application/x-ndjson")
 
 
 def _refusal(services: Services) -> str:

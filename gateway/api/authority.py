@@ -38,11 +38,11 @@ class Authority:
         if self.organization_id not in (None, organization_id):
             raise NotFound(f"there is no {what}")
 
-    def within(self, wanted: str | None) -> str | None:
+    def within(self, organization_id: str | None) -> str | None:
         """Return the organization to list: the requested one, else `organization_id`. Raises NotFound."""
-        if wanted is not None:
-            self.over(wanted, f"organization {wanted}")
-        return wanted or self.organization_id
+        if organization_id is not None:
+            self.over(organization_id, f"organization {organization_id}")
+        return organization_id or self.organization_id
 
 
 async def admitted(request: Request) -> Authority:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from msgspec import Meta, Struct
 
 from gateway.api.edge import authenticate, read_body
-from gateway.api.fields import Named, Wanted
+from gateway.api.fields import Named, OptionalText
 from gateway.api.files import LASTS_S_MAX, LASTS_S_MIN
 from gateway.api.openai_pages import PAGE_MAX, page
 from gateway.batches.batch import WINDOW_S, Batch, new_batch_id
@@ -63,7 +63,7 @@ async def create_batch(request: Request) -> Json:
 
 @router.get("")
 async def list_batches(
-    request: Request, limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20, after: Wanted = None
+    request: Request, limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20, after: OptionalText = None
 ) -> Json:
     """List the caller's batches, newest first."""
     batches, caller = await _admitted(request)

@@ -38,12 +38,12 @@ def refuse_more_than_own(own: Allowed, terms: KeyTerms, lanes: Collection[LaneNa
 
 def _excesses(own: Allowed, terms: KeyTerms, lanes: Collection[LaneName]) -> Iterator[tuple[str, str]]:
     """Yield each field that allows more than `own`, with the text of what `own` allows."""
-    for field, wanted, allowed in (
+    for field, requested, allowed in (
         ("lanes", lanes, own.lanes),
         ("models", terms.models, own.terms.models),
         ("regions", terms.regions, own.terms.regions),
     ):
-        if allowed is not None and (wanted is None or not set(wanted) <= set(allowed)):
+        if allowed is not None and (requested is None or not set(requested) <= set(allowed)):
             yield field, f"{', '.join(sorted(allowed))} alone"
     if PRIVACY_RANK[terms.privacy] < PRIVACY_RANK[own.terms.privacy]:
         yield "privacy", f"nothing less private than {own.terms.privacy}"

@@ -17,7 +17,7 @@ _TEXT = r"^[^\x00]*$"
 
 Text = Annotated[str, Field(min_length=1, max_length=200, pattern=_TEXT)]
 Named = Annotated[str, Path(min_length=1, max_length=200, pattern=_TEXT)]
-Wanted = Annotated[str | None, Query(max_length=200, pattern=_TEXT)]
+OptionalText = Annotated[str | None, Query(max_length=200, pattern=_TEXT)]
 Texts = Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse
 
 from gateway.api.edge import authenticate
-from gateway.api.fields import Named, Wanted
+from gateway.api.fields import Named, OptionalText
 from gateway.api.openai_pages import page
 from gateway.batches.files import FileRegistry
 from gateway.batches.forms import UploadForm, read_upload
@@ -43,10 +43,10 @@ async def upload(request: Request) -> Json:
 @router.get("")
 async def list_files(
     request: Request,
-    purpose: Wanted = None,
+    purpose: OptionalText = None,
     limit: Annotated[int, Query(ge=1, le=_FILES_PAGE_MAX)] = _FILES_PAGE_MAX,
     order: Literal["asc", "desc"] = "desc",
-    after: Wanted = None,
+    after: OptionalText = None,
 ) -> Json:
     """List the caller's files."""
     files, owner = await _admitted(request)

@@ -75,13 +75,13 @@ async def scan_hosts(authority: Operator, question: ScanQuestion) -> dict[str, A
     if not question.hosts and not question.mdns:
         raise RequestInvalid("hosts: name hosts to look at, or set mdns", param="hosts")
     lane = _lane(authority)
-    wanted = await places(question.hosts, question.ports, public=question.public) if question.hosts else []
+    targets = await places(question.hosts, question.ports, public=question.public) if question.hosts else []
     if question.mdns:
-        wanted = list(dict.fromkeys([*wanted, *await announced()]))
+        targets = list(dict.fromkeys([*targets, *await announced()]))
     target = ", ".join(question.hosts[:5]) or "mdns"
     await _write_down(authority, "pool.scan", target)
-    found = await scan(lane.probes, wanted)
-    return {"looked_at": len(wanted), "found": [await _found(authority, lane, one, question) for one in found]}
+    found = await scan(lane.probes, targets)
+    return {"looked_at": len(targets), "found": [await _found(authority, lane, one, question) for one in found]}
 
 
 async def _found(authority: Authority, lane: PoolLane, found: Found, question: ScanQuestion) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from gateway.api.authority import Authority, Manager
-from gateway.api.fields import Body, PageLimit, Text, Wanted
+from gateway.api.fields import Body, OptionalText, PageLimit, Text
 from gateway.errors import RoleForbids
 from gateway.identity.quotas import facts, parse_quota
 from gateway.pages import PAGE_MAX, cut
@@ -30,7 +30,7 @@ class NewQuota(Body):
 @router.get("")
 def list_quotas(
     authority: Manager,
-    organization: Wanted = None,
+    organization: OptionalText = None,
     offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
     limit: PageLimit = PAGE_MAX,
 ) -> dict[str, Any]:
@@ -45,9 +45,9 @@ def list_quotas(
 
 
 @router.put("")
-def set_quota(authority: Manager, wanted: NewQuota) -> dict[str, Any]:
+def set_quota(authority: Manager, body: NewQuota) -> dict[str, Any]:
     """Set a limit; it replaces the one with the same scope, measure, span and model."""
-    quota = parse_quota(wanted.scope, wanted.measure, wanted.amount, wanted.span, wanted.model)
+    quota = parse_quota(body.scope, body.measure, body.amount, body.span, body.model)
     refuse_own(authority, quota.scope)
     authority.directory.quotas.set(quota, authority.actor)
     authority.services.keys.catch_up()
@@ -60,7 +60,7 @@ def remove_quota(
     scope: Annotated[Scope, Query()],
     measure: Measure,
     span: Span | None = None,
-    model: Wanted = None,
+    model: OptionalText = None,
 ) -> dict[str, Any]:
     """Remove a limit."""
     quota = parse_quota(scope, measure, "0", span, model)

@@ -100,7 +100,7 @@ def borrowed_key(settings: Settings, purpose: str, user: str, *, lasts_s: int = 
         ask(settings, "DELETE", f"/admin/keys/{made['key_id']}")
 
 
-def as_person(key: str, once: str | None = None) -> dict[str, str]:
+def user_headers(key: str, once: str | None = None) -> dict[str, str]:
     """Return the headers of a user's request; `once` is the idempotency key of a write."""
     return {"authorization": f"Bearer {key}"} | ({"idempotency-key": once} if once else {})
 

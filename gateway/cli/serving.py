@@ -137,7 +137,7 @@ def _first_link(running: "Running") -> str | None:
     from gateway.identity.passwords import address_of
 
     passwords, settings = running.services.directory.passwords, running.services.settings.identity
-    if passwords.anybody_has_one():
+    if passwords.has_any():
         return None
     return address_of(passwords.new_first_link(), settings.public_url or running.base_url.removesuffix("/v1"))
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 
 from gateway.cli import output
-from gateway.cli.gateway_client import as_person, ask, borrowed_key
+from gateway.cli.gateway_client import ask, borrowed_key, user_headers
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def topup(
     """Buy credits; prints a link to Stripe's payment page. Example: millrace topup 25.00"""
     settings = settings_from(data_dir)
     with borrowed_key(settings, "topup", user) as key:
-        me = as_person(key)
+        me = user_headers(key)
         price = ask(settings, "GET", f"/accounting/v1/topups/quote?amount={quote(amount)}", headers=me)
         total = f"${price['credits']} of credits plus ${price['fee']} fee: ${price['total']} ({price['mode']})"
         output.say(total)
         if not yes and not as_json and not typer.confirm("Continue?", err=True):
             output.fail("cancelled; nothing was bought", output.REFUSED)
-        once = as_person(key, topup_id or uuid.uuid4().hex)
+        once = user_headers(key, topup_id or uuid.uuid4().hex)
         opened = ask(settings, "POST", "/accounting/v1/topups", {"amount": amount}, headers=once)
         if not as_json:
             _tell(opened)

@@ -176,13 +176,13 @@ def _organization_of(session: Session, scope: str) -> str:
         name, _, team = name.partition("/")
         checked_id(team, "scope")
     organization = organization_table.c.organization_id
-    person = user_table.c
+    user = user_table.c
     queries = {
         "organization": select(organization).where(organization == name),
         "team": select(organization).where(organization == name),
-        "user": select(person.organization_id).where(person.user_id == name),
-        "key": select(person.organization_id)
-        .join(api_key_table, api_key_table.c.user_id == person.user_id)
+        "user": select(user.organization_id).where(user.user_id == name),
+        "key": select(user.organization_id)
+        .join(api_key_table, api_key_table.c.user_id == user.user_id)
         .where(api_key_table.c.key_id == name),
     }
     if kind not in queries:
@@ -199,14 +199,14 @@ def _wanted(organization_id: str | None, measure: Measure | None) -> list[Column
 
 
 def _is_of(organization_id: str) -> ColumnElement[bool]:
-    scope, person, key = quota_table.c.scope, user_table.c, api_key_table.c
-    users = select(literal("user:") + person.user_id).where(person.organization_id == organization_id)
-    keys = select(literal("key:") + key.key_id).join(user_table, person.user_id == key.user_id)
+    scope, user, key = quota_table.c.scope, user_table.c, api_key_table.c
+    users = select(literal("user:") + user.user_id).where(user.organization_id == organization_id)
+    keys = select(literal("key:") + key.key_id).join(user_table, user.user_id == key.user_id)
     return or_(
         scope == f"organization:{organization_id}",
         _is_team_of(organization_id),
         scope.in_(users),
-        scope.in_(keys.where(person.organization_id == organization_id)),
+        scope.in_(keys.where(user.organization_id == organization_id)),
     )
 
 

@@ -35,8 +35,8 @@ def sign_in(write: Callable[[], Session], settings: IdentitySettings, claims: Cl
     _refuse_foreign_domain(settings, claims)
     try:
         with write() as session, session.begin():
-            person = _find(session, claims, address) or _create(session, settings, claims, address)
-            return _with_role(session, settings, claims, person, address)
+            user = _find(session, claims, address) or _create(session, settings, claims, address)
+            return _with_role(session, settings, claims, user, address)
     except IntegrityError:
         raise LoginRefused("The same user signed in elsewhere at the same moment. Try again.") from None
 
@@ -87,9 +87,9 @@ def _find_by_email(session: Session, claims: Claims, address: str) -> User | Non
         return None
     link = {"issuer": claims.issuer, "subject": claims.subject}
     session.execute(update(user_table).where(column.user_id == found).values(link))
-    person = users.present(session, found)
-    _record(session, "user.link", person, address, link)
-    return person
+    user = users.present(session, found)
+    _record(session, "user.link", user, address, link)
+    return user
 
 
 def _create(session: Session, settings: IdentitySettings, claims: Claims, address: str) -> User:
@@ -123,21 +123,21 @@ def _free_id(session: Session, claims: Claims) -> str:
     return wanted if wanted and not is_taken else f"{wanted or 'user'}-{told_apart}"
 
 
-def _with_role(session: Session, settings: IdentitySettings, claims: Claims, person: User, address: str) -> User:
+def _with_role(session: Session, settings: IdentitySettings, claims: Claims, user: User, address: str) -> User:
     role = role_of(settings, claims)
-    if role is None or role == person.role:
-        return person
+    if role is None or role == user.role:
+        return user
     try:
-        return users.change_role(session, person.user_id, role, Actor("identity provider", address))
+        return users.change_role(session, user.user_id, role, Actor("identity provider", address))
     except Conflict:
         # The last instance admin keeps the role, whatever the provider states.
-        return person
+        return user
 
 
-def _record(session: Session, action: str, person: User, address: str, after: dict[str, Any]) -> None:
+def _record(session: Session, action: str, user: User, address: str, after: dict[str, Any]) -> None:
     by = Actor("identity provider", address)
-    target = f"user:{person.user_id}"
-    audit.record(session, by, action, target, organization_id=person.organization_id, after=after)
+    target = f"user:{user.user_id}"
+    audit.record(session, by, action, target, organization_id=user.organization_id, after=after)
 
 
 def _shown(name: str | None) -> str | None:

@@ -139,7 +139,7 @@ class Users:
             raise NotFound(f"User '{user_id}' not found.")
         return User(*found)
 
-    def has_account_of_nobody(self, user_id: str) -> bool:
+    def has_ownerless_account(self, user_id: str) -> bool:
         """Whether the ledger has an account with this id that never belonged to a user of this instance."""
         with self._read() as session:
             known = select(user_table.c.user_id).where(user_table.c.user_id == user_id)
@@ -336,11 +336,11 @@ def _is_instance_admin() -> Any:
     return (column.organization_id == HOME) & (column.role == "admin") & column.removed_ns.is_(None)
 
 
-def _refuse_last_admin(session: Session, person: User) -> None:
-    if person.organization_id != HOME or person.role != "admin":
+def _refuse_last_admin(session: Session, user: User) -> None:
+    if user.organization_id != HOME or user.role != "admin":
         return
     if session.scalar(select(func.count()).select_from(user_table).where(_is_instance_admin())) == 1:
-        raise Conflict(f"{person.user_id} is the last instance admin. Give another user the role first")
+        raise Conflict(f"{user.user_id} is the last instance admin. Give another user the role first")
 
 
 def _forget_passwords(session: Session, user_id: str) -> None:

@@ -12,7 +12,7 @@ from gateway.lanes.pool.lane import PoolLane
 from gateway.lanes.pool.members import Pool
 from gateway.lanes.pool.residence import can_be_told, reside
 from gateway.requests.attempt import note_error
-from gateway.requests.no_backend import why_nobody
+from gateway.requests.no_backend import no_backend_error
 from gateway.requests.queue_slot import first_pause
 from gateway.routing.decision import sift
 from gateway.routing.need import need_of
@@ -54,7 +54,7 @@ async def _carry_out(services: Services, caller: Caller, request_id: str, upkeep
     pool = lane.pool if isinstance(lane, PoolLane) else None
     having = _having(pool, caller, call) if pool else []
     if not (decision.candidates or (having and upkeep.wanted == "unload")):
-        raise why_nobody(call, decision, first_pause(services, decision))
+        raise no_backend_error(call, decision, first_pause(services, decision))
     if pool is None:
         return
     is_admin = caller.role == "admin" and caller.organization_id == HOME

@@ -12,7 +12,7 @@ from runtime.errors import Overloaded, RequestInvalid, ServiceError
 _NEARNESS: tuple[Check, ...] = ("lane", "kind", "features", "context", "provider", "price")
 
 
-def why_nobody(call: Call, decision: Decision, pause: Pause | None = None) -> ServiceError:
+def no_backend_error(call: Call, decision: Decision, pause: Pause | None = None) -> ServiceError:
     """`pause` is the one that ends first of those that backends asked for."""
     model, rejections = call.request.model, decision.rejections
     if not rejections:

@@ -15,7 +15,7 @@ from gateway.requests.context import RequestContext
 from gateway.requests.deadline import in_time
 from gateway.requests.hedging import open_hedged
 from gateway.requests.holds import reserve_funds
-from gateway.requests.no_backend import why_nobody
+from gateway.requests.no_backend import no_backend_error
 from gateway.requests.outage import Failure
 from gateway.requests.queue_slot import first_pause, move_turn, take_other_turn, wait_for_candidate
 from gateway.routing.decision import Candidate
@@ -76,7 +76,7 @@ async def open_first(services: Services, context: RequestContext) -> Answer:
             if _may_cost_twice(offer, error):
                 break
     pause = first_pause(services, context.decision)
-    raise refusal or failure or why_nobody(context.call, context.decision, pause)
+    raise refusal or failure or no_backend_error(context.call, context.decision, pause)
 
 
 async def _others(

@@ -17,7 +17,7 @@ from gateway.lanes.token_bounds import choices_of
 from gateway.requests.client import Client
 from gateway.requests.context import RequestContext
 from gateway.requests.finished import settle_request
-from gateway.requests.no_backend import why_nobody
+from gateway.requests.no_backend import no_backend_error
 from gateway.requests.response_headers import headers_of
 from gateway.requests.settlement import refusal
 from gateway.services import Services
@@ -55,7 +55,7 @@ def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Of
     model = call.request.model
     offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]
     if not offers:
-        raise why_nobody(call, decision)
+        raise no_backend_error(call, decision)
     return offers, RequestContext.begin(call, caller, decision)
 
 

@@ -47,12 +47,12 @@ async def own(
     return found
 
 
-def whose(authority: Authority, wanted: str | None) -> str | None:
+def whose(authority: Authority, user_id: str | None) -> str | None:
     """Return the user to list: the caller; for operators the requested user or None (all). Raises RoleForbids."""
     if is_operator(authority):
-        return wanted
+        return user_id
     assert authority.caller, "the machine is an operator"
-    if wanted not in (None, authority.caller.user_id):
+    if user_id not in (None, authority.caller.user_id):
         raise RoleForbids("user: only instance admins see what others paid", param="user")
     return authority.caller.user_id
 

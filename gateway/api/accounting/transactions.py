@@ -12,7 +12,7 @@ from accounting.money import format_usd
 from accounting.spending.credit_grants import grants_of
 from gateway.api.accounting.dependencies import Facts, Form, managed, sheet, user_of
 from gateway.api.authority import AnyCaller, Authority
-from gateway.api.fields import Wanted
+from gateway.api.fields import OptionalText
 from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1")
@@ -28,8 +28,8 @@ Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 @router.get("/transactions")
 async def list_transactions(
     authority: AnyCaller,
-    user: Wanted = None,
-    organization: Wanted = None,
+    user: OptionalText = None,
+    organization: OptionalText = None,
     before: Before = None,
     limit: Limit = 100,
     format: Form = "json",  # noqa: A002 - the query's own name

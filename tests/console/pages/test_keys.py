@@ -178,7 +178,7 @@ async def test_users_come_get_a_link_another_role_and_go(home: Served, owner: Vi
     linked = await owner.post(f"{KEYS}/users/cat/password")
     link = re.search(r"http://gateway\.test/console/welcome\?token=([\w-]+)", linked.text)
     assert link
-    assert home.services.directory.passwords.link(link[1]).person.user_id == "cat"
+    assert home.services.directory.passwords.link(link[1]).user.user_id == "cat"
     assert (await owner.post(f"{KEYS}/users/cat/role", role="seller")).status_code == 303
     assert users.user("cat").role == "seller"
     assert (await owner.post(f"{KEYS}/users/cat/remove")).status_code == 303

@@ -53,12 +53,12 @@ async def make_good(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, GoodwillForm)
 
     async def work(wanted: GoodwillForm) -> str:
-        person = await asyncio.to_thread(visitor.directory.users.user, wanted.user)
+        user = await asyncio.to_thread(visitor.directory.users.user, wanted.user)
         name = id_of("goodwill", visitor.actor.name, wanted.once)
-        posting = goodwill(name, person.user_id, wanted.amount, wanted.reason)
-        await _book(visitor, posting, "credit.goodwill", f"user:{person.user_id}", wanted.reason)
-        await visitor.services.ledger.settle_debt(posting.idem_key, person.user_id)
-        return person.user_id
+        posting = goodwill(name, user.user_id, wanted.amount, wanted.reason)
+        await _book(visitor, posting, "credit.goodwill", f"user:{user.user_id}", wanted.reason)
+        await visitor.services.ledger.settle_debt(posting.idem_key, user.user_id)
+        return user.user_id
 
     user_id, form = await answered(form, work)
     if user_id is None:

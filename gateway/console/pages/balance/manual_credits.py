@@ -118,9 +118,9 @@ async def give_back(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, ReturnForm)
 
     async def work(wanted: ReturnForm) -> Facts:
-        person = await asyncio.to_thread(visitor.directory.users.user, wanted.user)
+        user = await asyncio.to_thread(visitor.directory.users.user, wanted.user)
         new = credit.OutOfPool.model_construct(
-            organization=person.organization_id, user=person.user_id, amount=wanted.amount
+            organization=user.organization_id, user=user.user_id, amount=wanted.amount
         )
         return await credit.return_from_pool(visitor.authority, wanted.once, new)
 
@@ -171,5 +171,5 @@ def _known(visitor: Visitor, chosen: str) -> tuple[list[User], list[Organization
     """Return the targets offered in lists: of very many users a part, and the user already chosen."""
     users = visitor.directory.users
     known = users.users()
-    offered = known[:_OFFERED_MAX] + [person for person in known[_OFFERED_MAX:] if person.user_id == chosen]
+    offered = known[:_OFFERED_MAX] + [user for user in known[_OFFERED_MAX:] if user.user_id == chosen]
     return offered, users.organizations()

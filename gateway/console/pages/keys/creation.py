@@ -22,7 +22,7 @@ from gateway.settings.base import LaneName
 from runtime.errors import RequestInvalid, ServiceError
 
 # With more users than this, the form has a text field instead of a list.
-PEOPLE_OFFERED = 200
+USERS_OFFERED = 200
 
 router = APIRouter(prefix="/new")
 
@@ -65,14 +65,14 @@ def _made(authority: Authority, wanted: NewKeyForm) -> dict[str, Any]:
 
 
 async def _page(visitor: Visitor, form: Form[NewKeyForm], status: int = 200) -> Response:
-    users: Sequence[User] = await asyncio.to_thread(users_of, visitor, PEOPLE_OFFERED + 1)
+    users: Sequence[User] = await asyncio.to_thread(users_of, visitor, USERS_OFFERED + 1)
     return page(
         "keys/new.html",
         visitor,
         status,
         form=form,
         users=users,
-        offered=PEOPLE_OFFERED,
+        offered=USERS_OFFERED,
         lanes=get_args(LaneName),
         tab="keys",
     )

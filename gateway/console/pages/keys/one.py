@@ -139,7 +139,7 @@ def _look(visitor: Visitor, key_id: str) -> dict[str, Any]:
     own = [one for one in limits if one.quota.scope == f"key:{row.key_id}"]
     return {
         "line": line,
-        "person": owner,
+        "user": owner,
         "limits": own,
         "inherited": [one for one in limits if one not in own],
         "changes": changes if visitor.is_manager else (),

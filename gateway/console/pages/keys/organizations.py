@@ -18,7 +18,7 @@ from gateway.console.renderer import go, page
 
 router = APIRouter(prefix="/organizations")
 
-_PEOPLE_SHOWN = 100
+_USERS_SHOWN = 100
 
 
 @router.get("")
@@ -74,7 +74,7 @@ def _look_at(visitor: Visitor, organization_id: str) -> dict[str, Any]:
         "organization": organization,
         "limits": own,
         "of_teams": of_teams,
-        "users": directory.users.users(organization.organization_id, limit=_PEOPLE_SHOWN),
+        "users": directory.users.users(organization.organization_id, limit=_USERS_SHOWN),
         "users_count": directory.users.count(organization.organization_id),
         "may_set": visitor.may_administer and visitor.is_operator,
         "may_set_teams": visitor.may_administer,

@@ -14,7 +14,7 @@ from runtime.errors import RequestInvalid
 
 
 async def bring_text(
-    marketplace: Marketplace, person: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
+    marketplace: Marketplace, caller: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
 ) -> dict[str, Any]:
     """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record.
 
@@ -25,7 +25,7 @@ async def bring_text(
         wanted = NewDispute(allocation=raw, lane=lane, listing=listing.strip() or None, texts={0: text})
     except ValueError as error:
         raise RequestInvalid(f"listing: {error}", param="listing") from None
-    return await bring(marketplace, person, wanted)
+    return await bring(marketplace, caller, wanted)
 
 
 def facts_of_lane(marketplace: Marketplace, user_id: str, allocation: str, lane: int) -> dict[str, Any]:

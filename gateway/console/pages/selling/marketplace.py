@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from gateway.api.fields import Named, Text, Wanted
+from gateway.api.fields import Named, OptionalText, Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.selling.access import PATH, refused, tried
@@ -37,7 +37,7 @@ class Nothing(BaseModel):
 
 
 @router.get("")
-async def show(visitor: Operator, seller: Wanted = None) -> Response:
+async def show(visitor: Operator, seller: OptionalText = None) -> Response:
     return await _page(visitor, seller=seller)
 
 
