@@ -17,7 +17,7 @@ Modules:
                        answer
     http               The socket side of the hot path: requests that never enter the framework
     identity           Who asks: keys, users, organizations, sign-in and sessions
-    lanes              Where a request can be answered, and what all lanes share: events, relay, usage
+    lanes              The lanes that answer requests, and their common parts: events, relay, usage
     limits             Limits of requests, tokens and spend, counted here or in Redis for all gateways
     market_lane        Open the market lane of a gateway that buys: start its buyer process and the jobs that book
                        its costs

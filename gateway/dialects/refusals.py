@@ -41,7 +41,7 @@ class RefusalWriter:
 
 
 def upstream_error(error: Any, status: int = 502) -> ApiError:
-    """Return the upstream's `error` value, of any type."""
+    """Return an upstream's `error` value, of any type, as an ApiError."""
     fields = error if isinstance(error, dict) else {"message": error}
     message, code, param = (_text(fields.get(name)) for name in ("message", "code", "param"))
     kind = _text(fields.get("type")) or ("invalid_request_error" if 400 <= status < 500 else "upstream_error")

@@ -1,4 +1,4 @@
-"""Embeddings of the cluster lane: what is on offer, and vectors as the OpenAI API writes them."""
+"""Embeddings of the cluster lane: its offer, and vectors in OpenAI's format."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ _VALUE_BYTES = 4
 
 
 def embedding_offers(manager: EmbeddingManager, model: str) -> list[Offer]:
-    """The embedding model, when that is what `model` names."""
+    """Return the embedding model's offer, if `model` names it."""
     if manager.model_name != model:
         return []
     status, reason = manager.readiness.status

@@ -14,7 +14,7 @@ from runtime.errors import LaneBrokeOff, LaneFailed, LaneTimeout, RequestInvalid
 _RETRY_AFTER_S_MAX = 86_400
 _SAID_CHARS = 500
 _CODE = re.compile("[A-Za-z0-9_.-]{1,64}")
-# Statuses that say something of the backend, not of the request: another candidate may do better.
+# Statuses caused by the backend, not by the request: another candidate may do better.
 _BACKEND_TO_BLAME = frozenset((401, 403, 404, 405, 408, 429))
 # Server messages if a chat template raises an error: llama-server (500 or 400), vLLM (400), mlx-lm (404).
 _TEMPLATE_RAISED = re.compile(
@@ -22,14 +22,17 @@ _TEMPLATE_RAISED = re.compile(
     rb"|system message must be|system role (is )?not supported|roles are supported|unexpected (message )?role"
 )
 _TEMPLATE_BYTES_MAX = 16 * 2**10
-# The cloud worker's words for a provider that had the request and did not answer it properly.
+# The cloud worker's error codes for a provider that got the request and did not answer it properly.
 _PERHAPS_WORKED_ON = frozenset(
     ("provider_broke_off", "provider_garbled", "provider_too_large", "provider_compressed")
 )
 
 
 def is_failure(status: int) -> bool:
-    """Whether a status is the backend's failure: all that neither answer nor blame the request. 0 is none yet."""
+    """Return whether a status is the backend's failure: neither an answer nor an error of the request.
+
+    0: no status yet.
+    """
     return status not in (0, 200) and (not 400 <= status < 500 or status in _BACKEND_TO_BLAME)
 
 
@@ -45,7 +48,7 @@ def check_messages(name: str, content: bytes) -> None:
 
 
 def failure_of(name: str, status: int, content: bytes, retry_after: bytes | None) -> LaneFailed:
-    """The exception for an error answer."""
+    """Return the exception for an error answer."""
     said, code = _words(content)
     error = _failure(f"{name} answered {status}" + _in_log(code), status, code, retry_after)
     return error.quoting(f"{name} answered {status}" + (f": {said}" if said else ""))
@@ -79,12 +82,12 @@ def raise_error(name: str, error: Any) -> NoReturn:
 
 
 def _in_log(code: str | None) -> str:
-    """The error code for the log, if it is one: other text from a backend may be the caller's own."""
+    """Return the error code for the log, if it is a known form: other text of a backend may be the caller's."""
     return f" ({code})" if code and _CODE.fullmatch(code) else ""
 
 
 def _words(content: bytes) -> tuple[str | None, str | None]:
-    """The message and the code of an error body in OpenAI's shape; some servers write a message alone."""
+    """Return the message and the code of an error body in OpenAI's shape; some servers send only a message."""
     try:
         error = orjson.loads(content).get("error")
     except (orjson.JSONDecodeError, AttributeError):
@@ -97,7 +100,7 @@ def _words(content: bytes) -> tuple[str | None, str | None]:
 
 
 def _retry_after_s(said: str | None) -> int | None:
-    """The header's seconds, or the seconds until its date; None when it says nothing that makes sense."""
+    """Return the header's seconds, or the seconds until its date; None if it is invalid."""
     if said is None:
         return None
     try:

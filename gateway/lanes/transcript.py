@@ -12,7 +12,7 @@ from gateway.dialects.openai import CompletionRequest, Request
 from gateway.lanes.choice import CallSaid, said_of
 from gateway.lanes.tee import data_of
 
-# JSON around it is twenty times the text of an event: beyond this it is read, and the text alone stays.
+# An event's JSON is twenty times its text: beyond this size it is parsed, and only the text is kept.
 _KEPT_BYTES_MAX = 64 * 2**10
 # Far above any real answer. Text beyond this bound is neither recorded nor charged.
 TEXT_CHARS_MAX = 2**22
@@ -30,7 +30,7 @@ def generated(said: Mapping[int, Delivered], request: Request) -> tuple[Delivere
 
 
 class Transcript:
-    """Takes an answer's bytes and says what they amount to. Whole events are to be added, or a whole answer."""
+    """Collects an answer's text from its bytes. Add whole events, or a whole answer."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -45,7 +45,7 @@ class Transcript:
             self._read()
 
     def choices(self) -> tuple[Delivered, ...]:
-        """The text so far, by choice."""
+        """Return the text so far, by choice."""
         return tuple(self.by_index().values())
 
     def by_index(self) -> dict[int, Delivered]:
@@ -53,7 +53,7 @@ class Transcript:
         return {index: choice.delivered for index, choice in sorted(self._choices.items())}
 
     def finished(self) -> int:
-        """How many choices have come to their end."""
+        """Return the number of choices that have ended."""
         self._read()
         return sum(choice.has_finished for choice in self._choices.values())
 
@@ -97,7 +97,7 @@ class _Choice:
         return Delivered("".join(self.content), "".join(self.reasoning), tuple(calls))
 
     def hear(self, choice: dict[str, Any]) -> int:
-        """Take one event's part, or the whole; returns the characters in it."""
+        """Take one event's part, or the whole answer; return its number of characters."""
         if choice.get("finish_reason"):
             self.has_finished = True
         said = said_of(choice)
@@ -112,7 +112,7 @@ class _Choice:
 
 
 def _without(said: Delivered, prompt: str | int | list[int]) -> Delivered:
-    """The text after the prompt. The text of a prompt given as tokens is unknown here."""
+    """Return the text after the prompt. The text of a prompt given as tokens is unknown here."""
     if not isinstance(prompt, str):
         return said
     content = said.content
@@ -134,7 +134,10 @@ def _as_object(data: bytes) -> dict[str, Any]:
 
 
 def read_leniently(data: bytes) -> Any:
-    """Halves of characters, which some servers send one by one, are text to most clients' parsers."""
+    """Parse JSON leniently.
+
+    Some servers send halves of characters separately, which most clients' parsers accept.
+    """
     try:
         return json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):

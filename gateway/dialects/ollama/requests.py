@@ -132,7 +132,10 @@ def _thinking(think: bool | str) -> Json:
 
 
 def _messages(messages: list[ChatMessage]) -> list[Json]:
-    """Assigns ids to tool calls: Ollama's have none, and results refer to them by order or by the tool's name."""
+    """Translate messages and give tool calls ids.
+
+    Ollama's have none: results refer to calls by order or by the tool's name.
+    """
     numbered = _Calls()
     return [_message(message, numbered) for message in messages]
 

@@ -45,7 +45,7 @@ def most_private(*labels: Privacy) -> Privacy:
 
 
 def items_of(response: StoredResponse) -> list[Item]:
-    """Return questions and answers in order."""
+    """Return the items of the input and of the answer, in order."""
     asked: list[Item] = orjson.loads(response.input)
     answer: dict[str, Any] = orjson.loads(response.answer)
     return [*asked, *answer["output"]]

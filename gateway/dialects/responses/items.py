@@ -38,7 +38,7 @@ def type_of(item: Item) -> str:
 
 
 def tools_within(items: list[Item]) -> Iterator[tuple[str, Tool]]:
-    """Return the tools that items add to the request's own, each with its position. Raises RequestInvalid."""
+    """Yield the tools that items add to the request's own, each with its position. Raises RequestInvalid."""
     for at, item in enumerate(items):
         if type_of(item) == _TOOLS:
             for number, tool in enumerate(convert(item, ToolsItem, f"input[{at}]").tools):
@@ -94,7 +94,7 @@ def _call(messages: list[Json], call_id: str, name: str, arguments: str) -> None
 
 
 def _results(result: OutputItem, field: str) -> list[Json]:
-    """Add a tool's result. A tool's message can only have text, so other results follow in the next message."""
+    """Return a tool's result as messages: its own can only have text, so other results follow in the next."""
     content = _content(result.output, f"{field}.output")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")

@@ -72,7 +72,7 @@ def with_items(
 
 
 def _check_ids(items: list[Item]) -> None:
-    """Give items ids, by which later requests refer to them."""
+    """Raises RequestInvalid for ids that are not strings: later requests refer to items by their ids."""
     for at, item in enumerate(items):
         if not isinstance(item.get("id"), str | None):
             field = f"input[{at}].id"
@@ -138,7 +138,7 @@ def _tools(asked: ResponsesRequest, tools: Toolbox) -> Json:
 
 
 def _choice(choice: str | Json, tools: Toolbox) -> Json:
-    """Return the tool choice, and the allowed tools if only some are allowed."""
+    """Return the chat's `tool_choice`, and its `tools` if only some are allowed."""
     if isinstance(choice, str):
         return {"tool_choice": choice}
     if choice.get("type") in ("function", "custom"):

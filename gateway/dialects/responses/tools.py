@@ -107,7 +107,7 @@ def _take(box: Toolbox, tool: Tool, namespace: str | None, place: str) -> None:
 
 
 def _described(group: Tool) -> Iterator[Tool]:
-    """Return the tools of a group; the first one's description begins with the group's description."""
+    """Yield the tools of a group; the first one's description begins with the group's description."""
     for at, tool in enumerate(group.tools or ()):
         if at == 0 and group.description:
             words = "\n\n".join(filter(None, (group.description, tool.description)))

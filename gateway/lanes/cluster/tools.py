@@ -15,7 +15,7 @@ _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools that the model is shown, as the API has them, and how it may use them."""
+    """The tools that the model may see, in the API's format, and how it may use them."""
 
     shown: tuple[dict[str, Any], ...] = ()
     calls_max: int | None = None
@@ -49,7 +49,7 @@ def read_tools(request: ChatRequest) -> Tools:
 
 
 def constraint_of(request: ChatRequest, tools: Tools) -> Constraint | None:
-    """The constraint on the answer; None if there is none. Raises RequestInvalid, which names the field."""
+    """Return the constraint on the answer, or None. Raises RequestInvalid, which names the field."""
     calls = tuple(_schema(tool["function"]) for tool in tools.shown)
     allows_parallel = tools.calls_max is None
     if tools.must_call:
@@ -71,7 +71,7 @@ def constraint_of(request: ChatRequest, tools: Tools) -> Constraint | None:
 
 
 def _chosen(choice: dict[str, Any], shown: tuple[dict[str, Any], ...], calls_max: int | None) -> Tools:
-    """The model is shown no others."""
+    """Return the tools that the request allows; the model sees no others."""
     if choice.get("type", "function") == "function":
         return Tools(_named(choice, shown), 1, must_call=True)
     allowed = choice.get("allowed_tools")
@@ -93,7 +93,7 @@ def _named(choice: Any, shown: tuple[dict[str, Any], ...]) -> tuple[dict[str, An
 
 
 def _checked(tool: dict[str, Any], field: str) -> dict[str, Any]:
-    """A function that a grammar can be made of."""
+    """Return a function from which a grammar can be made."""
     function = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
         raise _refusal(field, "must be a function")
@@ -108,7 +108,7 @@ def _checked(tool: dict[str, Any], field: str) -> dict[str, Any]:
 
 
 def _schema(function: dict[str, Any]) -> CallSchema:
-    """Arguments are an object, whatever the schema leaves open."""
+    """Return the arguments' schema, which always requires an object."""
     parameters = _ANY_OBJECT | (function.get("parameters") or {})
     return CallSchema(function["name"], parameters, function.get("strict") is True)
 

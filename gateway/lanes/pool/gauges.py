@@ -1,4 +1,4 @@
-"""Prometheus text, of which we want a few gauges by name."""
+"""Reads a few gauges by name from Prometheus text."""
 
 import math
 from collections.abc import Iterable
@@ -9,8 +9,8 @@ LINES_MAX = 20_000
 def read_gauges(text: bytes, names: Iterable[str]) -> dict[str, float]:
     """Return the named series, each in its own unit and summed over its labels.
 
-    Series that are missing or are no numbers are left out. Servers of several engines in one process write a line
-    for each of them.
+    Series that are missing or are not numbers are omitted. Servers with several engines in one process write a
+    line for each.
     """
     wanted = {name.encode() for name in names}
     sums: dict[str, float] = {}
@@ -27,7 +27,7 @@ def read_gauges(text: bytes, names: Iterable[str]) -> dict[str, float]:
 
 
 def _value(text: bytes) -> float | None:
-    """The first number; a time stamp may follow it."""
+    """Return the first number; a time stamp may follow it."""
     try:
         value = float(text.split()[0])
     except (ValueError, IndexError):

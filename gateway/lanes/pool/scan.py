@@ -33,7 +33,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._@-]+")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A server that answers, and the entry that would take it into the pool."""
+    """A server that answers, and the entry that adds it to the pool."""
 
     kind: BackendKind
     entry: PoolBackend
@@ -57,12 +57,15 @@ class ScanTarget:
 
     @property
     def doors(self) -> list["ScanTarget"]:
-        """Each of its addresses by itself."""
+        """Return a target for each of its addresses."""
         return [ScanTarget(address, self.port) for address in self.addresses or (self.host,)]
 
 
 async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) -> list[ScanTarget]:
-    """Every host with every port. Raises RequestInvalid for what is no host, is too much, or is not admitted."""
+    """Return every host with every port.
+
+    Raises RequestInvalid for an invalid host, too many targets, or a network that is not permitted.
+    """
     wanted = list(dict.fromkeys(hosts))
     if not 0 < len(wanted) <= HOSTS_MAX:
         raise RequestInvalid(f"hosts: name 1 to {HOSTS_MAX} hosts or networks", param="hosts")
@@ -86,7 +89,7 @@ async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) ->
 
 
 def _with_ports(text: str, ports: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """A host with the ports to try there: HOST:PORT and [V6]:PORT name their own."""
+    """Return a host with its ports to scan: HOST:PORT and [V6]:PORT name their own."""
     named = _HOST_AND_PORT.fullmatch(text)
     if named is None:
         return text, ports
@@ -97,7 +100,7 @@ def _with_ports(text: str, ports: tuple[int, ...]) -> tuple[str, tuple[int, ...]
 
 
 async def _known(host: str, *, public: bool) -> list[tuple[str, tuple[str, ...]]]:
-    """A name with its addresses, or every address of a network in CIDR notation; each is admitted."""
+    """Return a name with its addresses, or every address of a network in CIDR notation, if all are permitted."""
     with contextlib.suppress(ValueError):
         network = ipaddress.ip_network(host, strict=False)
         if network.num_addresses > ADDRESSES_MAX:
@@ -126,7 +129,7 @@ async def _resolve(host: str) -> tuple[str, ...]:
 
 
 def _admit(host: str, address: str, *, public: bool) -> None:
-    """Own networks alone: a gateway is no tool for looking into other people's, or into a cloud's metadata."""
+    """Refuse addresses outside of own networks: other networks and a cloud's metadata must not be scanned."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if found.is_multicast or found.is_unspecified or (found.is_reserved and not found.is_loopback):
         raise RequestInvalid(f"hosts: {host} is no address of a machine", param="hosts")
@@ -138,7 +141,7 @@ def _admit(host: str, address: str, *, public: bool) -> None:
 
 
 async def scan(client: Client, wanted: Iterable[ScanTarget]) -> list[Found]:
-    """The places that answer like a model server, in the order of the request."""
+    """Return the targets that answer like a model server, in the order of the request."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def look(place: ScanTarget) -> Found | None:
@@ -166,7 +169,7 @@ async def _look(client: Client, place: ScanTarget) -> Found | None:
 
 
 async def _open_file_server(place: ScanTarget) -> ScanTarget | None:
-    """The first of its addresses where a server listens."""
+    """Return the first of its addresses where a server listens."""
     for door in place.doors:
         if await _listens(door):
             return door
@@ -186,7 +189,7 @@ async def _listens(place: ScanTarget) -> bool:
 
 
 async def _models(asker: Asker, kind: BackendKind) -> tuple[tuple[str, ...], str]:
-    """The models that it would offer, and the reason if it states one for offering none."""
+    """Return the models that it would offer, and the reason if it offers none and states one."""
     try:
         async with asyncio.timeout(_ASK_S * 2):
             report = await KINDS_OF_BACKEND[kind].reader().read(asker)

@@ -32,7 +32,7 @@ _ENDS = {
 
 
 class AnswerTooLarge(Exception):
-    """The provider sends more than an answer can be."""
+    """The provider's answer exceeds a bound."""
 
 
 class AnswerCompressed(Exception):
@@ -40,7 +40,7 @@ class AnswerCompressed(Exception):
 
 
 def bound_answers() -> None:
-    """Set the bounds on all clients that are made from now on."""
+    """Set the bounds on all clients created later."""
     httpx.Client.__init__ = _with_hooks(  # type: ignore[method-assign]
         httpx.Client.__init__, _ask_plain, _bound
     )
@@ -135,7 +135,7 @@ class _BoundedStream(httpx.AsyncByteStream, httpx.SyncByteStream):
             raise AnswerTooLarge
 
     def _count_part(self, piece: bytes) -> None:
-        """An end may stand in two pieces."""
+        """Count the bytes of the current part; its end may be split between two pieces."""
         if self._ends:
             text = self._tail + piece
             end = max(text.rfind(end) for end in self._ends)

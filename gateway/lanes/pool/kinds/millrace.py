@@ -1,7 +1,7 @@
-"""Another Millrace: its list of models says which lanes have each, what it can do and how long it may be.
+"""Another Millrace: its list of models has each model's lanes, features and context length.
 
-Where its own cluster has a model the list also names the weights, by which a twin is known: a gateway that goes
-on, token for token, with an answer that another one broke off.
+If its own cluster has a model, the list also names the weights, which identify replicas. A replica continues
+another gateway's broken answer, token for token.
 """
 
 from gateway.dialects.openai import DOES, KINDS, Kind
@@ -39,7 +39,7 @@ def _report(entry: ListedModel) -> ModelReport:
 
 
 def _kinds(can: list[str] | None) -> frozenset[Kind]:
-    """An older one does not say."""
+    """Return the request kinds; an older Millrace does not report them."""
     return KINDS if can is None else frozenset(kind for kind, words in DOES.items() if words in can)
 
 
