@@ -1,4 +1,4 @@
-"""/admin: what the command line and admins ask of a running gateway; here: machines, join tokens, requests."""
+"""/admin: routes for the command line and admins; this module: machines, join tokens, requests."""
 
 import asyncio
 from dataclasses import asdict
@@ -32,7 +32,7 @@ Admin = Annotated[Services, Depends(_services)]
 
 
 class PlanQuestion(BaseModel):
-    """Machines, by name or id, that the plan is to do without, and drained ones that it may use."""
+    """Machines, by name or id: `without` excludes them from the plan, and drained ones may be included."""
 
     model_config = ConfigDict(extra="forbid")
     without: list[str] = Field(default=[], max_length=256)
@@ -46,7 +46,7 @@ MachineName = Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)]
 
 
 class NewName(Body):
-    """What people are to call a machine; commands and addresses have it in them."""
+    """A machine's display name, which commands and URLs contain."""
 
     name: MachineName
 
@@ -149,7 +149,7 @@ async def rename_machine(authority: Operator, name: Named, body: NewName) -> dic
         before = controller.name_of(node_id)
         controller.check_name(node_id, body.name)
         if named := {before, body.name} & set(owners):
-            # The name may give the machine rights that only owners have.
+            # The name may give the machine an owner's rights.
             text = f"name: cluster.owners in the settings has {named.pop()}: put the machine's id there first"
             raise Conflict(text, param="name")
         change = {"from": before, "to": body.name}
@@ -158,7 +158,7 @@ async def rename_machine(authority: Operator, name: Named, body: NewName) -> dic
     except MachineUnknown as error:
         raise NotFound(str(error)) from None
     except NameTaken as error:
-        # If two callers want a name at once, the second is refused only when the name is stored.
+        # If two callers request a name at once, the second is refused only when the name is stored.
         raise Conflict(f"name: {error}", param="name") from None
     return {"renamed": node_id} | change
 

@@ -1,4 +1,4 @@
-"""Admin access: the machine's own token may do everything, a user what role and organization allow."""
+"""Admin access: the machine's own token allows everything, a user's role and organization limit the rest."""
 
 import secrets
 from dataclasses import dataclass

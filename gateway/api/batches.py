@@ -1,4 +1,4 @@
-"""/v1/batches: requests by the file, answered within a day on what is idle."""
+"""/v1/batches: files of requests, answered within a day on idle capacity."""
 
 import asyncio
 import time
@@ -103,7 +103,7 @@ def _create(batches: Batches, caller: Caller, order: _Order) -> Batch:
         raise RequestInvalid(text, param="input_file_id", code="invalid_value")
     if file.folder_id == batches.files.folder_id:
         batches.files.content(file)
-    # Else the gateway that has the file finds the batch; that it has it is its to say.
+    # Otherwise the gateway with the file finds the batch in the database.
     batch = Batch(
         id=new_batch_id(),
         owner=owner,

@@ -1,4 +1,4 @@
-"""Limits on keys that an admin of one organization makes: never more than their own key allows. Pure."""
+"""Limits the permissions of keys that an organization's admin creates to those of the admin's own key. Pure."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

@@ -65,7 +65,7 @@ class _BoundedBody:
 
     async def __call__(self) -> Message:
         if self._is_whole:
-            return await self._receive()  # the next news is that the client has gone
+            return await self._receive()  # the next message is the client's disconnect
         self._due_s = self._due_s or asyncio.get_running_loop().time() + BODY_TIMEOUT_S
         try:
             async with asyncio.timeout_at(self._due_s):

@@ -1,4 +1,4 @@
-"""/admin/keys: keys made, changed, rotated and revoked over HTTP."""
+"""/admin/keys: create, change, rotate and revoke keys."""
 
 import time
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ Seconds = Annotated[int, Field(ge=1, le=KEY_LASTS_MAX_S)]
 
 
 class NewKey(Body):
-    """A list that is left out allows all there are; `lanes` those of the settings."""
+    """A missing list allows everything; missing `lanes` allow the lanes of the settings."""
 
     name: Text
     user: Text
@@ -46,7 +46,7 @@ class NewKey(Body):
 
 
 class ChangedKey(Body):
-    """What is left out stays as it is; null takes a restriction away."""
+    """Missing fields stay unchanged; null removes a restriction."""
 
     lanes: Lanes | None = None
     models: Texts | None = None
@@ -157,7 +157,7 @@ def _key_of(authority: Authority, key: str) -> KeyRow:
 
 
 def _refuse_more_than_own(authority: Authority, terms: KeyTerms, lanes: tuple[LaneName, ...]) -> None:
-    """Ensure that an admin of one organization makes, changes and sees no key that may do more than their own.
+    """Refuse an admin of one organization a key with more permissions than their own.
 
     Raises RoleForbids.
     """
@@ -168,7 +168,7 @@ def _refuse_more_than_own(authority: Authority, terms: KeyTerms, lanes: tuple[La
 
 
 def _department_of(authority: Authority, requested: str | None, owner: User) -> str:
-    """Return the department that a key's use is booked on. By default it is the organization's own.
+    """Return the department to which a key's usage is booked; by default the organization's own.
 
     Raises RequestInvalid, RoleForbids.
     """

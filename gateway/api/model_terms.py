@@ -1,4 +1,4 @@
-"""/admin/aliases and /admin/prices: further names of models, and prices of providers' models."""
+"""/admin/aliases and /admin/prices: aliases of models, and prices of providers' models."""
 
 from typing import Annotated, Any
 
@@ -20,14 +20,14 @@ Usd = Annotated[str, Field(min_length=1, max_length=40)]
 
 
 class NewAlias(Body):
-    """Of `models` each backend of the pool, and each other lane, gives the first that it has."""
+    """Each backend of the pool, and each other lane, uses the first of `models` that it has."""
 
     alias: Name
     models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=50)]
 
 
 class NewPrice(Body):
-    """Of a cloud model, by the name that callers use; dollars for a million tokens, as text."""
+    """The price of a cloud model, by the name that callers use; dollars per million tokens, as text."""
 
     model: Name
     prompt_usd_per_mtok: Usd

@@ -1,4 +1,4 @@
-"""Pages of a list as OpenAI's clients walk through them."""
+"""Pages of a list in OpenAI's format."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ class Listed(Protocol):
 
 
 def page(found: Sequence[Listed], limit: int) -> dict[str, Any]:
-    """The first `limit` of what was found; that there was one more says that there is another page."""
+    """Return the first `limit` of `found`; one more row means that there is another page."""
     shown = found[:limit]
     return {
         "object": "list",

@@ -1,4 +1,4 @@
-"""/admin/pool: who is in the pool and how they are; taken in, taken out, left alone, looked for."""
+"""/admin/pool: the pool's backends and their states; add, remove, drain and scan."""
 
 import asyncio
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/admin/pool")
 
 
 class ScanQuestion(Body):
-    """Where to look. `public` admits hosts outside of private networks; `add` takes in what is found."""
+    """What to scan. `public` permits hosts outside of private networks; `add` adds the servers found."""
 
     hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default=[], max_length=HOSTS_MAX)
     ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(default=[], max_length=PORTS_MAX)
@@ -59,7 +59,7 @@ async def remove_backend(authority: Operator, name: Named) -> dict[str, Any]:
 async def drain_backend(
     authority: Operator, name: Named, undo: Annotated[bool, Query()] = False
 ) -> dict[str, Any]:
-    """Send a backend no new requests, across restarts; with `undo` some again."""
+    """Drain a backend, also across restarts; with `undo` enable it again."""
     pool = _lane(authority).pool
     pool.find(name)
     await _write_down(authority, "pool.undrain" if undo else "pool.drain", name)
@@ -85,7 +85,7 @@ async def scan_hosts(authority: Operator, question: ScanQuestion) -> dict[str, A
 
 
 async def _found(authority: Authority, lane: PoolLane, found: Found, question: ScanQuestion) -> dict[str, Any]:
-    """One server; those that are in the pool already are not added again."""
+    """Return one server; servers that are already in the pool are not added again."""
     here = next((b for b in lane.pool.backends() if b.settings.base_url == found.entry.base_url), None)
     is_added = False
     if question.add and here is None:
@@ -113,5 +113,5 @@ def _lane(authority: Authority) -> PoolLane:
 
 
 async def _write_down(authority: Authority, action: str, target: str) -> None:
-    """Before it is done: what is done and not written down cannot be found out any more."""
+    """Record the action before it is done, because an unrecorded action could not be traced."""
     await asyncio.to_thread(authority.directory.audit.add, authority.actor, action, f"backend:{target}"[:200])

@@ -18,7 +18,7 @@ Scope = Annotated[str, Field(max_length=200, pattern=r"^(key|user|team|organizat
 
 
 class NewQuota(Body):
-    """`amount` is a decimal string: dollars for spend, a whole number for all else."""
+    """`amount` is a decimal string: dollars for spend, otherwise a whole number."""
 
     scope: Scope
     measure: Measure
@@ -71,7 +71,10 @@ def remove_quota(
 
 
 def refuse_own(authority: Authority, scope: str) -> None:
-    """An organization's own limits are set by whose machines they protect. Raises NotFound, RoleForbids."""
+    """Check who may set it: only instance admins set an organization's own limits.
+
+    Raises NotFound, RoleForbids.
+    """
     authority.over(authority.directory.quotas.organization_of(scope), scope.replace(":", " ", 1))
     if authority.organization_id is not None and scope.startswith("organization:"):
         raise RoleForbids("An organization's limits are set by instance admins.", param="scope")

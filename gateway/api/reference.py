@@ -1,7 +1,7 @@
 """Every route as a page of documentation: `python -m gateway.api.reference > docs/api.md`.
 
-Routes of FastAPI are told by its OpenAPI description: a handler's first sentence says what it does, and its
-dependencies say who may call it. Those that carry the traffic have no framework; a table here tells of them.
+FastAPI's routes come from its OpenAPI description: a handler's first sentence says what it does, and its
+dependencies say who may call it. Hot routes have no framework; a table here describes them.
 """
 
 import sys
@@ -67,7 +67,7 @@ _GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class RouteEntry:
-    """A route as readers see it. `takes` is Markdown."""
+    """A row of the documentation. `takes` is Markdown."""
 
     method: str
     path: str
@@ -76,7 +76,7 @@ class RouteEntry:
     takes: str = ""
 
 
-# Who may call what has no dependency that says so.
+# The callers of routes without a dependency that shows them.
 _WHO_OF_PATH = {
     "/api/version": ANYBODY,
     "/accounting/v1/webhooks/stripe": _STRIPE,
@@ -85,7 +85,7 @@ _WHO_OF_PATH = {
     "/market/v1/jobs/poll": _SESSION,
     "/market/v1/jobs/{errand_id}/answer": _SESSION,
 }
-# Bodies that their handlers read themselves.
+# Bodies of handlers that read them directly.
 _TAKEN = {
     "POST /v1/files": "a form: `file`\\*, `purpose`\\*, `expires_after[anchor]`, `expires_after[seconds]`",
     "POST /v1/batches": (
@@ -99,7 +99,7 @@ _TAKEN = {
 }
 _OPENAI, _ANTHROPIC, _OLLAMA = "as at OpenAI", "as at Anthropic", "as at Ollama"
 _OPENAIS_FORM, _RANKING, _PACKED = "OpenAI's form", "as at Jina and Cohere", "MessagePack"
-# By method, who may, and path: what has no framework that could be asked.
+# Routes outside of the framework, by method, callers and path.
 _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
     ("GET", ANYBODY): {
         "/healthz": ("The process lives.", ""),
@@ -139,7 +139,7 @@ _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
 
 
 def entries() -> list[RouteEntry]:
-    """Every route of a gateway that takes payments and is a marketplace, by path and method."""
+    """Return every route of a gateway with payments and a marketplace, by path and method."""
     written = [
         RouteEntry(method, path, who, *told)
         for (method, who), routes in _WRITTEN.items()
@@ -149,7 +149,7 @@ def entries() -> list[RouteEntry]:
 
 
 def _described() -> Iterator[RouteEntry]:
-    """The routes that FastAPI can be asked about."""
+    """Yield the routes that FastAPI describes."""
     app = FastAPI()
     for router in _routers():
         app.include_router(router)
@@ -165,7 +165,7 @@ def _described() -> Iterator[RouteEntry]:
 
 
 def page(found: Iterable[RouteEntry]) -> str:
-    """Markdown, a table for each group."""
+    """Return Markdown with a table for each group."""
     listed = list(found)
     parts = [_HEAD]
     for title, what, prefixes in _GROUPS:
@@ -178,7 +178,7 @@ def page(found: Iterable[RouteEntry]) -> str:
 
 
 def _routers() -> list[APIRouter]:
-    """They are only described here, never asked: what some are made with is not needed."""
+    """Return every router. The routes are only described, so some constructor arguments are not needed."""
     nothing: Any = None
     return [
         *(module.router for module in (responses, messages, ollama, files, batches, admin, advice, routes_admin)),
@@ -196,7 +196,7 @@ def _routers() -> list[APIRouter]:
 
 
 def _callers(app: FastAPI) -> dict[str, tuple[str, bool]]:
-    """By method and path who may call, and whether it takes an Idempotency-Key."""
+    """Return, by method and path, who may call, and whether it takes an Idempotency-Key."""
     found = {}
     for route in iter_route_contexts(app.routes):
         dependant = getattr(route, "dependant", None)
@@ -243,7 +243,7 @@ def _name(name: str, is_required: bool) -> str:
 
 
 def _sentence(description: str) -> str:
-    """The first paragraph, as a table's cell."""
+    """Return the first paragraph as a table's cell."""
     return " ".join(description.split("\n\n")[0].split()).replace("|", "\\|")
 
 

@@ -42,7 +42,7 @@ async def delete_response(request: Request, response_id: str) -> Json:
 
 @router.post("/{response_id}/cancel")
 async def cancel_response(request: Request, response_id: str) -> Json:
-    """Always refused: there are no background responses, and a caller cancels by hanging up.
+    """Always refused: there are no background responses, and a caller cancels by disconnecting.
 
     Raises RequestInvalid in every case.
     """
@@ -89,14 +89,14 @@ async def count_input_tokens(request: Request) -> Json:
 
 
 async def _find(request: Request, response_id: str) -> StoredResponse:
-    """The caller's own. Raises NotFound."""
+    """Return the caller's stored response. Raises NotFound."""
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     return await services.responses.find(owner_of(caller), response_id)
 
 
 def _as_resource(item: Json) -> Json:
-    """An item as it is listed: with what callers may leave out, and a message's text as a part."""
+    """Return an item for a list: with optional fields filled in, and a message's text as a part."""
     if item.get("type", "message") != "message":
         return {"status": "completed", **item}
     kind = "output_text" if item.get("role") == "assistant" else "input_text"

@@ -1,4 +1,4 @@
-"""/admin/route: where a request would go just now and why, without sending it; how good predictions have been."""
+"""/admin/route: simulate where a request would go now and why, and show the accuracy of predictions."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ from runtime.errors import NotFound, RequestInvalid
 
 router = APIRouter(prefix="/admin/route")
 
-# Which of a request's fields tells what is asked for.
+# The field that identifies each request kind.
 _TOLD_BY: dict[str, Kind] = {"messages": "chat", "prompt": "completion", "input": "embedding", "query": "rerank"}
 _REQUEST_ID = "explain"
 

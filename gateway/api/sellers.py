@@ -1,4 +1,4 @@
-"""/admin/market/sellers: who sells to this gateway, what is known of them, and who is not bought from."""
+"""/admin/market/sellers: known sellers, their records, and suspended ones."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""/admin/organizations and /admin/users: who is there and what each may do."""
+"""/admin/organizations and /admin/users: list, add, change and remove them."""
 
 from dataclasses import asdict
 from typing import Any
@@ -111,7 +111,7 @@ def close_sessions(authority: Manager, user: Named) -> dict[str, Any]:
 
 
 def _refuse_instance_rights(authority: Authority, organization: Organization, body: NewUser) -> None:
-    """An address decides whom the identity provider's people become, an account whose credits they spend.
+    """Refuse what only instance admins may do: set a sign-in address, or take over an existing account.
 
     Raises RoleForbids, Conflict.
     """
@@ -125,7 +125,7 @@ def _refuse_instance_rights(authority: Authority, organization: Organization, bo
 
 
 def managed_user(authority: Authority, user: str) -> User:
-    """Raises NotFound, also where the user is in another organization."""
+    """Return a user whom the caller administers. Raises NotFound, also for another organization's user."""
     managed = authority.directory.users.user(user)
     authority.over(managed.organization_id, f"user {user}")
     return managed

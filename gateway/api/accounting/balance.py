@@ -1,4 +1,4 @@
-"""/accounting/v1/balance: what a user may spend, the part of it that is reserved, and what they owe."""
+"""/accounting/v1/balance: a user's available and reserved credits, and their debt."""
 
 import time
 
@@ -40,7 +40,7 @@ def _of_pool(session: Session, pool_id: str) -> Facts:
 
 
 def _of_user(session: Session, authority: Authority, user_id: str) -> Facts:
-    """`available` is all that pays for a request at a provider now: promo lots, the pool, own credits."""
+    """`available` may pay for a cloud request now: credit grants, organization balance, own credits."""
     user = authority.directory.users.ever(user_id)
     now_ns = time.time_ns()
     grants = grants_of(session, user_id)

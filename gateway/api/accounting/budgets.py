@@ -1,4 +1,4 @@
-"""/accounting/v1/budgets: what keys, users, teams and organizations may spend in a day or a month."""
+"""/accounting/v1/budgets: daily and monthly spending limits of keys, users, teams and organizations."""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -28,7 +28,7 @@ Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX)]
 
 
 class NewBudget(Body):
-    """Paid lanes are closed to the scope where they would cost more than this in a day or a month (UTC)."""
+    """The scope cannot use paid lanes if they would cost more than this in a day or a month (UTC)."""
 
     scope: Scope
     span: BudgetSpan

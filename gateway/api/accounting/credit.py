@@ -26,7 +26,7 @@ Amount = Annotated[UsdAmount, Field(gt=0)]
 
 
 class NewCredit(Body):
-    """Against money that reached the gateway's bank: for a user, or for an organization's pool."""
+    """Credits for money that arrived in the gateway's bank account: for a user, or for an organization balance."""
 
     user: Text | None = None
     organization: Text | None = None
@@ -41,7 +41,7 @@ class NewCredit(Body):
 
 
 class NewPromo(Body):
-    """Credits that end one day. They pay for cloud requests: the market takes none."""
+    """Promotional credits, which expire. They pay for cloud requests, but not on the market."""
 
     user: Text
     amount: Amount

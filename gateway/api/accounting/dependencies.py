@@ -38,7 +38,7 @@ def user_of(authority: Authority, user_id: str | None) -> str:
     """Return the user that a request is about: the caller, or for admins any user whom they administer.
 
     Raises:
-        RequestInvalid: the machine's own token has to name a user.
+        RequestInvalid: the machine's own token must name a user.
         RoleForbids: it is another user, and the caller is no admin.
         NotFound: there is no such user, or only in another organization.
     """
@@ -68,14 +68,14 @@ def organization_of(authority: Authority, organization_id: str) -> str:
 
 
 def managed(authority: Authority, organization_id: str) -> str:
-    """An organization that the caller administers, by its id. Raises RoleForbids, NotFound."""
+    """Return an organization that the caller administers, by its id. Raises RoleForbids, NotFound."""
     refuse_who_may_not(authority.caller)
     authority.over(organization_id, f"organization {organization_id}")
     return authority.directory.users.organization(organization_id).organization_id
 
 
 def sheet(name: str, columns: Sequence[str], rows: Iterable[Sequence[object]], after: int | None) -> Response:
-    """A page as a CSV file; the header x-next has the offset of the next page, if there is one."""
+    """Return a page as a CSV file; the header x-next has the offset of the next page, if there is one."""
     headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
     if after is not None:
         headers["x-next"] = str(after)

@@ -1,4 +1,4 @@
-"""/accounting/v1/ledger: is the ledger what it was when it was signed, and does it add up? For operators."""
+"""/accounting/v1/ledger: verifies that the ledger matches its signed blocks and adds up. For operators."""
 
 import os
 import time
@@ -39,9 +39,9 @@ async def verify(
 ) -> Facts:
     """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, null when it was all.
 
-    One verification at a time. Accounts are added up only by one that comes from block 1 to the end: where that
-    takes longer there is `millrace ledger verify`. The newest block that this gateway has seen must be there. An
-    event may be without a block for `unproven_max_s` seconds.
+    Only one verification runs at a time. Only a verification from block 1 to the end adds up accounts; if that
+    takes longer, use `millrace ledger verify`. The newest block that this gateway has seen must exist. An event
+    may be in no block for `unproven_max_s` seconds.
 
     Raises Overloaded while another verification runs, and RequestInvalid if `from_block` is not in the ledger.
     """
@@ -104,7 +104,7 @@ def _broken_facts(found: BrokenRule) -> Facts:
 
 
 def block_facts(block: SignedBlock) -> Facts:
-    """Bytes as hex; times as decimal strings, for they are beyond what JSON's numbers hold."""
+    """Return bytes as hex, and times as decimal strings, because they exceed the range of JSON's numbers."""
     return {
         "n": block.n,
         "from_seq": block.from_seq,

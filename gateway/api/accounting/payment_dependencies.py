@@ -21,7 +21,7 @@ Limit = Annotated[int, Query(ge=1, le=LISTED_MAX)]
 
 
 def _payments_service(request: Request, response: Response) -> "PaymentsService":
-    """Payments; every answer about them says whether money is real."""
+    """Return the payments service; the mode header of every answer says whether money is real."""
     payments_service: PaymentsService | None = request.app.state.services.payments_service
     if payments_service is None:
         raise FeatureUnsupported("This gateway takes no payments: its owner has not set up Stripe.")
@@ -60,7 +60,7 @@ def whose(authority: Authority, user_id: str | None) -> str | None:
 def page(
     payments_service: "PaymentsService", found: Sequence[Any], limit: int, facts: Callable[[Any], Facts]
 ) -> Facts:
-    """The first `limit` of what was found; `next` is the `before` of the next page."""
+    """Return the first `limit` of the objects; `next` is the `before` of the next page."""
     shown = found[:limit]
     return {
         "data": [facts(one) for one in shown],

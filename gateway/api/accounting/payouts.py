@@ -1,4 +1,4 @@
-"""/accounting/v1/sellers and payouts: who sells says where they are paid, and asks for what they have earned."""
+"""/accounting/v1/sellers and payouts: sellers set up their payout account and request payouts."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""/accounting/v1/payments: how payments are, Stripe against the ledger, and who is frozen. For operators."""
+"""/accounting/v1/payments: state, reconciliation with Stripe, and frozen users. For operators."""
 
 import asyncio
 
@@ -52,5 +52,5 @@ async def freeze(payments_service: Paying, operator: Operator, _: Key, user: Nam
     await asyncio.to_thread(operator.directory.audit.add, operator.actor, "payments.freeze", f"user:{user}", facts)
     await payments_service.ask(payments_service.payments.payers.freeze, payer.user_id, body.why)
     await payments_service.ask(payments_service.frozen.look)
-    # A dispute that is open freezes whatever is wished here.
+    # An open dispute freezes the user in any case.
     return facts | {"frozen": payments_service.frozen.why(payer.user_id)}

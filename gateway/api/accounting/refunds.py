@@ -1,4 +1,4 @@
-"""/accounting/v1/refunds: bought credits go back to the card that they came from."""
+"""/accounting/v1/refunds: return bought credits to the card that paid for them."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -62,7 +62,7 @@ async def show_refund(payments_service: Paying, authority: AnyCaller, refund_id:
 
 
 async def refunds_of(payments_service: "PaymentsService", topup_ids: Collection[str]) -> list[Facts]:
-    """What was given back of top-ups that the caller may see, newest first."""
+    """Return refunds of top-ups that the caller may see, newest first."""
     return [
         _facts(refund)
         for refund in await payments_service.ask(payments_service.payments.refunds.of_topups, topup_ids)

@@ -1,4 +1,4 @@
-"""/accounting/v1/topups: credits for money. Amounts are decimal strings in USD."""
+"""/accounting/v1/topups: buy credits. Amounts are decimal strings in USD."""
 
 from typing import Annotated
 
@@ -29,7 +29,7 @@ class NewTopup(Body):
 class AutoTopup(Body):
     """Buy `amount` with the saved method whenever fewer credits than `below` are left, at most `per_day` times.
 
-    What is paid so in a UTC month, fees included, is at most `per_month`.
+    The total in a UTC month, including fees, is at most `per_month`.
     """
 
     below: UsdAmount

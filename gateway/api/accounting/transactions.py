@@ -37,7 +37,7 @@ async def list_transactions(
     """Show the caller's statement; for admins that of a user or an organization balance. `next` is the `before` of
     the next page.
 
-    A pending line puts something aside and moves nothing, a void line gives it back.
+    A pending line reserves credits without moving them; a void line releases them.
     """
     found = await authority.services.ledger.look(
         lambda session: _lines(session, _accounts(session, authority, user, organization), before, limit + 1)

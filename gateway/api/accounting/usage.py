@@ -1,4 +1,4 @@
-"""/accounting/v1/usage: what was asked and what it cost, in groups, as JSON or CSV."""
+"""/accounting/v1/usage: requests and their cost, in groups, as JSON or CSV."""
 
 import time
 from typing import Annotated
@@ -57,7 +57,7 @@ async def show_usage(
 
 
 def _scope(authority: Authority, scope: str | None) -> str | None:
-    """None for everybody's."""
+    """Return the scope; None means the usage of all users."""
     if scope is None and authority.caller is not None:
         return f"user:{authority.caller.user_id}"
     return None if scope is None else scope_of(authority, scope)

@@ -1,4 +1,4 @@
-"""/accounting/v1/refunds/usage: what a request was charged is given back to who paid it, whole or in part."""
+"""/accounting/v1/refunds/usage: refund a request's charge to its payer, completely or in part."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ _TRIES_MAX = 8
 
 
 class UsageRefund(Body):
-    """Without `amount` all that was charged. `provider_credits` where the cloud provider will not bill it."""
+    """Without `amount`, the full charge is refunded. `provider_credits`: the cloud provider will not bill it."""
 
     request_id: Text
     amount: Annotated[UsdAmount, Field(gt=0)] | None = None

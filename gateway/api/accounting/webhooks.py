@@ -1,4 +1,4 @@
-"""/accounting/v1/webhooks: where Stripe tells what happened. Open to everybody; only Stripe's signature counts."""
+"""/accounting/v1/webhooks: Stripe's notifications. Open to any caller; Stripe's signature is required."""
 
 from typing import TYPE_CHECKING
 
