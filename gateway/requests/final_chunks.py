@@ -15,7 +15,10 @@ TRAILER = b"x-millrace-ended"
 
 
 def last_words(call: Call, choices_count: int, tally: Tally, meter: Meter, reason: Ended) -> bytes:
-    """The last events in OpenAI's format. Each unfinished one of the `choices_count` choices ends as `length`."""
+    """Return the last events in OpenAI's format.
+
+    Each unfinished one of `choices_count` choices ends as `length`.
+    """
     head = _head(call, tally)
     is_chat = isinstance(call.request, ChatRequest)
     said: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}

@@ -11,7 +11,7 @@ _PARTED = ("content", "reasoning_content", "reasoning", "refusal")
 
 
 def part_of(event: bytes, size_bytes: int) -> bytes | None:
-    """The event with its text cut to `size_bytes` of UTF-8; None if it has no text that can be cut.
+    """Return the event with its text cut to `size_bytes` of UTF-8; None if it has no text that can be cut.
 
     Only the text of one choice is cut, in one field: half a tool call is of no use.
     """

@@ -19,7 +19,7 @@ _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Told:
-    """Passes a stream on, and remembers what its caller was told."""
+    """Forwards a stream, and remembers the forwarded text."""
 
     def __init__(self, out: Out) -> None:
         self._out = out
@@ -27,7 +27,7 @@ class Told:
         self.head: dict[str, Any] = {}
         self.text = ""
         self.tokens = 0
-        """Events with text, which stand for the tokens."""
+        """The number of events with text, which approximates the tokens."""
         self._is_more_than_text = False
         self._is_over = False
 
@@ -41,7 +41,7 @@ class Told:
         self._out.write(data)
 
     def note(self, text: str) -> None:
-        """A comment, which clients of event streams pass over."""
+        """Send a comment, which clients of event streams ignore."""
         self._out.write(b": %b\n\n" % text.encode())
 
     @property
@@ -70,7 +70,7 @@ class Told:
 
 
 class Joined:
-    """The other backend's stream, written as a part of the answer that was begun."""
+    """Writes the other backend's stream as a part of the begun answer."""
 
     def __init__(self, told: Told) -> None:
         self._told = told
@@ -90,7 +90,7 @@ class Joined:
         await self._told.drain()
 
     def _rewritten(self, data: bytes) -> bytes | None:
-        """None for what says nothing new: that an assistant speaks has been said."""
+        """Return the event; None if it has nothing new: the role was already sent."""
         event = _as_object(data)
         if event is None:
             return data
@@ -105,9 +105,9 @@ class Joined:
 
 
 def next_call(call: Call, told: Told) -> Call:
-    """The request for the rest, as the caller sent it: the text so far is the beginning of its answer."""
+    """Return the caller's request for the rest: the text so far is the beginning of its answer."""
     if not told.text:
-        # Fields for twins are not for the caller.
+        # Fields for replicas are not for the caller.
         return structs.replace(call, request=read_request(call.kind, call.raw))
     fields = _top_level.decode(call.raw)
     request = call.generation
@@ -115,7 +115,7 @@ def next_call(call: Call, told: Told) -> Call:
         said = msgspec.json.encode({"role": "assistant", "content": told.text})
         messages = bytes(fields["messages"]).strip()
         fields["messages"] = msgspec.Raw(messages[:-1] + b"," + said + b"]")
-        # Tells vLLM, SGLang and llama-server that the last message is unfinished; Ollama assumes that anyway.
+        # Tells vLLM, SGLang and llama-server that the last message is unfinished; Ollama assumes this by default.
         fields["continue_final_message"] = msgspec.Raw(b"true")
         fields["add_generation_prompt"] = msgspec.Raw(b"false")
     else:

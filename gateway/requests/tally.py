@@ -14,29 +14,29 @@ _DENSE = b"0123456789!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class Tally:
-    """Tokens of all choices together, as far as they can be told from outside: by their bytes, or by their events.
+    """Estimates the tokens of all choices together, by their bytes or by their events.
 
-    Letters are a quarter of a token a byte. Digits and marks are half of one: tables, code and hexadecimal have
-    shorter tokens than words do. Most upstreams send a token an event; those that send letter by letter do not,
-    so that an event of one letter is none. The charge is counted when the answer is over; this estimate only says
-    when to reserve more. If an upstream reports a higher usage on the way, that counts.
+    A letter is a quarter of a token. Digits and punctuation are half of one: tables, code and hexadecimal have
+    shorter tokens than words. Most upstreams send one token per event. Some send single letters, so an event of
+    one letter does not count. The charge is counted after the answer; this estimate only decides when to reserve
+    more. If an upstream reports a higher usage during the stream, that counts.
     """
 
     def __init__(self) -> None:
         self.tokens = 0
         self.first: dict[str, Any] = {}
-        """The first event: what comes last has its id and model."""
+        """The first event; the last events repeat its id and model."""
         self.finished: set[int] = set()
-        """The choices that have come to their own end."""
+        """The choices that have ended regularly."""
         self._quarters = 0
         self._events = 0
 
     def bytes_left(self, tokens_max: int) -> int:
-        """How much more text of letters there is room for."""
+        """The remaining room, in bytes of letters."""
         return 4 * tokens_max - self._quarters
 
     def take(self, event: bytes, tokens_max: int) -> bool:
-        """Count an event in, unless that would be more than `tokens_max`; False then."""
+        """Count an event; return False, uncounted, if it would exceed `tokens_max`."""
         quarters = texts = events = told_tokens = 0
         finished: list[int] = []
         for said in map(_object, data_of(event)):
@@ -61,7 +61,7 @@ class Tally:
 
 
 def _is_letter(text: bytes) -> bool:
-    """Whether it is less than a token is: nothing, or one letter of a word."""
+    """Return whether it is less than a token: nothing, or one letter of a word."""
     return not text or (len(text) == 1 and text not in _DENSE)
 
 
