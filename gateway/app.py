@@ -216,7 +216,7 @@ def _open_payments_service(
     write: Callable[[], Session],
 ) -> "PaymentsService | None":
     """Payments, if Stripe is configured; otherwise none of their modules is imported."""
-    if not settings.payments.is_wanted:
+    if not settings.payments.is_enabled:
         return None
     from gateway.billing.payments.factory import open_payments_service, watch
 
@@ -278,8 +278,9 @@ def _turns(metrics: Metrics, settings: RoutingSettings) -> Turns:
 
 
 def _rest(router: Router, preemptible_jobs: PreemptibleJobs, paused: frozenset[Pausable]) -> None:
-    """Apply an operator's pauses: paused lanes get no requests, and a pause of selling admits no preemptible
-    requests.
+    """Apply an operator's pauses.
+
+    Paused lanes get no requests; while selling is paused, no preemptible requests are admitted.
     """
     router.pause(paused)
     preemptible_jobs.is_paused = "selling" in paused

@@ -135,12 +135,12 @@ def _listen(server: ServerSettings) -> socket.socket:
 async def _open_cluster_port(settings: Settings, controller: Controller, http_port: int) -> Target:
     """The nodes' port: the one that is set, or the HTTP port's neighbour, or any when that is taken."""
     host = settings.cluster.host or settings.server.host
-    wanted = settings.cluster.port or http_port + 1
+    port = settings.cluster.port or http_port + 1
     try:
-        return Target(host, await controller.start(host, wanted))
+        return Target(host, await controller.start(host, port))
     except (OSError, OverflowError) as error:
         if settings.cluster.port:
-            raise SettingsInvalid(f"cluster: cannot listen on {host}:{wanted}: {error}") from None
+            raise SettingsInvalid(f"cluster: cannot listen on {host}:{port}: {error}") from None
     return Target(host, await controller.start(host, 0))
 
 
@@ -195,20 +195,20 @@ async def _http_server(
         await _end_requests(server)
 
 
-def _room_for_connections(wanted: int) -> int:
+def _room_for_connections(connections: int) -> int:
     """How many connections there may be: each can cost three descriptors, one of them towards a backend.
 
     Many systems give a process few until it asks for more; the hard limit is its owner's word.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return wanted
-    files = max(soft, 3 * wanted)
+        return connections
+    files = max(soft, 3 * connections)
     if hard != resource.RLIM_INFINITY:
         files = min(files, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    room = min(wanted, files // 3)
-    if room < wanted:
+    room = min(connections, files // 3)
+    if room < connections:
         log.warning("few open files are allowed", connections_max=room, open_files_max=files)
     return room
 

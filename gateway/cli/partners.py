@@ -46,8 +46,8 @@ def invite(
     from market.credit_lines.credit_line_service import LineOffer
 
     with _desk(data_dir) as desk:
-        wanted = LineOffer(partner, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
-        partnership = desk.invite(wanted, _now_ms())
+        line_offer = LineOffer(partner, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
+        partnership = desk.invite(line_offer, _now_ms())
         text = f"line {partnership.line.id} opens when {partner[:16]} accepts it. Send the text to the partner,"
         _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
         if not as_json:

@@ -84,8 +84,8 @@ def set_price(
     """
     from gateway.cli.gateway_client import ask
 
-    wanted = {"model": model, "prompt_usd_per_mtok": prompt, "completion_usd_per_mtok": completion}
-    done = ask(settings_from(data_dir), "PUT", "/admin/prices", wanted)
+    body = {"model": model, "prompt_usd_per_mtok": prompt, "completion_usd_per_mtok": completion}
+    done = ask(settings_from(data_dir), "PUT", "/admin/prices", body)
     prices = done["prompt_usd_per_mtok"], done["completion_usd_per_mtok"]
     text = f"{model}: ${prices[0]} per 1M input tokens, ${prices[1]} per 1M output tokens."
     output.tell(done, text, as_json=as_json)

@@ -152,7 +152,7 @@ def _announced_key(services: "Services", as_json: bool) -> str | None:
     if not as_json:
         return None
     name = _scripts_key(services.settings)
-    earlier = [key for key in keys.rows(wanted=KeyFilter(name=name)) if key.revoked_ns is None]
+    earlier = [key for key in keys.rows(filters=KeyFilter(name=name)) if key.revoked_ns is None]
     token = keys.create(name, lanes)
     for key in earlier:
         keys.revoke(key.key_id)

@@ -146,9 +146,9 @@ def audit(
     from gateway.cli.directory import open_directory
     from gateway.identity.audit import Filter
 
-    wanted = Filter(action=action, actor=actor, target=target)
+    filters = Filter(action=action, actor=actor, target=target)
     with open_directory(settings_from(data_dir)) as directory:
-        entries = directory.audit.entries(wanted, before_seq=before, limit=limit)
+        entries = directory.audit.entries(filters, before_seq=before, limit=limit)
     if as_json:
         output.data([asdict(entry) for entry in entries])
         return

@@ -167,8 +167,8 @@ class Feed:
         self._news.set()
 
     def _rest_s(self) -> float:
-        wanted_s = self._page.every_s
-        return min(wanted_s * self._pacing.stretch, max(wanted_s, _REST_MAX_S))
+        every_s = self._page.every_s
+        return min(every_s * self._pacing.stretch, max(every_s, _REST_MAX_S))
 
     async def _draw(self) -> bool:
         """Render the page and return whether it worked. On failure the last content stays; a retry follows."""

@@ -67,14 +67,14 @@ class _Stepped(Awaitable[T]):
         while True:
             began_s = time.thread_time()
             try:
-                wanted = step(given)
+                awaited = step(given)
             except StopIteration as end:
                 result: T = end.value
                 return result
             finally:
                 self._spent.add(time.thread_time() - began_s)
             try:
-                given = yield wanted
+                given = yield awaited
                 step = steps.send
             except BaseException as error:  # noqa: BLE001 - any error is passed on to the awaiting code
                 given, step = error, steps.throw

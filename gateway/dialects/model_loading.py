@@ -8,7 +8,7 @@ import msgspec
 
 from runtime.errors import RequestInvalid
 
-Wanted = Literal["load", "unload"]
+LoadAction = Literal["load", "unload"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Upkeep:
     durations; None leaves it to the backend.
     """
 
-    wanted: Wanted
+    action: LoadAction
     model: str
     body: bytes
     nothing: dict[str, Any]
@@ -41,5 +41,5 @@ class UpkeepAsked(RequestInvalid):
 def answer_of(upkeep: Upkeep) -> bytes:
     """Return one JSON object, even if the request asked for a stream."""
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    done = {"done": True, "done_reason": upkeep.wanted}
+    done = {"done": True, "done_reason": upkeep.action}
     return msgspec.json.encode({"model": upkeep.model, "created_at": now, **upkeep.nothing, **done})

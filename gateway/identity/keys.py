@@ -247,7 +247,7 @@ class Keys:
         self,
         organization_id: str | None = None,
         user_id: str | None = None,
-        wanted: KeyFilter = ALL,
+        filters: KeyFilter = ALL,
         *,
         before: Cursor | None = None,
         limit: int = ROWS_MAX,
@@ -257,7 +257,7 @@ class Keys:
         `before` is the cursor of the last one known, for the next page.
         """
         column = api_key_table.c
-        query = with_users().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
+        query = with_users().where(*_bounds(organization_id, user_id), *filters.conditions(time.time_ns()))
         query = query.order_by(column.created_ns.desc(), column.key_id.desc()).limit(min(limit, ROWS_MAX))
         if before is not None:
             query = query.where(tuple_(column.created_ns, column.key_id) < (before.at_ns, before.name))
@@ -265,10 +265,10 @@ class Keys:
             return [as_row(row) for row in session.execute(query)]
 
     def count(
-        self, organization_id: str | None = None, user_id: str | None = None, wanted: KeyFilter = ALL
+        self, organization_id: str | None = None, user_id: str | None = None, filters: KeyFilter = ALL
     ) -> int:
         """Return how many keys `rows` has on all its pages."""
-        query = with_users().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
+        query = with_users().where(*_bounds(organization_id, user_id), *filters.conditions(time.time_ns()))
         with self._read() as session:
             return session.scalar(select(func.count()).select_from(query.subquery())) or 0
 

@@ -94,7 +94,7 @@ class Quotas:
         """Return all limits, or those of an organization, its users, teams and keys; at most QUOTAS_MAX."""
         column = quota_table.c
         ordered = select(quota_table).order_by(column.scope, column.measure, column.span, column.model)
-        query = ordered.where(*_wanted(organization_id, measure)).offset(offset).limit(min(limit, QUOTAS_MAX))
+        query = ordered.where(*_conditions(organization_id, measure)).offset(offset).limit(min(limit, QUOTAS_MAX))
         with self._read() as session:
             return [_as_quota(row) for row in session.execute(query)]
 
@@ -108,7 +108,7 @@ class Quotas:
     ) -> list[str]:
         """Return the distinct scopes of the limits in `rows`; at most QUOTAS_MAX after `offset`."""
         scope = quota_table.c.scope
-        query = select(scope).where(*_wanted(organization_id, measure)).distinct().order_by(scope)
+        query = select(scope).where(*_conditions(organization_id, measure)).distinct().order_by(scope)
         with self._read() as session:
             return list(session.scalars(query.offset(offset).limit(min(limit, QUOTAS_MAX))))
 
@@ -193,7 +193,7 @@ def _organization_of(session: Session, scope: str) -> str:
     return found
 
 
-def _wanted(organization_id: str | None, measure: Measure | None) -> list[ColumnElement[bool]]:
+def _conditions(organization_id: str | None, measure: Measure | None) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = [] if measure is None else [quota_table.c.measure == measure]
     return found if organization_id is None else [*found, _is_of(organization_id)]
 

@@ -116,11 +116,11 @@ def _create(session: Session, settings: IdentitySettings, claims: Claims, addres
 def _free_id(session: Session, claims: Claims) -> str:
     """Return a readable account id that is free: it never takes over another user's id."""
     told_apart = hashlib.sha256(f"{claims.issuer}\n{claims.subject}".encode()).hexdigest()[:12]
-    wanted = _NOT_IN_ID.sub("-", claims.email or "")[:60]
-    same = select(user_table.c.user_id).where(user_table.c.user_id == wanted)
-    is_somebodys = session.execute(same).first() is not None or users.has_account(session, wanted)
-    is_taken = is_somebodys or wanted == MARKET_JOBS
-    return wanted if wanted and not is_taken else f"{wanted or 'user'}-{told_apart}"
+    base_id = _NOT_IN_ID.sub("-", claims.email or "")[:60]
+    same = select(user_table.c.user_id).where(user_table.c.user_id == base_id)
+    is_somebodys = session.execute(same).first() is not None or users.has_account(session, base_id)
+    is_taken = is_somebodys or base_id == MARKET_JOBS
+    return base_id if base_id and not is_taken else f"{base_id or 'user'}-{told_apart}"
 
 
 def _with_role(session: Session, settings: IdentitySettings, claims: Claims, user: User, address: str) -> User:

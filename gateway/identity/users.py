@@ -101,11 +101,13 @@ class Users:
         if after is not None:
             query = query.where(tuple_(column.created_ns, column.user_id) > (after.at_ns, after.name))
         with self._read() as session:
-            return [User(*row) for row in session.execute(query.where(*_wanted(organization_id, text, removed)))]
+            return [
+                User(*row) for row in session.execute(query.where(*_conditions(organization_id, text, removed)))
+            ]
 
     def count(self, organization_id: str | None = None, text: str = "") -> int:
         """Return how many users `users` lists on all its pages."""
-        query = select(func.count()).select_from(user_table).where(*_wanted(organization_id, text, False))
+        query = select(func.count()).select_from(user_table).where(*_conditions(organization_id, text, False))
         with self._read() as session:
             return session.scalar(query) or 0
 
@@ -290,7 +292,7 @@ def mentions(text: str, *columns: ColumnElement[str]) -> ColumnElement[bool]:
     return or_(*(column.icontains(each, autoescape=True) for column in columns for each in spelled))
 
 
-def _wanted(organization_id: str | None, text: str, removed: bool) -> list[ColumnElement[bool]]:
+def _conditions(organization_id: str | None, text: str, removed: bool) -> list[ColumnElement[bool]]:
     column = user_table.c
     found: list[ColumnElement[bool]] = []
     if organization_id is not None:

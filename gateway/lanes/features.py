@@ -73,13 +73,13 @@ _PART_FEATURES: dict[str, Feature | None] = {
 
 def features_of(request: Request) -> dict[Feature, str]:
     """Return the features that a request needs, each with the first field that requests it."""
-    wanted: dict[Feature, str] = {}
+    needed: dict[Feature, str] = {}
     if isinstance(request, TaskRequest) or (isinstance(request, ChatRequest) and _asks_nothing(request)):
-        return wanted
+        return needed
     asked = _of_completion(request) if isinstance(request, CompletionRequest) else _of_chat(request)
     for feature, field in asked:
-        wanted.setdefault(feature, field)
-    return wanted
+        needed.setdefault(feature, field)
+    return needed
 
 
 def _asks_nothing(request: ChatRequest) -> bool:

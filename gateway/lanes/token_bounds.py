@@ -28,10 +28,10 @@ def output_bound(request: GenerationRequest, offer: Offer) -> int:
 
 def choices_of(request: GenerationRequest) -> int:
     """Return how many answers a provider generates and charges for, even if it does not return them all."""
-    wanted = request.n or 1
+    choices = request.n or 1
     if isinstance(request, ChatRequest):
-        return wanted
-    return max(wanted, request.best_of or 1) * _prompts(request.prompt)
+        return choices
+    return max(choices, request.best_of or 1) * _prompts(request.prompt)
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> int:

@@ -113,12 +113,12 @@ class PaymentsSettings(Section):
     def _has_one_key(self) -> Self:
         if self.secret_key is not None and self.secret_key_file is not None:
             raise ValueError("secret_key and secret_key_file: set one of the two")
-        if self.is_wanted and not self.webhook_secrets:
+        if self.is_enabled and not self.webhook_secrets:
             raise ValueError("webhook_secrets: without one nothing that Stripe tells can be believed")
         return self
 
     @property
-    def is_wanted(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether this gateway takes payments."""
         return self.secret_key is not None or self.secret_key_file is not None
 

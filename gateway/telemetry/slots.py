@@ -115,13 +115,13 @@ def percentile(bounds: Sequence[float], counts: Sequence[int], share: float) -> 
     total = sum(counts)
     if not total:
         return None
-    wanted = share * total
+    rank = share * total
     below = 0
     for index, reached in enumerate(accumulate(counts)):
-        if reached >= wanted and reached > below:
+        if reached >= rank and reached > below:
             if index >= len(bounds):
                 return float(bounds[-1])
             least = bounds[index - 1] if index else 0.0
-            return least + (bounds[index] - least) * (wanted - below) / (reached - below)
+            return least + (bounds[index] - least) * (rank - below) / (reached - below)
         below = reached
     return float(bounds[-1])

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from gateway.dialects.base import Question
-from gateway.dialects.model_loading import Upkeep, UpkeepAsked, Wanted
+from gateway.dialects.model_loading import LoadAction, Upkeep, UpkeepAsked
 from gateway.dialects.ollama.shapes import (
     ChatBody,
     ChatMessage,
@@ -81,8 +81,8 @@ def _upkeep(asked: GenerationFields, field: str, nothing: Json) -> UpkeepAsked:
         message = "keep_alive: no duration; give seconds as a number, or text with units such as 5m or 1h30m"
         raise RequestInvalid(message, param="keep_alive")
     body = _body(asked, {"messages": [{"role": "user", "content": ""}]})
-    wanted: Wanted = "unload" if asked.is_last else "load"
-    return UpkeepAsked(Upkeep(wanted, asked.model, body, nothing, asked.keep_alive), field)
+    action: LoadAction = "unload" if asked.is_last else "load"
+    return UpkeepAsked(Upkeep(action, asked.model, body, nothing, asked.keep_alive), field)
 
 
 def _question(kind: Kind, asked: GenerationFields, fields: Json) -> Question:

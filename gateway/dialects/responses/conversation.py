@@ -81,20 +81,20 @@ class _Memory:
             if type_of(item) != REFERENCE:
                 found.append(item)
                 continue
-            wanted = convert(item, ReferenceItem, f"input[{at}]").id
-            if wanted not in self._known and len(self._known) <= REFERENCES_MAX:
-                self._known |= await self._items_beside(wanted)
-            if wanted not in self._known:
+            item_id = convert(item, ReferenceItem, f"input[{at}]").id
+            if item_id not in self._known and len(self._known) <= REFERENCES_MAX:
+                self._known |= await self._items_beside(item_id)
+            if item_id not in self._known:
                 field = f"input[{at}].id"
                 raise NotFound(
-                    f"{field}: there is no stored item {wanted[:80]!r}; send the item itself", param=field
+                    f"{field}: there is no stored item {item_id[:80]!r}; send the item itself", param=field
                 )
-            found.append(self._known[wanted])
+            found.append(self._known[item_id])
         return found
 
-    async def _items_beside(self, wanted: str) -> dict[str, Item]:
+    async def _items_beside(self, item_id: str) -> dict[str, Item]:
         """Return all items of the response that this item belongs to, by id; empty if there is no such response."""
-        response_id = response_of_item(wanted)
+        response_id = response_of_item(item_id)
         if response_id is None:
             return {}
         try:

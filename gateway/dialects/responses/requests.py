@@ -163,14 +163,14 @@ def _chosen(choice: Json, tools: Toolbox) -> str:
 
 
 def _format(asked: ResponsesRequest) -> Json:
-    wanted = (asked.text and asked.text.format) or TextFormat()
-    if wanted.type == "text":
+    text_format = (asked.text and asked.text.format) or TextFormat()
+    if text_format.type == "text":
         return {}
-    if wanted.type == "json_object":
+    if text_format.type == "json_object":
         return {"response_format": {"type": "json_object"}}
-    if wanted.schema is None:
+    if text_format.schema is None:
         raise RequestInvalid("text.format.schema: missing", param="text.format.schema")
-    described: Json = {"name": wanted.name or "answer", "schema": wanted.schema}
-    more = {"description": wanted.description, "strict": wanted.strict}
+    described: Json = {"name": text_format.name or "answer", "schema": text_format.schema}
+    more = {"description": text_format.description, "strict": text_format.strict}
     described |= {name: value for name, value in more.items() if value is not None}
     return {"response_format": {"type": "json_schema", "json_schema": described}}

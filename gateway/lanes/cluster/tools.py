@@ -54,14 +54,14 @@ def constraint_of(request: ChatRequest, tools: Tools) -> Constraint | None:
     allows_parallel = tools.calls_max is None
     if tools.must_call:
         return Constraint(calls=calls, allows_parallel=allows_parallel)
-    wanted = request.response_format or {}
-    match wanted.get("type"):
+    response_format = request.response_format or {}
+    match response_format.get("type"):
         case None | "text":
             return None
         case "json_object":
             return Constraint(schema=_ANY_OBJECT, calls=calls, allows_parallel=allows_parallel)
         case "json_schema":
-            described = wanted["json_schema"]
+            described = response_format["json_schema"]
             schema, strict = described.get("schema", _ANY_OBJECT), described.get("strict") is True
             return Constraint(schema=schema, is_strict=strict, calls=calls, allows_parallel=allows_parallel)
         case kind:

@@ -12,13 +12,13 @@ def read_gauges(text: bytes, names: Iterable[str]) -> dict[str, float]:
     Series that are missing or are not numbers are omitted. Servers with several engines in one process write a
     line for each.
     """
-    wanted = {name.encode() for name in names}
+    encoded_names = {name.encode() for name in names}
     sums: dict[str, float] = {}
     for line in text.split(b"\n", LINES_MAX)[:LINES_MAX]:
         if not line or line.startswith(b"#"):
             continue
         name, _, rest = line.partition(b"{") if b"{" in line else line.partition(b" ")
-        if name not in wanted:
+        if name not in encoded_names:
             continue
         value = _value(rest.rpartition(b"}")[2] if b"}" in rest else rest)
         if value is not None:

@@ -66,11 +66,11 @@ def _served(backend: PoolBackend, report: BackendReport, warnings: list[str]) ->
                 known.setdefault(alias, model)
     if not backend.models:
         return known
-    wanted = backend.models if isinstance(backend.models, dict) else {name: name for name in backend.models}
-    unlisted = sorted(served for served in wanted.values() if served not in known)
+    served_names = backend.models if isinstance(backend.models, dict) else {name: name for name in backend.models}
+    unlisted = sorted(served for served in served_names.values() if served not in known)
     if report.models and unlisted:
         warnings.append(f"not in its list of models: {', '.join(unlisted[:5])}")
-    return {name: known.get(served) or ModelReport(served) for name, served in wanted.items()}
+    return {name: known.get(served) or ModelReport(served) for name, served in served_names.items()}
 
 
 def _offer(

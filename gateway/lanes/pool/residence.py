@@ -20,7 +20,7 @@ async def reside(pool: Pool, offer: Offer, upkeep: Upkeep, timeout_s: float) -> 
     backend = pool.get(offer.backend)
     if backend is None or not can_be_told(pool, offer):
         return
-    keep_alive = 0 if upkeep.wanted == "unload" else upkeep.keep_alive
+    keep_alive = 0 if upkeep.action == "unload" else upkeep.keep_alive
     body = {"model": offer.served_as or offer.model}
     more = {} if keep_alive is None else {"keep_alive": keep_alive}
     # Loading takes minutes, so it does not use a probe's connection.
@@ -35,7 +35,7 @@ async def reside(pool: Pool, offer: Offer, upkeep: Upkeep, timeout_s: float) -> 
         await client.close()
         pool.doubt(offer.backend)  # the next probe soon shows what is loaded, or why it failed
     if reply.status != 200:
-        raise LaneFailed(f"{offer.label} answers {reply.status} to being told to {upkeep.wanted} {offer.model}")
+        raise LaneFailed(f"{offer.label} answers {reply.status} to a request to {upkeep.action} {offer.model}")
 
 
 def _failure(offer: Offer, failed: ProbeFailed) -> LaneFailed:

@@ -66,13 +66,13 @@ async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) ->
 
     Raises RequestInvalid for an invalid host, too many targets, or a network that is not permitted.
     """
-    wanted = list(dict.fromkeys(hosts))
-    if not 0 < len(wanted) <= HOSTS_MAX:
+    texts = list(dict.fromkeys(hosts))
+    if not 0 < len(texts) <= HOSTS_MAX:
         raise RequestInvalid(f"hosts: name 1 to {HOSTS_MAX} hosts or networks", param="hosts")
     chosen = tuple(dict.fromkeys(ports)) or PORTS
     known = [
         (found, at)
-        for host, at in (_with_ports(text, chosen) for text in wanted)
+        for host, at in (_with_ports(text, chosen) for text in texts)
         for found in await _known(host, public=public)
     ]
     if len(known) > ADDRESSES_MAX:
@@ -140,46 +140,46 @@ def _admit(host: str, address: str, *, public: bool) -> None:
         )
 
 
-async def scan(client: Client, wanted: Iterable[ScanTarget]) -> list[Found]:
+async def scan(client: Client, targets: Iterable[ScanTarget]) -> list[Found]:
     """Return the targets that answer like a model server, in the order of the request."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def look(place: ScanTarget) -> Found | None:
+    async def look(target: ScanTarget) -> Found | None:
         async with gate:
-            return await _look(client, place)
+            return await _look(client, target)
 
-    found = await asyncio.gather(*(look(place) for place in wanted))
+    found = await asyncio.gather(*(look(target) for target in targets))
     return [one for one in found if one]
 
 
-async def _look(client: Client, place: ScanTarget) -> Found | None:
-    door = await _open_file_server(place)
-    if door is None:
+async def _look(client: Client, target: ScanTarget) -> Found | None:
+    answering = await _open_file_server(target)
+    if answering is None:
         return None
-    asker = Asker(client, door.base_url, {}, _ASK_S)
+    asker = Asker(client, answering.base_url, {}, _ASK_S)
     try:
         async with asyncio.timeout(_ASK_S * 2):
             kind = await recognise(asker)
     except (ProbeFailed, TimeoutError):
         return None
     models, note = await _models(asker, kind)
-    label = _NOT_IN_NAMES.sub("-", f"{kind}-{place.host}-{place.port}")[:80]
-    entry = PoolBackend(name=label, base_url=place.base_url, kind=kind)
+    label = _NOT_IN_NAMES.sub("-", f"{kind}-{target.host}-{target.port}")[:80]
+    entry = PoolBackend(name=label, base_url=target.base_url, kind=kind)
     return Found(kind, entry, models, note)
 
 
-async def _open_file_server(place: ScanTarget) -> ScanTarget | None:
+async def _open_file_server(target: ScanTarget) -> ScanTarget | None:
     """Return the first of its addresses where a server listens."""
-    for door in place.doors:
-        if await _listens(door):
-            return door
+    for answering in target.doors:
+        if await _listens(answering):
+            return answering
     return None
 
 
-async def _listens(place: ScanTarget) -> bool:
+async def _listens(target: ScanTarget) -> bool:
     try:
         async with asyncio.timeout(_CONNECT_S):
-            _, writer = await asyncio.open_connection(place.host, place.port)
+            _, writer = await asyncio.open_connection(target.host, target.port)
     except (OSError, TimeoutError, UnicodeError):
         return False
     writer.close()

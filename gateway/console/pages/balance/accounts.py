@@ -96,7 +96,7 @@ async def put_into_pool(request: Request, visitor: Viewer) -> Response:
     """Move the visitor's own credits to the organization."""
     form = await read_form(request, visitor, IntoPoolForm)
     given, form = await answered(
-        form, lambda wanted: fund_pool(visitor.authority, visitor.caller, wanted.once, wanted)
+        form, lambda fields: fund_pool(visitor.authority, visitor.caller, fields.once, fields)
     )
     if given is None:
         return await _page(visitor, await whose_of(visitor, "", ""), form, 400)

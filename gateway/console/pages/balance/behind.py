@@ -55,10 +55,10 @@ class _Behind:
 
 
 def lines_of(
-    session: Session, visitor: Visitor, whose: Whose, wanted: LineFilter, before_seq: int | None, limit: int
+    session: Session, visitor: Visitor, whose: Whose, filters: LineFilter, before_seq: int | None, limit: int
 ) -> Lines:
     """Return a page of a statement with its lines' references. Raises NotFound for an account of another owner."""
-    found = read_lines(session, codes_of(session, whose, wanted.account), wanted, before_seq, limit)
+    found = read_lines(session, codes_of(session, whose, filters.account), filters, before_seq, limit)
     return replace(found, lines=with_places(session, found.lines, Seer.of(visitor)))
 
 

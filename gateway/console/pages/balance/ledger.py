@@ -52,11 +52,11 @@ async def check_rules(request: Request, visitor: Operator) -> Response:
 async def verify_blocks(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, VerifyForm)
 
-    async def work(wanted: VerifyForm) -> Facts:
+    async def work(fields: VerifyForm) -> Facts:
         return await verify(
             visitor.authority,
-            from_block=wanted.from_block,
-            known=wanted.known,
+            from_block=fields.from_block,
+            known=fields.known,
             limit_s=VERIFY_S,
             signed_by=[],
             unproven_max_s=10,

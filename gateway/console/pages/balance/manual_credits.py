@@ -72,15 +72,15 @@ async def ask(visitor: Operator, to: Plain = "") -> Response:
 async def give(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, GiveForm)
 
-    async def work(wanted: GiveForm) -> Facts:
-        kind, _, name = wanted.to.partition(":")
+    async def work(fields: GiveForm) -> Facts:
+        kind, _, name = fields.to.partition(":")
         new = credit.NewCredit.model_construct(
             user=name if kind == "user" else None,
             organization=name if kind == "organization" else None,
-            amount=wanted.amount,
-            reason=wanted.reason,
+            amount=fields.amount,
+            reason=fields.reason,
         )
-        return await credit.give(visitor.authority, wanted.once, new)
+        return await credit.give(visitor.authority, fields.once, new)
 
     given, form = await answered(form, work)
     if given is None:
@@ -92,13 +92,13 @@ async def give(request: Request, visitor: Operator) -> Response:
 async def grant(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, GrantForm)
 
-    async def work(wanted: GrantForm) -> Facts:
-        ends = wanted.began + timedelta(days=wanted.days)
+    async def work(fields: GrantForm) -> Facts:
+        ends = fields.began + timedelta(days=fields.days)
         new = credit.NewPromo.model_construct(
-            user=wanted.user, amount=wanted.amount, expires=ends, scope="cloud", reason=wanted.reason
+            user=fields.user, amount=fields.amount, expires=ends, scope="cloud", reason=fields.reason
         )
         try:
-            return await credit.give_promo(visitor.authority, wanted.once, new)
+            return await credit.give_promo(visitor.authority, fields.once, new)
         except RequestInvalid as error:
             if error.param != "expires":
                 raise
@@ -117,12 +117,12 @@ async def grant(request: Request, visitor: Operator) -> Response:
 async def give_back(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, ReturnForm)
 
-    async def work(wanted: ReturnForm) -> Facts:
-        user = await asyncio.to_thread(visitor.directory.users.user, wanted.user)
+    async def work(fields: ReturnForm) -> Facts:
+        user = await asyncio.to_thread(visitor.directory.users.user, fields.user)
         new = credit.OutOfPool.model_construct(
-            organization=user.organization_id, user=user.user_id, amount=wanted.amount
+            organization=user.organization_id, user=user.user_id, amount=fields.amount
         )
-        return await credit.return_from_pool(visitor.authority, wanted.once, new)
+        return await credit.return_from_pool(visitor.authority, fields.once, new)
 
     given, form = await answered(form, work)
     if given is None:

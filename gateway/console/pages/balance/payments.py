@@ -49,7 +49,7 @@ async def reconcile(request: Request, visitor: Operator) -> Response:
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, Button)
     found, form = await answered(
-        form, lambda wanted: reconciliation.reconcile(payments_service, visitor.authority, wanted.once)
+        form, lambda fields: reconciliation.reconcile(payments_service, visitor.authority, fields.once)
     )
     if found is None:
         return await _page(visitor, form, 400)
@@ -78,8 +78,8 @@ async def freeze(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, FreezeForm)
     done, form = await answered(
         form,
-        lambda wanted: reconciliation.freeze(
-            payments_service, visitor.authority, wanted.once, wanted.user, reconciliation.Frozen(why=wanted.why)
+        lambda fields: reconciliation.freeze(
+            payments_service, visitor.authority, fields.once, fields.user, reconciliation.Frozen(why=fields.why)
         ),
     )
     if done is None:
@@ -96,8 +96,8 @@ async def thaw(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, ThawForm)
     done, form = await answered(
         form,
-        lambda wanted: reconciliation.freeze(
-            payments_service, visitor.authority, wanted.once, wanted.user, reconciliation.Frozen(why=None)
+        lambda fields: reconciliation.freeze(
+            payments_service, visitor.authority, fields.once, fields.user, reconciliation.Frozen(why=None)
         ),
     )
     if done is None:

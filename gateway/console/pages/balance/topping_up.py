@@ -91,9 +91,9 @@ async def open_one(request: Request, visitor: Viewer) -> Response:
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, TopupForm)
 
-    async def work(wanted: TopupForm) -> Facts:
-        new = NewTopup.model_construct(amount=wanted.amount, save_method=wanted.save_method)
-        return await open_topup(payments_service, visitor.caller, wanted.once, new)
+    async def work(fields: TopupForm) -> Facts:
+        new = NewTopup.model_construct(amount=fields.amount, save_method=fields.save_method)
+        return await open_topup(payments_service, visitor.caller, fields.once, new)
 
     opened, form = await answered(form, work)
     if opened is None:
@@ -111,11 +111,11 @@ async def set_auto(request: Request, visitor: Viewer) -> Response:
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, AutoForm)
 
-    async def work(wanted: AutoForm) -> Facts:
+    async def work(fields: AutoForm) -> Facts:
         values = topups.AutoTopup.model_construct(
-            below=wanted.below, amount=wanted.amount, per_day=wanted.per_day, per_month=wanted.per_month
+            below=fields.below, amount=fields.amount, per_day=fields.per_day, per_month=fields.per_month
         )
-        return await topups.set_auto(payments_service, visitor.caller, wanted.once, values)
+        return await topups.set_auto(payments_service, visitor.caller, fields.once, values)
 
     done, form = await answered(form, work)
     if done is None:
@@ -146,9 +146,9 @@ async def refund(request: Request, visitor: Operator, topup_id: TopupId) -> Resp
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, RefundForm)
 
-    async def work(wanted: RefundForm) -> Facts:
-        new = NewRefund.model_construct(topup=topup_id, amount=wanted.amount)
-        return await open_refund(payments_service, visitor.authority, wanted.once, new)
+    async def work(fields: RefundForm) -> Facts:
+        new = NewRefund.model_construct(topup=topup_id, amount=fields.amount)
+        return await open_refund(payments_service, visitor.authority, fields.once, new)
 
     opened, form = await answered(form, work)
     if opened is None:
@@ -255,8 +255,8 @@ async def _listed(visitor: Visitor, user: str, before: str) -> tuple[Facts, dict
     from gateway.api.accounting.topups import list_topups
 
     payments_service, authority = payments_service_of(visitor), visitor.authority
-    wanted = _whose(visitor, user)
-    listed = await list_topups(payments_service, authority, user=wanted, before=before or None, limit=ROWS)
+    listed_user = _whose(visitor, user)
+    listed = await list_topups(payments_service, authority, user=listed_user, before=before or None, limit=ROWS)
     refunds: dict[str, list[Facts]] = {}
     for one in await refunds_of(payments_service, [topup["id"] for topup in listed["data"]]):
         refunds.setdefault(one["topup"], []).append(_in_nano(one))

@@ -40,22 +40,22 @@ async def ask(visitor: Manager, user: str | None = None) -> Response:
 async def make(request: Request, visitor: Manager) -> Response:
     form = await read_form(request, visitor, NewKeyForm)
     authority = visitor.authority
-    made, form = await asked(form, lambda wanted: _made(authority, wanted))
+    made, form = await asked(form, lambda fields: _made(authority, fields))
     if made is None:
         return await _page(visitor, form, 400)
     return shown_once(visitor, made, warning=made.pop("warning", ""))
 
 
-def _made(authority: Authority, wanted: NewKeyForm) -> dict[str, Any]:
+def _made(authority: Authority, fields: NewKeyForm) -> dict[str, Any]:
     """Create the key, then its limit. An invalid amount is rejected before the key is created."""
-    if wanted.spend is not None:
+    if fields.spend is not None:
         try:
-            parse_quota("key:", "spend", wanted.spend, "month", None)
+            parse_quota("key:", "spend", fields.spend, "month", None)
         except RequestInvalid as error:
             raise RequestInvalid(error.message.removeprefix("amount: "), param="spend") from None
-    made = create_key(authority, wanted.as_new())
-    if wanted.spend is not None:
-        quota = NewQuota(scope=f"key:{made['key_id']}", measure="spend", span="month", amount=wanted.spend)
+    made = create_key(authority, fields.as_new())
+    if fields.spend is not None:
+        quota = NewQuota(scope=f"key:{made['key_id']}", measure="spend", span="month", amount=fields.spend)
         try:
             set_quota(authority, quota)
         except ServiceError as error:

@@ -40,7 +40,7 @@ async def ask(visitor: Manager, scope: Plain = "", organization: Plain = "", tea
 @router.post("/new")
 async def set_limit(request: Request, visitor: Manager, scope: Plain) -> Response:
     form = await read_form(request, visitor, LimitForm)
-    _, form = await asked(form, lambda wanted: set_limit_of(visitor.authority, wanted))
+    _, form = await asked(form, lambda fields: set_limit_of(visitor.authority, fields))
     if form.value is None:
         return _page(visitor, scope, form, 400)
     return go(visitor, place_of(scope), "Limit set.")
@@ -56,9 +56,9 @@ async def remove_limit(request: Request, visitor: Manager) -> Response:
     return go(visitor, place_of(scope), "Limit removed.")
 
 
-def set_limit_of(authority: Authority, wanted: LimitForm) -> dict[str, Any]:
+def set_limit_of(authority: Authority, fields: LimitForm) -> dict[str, Any]:
     quota = NewQuota(
-        scope=wanted.scope, measure=wanted.measure, span=wanted.span, model=wanted.model, amount=wanted.amount
+        scope=fields.scope, measure=fields.measure, span=fields.span, model=fields.model, amount=fields.amount
     )
     return set_quota(authority, quota)
 

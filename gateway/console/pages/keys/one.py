@@ -35,7 +35,7 @@ async def show_key(visitor: Viewer, key_id: Named) -> Response:
 async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
     form = await read_form(request, visitor, LanesForm)
     authority = visitor.authority
-    changed, form = await asked(form, lambda wanted: change_key(authority, key_id, wanted.as_change()))
+    changed, form = await asked(form, lambda fields: change_key(authority, key_id, fields.as_change()))
     if changed is None:
         return await _page(visitor, key_id, form, 400)
     return go(
@@ -50,8 +50,8 @@ async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
     form = await read_form(request, visitor, RotationForm)
     authority = visitor.authority
 
-    def work(wanted: RotationForm) -> dict[str, Any]:
-        return rotate_key(authority, key_id, Rotation(grace_s=wanted.grace_hours * 3600))
+    def work(fields: RotationForm) -> dict[str, Any]:
+        return rotate_key(authority, key_id, Rotation(grace_s=fields.grace_hours * 3600))
 
     made, form = await asked(form, work)
     if made is None:

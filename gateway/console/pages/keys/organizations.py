@@ -31,7 +31,7 @@ async def add(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, OrganizationForm)
     authority = visitor.authority
     made, form = await asked(
-        form, lambda wanted: add_organization(authority, NewOrganization(**wanted.model_dump()))
+        form, lambda fields: add_organization(authority, NewOrganization(**fields.model_dump()))
     )
     if made is None:
         return await _list(visitor, form, 400)

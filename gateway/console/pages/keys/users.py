@@ -38,7 +38,7 @@ async def show_users(
 async def add(request: Request, visitor: Manager) -> Response:
     form = await read_form(request, visitor, UserForm)
     authority = visitor.authority
-    made, form = await asked(form, lambda wanted: add_user(authority, NewUser(**wanted.model_dump())))
+    made, form = await asked(form, lambda fields: add_user(authority, NewUser(**fields.model_dump())))
     if made is None:
         return await _list(visitor, form, 400)
     return go(visitor, f"/console/keys/users/{made['user_id']}", f"{made['name']} added.")
@@ -53,7 +53,7 @@ async def show_user(visitor: Manager, user: Named) -> Response:
 async def change_role(request: Request, visitor: Manager, user: Named) -> Response:
     form = await read_form(request, visitor, RoleForm)
     authority = visitor.authority
-    changed, form = await asked(form, lambda wanted: set_role(authority, user, NewRole(role=wanted.role)))
+    changed, form = await asked(form, lambda fields: set_role(authority, user, NewRole(role=fields.role)))
     if changed is None:
         return await _one(visitor, user, form, 400)
     return go(visitor, f"/console/keys/users/{user}", f"{user} is now a {changed['role']}.")

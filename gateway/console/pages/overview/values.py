@@ -195,7 +195,7 @@ async def _keys(services: Services, usage: UsageFigures, name: str | None) -> li
 
 
 def _requests(services: Services, scope: Scope) -> list[RequestEntry]:
-    found = services.request_log.page(scope.wanted, REQUESTS_SHOWN, stretches=_STRETCHES, has_decisions=False)
+    found = services.request_log.page(scope.filters, REQUESTS_SHOWN, stretches=_STRETCHES, has_decisions=False)
     return [as_shown(row, to_operator=scope.is_instance) for row in found.rows]
 
 

@@ -52,10 +52,10 @@ async def show_history(
     target: Plain = "",
     before: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> Response:
-    wanted = Filter(visitor.authority.within(None), action or None, actor or None, target or None)
+    filters = Filter(visitor.authority.within(None), action or None, actor or None, target or None)
 
     def look() -> tuple[list[Entry], dict[str, str]]:
-        found = visitor.directory.audit.entries(wanted, before_seq=before, limit=PAGE_ROWS + 1)
+        found = visitor.directory.audit.entries(filters, before_seq=before, limit=PAGE_ROWS + 1)
         kinds = (entry.target.partition(":") for entry in found)
         ids = sorted({name for kind, _, name in kinds if kind == "key"})
         with visitor.directory.read() as session:

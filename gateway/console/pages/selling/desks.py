@@ -183,10 +183,10 @@ def record_of(marketplace: Marketplace, user_id: str) -> Record:
 def findings_about(marketplace: Marketplace, identities: Sequence[str]) -> list[tuple[str, AuditFinding]]:
     """Return auditors' findings about these identities, with the auditor; self-reports are excluded."""
     told = marketplace.keeper.findings(marketplace.context.now_ms)
-    wanted = frozenset(identities)
+    sellers = frozenset(identities)
     return [
         (auditor, each)
         for auditor, findings in told
         for each in findings.entries
-        if each.seller in wanted and each.seller != auditor
+        if each.seller in sellers and each.seller != auditor
     ]

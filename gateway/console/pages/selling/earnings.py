@@ -71,10 +71,10 @@ async def pay_out(request: Request, visitor: Seller) -> Response:
     account, form = await _account(visitor), await read_form(request, visitor, NewPayout)
     is_unsure = False
 
-    async def work(wanted: NewPayout) -> PayoutLine:
+    async def work(fields: NewPayout) -> PayoutLine:
         nonlocal is_unsure
         try:
-            return await account.pay_out(wanted.amount, wanted.once)
+            return await account.pay_out(fields.amount, fields.once)
         except (Overloaded, LedgerUnavailable):
             # The payout may exist already: repeating it must use the same key.
             is_unsure = True
@@ -90,7 +90,7 @@ async def pay_out(request: Request, visitor: Seller) -> Response:
 async def onboard(request: Request, visitor: Seller) -> Response:
     """Open a Stripe page where the seller enters their identity and bank account."""
     account, form = await _account(visitor), await read_form(request, visitor, NewLink)
-    url, form = await tried(form, lambda wanted: account.onboard(wanted.once))
+    url, form = await tried(form, lambda fields: account.onboard(fields.once))
     if url is None:
         return await _page(visitor, link_form=form, status=400)
     return await _page(visitor, link=url)

@@ -48,8 +48,8 @@ async def suspend(request: Request, visitor: Operator, user: Named) -> Response:
     from gateway.api.marketplace import sellers
     from gateway.api.marketplace.forms import Suspended
 
-    async def work(wanted: Why) -> dict[str, Any]:
-        return await sellers.suspend(marketplace, visitor.authority, "", user, Suspended(why=wanted.why))
+    async def work(fields: Why) -> dict[str, Any]:
+        return await sellers.suspend(marketplace, visitor.authority, "", user, Suspended(why=fields.why))
 
     done, form = await tried(form, work)
     if done is None:
@@ -78,8 +78,8 @@ async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
     if form.value is not None and form.value.name.strip() != user:
         form = form.refused("The name does not match the seller.", "name")
 
-    async def work(wanted: Forfeit) -> dict[str, Any]:
-        return await sellers.forfeit(marketplace, visitor.authority, "", user, Forfeited(why=wanted.why))
+    async def work(fields: Forfeit) -> dict[str, Any]:
+        return await sellers.forfeit(marketplace, visitor.authority, "", user, Forfeited(why=fields.why))
 
     done, form = await tried(form, work)
     if done is None:

@@ -108,8 +108,8 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
         raise NotFound("Allocation not found.")
     form = await read_form(request, visitor, Brought)
 
-    async def work(wanted: Brought) -> dict[str, Any]:
-        said = (wanted.content, wanted.reasoning, wanted.listing)
+    async def work(fields: Brought) -> dict[str, Any]:
+        said = (fields.content, fields.reasoning, fields.listing)
         return await bring_text(marketplace, visitor.caller, raw, lane, *said)
 
     done, form = await tried(form, work)

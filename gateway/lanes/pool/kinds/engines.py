@@ -88,8 +88,8 @@ async def _ask_abilities(asker: Asker) -> _Abilities:
 async def _read(asker: Asker, names: _Gauges, can: _Abilities) -> BackendReport:
     listed = read_list(await asker.models())
     metrics = await asker.get("/metrics", bytes_max=2**22)
-    wanted = (names.running, names.waiting, *names.kv_used)
-    gauges = read_gauges(metrics.body, wanted) if metrics.status == 200 else {}
+    names_read = (names.running, names.waiting, *names.kv_used)
+    gauges = read_gauges(metrics.body, names_read) if metrics.status == 200 else {}
     listing = Listing()
     for entry in listed:
         listing.take(_report(entry, can))
