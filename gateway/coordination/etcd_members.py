@@ -54,7 +54,7 @@ class EtcdMembers:
         raise CoordinatorUnavailable(f"no member of etcd answers: {reason}")
 
     async def follow(self, what: str, body: Mapping[str, Any], silence_s: float) -> AsyncGenerator[Answer]:
-        """The results of one member as they come, until it says nothing for `silence_s` or breaks off.
+        """Yield one member's results as they arrive, until it is silent for `silence_s` or breaks off.
 
         Raises:
             CoordinatorUnavailable: it broke off; ask again.
@@ -81,7 +81,7 @@ class EtcdMembers:
 
 
 class _Refused(Exception):
-    """A member that answers and cannot: it has lost the others, or a leader is being elected."""
+    """The member answered but cannot serve: it has lost the others, or a leader is being elected."""
 
 
 def _answer(response: httpx.Response) -> Answer:

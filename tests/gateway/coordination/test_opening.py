@@ -73,20 +73,20 @@ async def test_a_chore_is_led_by_one_gateway_and_handed_over(
 ) -> None:
     claims = [coordination.lead("maturity") for _, coordination in gateways]
     tasks = [asyncio.create_task(claim.run()) for claim in claims]
-    await until(lambda: any(claim.seat for claim in claims))
-    first = next(n for n, claim in enumerate(claims) if claim.seat)
-    seat = claims[first].seat
-    assert seat
-    assert claims[1 - first].seat is None
+    await until(lambda: any(claim.lease for claim in claims))
+    first = next(n for n, claim in enumerate(claims) if claim.lease)
+    lease = claims[first].lease
+    assert lease
+    assert claims[1 - first].lease is None
     tasks[first].cancel()
     await asyncio.gather(tasks[first], return_exceptions=True)
-    assert claims[first].seat is None
-    await until(lambda: claims[1 - first].seat is not None)
-    successor = claims[1 - first].seat
+    assert claims[first].lease is None
+    await until(lambda: claims[1 - first].lease is not None)
+    successor = claims[1 - first].lease
     assert successor
-    assert successor.epoch > seat.epoch
+    assert successor.epoch > lease.epoch
     with pytest.raises(Deposed), write_sessions(engine)() as session, session.begin():
-        fence(session.connection(), seat)
+        fence(session.connection(), lease)
     tasks[1 - first].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
