@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter for entries, which match all of these fields; None matches everything."""
+    """Selects entries that match all of these fields; None matches everything."""
 
     organization_id: str | None = None
     action: str | None = None

@@ -20,7 +20,7 @@ from gateway.settings.identity import IdentitySettings
 LOGIN_TIMEOUT_S = 15.0
 KEPT_S = 3600.0
 CLOCK_SKEW_S = 60
-# A token that names an unknown key makes us fetch the keys again, at most once in this time.
+# A token with an unknown key triggers another fetch of the keys, at most once in this time.
 REFETCH_S = 5.0
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")

@@ -1,4 +1,4 @@
-"""The gate for users with passwords: it hashes few at a time and makes clients that keep guessing wait."""
+"""The gate for users with passwords: it limits parallel hashing, and makes clients that keep guessing wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class PasswordGate:
-    """Lets in who knows a password. One event loop owns it.
+    """Admits users by password. One event loop owns it.
 
-    Wrong ones count for the address that they come from, together with wrong keys, and for the name that they are
-    tried for, whether or not anybody has it.
+    Wrong passwords count against the client's address, together with wrong keys, and against the user name, even
+    if no user has this name.
     """
 
     def __init__(self, passwords: Passwords, wrong: WrongKeys, wrong_of_name: WrongKeys) -> None:
@@ -39,7 +39,7 @@ class PasswordGate:
         Raises:
             KeyInvalid: the name or the password is wrong; the error does not say which.
             TooManyWrongKeys: too many were wrong before, from this address or for this name.
-            Overloaded: too many sign in just now.
+            Overloaded: too many users are signing in now.
         """
         user, stored = await self._checked(user_id, password, address)
         if is_outdated(stored):

@@ -25,8 +25,8 @@ LINK_PATH = "/console/welcome"
 _SECRET_BYTES = 32
 _TEXT_MAX = 128
 _LINK_ENDED = (
-    "This link was used already, or is older than an hour, or somebody has a password by now; "
-    "`millrace users password NAME` on the gateway's machine makes a new one."
+    "This link was already used, is older than an hour, or a user has set a password. "
+    "`millrace users password NAME` on the gateway's machine creates a new one."
 )
 
 

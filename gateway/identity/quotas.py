@@ -113,7 +113,7 @@ class Quotas:
             return list(session.scalars(query.offset(offset).limit(min(limit, QUOTAS_MAX))))
 
     def teams(self, organization_id: str) -> list[str]:
-        """The teams of an organization that have limits; at most QUOTAS_MAX."""
+        """Return the teams of an organization that have limits; at most QUOTAS_MAX."""
         scope = quota_table.c.scope
         query = select(scope).where(_is_team_of(organization_id)).distinct().order_by(scope).limit(QUOTAS_MAX)
         with self._read() as session:
@@ -138,7 +138,7 @@ class Quotas:
             _record(session, by, "quota.set", organization_id, before, quota)
 
     def remove(self, quota: Quota, by: Actor = MACHINE) -> None:
-        """Delete a limit, whatever its amount is. Raises NotFound."""
+        """Delete a limit of any amount. Raises NotFound."""
         with self._write() as session, session.begin():
             organization_id = _organization_of(session, quota.scope)
             before = _take(session, quota)
@@ -211,7 +211,7 @@ def _is_of(organization_id: str) -> ColumnElement[bool]:
 
 
 def _is_team_of(organization_id: str) -> ColumnElement[bool]:
-    """Not by the keys' departments: a team may have a limit before it has a key."""
+    """Match a team's limits by scope, not by keys: a team may have a limit before it has a key."""
     beginning = f"team:{organization_id}/"
     return func.substr(quota_table.c.scope, 1, len(beginning)) == beginning
 

@@ -96,7 +96,7 @@ def _create(session: Session, settings: IdentitySettings, claims: Claims, addres
     if not settings.oidc_auto_create:
         known_as = claims.email or claims.subject
         raise LoginRefused(
-            f"Nobody here is known as {known_as}; ask an admin to add you with this e-mail address."
+            f"No user has the address {known_as}. Ask an admin to add you with this e-mail address."
         )
     organization = users.organization_named(session, settings.oidc_organization)
     made = User(
@@ -118,8 +118,8 @@ def _free_id(session: Session, claims: Claims) -> str:
     told_apart = hashlib.sha256(f"{claims.issuer}\n{claims.subject}".encode()).hexdigest()[:12]
     base_id = _NOT_IN_ID.sub("-", claims.email or "")[:60]
     same = select(user_table.c.user_id).where(user_table.c.user_id == base_id)
-    is_somebodys = session.execute(same).first() is not None or users.has_account(session, base_id)
-    is_taken = is_somebodys or base_id == MARKET_JOBS
+    is_account = session.execute(same).first() is not None or users.has_account(session, base_id)
+    is_taken = is_account or base_id == MARKET_JOBS
     return base_id if base_id and not is_taken else f"{base_id or 'user'}-{told_apart}"
 
 

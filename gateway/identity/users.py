@@ -36,7 +36,7 @@ class Organization:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user with a ledger account; `removed_ns` is set for one who was removed and may not sign in any more."""
+    """A user with a ledger account; `removed_ns` is set for a removed user, who can no longer sign in."""
 
     user_id: str
     organization_id: str
@@ -91,10 +91,10 @@ class Users:
         after: Cursor | None = None,
         limit: int = ROWS_MAX,
     ) -> list[User]:
-        """The users of an organization or all, oldest first, those who were removed only if asked for.
+        """Return the users of an organization or all, oldest first; removed users only if `removed`.
 
-        `text` is looked for in id, name, address and organization. `after` is the cursor of the last one known,
-        for the next page. At most ROWS_MAX.
+        `text` is searched in id, name, address and organization. `after` is the cursor of the previous page's last
+        user. At most ROWS_MAX.
         """
         column = user_table.c
         query = select(*_COLUMNS).order_by(column.created_ns, column.user_id).limit(min(limit, ROWS_MAX))
@@ -200,7 +200,7 @@ class Users:
 
 
 def refuse_market_jobs(user_id: str) -> None:
-    """Raises Conflict for the account that the market's jobs have."""
+    """Raises Conflict for the account of the market's jobs."""
     if user_id == MARKET_JOBS:
         raise Conflict(f"{MARKET_JOBS} is the account of the market's jobs; choose another id")
 
@@ -258,7 +258,7 @@ def insert(session: Session, made: User, by: Actor) -> User:
     if before is None:
         session.execute(user_table.insert().values(asdict(made)))
     elif before.removed_ns is None or before.organization_id != made.organization_id:
-        raise Conflict(f"{made.user_id} is somebody already; choose another id")
+        raise Conflict(f"{made.user_id} is already a user; choose another id")
     else:
         values = {"name": made.name, "email": made.email, "role": made.role, "removed_ns": None}
         session.execute(_of(made.user_id).values(values))
@@ -283,11 +283,11 @@ def _refuse_known_email(session: Session, made: User) -> None:
         return
     others = awaits_sign_in(made.email) & (user_table.c.user_id != made.user_id)
     if session.execute(select(user_table.c.user_id).where(others)).first():
-        raise Conflict(f"email: somebody else is known as {made.email} already", param="email")
+        raise Conflict(f"email: another user already has {made.email}", param="email")
 
 
 def mentions(text: str, *columns: ColumnElement[str]) -> ColumnElement[bool]:
-    """Whether a text is in one of the columns, ignoring case. SQLite ignores the case of ASCII alone."""
+    """Match a text in one of the columns, ignoring case. SQLite ignores the case of ASCII only."""
     spelled = sorted({text, text.lower(), text.upper(), text.title()})
     return or_(*(column.icontains(each, autoescape=True) for column in columns for each in spelled))
 
@@ -364,7 +364,7 @@ def _record(
     before: User | None = None,
 ) -> None:
     whose = after or before
-    assert whose, "an action is on somebody"
+    assert whose, "an action has a target"
     audit.record(
         session,
         by,
