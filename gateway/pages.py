@@ -25,7 +25,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, param: str = "before") -> "Cursor":
-        """Raises RequestInvalid for what no page has given out."""
+        """Parse a cursor. Raises RequestInvalid for one that no page has returned."""
         # Commands take bounds from this module and print help without SQLAlchemy, which the errors import.
         from runtime.errors import RequestInvalid
 
@@ -37,5 +37,5 @@ class Cursor:
 
 
 def cut(found: Sequence[T], limit: int) -> tuple[Sequence[T], T | None]:
-    """The page's part of the `limit` + 1 rows that were read, and its last row if more follow."""
+    """Return the page's part of the `limit` + 1 rows, and its last row if more follow."""
     return found[:limit], found[limit - 1] if len(found) > limit else None

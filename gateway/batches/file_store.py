@@ -54,7 +54,7 @@ class FileStore:
             self._bytes[folder] += size_bytes
 
     def exceed(self, owner: str, size_bytes: int) -> None:
-        """Count bytes that are stored regardless of limits: a batch's last words, bounded by its lines."""
+        """Count bytes that are stored regardless of limits: a batch's final errors, bounded by its lines."""
         with self._lock:
             self._bytes[_folder_of(owner)] += size_bytes
 

@@ -247,7 +247,7 @@ class _Leading:
             await flight.wait_while_read()
             if not flight.is_over:
                 raise
-            # The cancellation is handled: the answer went where it was still wanted.
+            # The cancellation is handled: the other followers got the answer.
             if task := asyncio.current_task():
                 task.uncancel()
         finally:

@@ -83,7 +83,7 @@ class IdentitySettings(Section):
         return self
 
     def client_secret(self) -> str | None:
-        """Read again for each use, so a changed file needs no restart. Raises OSError."""
+        """Return the secret, read for each use, so a changed file needs no restart. Raises OSError."""
         if self.oidc_client_secret_file is not None:
             return Path(self.oidc_client_secret_file).read_text().strip()
         return self.oidc_client_secret.get_secret_value() if self.oidc_client_secret else None

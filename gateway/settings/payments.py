@@ -1,4 +1,4 @@
-"""Payments through Stripe: whose account, which conditions."""
+"""Payments through Stripe: the account and the terms."""
 
 from collections.abc import Sequence
 from typing import Literal, Self
@@ -84,7 +84,7 @@ class PaymentsSettings(Section):
     @field_validator("secret_key")
     @classmethod
     def _is_a_secret_key(cls, key: SecretStr | None) -> SecretStr | None:
-        """The message leaves the key out."""
+        """Check the key; the message omits it."""
         if key is not None and not key.get_secret_value().startswith(_KEYS):
             raise ValueError(f"a secret key begins with one of {', '.join(_KEYS)}")
         return key

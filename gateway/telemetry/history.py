@@ -18,7 +18,7 @@ STEP_S = 5
 _HOUR_SLOTS = 3600 // STEP_S
 _MINUTE_S = 60
 _DAY_SLOTS = 24 * 60
-# Batches of ended requests between two samples: far more than the clerk can book.
+# Batches of ended requests between two samples: far more than the settlement worker can book.
 _BATCHES_MAX = 10_000
 
 FIRST_TOKEN, TOKEN = "first_token", "token"
@@ -91,7 +91,7 @@ class History:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def witness(self, batch: Iterable["Booked"]) -> None:
-        """Note when tokens of ended requests were made and worked for: evenly from the first one to the end."""
+        """Note when tokens of ended requests were generated and computed: evenly from the first one to the end."""
         made: _Made = {}
         for ended, _ in batch:
             usage = ended.settlement.usage
@@ -108,16 +108,16 @@ class History:
         self._made.append(made)
 
     def sample(self) -> None:
-        """Take what has been counted since the last time."""
+        """Take the counts since the last sample."""
         now_s = self._clock()
         while self._made:
             for (lane, number), (tokens, busy_s) in self._made.popleft().items():
                 self._add(number * STEP_S, now_s, Slot(0, tokens={lane: tokens}, busy_s={lane: busy_s}))
-        # Taken on the stroke, it tells of the slot that has just ended.
+        # The sample is taken at a slot's end, so it belongs to the slot that has just ended.
         self._add(now_s - STEP_S / 2, now_s, self._since_last())
 
     def recent(self, seconds: int = _MINUTE_S) -> Recent:
-        """Over the last `seconds`, or since the start if that is less."""
+        """Return the activity over the last `seconds`, or since the start if that is less."""
         slots = self.last(seconds)
         total = summed(slots)
         lasted_s = min(len(slots) * self._ring(seconds).step_s, max(float(STEP_S), self._clock() - self.since_s))
@@ -131,12 +131,12 @@ class History:
         )
 
     def last(self, seconds: int) -> list[Slot]:
-        """Slots of the last `seconds`, oldest first: of five seconds within the hour, else of a minute."""
+        """Return the slots of the last `seconds`, oldest first: 5 s long within the hour, else a minute."""
         ring = self._ring(seconds)
         return ring.last(max(1, seconds // ring.step_s), self._clock())
 
     def step_s(self, seconds: int) -> int:
-        """How long each of those slots is."""
+        """Return the length of those slots, in seconds."""
         return self._ring(seconds).step_s
 
     def pace(self, slot: Slot) -> Pace:
@@ -194,7 +194,7 @@ class History:
 
     async def _run(self) -> None:
         while True:
-            # On the stroke of a slot, so that each sample belongs to one.
+            # At the end of a slot, so that each sample belongs to one.
             await asyncio.sleep(STEP_S - self._clock() % STEP_S)
             self.sample()
 
