@@ -97,16 +97,16 @@ async def read_model(services: Services, reference: str, progress: Progress | No
 
 
 async def _loading(services: Services, reference: str) -> AsyncGenerator[bytes]:
-    told: list[tuple[int, int]] = []
+    newest: list[tuple[int, int]] = []
     # The progress comes from a thread; only the newest value matters.
-    reading = read_model(services, reference, lambda done, total: told.append((done, total)))
+    reading = read_model(services, reference, lambda done, total: newest.append((done, total)))
     loading = asyncio.create_task(reading, name="load model")
     try:
         while not loading.done():
             await asyncio.wait((loading,), timeout=_LINE_S)
-            if told:
-                done_bytes, total_bytes = told[-1]
-                told.clear()
+            if newest:
+                done_bytes, total_bytes = newest[-1]
+                newest.clear()
                 yield _line({"done_bytes": done_bytes, "total_bytes": total_bytes})
         yield _line(_outcome(services, loading))
     finally:

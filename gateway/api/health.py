@@ -32,10 +32,10 @@ async def _is_ready(services: Services, _: Request) -> Response:
     answers. `ledger_checkpoint` is the newest block that this gateway has seen.
     `warnings` name problems that an operator must fix: the data folder, the cloud's key file, its worker.
     """
-    told, status = await _readiness(services)
+    readiness, status = await _readiness(services)
     checkpoint = services.ledger.checkpoint
     further = {"ledger_checkpoint": str(checkpoint) if checkpoint else None, "warnings": services.troubles()}
-    return JSONResponse(told | further, status)
+    return JSONResponse(readiness | further, status)
 
 
 async def _readiness(services: Services) -> tuple[dict[str, str], int]:

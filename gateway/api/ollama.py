@@ -68,8 +68,8 @@ async def show(request: Request) -> Json:
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
-    asked = decode(_show, raw)
-    name = asked.model or asked.name
+    body = decode(_show, raw)
+    name = body.model or body.name
     if name is None:
         raise RequestInvalid("model: missing", param="model", code="missing_required_parameter")
     entry = find_entry(services, caller, name)

@@ -141,9 +141,9 @@ _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
 def entries() -> list[RouteEntry]:
     """Return every route of a gateway with payments and a marketplace, by path and method."""
     written = [
-        RouteEntry(method, path, who, *told)
+        RouteEntry(method, path, who, *fields)
         for (method, who), routes in _WRITTEN.items()
-        for path, told in routes.items()
+        for path, fields in routes.items()
     ]
     return sorted((*written, *_described()), key=lambda entry: (entry.path, entry.method))
 
@@ -156,11 +156,11 @@ def _described() -> Iterator[RouteEntry]:
     described: dict[str, Any] = app.openapi()
     callers = _callers(app)
     for path, methods in described["paths"].items():
-        for method, told in methods.items():
+        for method, operation in methods.items():
             call = f"{method.upper()} {path}"
             who, is_keyed = callers[call]
-            takes = (_TAKEN.get(call) or _taken(told, described), "*Idempotency-Key*" if is_keyed else "")
-            does = _sentence(told.get("description", ""))
+            takes = (_TAKEN.get(call) or _taken(operation, described), "*Idempotency-Key*" if is_keyed else "")
+            does = _sentence(operation.get("description", ""))
             yield RouteEntry(method.upper(), path, who, does, "; ".join(filter(None, takes)))
 
 
@@ -202,12 +202,12 @@ def _callers(app: FastAPI) -> dict[str, tuple[str, bool]]:
         dependant = getattr(route, "dependant", None)
         if dependant is None or route.path_format is None:
             continue
-        asked = set(_dependencies(dependant))
-        ranks = [who for who in _RANKS if who in {_WHO.get(each) for each in asked}]
+        dependencies = set(_dependencies(dependant))
+        ranks = [who for who in _RANKS if who in {_WHO.get(each) for each in dependencies}]
         otherwise = ANYBODY if route.path_format.startswith("/market/") else KEY
         who = _WHO_OF_PATH.get(route.path_format) or next(iter(ranks), otherwise)
         for method in route.methods or ():
-            found[f"{method} {route.path_format}"] = who, key_of in asked
+            found[f"{method} {route.path_format}"] = who, key_of in dependencies
     return found
 
 
@@ -217,20 +217,20 @@ def _dependencies(dependant: Dependant) -> Iterator[Any]:
         yield from _dependencies(each)
 
 
-def _taken(told: dict[str, Any], described: dict[str, Any]) -> str:
+def _taken(operation: dict[str, Any], described: dict[str, Any]) -> str:
     query = [
         _name(each["name"], each.get("required", False))
-        for each in told.get("parameters", ())
+        for each in operation.get("parameters", ())
         if each["in"] == "query"
     ]
-    fields = list(_fields(told, described))
+    fields = list(_fields(operation, described))
     return ", ".join(
         filter(None, (f"`?{'&'.join(query)}`" if query else "", f"`{{{', '.join(fields)}}}`" if fields else ""))
     )
 
 
-def _fields(told: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
-    for content in told.get("requestBody", {}).get("content", {}).values():
+def _fields(operation: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
+    for content in operation.get("requestBody", {}).get("content", {}).values():
         schema = content["schema"]
         while "$ref" in schema:
             schema = described["components"]["schemas"][schema["$ref"].rpartition("/")[2]]

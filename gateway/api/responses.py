@@ -82,9 +82,9 @@ async def count_input_tokens(request: Request) -> Json:
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
-    asked = read_responses(raw)
-    async with counting(services, caller, asked.request.model):
-        question = await resolve(services.responses, caller, asked)
+    responses_question = read_responses(raw)
+    async with counting(services, caller, responses_question.request.model):
+        question = await resolve(services.responses, caller, responses_question)
         return {"object": "response.input_tokens", "input_tokens": await prompt_tokens(services, question)}
 
 

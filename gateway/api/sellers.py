@@ -22,10 +22,10 @@ async def show_sellers(operator: Operator) -> dict[str, Any]:
     lane = operator.services.lanes.get("market")
     if not isinstance(lane, MarketLane):
         raise NotFound("This gateway buys nothing on the market: market.buy_for is empty.")
-    told = lane.told
-    others = [each for each in told.excluded if each.reason != "suspended"]
+    offers = lane.told
+    others = [each for each in offers.excluded if each.reason != "suspended"]
     return {
-        "sellers": [_row(row) for row in told.offers],
+        "sellers": [_row(row) for row in offers.offers],
         "not_bought": [{"seller": each.seller, "model": each.model, "reason": each.reason} for each in others],
     }
 

@@ -52,14 +52,14 @@ def sentence(text: str, model: str) -> str:
 
 
 def _decision(packed: list[Any], model: str) -> Decision:
-    said, candidates, rejections, *_ = packed
+    fields, candidates, rejections, *_ = packed
     return Decision(
         tuple(_unpack_candidate(*each) for each in candidates),
         tuple(
             Rejection(Offer(lane, backend, offered), Objection(check, tuple(values)))
             for lane, backend, offered, check, values in rejections
         ),
-        said,
+        fields,
         model=model,
     )
 

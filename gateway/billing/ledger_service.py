@@ -56,7 +56,7 @@ class LedgerService:
         self._shared = shared
         self._poster = Poster(write, booking=shared)
         self.leases = Leases(self._poster, read)
-        self._lots = CreditGrants(write)
+        self._credit_grants = CreditGrants(write)
         self._reaper = Reaper(self._poster, read)
         self.settler = Settler(self._poster, self.leases, self._look)
         self.inspection = Inspection(self._look, self._witness)
@@ -212,12 +212,12 @@ class LedgerService:
         self.leases.funding_lookup.forget_all()
         return posted
 
-    async def grant(self, lot: CreditGrant) -> Posted:
+    async def grant(self, credit_grant: CreditGrant) -> Posted:
         """Give a user promotional credits, once per credit grant.
 
         Raises AccountUnknown, AmountInvalid, PostingInvalid, IdempotencyConflict, LedgerUnavailable.
         """
-        posting = await asyncio.to_thread(self._lots.write_down, lot)
+        posting = await asyncio.to_thread(self._credit_grants.write_down, credit_grant)
         posted = await self.book(posting)
         self.leases.funding_lookup.forget_all()
         return posted

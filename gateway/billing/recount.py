@@ -81,17 +81,17 @@ class Recounter:
 
     def _check(self, usage: UsageRecord, counts: Counts) -> None:
         """Compare the backend's count with this count."""
-        counted, said = counts.completion_tokens, usage.completion_tokens
+        counted, reported = counts.completion_tokens, usage.completion_tokens
         if not counted:
             return
-        self._metrics.metering_difference_ratio.labels(usage.lane).observe(said / counted)
-        if abs(said - counted) > max(DIFFERENCE_RATIO_MAX * counted, _UNSEEN_TOKENS):
+        self._metrics.metering_difference_ratio.labels(usage.lane).observe(reported / counted)
+        if abs(reported - counted) > max(DIFFERENCE_RATIO_MAX * counted, _UNSEEN_TOKENS):
             log.warning(
                 "a backend counts otherwise",
                 request_id=usage.request_id,
                 provider=usage.provider,
                 model=usage.model,
-                said_tokens=said,
+                said_tokens=reported,
                 counted_tokens=counted,
             )
 

@@ -50,8 +50,8 @@ async def verify_in_process(question: VerifyQuestion) -> Reply:
     )
     try:
         async with asyncio.timeout(question.limit_s + _MARGIN_S):
-            said, _ = await process.communicate(msgspec.json.encode(question))
-        reply = msgspec.json.decode(said.strip().rpartition(b"\n")[2], type=Reply)
+            output, _ = await process.communicate(msgspec.json.encode(question))
+        reply = msgspec.json.decode(output.strip().rpartition(b"\n")[2], type=Reply)
     except TimeoutError:
         raise DatabaseFailing("the verification did not end in time") from None
     except msgspec.DecodeError:

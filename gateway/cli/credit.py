@@ -78,8 +78,8 @@ def grant(
         refuse_unknown(settings, user)
         with open_store(settings, make=True) as (read, _):
             expires_ns = _end_ns(read, name, days)
-        lot = CreditGrant(name, user, amount_nano, expires_ns, reason=note)
-        posted = with_ledger(settings, lambda ledger: ledger.grant(lot), make=True)
+        grant = CreditGrant(name, user, amount_nano, expires_ns, reason=note)
+        posted = with_ledger(settings, lambda ledger: ledger.grant(grant), make=True)
     _tell(settings, Given(f"user:{user}", amount_nano, name, note, days), posted, as_json=as_json)
 
 

@@ -86,12 +86,14 @@ def stop(model: Annotated[str, Model("Pool model.")], data_dir: DataDir = None, 
                 output.REFUSED,
             )
         output.fail(f"no pool server has {model}; `millrace ps` lists loaded models")
-    told = [each["name"] for each in backends if each["kind"] == "ollama"]
-    if not told:
+    servers = [each["name"] for each in backends if each["kind"] == "ollama"]
+    if not servers:
         names = ", ".join(each["name"] for each in backends)
         output.fail(f"{names} cannot unload models: only Ollama supports this", output.REFUSED)
     _upkeep(settings, {"model": model, "keep_alive": 0})
-    output.tell({"model": model, "stopped_at": told}, f"{model} unloaded from {', '.join(told)}", as_json=as_json)
+    output.tell(
+        {"model": model, "stopped_at": servers}, f"{model} unloaded from {', '.join(servers)}", as_json=as_json
+    )
 
 
 def rm(

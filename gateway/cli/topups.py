@@ -21,7 +21,7 @@ _WAIT_S = 1800.0
 _LOOK_S = 3.0
 _LINES_MAX = 100_000
 _PAGE = 1000
-_LOTS_MAX = 100
+_GRANTS_MAX = 100
 _OPEN = ("new", "open")
 _COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
 
@@ -121,8 +121,8 @@ def _accounts(session: "Session", user: str, pool: str | None) -> list[str]:
 
     if pool is not None:
         return [chart.pool_paid(pool)]
-    lots = [chart.user_promo(user, left.lot.id) for left in grants_of(session, user, limit=_LOTS_MAX)]
-    return [chart.user_paid(user), chart.user_receivable(user), *lots]
+    grants = [chart.user_promo(user, left.lot.id) for left in grants_of(session, user, limit=_GRANTS_MAX)]
+    return [chart.user_paid(user), chart.user_receivable(user), *grants]
 
 
 def _tell(opened: dict[str, Any]) -> None:

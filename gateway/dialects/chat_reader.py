@@ -69,15 +69,15 @@ class ChatReader:
             return Piece(error=TOO_DEEP)
 
     def _piece(self, choice: dict[str, Any], usage: Usage | None) -> Piece:
-        said = _mapping(choice.get("delta") or choice.get("message"))
+        delta = _mapping(choice.get("delta") or choice.get("message"))
         finish = _text(choice.get("finish_reason")) or None
         self._has_finished = self._has_finished or finish is not None
         logprobs = _mapping(choice.get("logprobs")).get("content")
         return Piece(
-            text=_text(said.get("content")) or _text(choice.get("text")),
-            reasoning=_text(said.get("reasoning_content")) or _text(said.get("reasoning")),
-            refusal=_text(said.get("refusal")),
-            calls=tuple(self._calls.parts(said)),
+            text=_text(delta.get("content")) or _text(choice.get("text")),
+            reasoning=_text(delta.get("reasoning_content")) or _text(delta.get("reasoning")),
+            refusal=_text(delta.get("refusal")),
+            calls=tuple(self._calls.parts(delta)),
             logprobs=tuple(filter(_is_mapping, logprobs)) if isinstance(logprobs, list) else (),
             finish=finish,
             stop=_text(choice.get("stop_reason")) or None,
@@ -92,12 +92,14 @@ class _Calls:
         self._ids: list[str] = []
         self._numbers: dict[int, int] = {}
 
-    def parts(self, said: dict[str, Any]) -> Iterator[CallPart]:
-        calls = said.get("tool_calls")
+    def parts(self, delta: dict[str, Any]) -> Iterator[CallPart]:
+        calls = delta.get("tool_calls")
         for at, call in enumerate(calls if isinstance(calls, list) else ()):
             if _is_mapping(call) and (part := self._part(call, at)):
                 yield part
-        if _is_mapping(said.get("function_call")) and (part := self._part({"function": said["function_call"]}, 0)):
+        if _is_mapping(delta.get("function_call")) and (
+            part := self._part({"function": delta["function_call"]}, 0)
+        ):
             yield part
 
     def _part(self, call: dict[str, Any], at: int) -> CallPart | None:

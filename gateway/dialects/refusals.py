@@ -30,10 +30,10 @@ class RefusalWriter:
 
     def end(self) -> bytes:
         try:
-            said = orjson.loads(self._kept)
+            body = orjson.loads(self._kept)
         except orjson.JSONDecodeError:
-            said = None
-        error = said.get("error") if isinstance(said, dict) else None
+            body = None
+        error = body.get("error") if isinstance(body, dict) else None
         return self._error_body(upstream_error(error, self._status))
 
     def fail(self, error: ApiError) -> bytes:

@@ -43,11 +43,11 @@ async def open_embeddings(
     """
     request = call.request
     assert isinstance(request, EmbeddingRequest)
-    asked = EmbedRequest(
+    embed_request = EmbedRequest(
         id=call.id, texts=request.texts, token_ids=request.token_ids, dimensions=request.dimensions
     )
     try:
-        done = await manager.embed(asked, patience_s)
+        done = await manager.embed(embed_request, patience_s)
     except (ClusterBusy, ClusterUnavailable) as error:
         raise LaneBusy(error.message, code=error.code) from error
     except EmbedderLost as error:

@@ -184,19 +184,19 @@ class StreamReader:
     def _passed(self, event: bytes) -> bytes:
         """Return the caller's part of an event. Also record its usage and end."""
         was_done = self._is_done
-        said = [self._note(data) for data in data_of(event)]
+        parsed = [self._note(data) for data in data_of(event)]
         if self._is_done and not was_done:
             return self._own_usage() + event
-        usages = [one["usage"] for one in said if one and one.get("usage") is not None]
+        usages = [one["usage"] for one in parsed if one and one.get("usage") is not None]
         if not usages:
             return event
         is_odd = any(counts_of(usage) is None for usage in usages)
         self._is_odd |= is_odd
-        if (is_odd or not self._passes_usage) and not any(one.get("choices") for one in said if one):
+        if (is_odd or not self._passes_usage) and not any(one.get("choices") for one in parsed if one):
             return b""
         if not is_odd:
             return event
-        rest = [{name: one[name] for name in one if name != "usage"} for one in said if one]
+        rest = [{name: one[name] for name in one if name != "usage"} for one in parsed if one]
         return b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in rest)
 
     def _note(self, data: bytes) -> dict[str, Any] | None:

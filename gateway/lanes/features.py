@@ -76,8 +76,8 @@ def features_of(request: Request) -> dict[Feature, str]:
     needed: dict[Feature, str] = {}
     if isinstance(request, TaskRequest) or (isinstance(request, ChatRequest) and _asks_nothing(request)):
         return needed
-    asked = _of_completion(request) if isinstance(request, CompletionRequest) else _of_chat(request)
-    for feature, field in asked:
+    requested = _of_completion(request) if isinstance(request, CompletionRequest) else _of_chat(request)
+    for feature, field in requested:
         needed.setdefault(feature, field)
     return needed
 

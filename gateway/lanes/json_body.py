@@ -85,10 +85,10 @@ class WholeReader:
         call, usage = self._call, self._usage
         is_counted = read_usage({"usage": _value(self._parts.usage)}, usage)
         if self._has_choices and not usage.completion_tokens:
-            said = Transcript()
-            said.add(content)
+            transcript = Transcript()
+            transcript.add(content)
             counted = Meter()
-            counted.count_text(generated(said.by_index(), call.request))
+            counted.count_text(generated(transcript.by_index(), call.request))
             if counted.completion_tokens or not is_counted:
                 self._usage, is_counted = counted, False
         if is_counted:

@@ -40,18 +40,18 @@ def check_messages(name: str, content: bytes) -> None:
     """Raises MessagesRefused if an error answer to a chat says that the chat template refused the messages."""
     if not _TEMPLATE_RAISED.search(content[:_TEMPLATE_BYTES_MAX]):
         return
-    said, _ = _words(content)
+    message, _ = _words(content)
     refused = MessagesRefused(
         f"the chat template of {name} refuses these messages", param="messages", code="invalid_value"
     )
-    raise refused.quoting(f"{refused.message}: {said}" if said else refused.message)
+    raise refused.quoting(f"{refused.message}: {message}" if message else refused.message)
 
 
 def failure_of(name: str, status: int, content: bytes, retry_after: bytes | None) -> LaneFailed:
     """Return the exception for an error answer."""
-    said, code = _words(content)
+    message, code = _words(content)
     error = _failure(f"{name} answered {status}" + _in_log(code), status, code, retry_after)
-    return error.quoting(f"{name} answered {status}" + (f": {said}" if said else ""))
+    return error.quoting(f"{name} answered {status}" + (f": {message}" if message else ""))
 
 
 def _failure(message: str, status: int, code: str | None, retry_after: bytes | None) -> LaneFailed:
@@ -70,15 +70,15 @@ def raise_error(name: str, error: Any) -> NoReturn:
 
     Raises RequestInvalid if the request caused it, otherwise LaneFailed.
     """
-    said = error.get("message") if isinstance(error, dict) else error
-    said = said[:_SAID_CHARS] if isinstance(said, str) else "an error without words"
+    message = error.get("message") if isinstance(error, dict) else error
+    message = message[:_SAID_CHARS] if isinstance(message, str) else "an error without words"
     code, kind = (error.get("code"), error.get("type")) if isinstance(error, dict) else (None, None)
     is_refusal = isinstance(code, int) and 400 <= code < 500 and not is_failure(code)
     word = code if isinstance(code, str) else None
     if is_refusal or kind == "invalid_request_error":
-        raise RequestInvalid(f"{name} refused the request" + _in_log(word), code=word).quoting(said)
+        raise RequestInvalid(f"{name} refused the request" + _in_log(word), code=word).quoting(message)
     failure = LaneFailed(f"{name} answered with an error" + _in_log(word), code=word)
-    raise failure.quoting(f"{name} answered with an error: {said}")
+    raise failure.quoting(f"{name} answered with an error: {message}")
 
 
 def _in_log(code: str | None) -> str:
@@ -99,15 +99,15 @@ def _words(content: bytes) -> tuple[str | None, str | None]:
     )
 
 
-def _retry_after_s(said: str | None) -> int | None:
+def _retry_after_s(header: str | None) -> int | None:
     """Return the header's seconds, or the seconds until its date; None if it is invalid."""
-    if said is None:
+    if header is None:
         return None
     try:
-        wait_s = float(said)
+        wait_s = float(header)
     except ValueError:
         try:
-            wait_s = (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds()
+            wait_s = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
         except (ValueError, TypeError):
             return None
     return math.ceil(min(max(wait_s, 1), _RETRY_AFTER_S_MAX)) if math.isfinite(wait_s) else None

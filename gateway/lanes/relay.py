@@ -141,8 +141,8 @@ class RelayBody:
         self.status = status
         self.content_type = content_type.decode("latin-1")
         self._retry_after = headers.get(b"retry-after")
-        if self._upstream.is_ours and (told := headers.get(b"x-millrace-prompt-tokens", b"")).isdigit():
-            self.meter.prompt_tokens = int(told)
+        if self._upstream.is_ours and (prompt_tokens := headers.get(b"x-millrace-prompt-tokens", b"")).isdigit():
+            self.meter.prompt_tokens = int(prompt_tokens)
         self._is_cut = self._upstream.is_ours and b"x-millrace-cut" in headers
         reader = self._reader
         if not isinstance(reader, WholeReader) and (status != 200 or b"json" in content_type):

@@ -28,9 +28,9 @@ def read_usage(answer: Any, meter: Meter) -> bool:
     return True
 
 
-def cost_of(said: Any) -> int | None:
+def cost_of(text: Any) -> int | None:
     """Return the cost in nano-USD, which is accepted only from this gateway's own buyer."""
-    return int(said) if isinstance(said, str) and _COST.fullmatch(said) else None
+    return int(text) if isinstance(text, str) and _COST.fullmatch(text) else None
 
 
 def tool_tokens_max(request: Request) -> int:

@@ -21,12 +21,14 @@ CHOICES_MAX = 1024
 _CALLS_MAX = 1024
 
 
-def generated(said: Mapping[int, Delivered], request: Request) -> tuple[Delivered, ...]:
+def generated(delivered: Mapping[int, Delivered], request: Request) -> tuple[Delivered, ...]:
     """The text of each choice, without an echoed prompt, which is already paid."""
     if not (isinstance(request, CompletionRequest) and request.echo):
-        return tuple(said.values())
+        return tuple(delivered.values())
     prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
-    return tuple(_without(each, prompts[index // (request.n or 1) % len(prompts)]) for index, each in said.items())
+    return tuple(
+        _without(each, prompts[index // (request.n or 1) % len(prompts)]) for index, each in delivered.items()
+    )
 
 
 class Transcript:
@@ -100,23 +102,23 @@ class _Choice:
         """Take one event's part, or the whole answer; return its number of characters."""
         if choice.get("finish_reason"):
             self.has_finished = True
-        said = said_of(choice)
-        chars = _add(self.content, said.content) + _add(self.reasoning, said.reasoning)
-        return chars + sum(map(self._hear_call, said.calls))
+        texts = said_of(choice)
+        chars = _add(self.content, texts.content) + _add(self.reasoning, texts.reasoning)
+        return chars + sum(map(self._hear_call, texts.calls))
 
-    def _hear_call(self, said: CallSaid) -> int:
-        if said.number not in self.calls and len(self.calls) >= _CALLS_MAX:
+    def _hear_call(self, part: CallSaid) -> int:
+        if part.number not in self.calls and len(self.calls) >= _CALLS_MAX:
             return 0
-        name, arguments = self.calls.setdefault(said.number, ([], []))
-        return _add(name, said.name) + _add(arguments, said.arguments)
+        name, arguments = self.calls.setdefault(part.number, ([], []))
+        return _add(name, part.name) + _add(arguments, part.arguments)
 
 
-def _without(said: Delivered, prompt: str | int | list[int]) -> Delivered:
+def _without(delivered: Delivered, prompt: str | int | list[int]) -> Delivered:
     """Return the text after the prompt. The text of a prompt given as tokens is unknown here."""
     if not isinstance(prompt, str):
-        return said
-    content = said.content
-    return replace(said, content="" if prompt.startswith(content) else content.removeprefix(prompt))
+        return delivered
+    content = delivered.content
+    return replace(delivered, content="" if prompt.startswith(content) else content.removeprefix(prompt))
 
 
 def _add(texts: list[str], text: str) -> int:

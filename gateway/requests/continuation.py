@@ -16,7 +16,7 @@ from gateway.lanes.features import HINTS
 from gateway.requests.attempt import note_error
 from gateway.requests.context import RequestContext
 from gateway.requests.failover_target import keeping_awake, open_elsewhere
-from gateway.requests.stream_stitching import Joined, Told, next_call
+from gateway.requests.stream_stitching import JoinedStream, RememberedStream, next_call
 from gateway.services import Services
 from runtime.errors import LaneFailed
 
@@ -36,8 +36,8 @@ async def send_on(services: Services, context: RequestContext, answer: Answer, o
 
     Raises the last backend's error.
     """
-    told = Told(out)
-    writer: Out = told
+    stream = RememberedStream(out)
+    writer: Out = stream
     part = answer
     failed: set[str] = set()
     while True:
@@ -47,7 +47,7 @@ async def send_on(services: Services, context: RequestContext, answer: Answer, o
         except (LaneFailed, GenerationError) as error:
             broken = context.offer
             failed.add(broken.label if broken else "")
-            more = await _rest(services, context, told, failed)
+            more = await _rest(services, context, stream, failed)
             if more is None:
                 raise
             note_error(services, broken, error)  # the handler of a raised error records it
@@ -57,18 +57,20 @@ async def send_on(services: Services, context: RequestContext, answer: Answer, o
             if part is not answer:
                 await part.body.close()
                 _add(answer.meter, part.meter)
-        told.note(f"continued on {backend}")
-        part, writer = more, Joined(told)
+        stream.note(f"continued on {backend}")
+        part, writer = more, JoinedStream(stream)
 
 
-async def _rest(services: Services, context: RequestContext, told: Told, failed: set[str]) -> Answer | None:
+async def _rest(
+    services: Services, context: RequestContext, stream: RememberedStream, failed: set[str]
+) -> Answer | None:
     if context.dispatch:
         context.dispatch.failed()
-    if len(failed) > _TIMES_MAX or not told.can_go_on:
+    if len(failed) > _TIMES_MAX or not stream.can_go_on:
         return None
-    call = next_call(context.call, told)
+    call = next_call(context.call, stream)
     decision = services.router.decide(context.caller, call)
-    with keeping_awake(told.note):
+    with keeping_awake(stream.note):
         return await open_elsewhere(services, context, call, decision, failed, partial(_may_go_on, context))
 
 

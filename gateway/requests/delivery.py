@@ -144,11 +144,11 @@ class AcknowledgedSink(RecordingSink):
             return
         # Do not charge the caller for text that sellers are owed for but that did not arrive.
         meter.cost_nano = None
-        said = self._said.by_index()
+        delivered = self._said.by_index()
         if self._client.keeps_calls:
-            said = {index: replace(each, calls=()) for index, each in said.items()}
+            delivered = {index: replace(each, calls=()) for index, each in delivered.items()}
         request = call.request
-        choices = max(generated(said, request), generated(dict(enumerate(others)), request), key=_tokens)
+        choices = max(generated(delivered, request), generated(dict(enumerate(others)), request), key=_tokens)
         meter.count_text(choices)
         if meter.completion_tokens and not meter.prompt_tokens:
             meter.prompt_tokens = call.prompt_tokens

@@ -21,9 +21,9 @@ def last_words(call: Call, choices_count: int, tally: Tally, meter: Meter, reaso
     """
     head = _head(call, tally)
     is_chat = isinstance(call.request, ChatRequest)
-    said: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
+    empty: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
     unfinished = [index for index in range(choices_count) if index not in tally.finished]
-    choices = [{"index": index, **said, "logprobs": None, "finish_reason": "length"} for index in unfinished]
+    choices = [{"index": index, **empty, "logprobs": None, "finish_reason": "length"} for index in unfinished]
     events = [head | {"choices": [choice]} for choice in choices] or [head | {"choices": []}]
     events[-1]["millrace"] = {"ended": reason}
     if call.generation.wants_usage:

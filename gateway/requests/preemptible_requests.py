@@ -109,10 +109,10 @@ class _Hosted:
 
     def _give_up(self, error: Exception) -> Ending:
         """Send the reason after the last complete event, or as the answer if none has begun."""
-        said = to_api_error(error)
-        log.info("preemptible request ends", request_id=self._context.call.id, reason=said.code)
-        self._client.break_off(said)
-        status = 200 if self._has_begun else said.status
+        api_error = to_api_error(error)
+        log.info("preemptible request ends", request_id=self._context.call.id, reason=api_error.code)
+        self._client.break_off(api_error)
+        status = 200 if self._has_begun else api_error.status
         if isinstance(error, Preempted):
             return Ending(status, "interrupted", "preempted")
         return Ending(status, "failed", str(error)) if self._has_begun else refusal(error)

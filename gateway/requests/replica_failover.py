@@ -53,13 +53,13 @@ def with_replicas(context: RequestContext) -> Call:
     return structs.replace(call, request=structs.replace(request, millrace=extras, seed=seed))
 
 
-def lasting(services: Services, context: RequestContext, asked: Call, answer: Answer) -> Answer:
+def lasting(services: Services, context: RequestContext, original: Call, answer: Answer) -> Answer:
     """Return an answer that replicas continue, if the call was prepared for it.
 
-    `asked` is the caller's request.
+    `original` is the caller's request.
     """
-    offer, extras = context.offer, asked.request.millrace
-    if context.call is asked or offer is None or not offer.weights or not is_stream(answer):
+    offer, extras = context.offer, original.request.millrace
+    if context.call is original or offer is None or not offer.weights or not is_stream(answer):
         return answer
     tells = extras is not None and extras.resumable and extras.weights in (None, offer.weights)
     return structs.replace(answer, body=ReplicaBody(services, context, answer, tells=tells))

@@ -217,13 +217,13 @@ class ResumableStream:
         """Return the event as a part of the joined answer."""
         if self._head and not self._is_joined:
             return event
-        said = _as_object(event)
-        if said is None:
+        fields = _as_object(event)
+        if fields is None:
             return event
         if not self._head:
-            self._head = {name: said[name] for name in _SAME if name in said}
+            self._head = {name: fields[name] for name in _SAME if name in fields}
             return event
-        return b"data: %b\n\n" % orjson.dumps(said | self._head)
+        return b"data: %b\n\n" % orjson.dumps(fields | self._head)
 
 
 def _is_end(event: bytes) -> bool:
@@ -240,7 +240,7 @@ def _problem_of(event: bytes) -> str:
 
 def _as_object(event: bytes) -> dict[str, Any] | None:
     try:
-        said = orjson.loads(event[len(_DATA) :])
+        fields = orjson.loads(event[len(_DATA) :])
     except orjson.JSONDecodeError:
         return None
-    return said if isinstance(said, dict) else None
+    return fields if isinstance(fields, dict) else None

@@ -17,14 +17,14 @@ def part_of(event: bytes, size_bytes: int) -> bytes | None:
     """
     try:
         (data,) = data_of(event)
-        said = orjson.loads(data)
-        (choice,) = said["choices"]
+        fields = orjson.loads(data)
+        (choice,) = fields["choices"]
         parted = _parted(choice, size_bytes)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     if parted is None:
         return None
-    head = {name: value for name, value in said.items() if name != "usage"}
+    head = {name: value for name, value in fields.items() if name != "usage"}
     return b"data: %b\n\n" % msgspec.json.encode(head | {"choices": [parted]})
 
 

@@ -39,10 +39,10 @@ class Tally:
         """Count an event; return False, uncounted, if it would exceed `tokens_max`."""
         quarters = texts = events = told_tokens = 0
         finished: list[int] = []
-        for said in map(_object, data_of(event)):
-            self.first = self.first or said
-            told_tokens = max(told_tokens, _told(said))
-            for choice in _choices(said):
+        for event_fields in map(_object, data_of(event)):
+            self.first = self.first or event_fields
+            told_tokens = max(told_tokens, _told(event_fields))
+            for choice in _choices(event_fields):
                 text = said_in(choice).encode(errors="replace")
                 texts += len(text)
                 quarters += 2 * len(text) - len(text.translate(None, _DENSE))
@@ -67,14 +67,14 @@ def _is_letter(text: bytes) -> bool:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        said = orjson.loads(data)
+        parsed = orjson.loads(data)
     except orjson.JSONDecodeError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
-def _choices(said: dict[str, Any]) -> list[dict[str, Any]]:
-    choices = said.get("choices")
+def _choices(event_fields: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = event_fields.get("choices")
     return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
 
 
@@ -83,7 +83,7 @@ def _index(choice: dict[str, Any]) -> int:
     return index if isinstance(index, int) else 0
 
 
-def _told(said: dict[str, Any]) -> int:
-    usage = said.get("usage")
+def _told(event_fields: dict[str, Any]) -> int:
+    usage = event_fields.get("usage")
     tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
     return tokens if isinstance(tokens, int) else 0

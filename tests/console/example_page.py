@@ -91,7 +91,7 @@ async def nope(visitor: Viewer) -> Response:
 
 
 @router.get("/house")
-async def house(visitor: Operator) -> Response:
+async def instance(visitor: Operator) -> Response:
     return page("example/page.html", visitor, form=Form(), text="house")
 
 

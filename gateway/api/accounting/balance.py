@@ -57,7 +57,7 @@ def _of_user(session: Session, authority: Authority, user_id: str) -> Facts:
         "held": format_usd(held_nano),
         "owed": format_usd(balance(session, chart.user_receivable(user_id)).posted_nano),
         "paid": _amounts(paid),
-        "promo": [_lot(left) for left in lasting],
+        "promo": [_grant_facts(left) for left in lasting],
         "pool": _of_pool(session, user.organization_id) if shares_pool else None,
     }
 
@@ -70,7 +70,7 @@ def _amounts(found: Balance) -> Facts:
     }
 
 
-def _lot(left: GrantLeft) -> Facts:
+def _grant_facts(left: GrantLeft) -> Facts:
     return {
         "id": left.lot.id,
         "scope": left.lot.scope,

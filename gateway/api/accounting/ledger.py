@@ -51,8 +51,8 @@ async def verify(
     async with services.verifying:
         dsn, signers = _dsn(services.settings), tuple(signed_by)
         kept = tuple(str(checkpoint) for checkpoint in (known, services.ledger.checkpoint) if checkpoint)
-        asked = VerifyQuestion(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
-        reply = await verify_in_process(asked)
+        question = VerifyQuestion(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
+        reply = await verify_in_process(question)
     if reply.verdict is None:
         raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")
     return reply.verdict
@@ -82,8 +82,9 @@ async def show_blocks(
 
 @router.get("/health")
 async def show_health(operator: Operator, deep: bool = False) -> Facts:
-    """List broken rules, accepted violations and entries in no block. `deep` checks every transfer again, at most
-    once a minute; `age_s` is the age of the check.
+    """List broken rules, accepted violations and entries in no block.
+
+    `deep` checks every transfer again, at most once a minute; `age_s` is the age of the check.
     """
     ledger = operator.services.ledger
     trouble = operator.services.storage.trouble

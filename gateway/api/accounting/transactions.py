@@ -18,7 +18,7 @@ from runtime.times import at
 router = APIRouter(prefix="/accounting/v1")
 
 PAGE_MAX = 1_000
-_LOTS_MAX = 100
+_GRANTS_MAX = 100
 _COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
 
 Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
@@ -52,8 +52,8 @@ def _accounts(session: Session, authority: Authority, user: str | None, organiza
     if organization is not None:
         return [chart.pool_paid(managed(authority, organization))]
     user_id = user_of(authority, user)
-    lots = [chart.user_promo(user_id, left.lot.id) for left in grants_of(session, user_id, limit=_LOTS_MAX)]
-    return [chart.user_paid(user_id), chart.user_receivable(user_id), *lots]
+    grants = [chart.user_promo(user_id, left.lot.id) for left in grants_of(session, user_id, limit=_GRANTS_MAX)]
+    return [chart.user_paid(user_id), chart.user_receivable(user_id), *grants]
 
 
 def _lines(

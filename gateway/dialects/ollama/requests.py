@@ -35,13 +35,13 @@ _PICTURES = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "UklGR": "webp"}
 
 def read_chat(raw: bytes) -> Question:
     """Translate POST /api/chat for lanes. Raises RequestInvalid, UpkeepAsked."""
-    asked = decode(_chat, raw)
-    if not asked.messages:
-        raise _upkeep(asked, "messages", {"message": {"role": "assistant", "content": ""}})
-    fields: Json = {"messages": _messages(asked.messages)}
-    if asked.tools:
-        fields["tools"] = asked.tools
-    return _question("chat", asked, fields | _chat_fields(asked))
+    request = decode(_chat, raw)
+    if not request.messages:
+        raise _upkeep(request, "messages", {"message": {"role": "assistant", "content": ""}})
+    fields: Json = {"messages": _messages(request.messages)}
+    if request.tools:
+        fields["tools"] = request.tools
+    return _question("chat", request, fields | _chat_fields(request))
 
 
 def read_generate(raw: bytes) -> Question:
@@ -49,57 +49,57 @@ def read_generate(raw: bytes) -> Question:
 
     Raises RequestInvalid, UpkeepAsked.
     """
-    asked = decode(_generate, raw)
-    if not asked.prompt and not asked.images:
-        raise _upkeep(asked, "prompt", {"response": ""})
-    if asked.raw or asked.suffix:
-        suffix = {"suffix": asked.suffix} if asked.suffix else {}
+    request = decode(_generate, raw)
+    if not request.prompt and not request.images:
+        raise _upkeep(request, "prompt", {"response": ""})
+    if request.raw or request.suffix:
+        suffix = {"suffix": request.suffix} if request.suffix else {}
         # Completions end after 16 tokens by default, Ollama's do not.
-        return _question("completion", asked, {"max_tokens": 4096, "prompt": asked.prompt, **suffix})
-    system = [ChatMessage("system", asked.system)] if asked.system else []
-    messages = [*system, ChatMessage("user", asked.prompt, asked.images)]
-    return _question("chat", asked, {"messages": _messages(messages)} | _chat_fields(asked))
+        return _question("completion", request, {"max_tokens": 4096, "prompt": request.prompt, **suffix})
+    system = [ChatMessage("system", request.system)] if request.system else []
+    messages = [*system, ChatMessage("user", request.prompt, request.images)]
+    return _question("chat", request, {"messages": _messages(messages)} | _chat_fields(request))
 
 
 def read_embed(raw: bytes) -> Question:
-    asked = decode(_embed, raw)
-    dimensions = {"dimensions": asked.dimensions} if asked.dimensions else {}
-    return _encoded("embedding", asked, {"input": asked.input, **dimensions})
+    request = decode(_embed, raw)
+    dimensions = {"dimensions": request.dimensions} if request.dimensions else {}
+    return _encoded("embedding", request, {"input": request.input, **dimensions})
 
 
 def read_embeddings(raw: bytes) -> Question:
     """Return the question of an older embeddings request. Raises RequestInvalid if it has no prompt."""
-    asked = decode(_embeddings, raw)
-    if not asked.prompt:
+    request = decode(_embeddings, raw)
+    if not request.prompt:
         raise RequestInvalid("prompt: missing", param="prompt", code="missing_required_parameter")
-    return _encoded("embedding", asked, {"input": asked.prompt})
+    return _encoded("embedding", request, {"input": request.prompt})
 
 
-def _upkeep(asked: GenerationFields, field: str, nothing: Json) -> UpkeepAsked:
+def _upkeep(request: GenerationFields, field: str, nothing: Json) -> UpkeepAsked:
     """Return the upkeep for a request without a question, by which Ollama loads or unloads a model."""
-    if not asked.is_time:
+    if not request.is_time:
         message = "keep_alive: no duration; give seconds as a number, or text with units such as 5m or 1h30m"
         raise RequestInvalid(message, param="keep_alive")
-    body = _body(asked, {"messages": [{"role": "user", "content": ""}]})
-    action: LoadAction = "unload" if asked.is_last else "load"
-    return UpkeepAsked(Upkeep(action, asked.model, body, nothing, asked.keep_alive), field)
+    body = _body(request, {"messages": [{"role": "user", "content": ""}]})
+    action: LoadAction = "unload" if request.is_last else "load"
+    return UpkeepAsked(Upkeep(action, request.model, body, nothing, request.keep_alive), field)
 
 
-def _question(kind: Kind, asked: GenerationFields, fields: Json) -> Question:
-    stream = {"stream": True, "stream_options": {"include_usage": True}} if asked.is_stream else {}
-    options = _options(asked.options or _NO_OPTIONS)
-    return _encoded(kind, asked, {**fields, **options, **stream})
+def _question(kind: Kind, request: GenerationFields, fields: Json) -> Question:
+    stream = {"stream": True, "stream_options": {"include_usage": True}} if request.is_stream else {}
+    options = _options(request.options or _NO_OPTIONS)
+    return _encoded(kind, request, {**fields, **options, **stream})
 
 
-def _encoded(kind: Kind, asked: CommonFields, fields: Json) -> Question:
-    body = _body(asked, fields)
+def _encoded(kind: Kind, request: CommonFields, fields: Json) -> Question:
+    body = _body(request, fields)
     return Question(kind, read_request(kind, body), body)
 
 
-def _body(asked: CommonFields, fields: Json) -> bytes:
-    extras = {"millrace": asked.millrace, "provider": asked.provider}
+def _body(request: CommonFields, fields: Json) -> bytes:
+    extras = {"millrace": request.millrace, "provider": request.provider}
     given = {name: value for name, value in extras.items() if value is not None}
-    return msgspec.json.encode({"model": asked.model, **fields, **given})
+    return msgspec.json.encode({"model": request.model, **fields, **given})
 
 
 def _options(options: Options) -> Json:
@@ -110,17 +110,17 @@ def _options(options: Options) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _chat_fields(asked: GenerationFields) -> Json:
+def _chat_fields(request: GenerationFields) -> Json:
     fields: Json = {}
-    if asked.format == "json":
+    if request.format == "json":
         fields["response_format"] = {"type": "json_object"}
-    elif isinstance(asked.format, dict):
-        described = {"name": "answer", "schema": asked.format, "strict": True}
+    elif isinstance(request.format, dict):
+        described = {"name": "answer", "schema": request.format, "strict": True}
         fields["response_format"] = {"type": "json_schema", "json_schema": described}
-    if asked.think is not None:
-        fields |= _thinking(asked.think)
-    if asked.logprobs:
-        fields |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
+    if request.think is not None:
+        fields |= _thinking(request.think)
+    if request.logprobs:
+        fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
     return fields
 
 

@@ -55,16 +55,16 @@ class _LineWriter(ChatWriter):
     def _error_body(self, error: ApiError) -> bytes:
         return error_body(error)
 
-    def _line(self, said: Said, *, is_done: bool) -> bytes:
+    def _line(self, content: Said, *, is_done: bool) -> bytes:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        line = {"model": self._question.request.model, "created_at": now, **self._answer(said)}
-        if said.logprobs:
-            line["logprobs"] = said.logprobs
+        line = {"model": self._question.request.model, "created_at": now, **self._answer(content)}
+        if content.logprobs:
+            line["logprobs"] = content.logprobs
         line["done"] = is_done
         return msgspec.json.encode(line | (self._figures() if is_done else {})) + b"\n"
 
     @abstractmethod
-    def _answer(self, said: Said) -> Json:
+    def _answer(self, content: Said) -> Json:
         """Return the text, under the route's field names."""
 
     def _figures(self) -> Json:
@@ -86,20 +86,22 @@ class _LineWriter(ChatWriter):
 class ChatLineWriter(_LineWriter):
     """POST /api/chat."""
 
-    def _answer(self, said: Said) -> Json:
-        message: Json = {"role": "assistant", "content": said.text + said.refusal}
-        if reasoning := said.reasoning:
+    def _answer(self, content: Said) -> Json:
+        message: Json = {"role": "assistant", "content": content.text + content.refusal}
+        if reasoning := content.reasoning:
             message["thinking"] = reasoning
-        if said.calls:
-            message["tool_calls"] = [_call(call, at) for at, call in enumerate(said.calls)]
+        if content.calls:
+            message["tool_calls"] = [_call(call, at) for at, call in enumerate(content.calls)]
         return {"message": message}
 
 
 class GenerateLineWriter(_LineWriter):
     """POST /api/generate."""
 
-    def _answer(self, said: Said) -> Json:
-        return {"response": said.text + said.refusal} | ({"thinking": said.reasoning} if said.thoughts else {})
+    def _answer(self, content: Said) -> Json:
+        return {"response": content.text + content.refusal} | (
+            {"thinking": content.reasoning} if content.thoughts else {}
+        )
 
 
 def _call(call: ToolCall, index: int) -> Json:

@@ -115,9 +115,9 @@ def refusal(error: msgspec.ValidationError, under: str = "") -> RequestInvalid:
     at, missing = _PATH.search(text), _MISSING.search(text)
     places = (under, at.group(1) if at else "", missing.group(1) if missing else "")
     param = ".".join(place for place in places if place).replace(".[", "[")
-    said = _PATH.sub("", text)
+    problem = _PATH.sub("", text)
     code = "missing_required_parameter" if missing else "invalid_value"
-    return RequestInvalid(f"{param}: {said}" if param else said, param=param or None, code=code)
+    return RequestInvalid(f"{param}: {problem}" if param else problem, param=param or None, code=code)
 
 
 def _find_non_finite(body: bytes) -> str | None:

@@ -46,9 +46,9 @@ def most_private(*labels: Privacy) -> Privacy:
 
 def items_of(response: StoredResponse) -> list[Item]:
     """Return the items of the input and of the answer, in order."""
-    asked: list[Item] = orjson.loads(response.input)
+    items: list[Item] = orjson.loads(response.input)
     answer: dict[str, Any] = orjson.loads(response.answer)
-    return [*asked, *answer["output"]]
+    return [*items, *answer["output"]]
 
 
 class _Memory:

@@ -144,8 +144,8 @@ class ResponseWriter(ChatWriter):
             item["content"][0]["refusal" if self._open == "refusal" else "text"] += words
 
     def _part_done(self, kind: str, part: Json) -> list[bytes]:
-        said = {name: part[name] for name in ("text", "refusal", "logprobs") if name in part}
-        done = self._part_event(f"response.{kind}.done", **said)
+        fields = {name: part[name] for name in ("text", "refusal", "logprobs") if name in part}
+        done = self._part_event(f"response.{kind}.done", **fields)
         return [done, self._part_event("response.content_part.done", part=part)]
 
     def _call_done(self, item: Json) -> list[bytes]:
@@ -167,15 +167,15 @@ class ResponseWriter(ChatWriter):
             item | {"id": item.get("id") or item_id("msg", self._request_id, f"i{at}")}
             for at, item in enumerate(self._question.own_items)
         ]
-        asked, answer = msgspec.json.encode(items), msgspec.json.encode(response)
+        input_and_answer, answer = msgspec.json.encode(items), msgspec.json.encode(response)
         return StoredResponse(
             id=response_id(self._request_id),
             owner=self._question.owner,
             previous_id=self._question.asked.previous_response_id,
             privacy=self._question.privacy,
             created_ns=time.time_ns(),
-            size_bytes=len(asked) + len(answer),
-            input=asked.decode(),
+            size_bytes=len(input_and_answer) + len(answer),
+            input=input_and_answer.decode(),
             answer=answer.decode(),
         )
 

@@ -131,9 +131,9 @@ class AnswerWriter:
         """
         base: dict[str, Any] = {"index": index, "finish_reason": None, "logprobs": logprobs}
         if not self._is_chat:
-            text = "".join(said.text for said in speech if isinstance(said, Content))
+            text = "".join(part.text for part in speech if isinstance(part, Content))
             return self._chunk(base | {"text": text, "finish_reason": finish})
-        deltas = [self._choices[index].delta(said) for said in speech]
+        deltas = [self._choices[index].delta(part) for part in speech]
         if not deltas and logprobs and logprobs["content"]:
             deltas = [{}]
         written = b""

@@ -68,9 +68,9 @@ class Choice:
             speech: list[Speech] = [Content(text)]
         else:
             speech = [*self.listener.feed(text), *(self.listener.end() if finish else ())]
-        heard = [said for said in merged(speech) if self._is_wanted(said)]
-        for said in heard:
-            self._keep(said)
+        heard = [part for part in merged(speech) if self._is_wanted(part)]
+        for part in heard:
+            self._keep(part)
         if finish:
             self.finish = "tool_calls" if finish == "stop" and self.calls else finish
         return heard
@@ -85,15 +85,15 @@ class Choice:
         elif not isinstance(speech[0], Content):
             self.tool_tokens += new
 
-    def delta(self, said: Speech) -> dict[str, Any]:
+    def delta(self, part: Speech) -> dict[str, Any]:
         """Return the choice's part of a stream chunk."""
-        match said:
+        match part:
             case Content(text):
                 return {"content": text}
             case Thought(text):
                 return {"reasoning_content": text}
             case CallBegun(index):
-                return {"tool_calls": [{"index": index, **self.calls[index].whole} | _nothing_yet(said.name)]}
+                return {"tool_calls": [{"index": index, **self.calls[index].whole} | _nothing_yet(part.name)]}
             case CallArguments(index, text):
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
@@ -108,13 +108,13 @@ class Choice:
             message["tool_calls"] = [call.whole for call in self.calls]
         return message
 
-    def _is_wanted(self, said: Speech) -> bool:
-        if self.calls_max is None or isinstance(said, Content | Thought):
+    def _is_wanted(self, part: Speech) -> bool:
+        if self.calls_max is None or isinstance(part, Content | Thought):
             return True
-        return said.index < self.calls_max
+        return part.index < self.calls_max
 
-    def _keep(self, said: Speech) -> None:
-        match said:
+    def _keep(self, part: Speech) -> None:
+        match part:
             case Content(text):
                 self.text += text
             case Thought(text):

@@ -64,8 +64,8 @@ async def _by_endpoint(asker: Asker) -> BackendKind | None:
     Ollama uses the makers' names; LM Studio and a Millrace may have none.
     """
     try:
-        if said := (await asker.get("/api/version")).read(_Version):
-            return "millrace" if said.server == "millrace" else "ollama"
+        if version := (await asker.get("/api/version")).read(_Version):
+            return "millrace" if version.server == "millrace" else "ollama"
         if (await asker.get("/api/v0/models")).read(ModelList):
             return "lm-studio"
     except ProbeFailed:

@@ -111,5 +111,5 @@ async def send_request(
 
 
 def _retry_after_s(headers: Headers | tuple[tuple[bytes, bytes], ...]) -> float | None:
-    said = next((value for name, value in headers if name == b"retry-after"), b"")
-    return float(said) if said.isdigit() else None
+    header = next((value for name, value in headers if name == b"retry-after"), b"")
+    return float(header) if header.isdigit() else None

@@ -20,7 +20,7 @@ KEYS = "/console/keys"
 
 @pytest.fixture(scope="module")
 async def home(served: Served) -> Served:
-    """Ann is a member of the house, eve an admin of another organization where bob is, too."""
+    """Ann is a member of organization home, eve an admin of another organization where bob is, too."""
     users = served.services.directory.users
     users.add("ann", name="Ann <b>")
     users.add_organization("lab", "The lab")

@@ -192,7 +192,7 @@ async def test_a_file_that_is_odd_or_cannot_be_replaced_is_no_mistake_of_ours(se
             assert "selling" not in file.read_text()
 
 
-async def test_the_key_of_one_house_is_never_sent_to_another(served: Served) -> None:
+async def test_the_key_of_one_marketplace_is_never_sent_to_another(served: Served) -> None:
     text = '[selling]\nmarketplace_url = "https://old.example"\nmarketplace_key = "mr-old"\n'
     async with visiting(served) as owner:
         for url, key in (("https://old.example", "mr-old"), ("https://new.example", None)):

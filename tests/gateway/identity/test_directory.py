@@ -103,7 +103,7 @@ def test_whoever_is_removed_comes_in_with_no_key_and_is_the_same_person_when_bac
     assert directory.keys.find(token)
 
 
-def test_the_last_admin_of_the_house_stays(directory: Directory) -> None:
+def test_the_last_admin_of_the_instance_stays(directory: Directory) -> None:
     with pytest.raises(Conflict, match="last instance admin"):
         directory.users.set_role("owner", "member")
     with pytest.raises(Conflict, match="own account"):

@@ -133,8 +133,15 @@ async def _values(visitor: Visitor, whose: Whose) -> dict[str, Any]:
 def money_of(facts: Facts, pending_nano: int, frozen_why: str | None) -> Money:
     """Convert the accounting API's facts. Charge order: promotional credits, the organization's, then own."""
     parts = [
-        _part("promo", lot, lot["id"], f"user:{facts['user']}:promo:{lot['id']}", lot["reason"], lot["expires"])
-        for lot in facts["promo"]
+        _part(
+            "promo",
+            grant,
+            grant["id"],
+            f"user:{facts['user']}:promo:{grant['id']}",
+            grant["reason"],
+            grant["expires"],
+        )
+        for grant in facts["promo"]
     ]
     if facts["pool"] is not None:
         pool_id = facts["pool"]["organization"]

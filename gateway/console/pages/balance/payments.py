@@ -54,8 +54,8 @@ async def reconcile(request: Request, visitor: Operator) -> Response:
     if found is None:
         return await _page(visitor, form, 400)
     count = found["unmatched_count"]
-    said = "all match" if not count else f"{count} do not match"
-    return go(visitor, _PAYMENTS, f"{found['compared']} transactions compared: {said}.")
+    result = "all match" if not count else f"{count} do not match"
+    return go(visitor, _PAYMENTS, f"{found['compared']} transactions compared: {result}.")
 
 
 @router.post("/messages/{message}/retry")

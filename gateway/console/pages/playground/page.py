@@ -43,9 +43,9 @@ async def show(request: Request, visitor: Viewer) -> Response:
     for name, value in request.query_params.multi_items()[:_FIELDS_MAX]:
         if name in Prefill.model_fields:
             given.setdefault(name, []).append(value)
-    asked = check(Prefill, given)
-    notices = [("bad", f"{name}: {sentence}", "") for name, sentence in asked.errors.items()]
-    prefill = asked.value or Prefill()
+    prefill_form = check(Prefill, given)
+    notices = [("bad", f"{name}: {sentence}", "") for name, sentence in prefill_form.errors.items()]
+    prefill = prefill_form.value or Prefill()
     if prefill.request:
         prefill, notice = await _replayed(visitor, prefill)
         notices.append(notice)
@@ -54,7 +54,7 @@ async def show(request: Request, visitor: Viewer) -> Response:
     return page(
         "playground/page.html",
         visitor,
-        400 if asked.errors else 200,
+        400 if prefill_form.errors else 200,
         form=form,
         notices=[*notices, *more],
         models=[(entry.name, f"{entry.name} ({', '.join(entry.lanes)})") for entry in models],
@@ -71,7 +71,7 @@ def models_of(visitor: Visitor) -> list[Entry]:
 
 
 def lanes_of(visitor: Visitor) -> list[LaneName]:
-    """Return the lanes that exist and that the visitor may use; the journey enforces this as well."""
+    """Return the lanes that exist and that the visitor may use; the request path enforces this as well."""
     return [lane for lane in _LANES if lane in visitor.services.lanes and lane in visitor.caller.lanes]
 
 
@@ -86,16 +86,16 @@ async def _replayed(visitor: Visitor, prefill: Prefill) -> tuple[Prefill, Notice
         return prefill, ("warn", "Request not found", "It may be another user's, or too old.")
     lane = entry.lane if entry.lane in _LANES else None
     known = prefill.model_copy(update={"model": prefill.model or entry.model, "lane": prefill.lane or lane})
-    asked = [turn for turn in await stored_turns(visitor, entry.request_id) or () if turn.who == "user"]
-    if not asked:
-        said = "The log stores neither prompt nor answer. Type or paste the prompt again."
-        return known, ("info", "Model and lane filled in from the request", said)
-    last = asked[-1]
-    said = "Earlier messages are not filled in." if len(asked) > 1 else "Nothing is sent until you press Send."
+    turns = [turn for turn in await stored_turns(visitor, entry.request_id) or () if turn.who == "user"]
+    if not turns:
+        hint = "The log stores neither prompt nor answer. Type or paste the prompt again."
+        return known, ("info", "Model and lane filled in from the request", hint)
+    last = turns[-1]
+    hint = "Earlier messages are not filled in." if len(turns) > 1 else "Nothing is sent until you press Send."
     if last.left_out:
-        said = f"The last {last.left_out:,} characters are not filled in."
+        hint = f"The last {last.left_out:,} characters are not filled in."
     known = known.model_copy(update={"prompt": prefill.prompt or last.text})
-    return known, ("info", "Prompt, model and lane filled in from the request", said)
+    return known, ("info", "Prompt, model and lane filled in from the request", hint)
 
 
 def _filled(prefill: Prefill, models: list[str], lanes: list[LaneName]) -> tuple[Form[Question], list[Notice]]:

@@ -55,7 +55,7 @@ def asking(caller: Caller) -> Caller:
 
 
 class AnswerStream(Response):
-    """Sends the journey's output. A client that leaves, or does not read for a minute, ends the journey."""
+    """Sends the request's output. A client that disconnects, or does not read for a minute, ends the request."""
 
     def __init__(self, visitor: Visitor, request_id: str, question: Question) -> None:
         super().__init__()
@@ -124,8 +124,8 @@ def _head(listener: Listener) -> Message:
     """Return the response head. The backend's own content type is not passed on: it could claim to be a page."""
     given = dict(listener.headers)
     kind = _JSON if b"json" in given.get(b"content-type", _EVENTS) else _EVENTS
-    told = [head for head in listener.headers if head[0].startswith(_TOLD) or head[0] == _RETRY_AFTER]
-    headers = [(b"content-type", kind), *told, *_HEADERS]
+    kept_headers = [head for head in listener.headers if head[0].startswith(_TOLD) or head[0] == _RETRY_AFTER]
+    headers = [(b"content-type", kind), *kept_headers, *_HEADERS]
     return {"type": "http.response.start", "status": listener.status, "headers": headers}
 
 

@@ -64,8 +64,8 @@ class FilterForm(BaseModel):
 
     def query(self, **more: str) -> str:
         """Return the query string."""
-        said = self.model_dump(mode="json", exclude_none=True) | more
-        return f"?{urlencode(said)}" if said else ""
+        parameters = self.model_dump(mode="json", exclude_none=True) | more
+        return f"?{urlencode(parameters)}" if parameters else ""
 
     def within(self, visible: RequestFilter) -> RequestFilter:
         """Return the filter limited to `visible`. Raises RoleForbids for a key other than the session's key."""

@@ -202,8 +202,8 @@ def differs(listings: Sequence["Listed"], settings: SellingSettings) -> list[str
         if not each.is_alive:
             continue
         model, pricing = offered.get(each.listing.id), each.listing.pricing
-        asked = (int(pricing.prompt), int(pricing.completion))
-        if model is None or (model.prompt_usd_per_mtok, model.completion_usd_per_mtok) != asked:
+        prices = (int(pricing.prompt), int(pricing.completion))
+        if model is None or (model.prompt_usd_per_mtok, model.completion_usd_per_mtok) != prices:
             found.append(each.listing.id)
     return found
 

@@ -109,8 +109,8 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
     form = await read_form(request, visitor, Brought)
 
     async def work(fields: Brought) -> dict[str, Any]:
-        said = (fields.content, fields.reasoning, fields.listing)
-        return await bring_text(marketplace, visitor.caller, raw, lane, *said)
+        texts = (fields.content, fields.reasoning, fields.listing)
+        return await bring_text(marketplace, visitor.caller, raw, lane, *texts)
 
     done, form = await tried(form, work)
     if done is None:

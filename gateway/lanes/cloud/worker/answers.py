@@ -103,8 +103,8 @@ def _usage(usage: Any) -> Json | None:
     if usage is None:
         return None
     details = {group: _plain_fields(getattr(usage, group, None), names) for group, names in _USAGE_DETAILS.items()}
-    said = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, **details}
-    counts = counts_of(said)
+    reported = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, **details}
+    counts = counts_of(reported)
     if counts is None or not (counts.prompt_tokens or counts.completion_tokens):
         return None
     body = {"prompt_tokens": counts.prompt_tokens, "completion_tokens": counts.completion_tokens}

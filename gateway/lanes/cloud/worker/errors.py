@@ -79,8 +79,8 @@ def from_litellm(error: BaseException, provider: str, secrets: list[str]) -> Ref
     """Return the refusal for an exception of litellm."""
     chain = _chain(error)
     answered = any(_is_answer(link) for link in chain)
-    said = _said_by_provider(chain, answered)
-    status, code = _classify(chain, said, answered)
+    provider_error = _said_by_provider(chain, answered)
+    status, code = _classify(chain, provider_error, answered)
     retry_after = _retry_after(chain) or (OVERLOADED_RETRY_AFTER if code == "provider_overloaded" else None)
     if own := _OWN_WORDS.get(code):
         message = own.format(provider=provider, status=_status(chain) or "none")
@@ -89,14 +89,14 @@ def from_litellm(error: BaseException, provider: str, secrets: list[str]) -> Ref
         names = re.findall(r"'(\w+)'", str(error).partition("[")[2].partition("]")[0])
         message = f"{provider} does not support {', '.join(names)}."
         return Refusal(status, code, message, names[0] if names else None)
-    if said is None:
+    if provider_error is None:
         general = "{provider} rejects the request." if status < 500 else "{provider} gave no answer."
         message = _WORDLESS.get(code, general).format(provider=provider)
         return Refusal(status, code, message, retry_after=retry_after)
-    message = f"{provider}: {_redact(said.message, secrets)}"
+    message = f"{provider}: {_redact(provider_error.message, secrets)}"
     if status == HTTPStatus.BAD_REQUEST:
-        code = said.code if said.code and code == "provider_rejected_request" else code
-        return Refusal(status, code, message, said.param)
+        code = provider_error.code if provider_error.code and code == "provider_rejected_request" else code
+        return Refusal(status, code, message, provider_error.param)
     return Refusal(status, code, message, retry_after=retry_after)
 
 
@@ -109,7 +109,7 @@ class _Said:
     param: str | None = None
 
 
-def _classify(chain: list[BaseException], said: _Said | None, answered: bool) -> tuple[int, str]:
+def _classify(chain: list[BaseException], provider_error: _Said | None, answered: bool) -> tuple[int, str]:
     known = _known_class(chain)
     if known and (known[0] < 500 or answered):
         return known
@@ -119,7 +119,7 @@ def _classify(chain: list[BaseException], said: _Said | None, answered: bool) ->
         return known
     if not answered and any(type(link).__module__ == "builtins" for link in chain):
         return 502, "provider_garbled"  # litellm or this module could not read the answer
-    if said and said.code == "insufficient_quota":
+    if provider_error and provider_error.code == "insufficient_quota":
         return _BY_STATUS[402]
     status = _status(chain)
     if status in _BY_STATUS:
