@@ -26,7 +26,7 @@ def open_upgraded(dsn: str) -> Engine:
         reason = str(error)
     except UnicodeDecodeError:
         # SQLite returns damaged text unchanged, even in its own schema.
-        reason = "it is damaged: text in it is no text"
+        reason = "it is damaged: it contains invalid text"
     except DBAPIError as error:
         # Without the driver's message, which may repeat the DSN.
         reason = f"is it there, is it a database, and are we let in? ({type(error.orig).__name__})"

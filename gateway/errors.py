@@ -62,7 +62,7 @@ class TooManyHangUps(RateLimited):
 
     def __init__(self, wait_s: float) -> None:
         message = (
-            "Too many requests were left before their answers had begun, and nobody pays for their prompts. Wait "
+            "Too many requests were cancelled before their answers began, so their prompts were not paid. Wait "
             "for the first event of an answer before you close the connection, or use a model of own machines."
         )
         super().__init__(message, math.ceil(wait_s))
@@ -135,10 +135,10 @@ _NO_CREDIT = (
     "An admin of this gateway needs no credits, only a spending limit: `millrace budget set user:ID USD`."
 )
 _FROZEN = "The payments of this account are under review, and paid requests are blocked. Ask an admin."
-_BROKEN = "Paid requests are stopped until an admin has checked the ledger. Own machines answer as before."
+_BROKEN = "Paid requests are stopped until an admin has checked the ledger. Local machines still answer."
 _LEDGER_BUSY = "The ledger is overloaded. Try again shortly."
 _DATABASE_AWAY = "The database does not answer or cannot be written. Try again; if this lasts, ask an admin."
-_NOT_STORED = "This gateway cannot store anything now; nothing was kept. Try again; if this lasts, ask an admin."
+_NOT_STORED = "This gateway cannot store data now; nothing was stored. Try again; if this lasts, ask an admin."
 _LEDGER_AWAY = "The ledger does not answer, so nothing is spent. Try again shortly."
 _KEY_REUSED = "This key was used before, for another request. Use a new key for a new request."
 _NO_ACCOUNT = "The ledger cannot have an account for this user. Ask an admin."

@@ -32,7 +32,7 @@ class Cursor:
         at, _, name = text.partition(".")
         is_number = at.isascii() and at.isdigit() and len(at) <= len(str(_AT_NS_MAX))
         if not is_number or int(at) > _AT_NS_MAX or len(name) > _NAME_MAX or "\x00" in name:
-            raise RequestInvalid(f"{param}: take it from the page before, or leave it out", param=param)
+            raise RequestInvalid(f"{param}: use the value of the previous page, or leave it out", param=param)
         return cls(int(at), name)
 
 

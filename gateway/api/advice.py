@@ -72,7 +72,7 @@ def _refusal(services: Services) -> str:
     """Return why no other model can be loaded now; empty if one can."""
     controller = services.controller
     if services.loading.locked():
-        return f"{controller.model_name} is being read just now; ask again when it is there."
+        return f"{controller.model_name} is loading now. Try again when it is loaded."
     if controller.model is None and (controller.model_name is None or controller.status[0] == "failed"):
         return ""
     return f"The cluster serves {controller.model_name}. Start the gateway with --model for another one."

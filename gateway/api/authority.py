@@ -71,7 +71,7 @@ async def admitted(request: Request) -> Authority:
 async def _operator(authority: Annotated[Authority, Depends(admitted)]) -> Authority:
     refuse_who_may_not(authority.caller)
     if authority.organization_id is not None:
-        raise RoleForbids("This is for instance admins; this key's user is none.")
+        raise RoleForbids("Only instance admins can do this; this key's user is not one.")
     return authority
 
 
@@ -85,9 +85,11 @@ def refuse_who_may_not(caller: Caller | None) -> None:
     if caller is None:
         return
     if caller.role != "admin":
-        raise RoleForbids(f"This is for admins; this key's user is a {caller.role}. See /admin/me.")
+        raise RoleForbids(f"Only admins can do this; this key's user is a {caller.role}. See /admin/me.")
     if not caller.may_administer:
-        raise RoleForbids("This key may not administer; `millrace key create NAME --admin` makes one that may.")
+        raise RoleForbids(
+            "This key has no admin access; `millrace key create NAME --admin` creates one that does."
+        )
 
 
 Operator = Annotated[Authority, Depends(_operator)]

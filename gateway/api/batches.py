@@ -99,7 +99,7 @@ def _create(batches: Batches, caller: Caller, order: _Order) -> Batch:
     except NotFound as error:
         raise NotFound(f"input_file_id: {error.message}", param="input_file_id") from None
     if file.purpose != "batch":
-        text = f"input_file_id: a file with the purpose 'batch' is expected; this one's is '{file.purpose}'"
+        text = f"input_file_id: the file's purpose must be 'batch', not '{file.purpose}'"
         raise RequestInvalid(text, param="input_file_id", code="invalid_value")
     if file.folder_id == batches.files.folder_id:
         batches.files.content(file)

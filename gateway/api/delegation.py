@@ -46,9 +46,9 @@ def _excesses(own: Allowed, terms: KeyTerms, lanes: Collection[LaneName]) -> Ite
         if allowed is not None and (requested is None or not set(requested) <= set(allowed)):
             yield field, f"{', '.join(sorted(allowed))} alone"
     if PRIVACY_RANK[terms.privacy] < PRIVACY_RANK[own.terms.privacy]:
-        yield "privacy", f"nothing less private than {own.terms.privacy}"
+        yield "privacy", f"no less private label than {own.terms.privacy}"
     if terms.priority < own.terms.priority:
         yield "priority", f"no smaller number than {own.terms.priority}"
     ends_ns = own.terms.expires_ns
     if ends_ns is not None and (terms.expires_ns is None or terms.expires_ns > ends_ns):
-        yield "expires_in_s", "nothing that lasts longer than itself"
+        yield "expires_in_s", "no later expiry than its own"

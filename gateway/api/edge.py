@@ -81,7 +81,7 @@ class _BoundedBody:
 
 async def misspelt(request: Request) -> Response:
     """Refuse a misspelt path of a hot route: exact paths never reach ASGI. Raises NotFound."""
-    raise NotFound(f"There is no {request.method} {request.url.path} in this spelling.")
+    raise NotFound(f"{request.method} {request.url.path} not found. Check the spelling.")
 
 
 async def authenticate(services: Services, scope: Scope) -> Caller:

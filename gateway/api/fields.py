@@ -21,7 +21,7 @@ OptionalText = Annotated[str | None, Query(max_length=200, pattern=_TEXT)]
 Texts = Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
 
 
-PageCursor = Annotated[str | None, Query(max_length=CURSOR_MAX, description="`next` of the page before.")]
+PageCursor = Annotated[str | None, Query(max_length=CURSOR_MAX, description="`next` of the previous page.")]
 PageLimit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 Since = Annotated[AwareDatetime | None, Query(description="RFC 3339, with its offset from UTC.")]
 

@@ -89,7 +89,7 @@ def _checked(form: UploadForm) -> int | None:
     purpose = form.fields.get("purpose")
     if purpose != "batch":
         code = "invalid_value" if purpose else "missing_required_parameter"
-        text = "purpose: 'batch' is expected; other files are of no use here"
+        text = "purpose: must be 'batch'; other files are not used here"
         raise RequestInvalid(text, param="purpose", code=code)
     anchor = form.fields.get("expires_after[anchor]")
     seconds = form.fields.get("expires_after[seconds]")

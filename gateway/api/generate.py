@@ -81,7 +81,7 @@ class GenerateHandler:
         Each request is a tenant of its own, so it shares no prompt cache with any other.
         """
         if exchange.route.path not in _FOR_GUESTS:
-            raise RoleForbids(f"Preemptible requests ask at {' and '.join(_FOR_GUESTS)}, and nowhere else.")
+            raise RoleForbids(f"Preemptible requests may only use {' and '.join(_FOR_GUESTS)}.")
         question = exchange.route.read(exchange.raw)
         exchange.drop()
         tenant = f"{caller.user_id}:{exchange.id}"

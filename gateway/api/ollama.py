@@ -74,7 +74,7 @@ async def show(request: Request) -> Json:
         raise RequestInvalid("model: missing", param="model", code="missing_required_parameter")
     entry = find_entry(services, caller, name)
     if entry is None:
-        raise ModelUnknown(f"model '{name}' not found; GET /api/tags lists those that are", param="model")
+        raise ModelUnknown(f"model '{name}' not found; list models with GET /api/tags", param="model")
     context = {"millrace.context_length": entry.context_tokens} if entry.context_tokens else {}
     return {
         "modelfile": f"FROM {name}\n",

@@ -73,7 +73,7 @@ async def scan_hosts(authority: Operator, question: ScanQuestion) -> dict[str, A
     Raises RequestInvalid if there is neither a host nor `mdns`.
     """
     if not question.hosts and not question.mdns:
-        raise RequestInvalid("hosts: name hosts to look at, or set mdns", param="hosts")
+        raise RequestInvalid("hosts: name hosts to scan, or set mdns", param="hosts")
     lane = _lane(authority)
     targets = await places(question.hosts, question.ports, public=question.public) if question.hosts else []
     if question.mdns:

@@ -31,7 +31,7 @@ to use the routes under `/v1`, and every error: [apps.md](apps.md). Money in det
 
 **Who may call.**
 
-- *Anybody*: no key is needed.
+- *Anyone*: no key is needed.
 - *Any key*: a valid key as `Authorization: Bearer mr-...`, under `/v1` also as `x-api-key`. It gives access to
   the data of its own user.
 - *Admins*: users with this role and a key made with `--admin`, for their own organization.
@@ -43,7 +43,7 @@ to use the routes under `/v1`, and every error: [apps.md](apps.md). Money in det
 the column says *Idempotency-Key*, this header is required.
 """
 
-ANYBODY, KEY, ADMINS, OPERATORS = "anybody", "any key", "admins", "operators"
+ANYONE, KEY, ADMINS, OPERATORS = "anyone", "any key", "admins", "operators"
 _SESSION, _STRIPE, _LANE = "seller's session", "Stripe, by its signature", "a key with the lane `market`"
 _WHO = {
     get_args(alias)[1].dependency: who
@@ -78,7 +78,7 @@ class RouteEntry:
 
 # The callers of routes without a dependency that shows them.
 _WHO_OF_PATH = {
-    "/api/version": ANYBODY,
+    "/api/version": ANYONE,
     "/accounting/v1/webhooks/stripe": _STRIPE,
     "/accounting/v1/webhooks/stripe-connect": _STRIPE,
     "/market/v1/allocations": _LANE,
@@ -101,7 +101,7 @@ _OPENAI, _ANTHROPIC, _OLLAMA = "as at OpenAI", "as at Anthropic", "as at Ollama"
 _OPENAIS_FORM, _RANKING, _PACKED = "OpenAI's form", "as at Jina and Cohere", "MessagePack"
 # Routes outside of the framework, by method, callers and path.
 _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
-    ("GET", ANYBODY): {
+    ("GET", ANYONE): {
         "/healthz": ("The process lives.", ""),
         "/readyz": ("Requests for the models of the start will be answered; otherwise 503 with the reason.", ""),
         "/metrics": ("Metrics for Prometheus.", ""),
@@ -131,7 +131,7 @@ _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
         "/api/embed": ("Embed texts as vectors.", _OLLAMA),
         "/api/embeddings": ("Embed one text as a vector.", _OLLAMA),
     },
-    ("POST", ANYBODY): {
+    ("POST", ANYONE): {
         "/market/v1/gossip/digest": ("Compare which signed records each side has.", _PACKED),
         "/market/v1/gossip/records": ("Send signed records.", _PACKED),
     },
@@ -204,7 +204,7 @@ def _callers(app: FastAPI) -> dict[str, tuple[str, bool]]:
             continue
         dependencies = set(_dependencies(dependant))
         ranks = [who for who in _RANKS if who in {_WHO.get(each) for each in dependencies}]
-        otherwise = ANYBODY if route.path_format.startswith("/market/") else KEY
+        otherwise = ANYONE if route.path_format.startswith("/market/") else KEY
         who = _WHO_OF_PATH.get(route.path_format) or next(iter(ranks), otherwise)
         for method in route.methods or ():
             found[f"{method} {route.path_format}"] = who, key_of in dependencies

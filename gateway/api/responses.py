@@ -26,7 +26,7 @@ async def get_response(request: Request, response_id: str, stream: bool = False)
     Raises RequestInvalid for `stream`.
     """
     if stream:
-        raise RequestInvalid("stream: a stored response is whole; ask for it without", param="stream")
+        raise RequestInvalid("stream: a stored response cannot be streamed; leave it out", param="stream")
     stored = await _find(request, response_id)
     return Response(stored.answer, media_type="application/json")
 
@@ -47,7 +47,9 @@ async def cancel_response(request: Request, response_id: str) -> Json:
     Raises RequestInvalid in every case.
     """
     await _find(request, response_id)
-    raise RequestInvalid("This response is whole already: it was not made in the background.", param="response_id")
+    raise RequestInvalid(
+        "This response is already complete: background responses are not supported.", param="response_id"
+    )
 
 
 @router.get("/{response_id}/input_items")

@@ -51,7 +51,7 @@ def _call(request: dict[str, Any], caller: Caller) -> Call:
     """Raises RequestInvalid, naming the field."""
     kind = next((kind for field, kind in _TOLD_BY.items() if field in request), None)
     if kind is None:
-        text = f"request: one of {', '.join(_TOLD_BY)} tells what is asked for, and none is there"
+        text = f"request: one of {', '.join(_TOLD_BY)} is required to identify the kind, and all are missing"
         raise RequestInvalid(text, param="request", code="missing_required_parameter")
     raw = msgspec.json.encode(request)
     return Call(_REQUEST_ID, kind, read_request(kind, raw), raw, caller.user_id)

@@ -21,7 +21,7 @@ async def show_sellers(operator: Operator) -> dict[str, Any]:
     """
     lane = operator.services.lanes.get("market")
     if not isinstance(lane, MarketLane):
-        raise NotFound("This gateway buys nothing on the market: market.buy_for is empty.")
+        raise NotFound("This gateway does not buy on the market, because market.buy_for is empty.")
     offers = lane.told
     others = [each for each in offers.excluded if each.reason != "suspended"]
     return {

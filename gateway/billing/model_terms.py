@@ -120,7 +120,7 @@ class ModelTerms:
         if alias in models:
             raise RequestInvalid("models: an alias cannot stand for itself", param="models")
         if unknown := [model for model in models if not self._is_model(model)]:
-            text = f"models: there is no model {unknown[0]!r} here; GET /v1/models lists those there are"
+            text = f"models: model {unknown[0]!r} not found; list models with GET /v1/models"
             raise RequestInvalid(text, param="models")
         alias_set = Alias(alias, models, time.time_ns(), by.name)
         await asyncio.to_thread(self._put_alias, alias_set, by)
@@ -156,7 +156,7 @@ class ModelTerms:
         with refusing_what_others_did("another admin set this alias"), self._write() as session, session.begin():
             before = _alias(session, alias_set.alias)
             if before is None and _count(session) >= ALIASES_MAX:
-                text = f"alias: {ALIASES_MAX} aliases are set, which is all there may be"
+                text = f"alias: {ALIASES_MAX} aliases are set, which is the maximum"
                 raise RequestInvalid(text, param="alias")
             session.execute(delete(alias_table).where(alias_table.c.alias == alias_set.alias))
             session.execute(

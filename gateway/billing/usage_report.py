@@ -33,7 +33,7 @@ def group_names(by: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in by.split(",")))
     for name in names:
         if name not in GROUPS:
-            raise RequestInvalid(f"by: names out of {', '.join(GROUPS)}, between commas", param="by")
+            raise RequestInvalid(f"by: comma-separated names of {', '.join(GROUPS)}", param="by")
     return names
 
 

@@ -157,7 +157,7 @@ class HotProtocol(BoundedProtocol):
         if length and int(length) > self.desk.body_bytes_max:
             exchange.problem = self._too_large()
         elif fields.get(b"content-encoding", b"identity").lower() != b"identity":
-            exchange.problem = RequestInvalid("Content-Encoding: send the body as it is, not compressed.")
+            exchange.problem = RequestInvalid("Content-Encoding: send the body uncompressed.")
         elif not (token := _token(fields)):
             exchange.problem = KeyInvalid(_NO_KEY)
         else:

@@ -100,7 +100,7 @@ class Provider:
             return known
         found = await fetch("GET", self._issuer.rstrip("/") + "/.well-known/openid-configuration")
         if found.get("issuer") != self._issuer:
-            raise ProviderDown("The identity provider calls itself otherwise than identity.oidc_issuer does.")
+            raise ProviderDown("The identity provider's issuer differs from identity.oidc_issuer.")
         offered = found.get("id_token_signing_alg_values_supported") or ["RS256"]
         methods = found.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         self._metadata = _Metadata(
@@ -120,7 +120,7 @@ class Provider:
             "https",
             urlsplit(self._issuer).scheme,
         ):
-            raise ProviderDown(f"The identity provider names no {name} that could be used.")
+            raise ProviderDown(f"The identity provider has no usable {name}.")
         return address
 
     async def _exchange(self, metadata: _Metadata, attempt: Attempt, code: str) -> str:

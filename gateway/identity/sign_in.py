@@ -58,7 +58,7 @@ def _refuse_foreign_domain(settings: IdentitySettings, claims: Claims) -> None:
     allowed = {domain.lower() for domain in settings.oidc_allowed_domains}
     if allowed and (claims.email is None or claims.email.rpartition("@")[2] not in allowed):
         raise LoginRefused(
-            "This gateway lets in only verified addresses of certain domains; yours is none of them."
+            "This gateway admits only verified addresses of certain domains, and yours is not one of them."
         )
 
 
@@ -68,7 +68,7 @@ def _find(session: Session, claims: Claims, address: str) -> User | None:
     found = session.execute(select(column.user_id, column.removed_ns).where(same)).one_or_none()
     if found is not None:
         if found.removed_ns is not None:
-            raise LoginRefused("You were removed from this gateway; its admin can let you in again.")
+            raise LoginRefused("You were removed from this gateway. Ask an admin to add you again.")
         return users.present(session, found.user_id)
     return _find_by_email(session, claims, address)
 

@@ -77,7 +77,7 @@ class Users:
         taken = (column.organization_id == made.organization_id) | (column.name == made.name)
         with refusing_what_others_did("another admin added it"), self._write() as session, session.begin():
             if session.execute(select(organization_table).where(taken)).first():
-                raise Conflict(f"an organization is called {made.organization_id} or {made.name} already")
+                raise Conflict(f"an organization already has the id or name {made.organization_id} or {made.name}")
             session.execute(organization_table.insert().values(asdict(made)))
             _record(session, by, "organization.add", f"organization:{made.organization_id}", made)
         return made
@@ -211,7 +211,7 @@ def ensure(session: Session, user_id: str, by: Actor) -> None:
     if found is None:
         insert(session, User(checked_id(user_id, "user"), HOME, user_id, None, "member", time.time_ns()), by)
     elif found.removed_ns is not None:
-        raise Conflict(f"{user_id} was removed; `millrace users add {user_id}` lets them in again")
+        raise Conflict(f"{user_id} was removed; add the user again with `millrace users add {user_id}`")
 
 
 def change_role(session: Session, user_id: str, role: Role, by: Actor) -> User:

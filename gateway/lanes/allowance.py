@@ -80,7 +80,7 @@ def allowance_of(call: Call, offer: Offer) -> Allowance | None:
         return None
     if choices_of(request) > CHOICES_MAX:
         field = "n" if isinstance(request, ChatRequest) else "prompt"
-        text = f"{field}: a paid request has at most {CHOICES_MAX} choices in all; ask for fewer, or in parts"
+        text = f"{field}: a paid request has at most {CHOICES_MAX} choices in all; request fewer, or split the request"
         raise RequestInvalid(text, param=field, code="too_many_choices")
     prompt_tokens = prompt_tokens_max(call)
     return Allowance(

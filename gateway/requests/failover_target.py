@@ -66,7 +66,7 @@ def keeping_awake(note: Callable[[str], None]) -> Iterator[None]:
     def say() -> None:
         nonlocal timer
         timer = loop.call_later(_SILENCE_S, say)
-        note("still looking for who goes on")
+        note("still looking for a backend that continues")
 
     timer = loop.call_later(_SILENCE_S, say)
     try:
@@ -85,7 +85,7 @@ async def _ask(
     if not is_stream(answer):
         dispatch.left()
         await answer.body.close()
-        raise LaneFailed(f"{offer.label} answers {answer.status} and does not go on")
+        raise LaneFailed(f"{offer.label} answers {answer.status} and does not continue")
     context.offer, context.dispatch = offer, dispatch
     return answer
 

@@ -220,7 +220,7 @@ class _Race:
     async def _ask(self, offer: Offer) -> _Begun:
         services, context, turn = self._services, self._context, offer.label
         if not services.turns.try_take(turn, offer.slots):
-            raise LaneBusy(f"{turn} has no room any more")
+            raise LaneBusy(f"{turn} has no more room")
         try:
             dispatch = services.router.began(offer.label, context.decision, offer)
             return _Begun(await begin(services, context.call, offer, dispatch), offer, dispatch, turn)

@@ -39,7 +39,7 @@ class PaidUp(ServiceError):
     """The answer has used its hold, and no more could be reserved."""
 
     def __init__(self, reason: Ended) -> None:
-        super().__init__(f"The answer ends where what was paid for ends: {reason}.")
+        super().__init__(f"The answer ends at its paid part: {reason}.")
         self.reason: Ended = reason
 
 
@@ -136,7 +136,7 @@ async def _cover_count(services: Services, context: RequestContext, allowance: A
     if price is None or context.hold is None:
         return
     counts = (meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens, meter.reasoning_tokens)
-    reason = "beyond the length asked for"
+    reason = "beyond the requested length"
     try:
         counted_nano = price.charge_for(*counts)
         amount_nano = min(counted_nano, allowance.amount_nano(allowance.tokens_max))

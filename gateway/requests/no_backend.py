@@ -40,7 +40,7 @@ def no_backend_error(call: Call, decision: Decision, pause: Pause | None = None)
 
 
 def _not_now(model: str, decision: Decision) -> str:
-    return f"'{model}' cannot be served just now: {decision.reason}."
+    return f"'{model}' cannot be served now: {decision.reason}."
 
 
 def _by_ability(call: Call, rejections: list[Rejection]) -> tuple[list[Rejection], list[Rejection]]:

@@ -109,7 +109,7 @@ class ResumableStream:
     def end(self) -> None:
         """Note the part's regular end, with or without [DONE]; send the held-back data."""
         if self._record:
-            self._fail("ended before what its last record stands for")
+            self._fail("ended before the chunks of its last record")
         elif self._last and not self.failure:
             self._out.write(b"".join(self._last))
             self._last = []
@@ -152,7 +152,7 @@ class ResumableStream:
         if self._tells:
             return self._take_last(event) if self._record is None else self._take_chunk(event, self._record)
         if self._is_joined:
-            return self._fail("does not say where it goes on")
+            return self._fail("does not state its position")
         self._tells = False
         return event
 
@@ -177,7 +177,7 @@ class ResumableStream:
 
     def _take_chunk(self, event: bytes, record: ResumeRecord) -> bytes:
         if _is_end(event):
-            return self._fail("ended before what its last record stands for")
+            return self._fail("ended before the chunks of its last record")
         if not self._hold(self._group, self._as_one(event)):
             return b""
         whole = record.chunks + self._passes_records
@@ -188,7 +188,7 @@ class ResumableStream:
         held.append(event)
         self._held_bytes += len(event)
         if self._held_bytes > EVENT_BYTES_MAX:
-            self._fail(f"tells more than {EVENT_BYTES_MAX} bytes of what cannot be passed on yet")
+            self._fail(f"tells more than {EVENT_BYTES_MAX} bytes that cannot be forwarded yet")
         return not self.failure
 
     def _fail(self, problem: str) -> bytes:

@@ -62,11 +62,14 @@ _WORDS: dict[Check, tuple[str, str]] = {
     ),
     "provider": ("provider.{} leaves it out", "change the request's provider preferences"),
     "price": ("costs more than provider.max_price.{} allows", "raise the price, or leave it out"),
-    "spend": ("would cost about ${}, and {} allows ${} at most", "ask for less, or have the limit raised"),
+    "spend": ("would cost about ${}, and {} allows ${} at most", "reduce the request, or have the limit raised"),
     "down": ("{}", "see the backend's own log"),
-    "draining": ("is being drained and takes nothing new", "undo the drain, or wait"),
+    "draining": ("is draining and accepts no new requests", "undo the drain, or wait"),
     "breaker": ("{}", "wait a few seconds"),
-    "paused": ("an operator has paused the {} lane", "have an operator resume it, on the console's first page"),
+    "paused": (
+        "an operator has paused the {} lane",
+        "ask an instance admin to resume it on the console's overview",
+    ),
 }
 
 

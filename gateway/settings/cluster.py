@@ -11,7 +11,7 @@ from runtime.settings import Section
 def _safe(name: str) -> str:
     """Check the name, which is part of answers, logs and URLs."""
     if not name.isprintable() or ".." in PureWindowsPath(name).parts:
-        raise ValueError("printable characters, and no `..`, make the name of a model")
+        raise ValueError("a model's name must have printable characters, and no `..`")
     return name
 
 

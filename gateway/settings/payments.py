@@ -99,7 +99,7 @@ class PaymentsSettings(Section):
     @classmethod
     def _are_in_cents(cls, texts: Sequence[str]) -> tuple[str, ...]:
         if not all(map(_checked_cents, texts)):
-            raise ValueError("nobody buys credits for nothing")
+            raise ValueError("an amount of credits must be above zero")
         return tuple(texts)
 
     @field_validator("success_url", "cancel_url", "onboarding_url", "base_url")
@@ -114,7 +114,7 @@ class PaymentsSettings(Section):
         if self.secret_key is not None and self.secret_key_file is not None:
             raise ValueError("secret_key and secret_key_file: set one of the two")
         if self.is_enabled and not self.webhook_secrets:
-            raise ValueError("webhook_secrets: without one nothing that Stripe tells can be believed")
+            raise ValueError("webhook_secrets: at least one is required to verify Stripe's messages")
         return self
 
     @property

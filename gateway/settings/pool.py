@@ -37,7 +37,7 @@ def _checked_url(text: str) -> str:
     if parts.username is not None or parts.password is not None:
         raise ValueError("credentials do not belong in the address; set api_key")
     if parts.query or parts.fragment:
-        raise ValueError(f"{text!r} must end with its path; leave out what follows ? or #")
+        raise ValueError(f"{text!r} must end with its path, without ? or #")
     _ = parts.port  # Raises for an invalid port.
     path = parts.path.rstrip("/") or "/v1"
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))

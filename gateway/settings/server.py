@@ -43,7 +43,7 @@ def _unmapped(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
     if inner is not None and network.prefixlen >= _MAPPED_BITS:
         network = ip_network((inner, network.prefixlen - _MAPPED_BITS))
     if network.prefixlen == 0:
-        raise ValueError(f"{network} would trust everybody's word; name the proxies' own networks")
+        raise ValueError(f"{network} would trust every client; name the proxies' own networks")
     return network
 
 

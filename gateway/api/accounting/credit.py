@@ -36,7 +36,7 @@ class NewCredit(Body):
     @model_validator(mode="after")
     def _has_one_owner(self) -> Self:
         if (self.user is None) == (self.organization is None):
-            raise ValueError("user or organization: say whose, one of the two")
+            raise ValueError("user or organization: set exactly one of the two")
         return self
 
 
@@ -123,7 +123,7 @@ async def return_from_pool(operator: Operator, key: Key, body: OutOfPool) -> Fac
     move_id, users = id_of("pool-return", operator.actor.name, key), operator.directory.users
     recipient = await asyncio.to_thread(users.user, body.user)
     if recipient.organization_id != body.organization:
-        raise RequestInvalid(f"user: {body.user} is not of {body.organization}", param="user")
+        raise RequestInvalid(f"user: {body.user} does not belong to {body.organization}", param="user")
     posting = grants.pool_returned(move_id, recipient.organization_id, recipient.user_id, body.amount)
     posted = await _moved(operator.services.ledger, posting)
     await operator.services.ledger.settle_debt(posting.idem_key, recipient.user_id)

@@ -91,7 +91,7 @@ def scope_of(authority: Authority, scope: str) -> str | None:
     if scope == "all":
         refuse_who_may_not(caller)
         if authority.organization_id is not None:
-            raise RoleForbids("scope: only instance admins see everybody's", param="scope")
+            raise RoleForbids("scope: only instance admins see all users'", param="scope")
         return None
     organization_id = authority.directory.quotas.organization_of(scope)
     if caller is None or not _is_own(authority, caller, scope):

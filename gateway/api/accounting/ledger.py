@@ -47,7 +47,7 @@ async def verify(
     """
     services = operator.services
     if services.verifying.locked():
-        raise Overloaded("The ledger is being verified; ask again when that has ended.")
+        raise Overloaded("A verification of the ledger is running. Try again when it has ended.")
     async with services.verifying:
         dsn, signers = _dsn(services.settings), tuple(signed_by)
         kept = tuple(str(checkpoint) for checkpoint in (known, services.ledger.checkpoint) if checkpoint)

@@ -24,7 +24,7 @@ def _payments_service(request: Request, response: Response) -> "PaymentsService"
     """Return the payments service; the mode header of every answer says whether money is real."""
     payments_service: PaymentsService | None = request.app.state.services.payments_service
     if payments_service is None:
-        raise FeatureUnsupported("This gateway takes no payments: its owner has not set up Stripe.")
+        raise FeatureUnsupported("This gateway has no payments, because Stripe is not configured.")
     response.headers[MODE_HEADER] = "live" if payments_service.is_live else "test"
     return payments_service
 
@@ -43,7 +43,7 @@ async def own(
     found = await payments_service.ask(find, object_id)
     caller = authority.caller
     if not is_operator(authority) and (caller is None or owner(found) != caller.user_id):
-        raise NotFound(f"there is no {object_id} here")
+        raise NotFound(f"{object_id} not found")
     return found
 
 

@@ -29,4 +29,4 @@ def _no_payments() -> APIRouter:
 
 
 async def _refuse(_: Request) -> None:
-    raise FeatureUnsupported("This gateway takes no payments: its owner has not set up Stripe.")
+    raise FeatureUnsupported("This gateway has no payments, because Stripe is not configured.")

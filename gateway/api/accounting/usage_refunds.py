@@ -55,7 +55,7 @@ async def refund_usage(operator: Operator, _: Key, body: UsageRefund) -> Facts:
             continue  # Another caller refunded it a moment ago.
         break
     else:
-        raise LedgerBusy(f"what request {body.request_id} was charged changes too quickly")
+        raise LedgerBusy(f"the charge of request {body.request_id} changes too quickly")
     facts = {"request": body.request_id, "amount": format_usd(amount_nano), "reason": body.reason}
     add_once, target = operator.directory.audit.add_once, f"request:{body.request_id}"
     await asyncio.to_thread(add_once, operator.actor, "usage.refund", target, facts, named_by="request")
@@ -83,7 +83,7 @@ def _asked(session: Session, body: UsageRefund) -> tuple[Charged, int, Posting |
     """
     charge = find_charge(session, body.request_id)
     if charge is None:
-        raise NotFound(f"nothing was charged for a request {body.request_id}")
+        raise NotFound(f"there is no charge for request {body.request_id}")
     amount_nano = charge.charge_nano if body.amount is None else body.amount
     if amount_nano > charge.charge_nano:
         raise RequestInvalid(f"amount: {format_usd(charge.charge_nano)} was charged", param="amount")
@@ -91,7 +91,7 @@ def _asked(session: Session, body: UsageRefund) -> tuple[Charged, int, Posting |
     if booked:
         given_nano = sum(leg.amount_nano for leg in booked if leg.debit == charge.clearing)
         if given_nano != amount_nano:
-            raise Conflict(f"amount: {format_usd(given_nano)} of it was given back before", param="amount")
+            raise Conflict(f"amount: {format_usd(given_nano)} was already refunded", param="amount")
         return charge, amount_nano, None
     standing = find_refund_parties(session, charge, time.time_ns())
     event = refund(charge, amount_nano, body.reason, standing, provider_credits=body.provider_credits)

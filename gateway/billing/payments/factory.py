@@ -49,7 +49,7 @@ def open_payments_service(
         keep_mode(write, is_live=is_live(secret_key(payments_settings)))
     except WrongMode as error:
         raise SettingsInvalid(
-            f"payments.secret_key: {error}; test money and real money need a ledger each"
+            f"payments.secret_key: {error}; test mode and live mode need separate ledgers"
         ) from None
     stripe = Stripe(secret_key(payments_settings), base_url=payments_settings.base_url)
     calls = Calls(stripe, write)
@@ -110,7 +110,7 @@ def secret_key(settings: PaymentsSettings) -> str:
         raise SettingsInvalid(f"payments.secret_key_file: {path} cannot be read: {error}") from None
     # The same rules as for a key in the settings, without the key in the message.
     if not found.startswith(("sk_", "rk_")) or not found.isascii() or " " in found:
-        raise SettingsInvalid(f"payments.secret_key_file: {path} holds no secret key of Stripe's")
+        raise SettingsInvalid(f"payments.secret_key_file: {path} has no secret key of Stripe")
     return found
 
 

@@ -200,4 +200,6 @@ def _text_of(block: Any) -> str:
 
 def _misplaced(block: Block, role: str, field: str) -> RequestInvalid:
     kind = type(block).__struct_config__.tag
-    return RequestInvalid(f"{field}: a block of type {kind} cannot stand in a message of the {role}", param=field)
+    return RequestInvalid(
+        f"{field}: a block of type {kind} is not allowed in a message of the {role}", param=field
+    )

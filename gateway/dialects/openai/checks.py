@@ -116,7 +116,7 @@ def _check_integers(param: str, schema: Any) -> None:
         elif isinstance(value, list):
             left += value
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise _invalid(param, "an integer in the schema does not fit into 64 bits; take a smaller one")
+            raise _invalid(param, "an integer in the schema does not fit into 64 bits; use a smaller one")
 
 
 def _name(tool: dict[str, Any]) -> str:

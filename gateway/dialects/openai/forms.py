@@ -67,7 +67,7 @@ def _parts(raw: bytes, boundary: bytes) -> Iterator[tuple[PartHead, int, int]]:
     for _ in range(PARTS_MAX):
         if raw.startswith(b"--", at):
             if raw[at + 2 :].strip(b"\r\n"):
-                raise RequestInvalid("The form goes on after its end.", code="invalid_form")
+                raise RequestInvalid("The form has data after its end.", code="invalid_form")
             return
         if not raw.startswith(b"\r\n", at):
             raise RequestInvalid(

@@ -89,7 +89,7 @@ def _check_model(body: bytes) -> None:
     try:
         fields = json.loads(body, object_pairs_hook=list)
     except (ValueError, RecursionError):
-        raise RequestInvalid("The body is not JSON that everybody reads alike.", code="invalid_json") from None
+        raise RequestInvalid("The body is JSON that servers read differently.", code="invalid_json") from None
     if [name for name, _ in fields].count("model") > 1:
         raise RequestInvalid("model: given more than once", param="model", code="invalid_value")
 
@@ -104,7 +104,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise refusal(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if param := _find_non_finite(body):
-            message = f"{param}: NaN and Infinity are no JSON numbers"
+            message = f"{param}: NaN and Infinity are not JSON numbers"
             raise RequestInvalid(message, param=param, code="invalid_json") from None
         raise RequestInvalid(f"The body is not valid JSON: {error}", code="invalid_json") from None
 

@@ -68,7 +68,7 @@ class _Memory:
             chain = await self._store.chain(self._owner, previous_id)
         except NotFound:
             raise NotFound(
-                f"previous_response_id: {previous_id[:80]!r} is not stored, or one before it is not any more",
+                f"previous_response_id: {previous_id[:80]!r} or an earlier response is not stored any more",
                 param="previous_response_id",
                 code="previous_response_not_found",
             ) from None

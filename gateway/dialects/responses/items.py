@@ -119,7 +119,7 @@ def _part(part: Part, field: str) -> Json:
     if part.type == "refusal":
         return {"type": "text", "text": _there(part.refusal, f"{field}.refusal")}
     if part.file_id:
-        text = f"{field}.file_id: files are not kept here; send the contents"
+        text = f"{field}.file_id: files are not stored here; send the contents"
         raise FeatureUnsupported(text, param=f"{field}.file_id")
     if part.type == "input_image":
         url: Json = {"url": _there(part.image_url, f"{field}.image_url")}

@@ -18,9 +18,9 @@ from runtime.errors import RequestInvalid
 
 _decoder = msgspec.json.Decoder(ResponsesRequest)
 _ELSEWHERE = {
-    "background": "answers are given at once here; leave it out",
-    "conversation": "conversations are not kept here; use previous_response_id",
-    "prompt": "prompt templates are not kept here; send the input itself",
+    "background": "background answers are not supported; leave it out",
+    "conversation": "conversations are not stored here; use previous_response_id",
+    "prompt": "prompt templates are not stored here; send the input itself",
 }
 
 

@@ -18,7 +18,7 @@ def had_of(call: Call, weights: str, context_tokens: int | None) -> tuple[Had, .
     if len(extras.resume) != (request.n or 1):
         raise _refusal("resume", f"has {len(extras.resume)} entries; one for each of {request.n or 1} choices")
     if extras.weights not in (None, weights):
-        raise _refusal("weights", "the model here has other weights or another precision; begin anew")
+        raise _refusal("weights", "the model here has other weights or another precision; start again")
     longest = max(len(had.token_ids) for had in extras.resume)
     if context_tokens is not None and longest > context_tokens:
         raise _refusal("resume", f"has {longest} tokens of a choice; the model's context is {context_tokens}")

@@ -29,9 +29,9 @@ class Tools:
 def read_tools(request: ChatRequest) -> Tools:
     """Raises RequestInvalid, naming the field."""
     if request.functions:
-        raise _refusal("functions", "are not understood here; send them as tools")
+        raise _refusal("functions", "are not supported here; send them as tools")
     if request.function_call is not None:
-        raise _refusal("function_call", "is not understood here; send tools, and tool_choice in its place")
+        raise _refusal("function_call", "is not supported here; send tools and tool_choice instead")
     choice = request.tool_choice
     shown = tuple(_checked(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ()))
     calls_max = 1 if request.parallel_tool_calls is False else None

@@ -249,7 +249,7 @@ def _body(call: Call, offer: Offer) -> bytes:
     """The body for the buyer, which passes known fields on to sellers. Raises RequestInvalid, LaneFailed."""
     request = call.generation
     if isinstance(request, CompletionRequest) and (request.echo or not isinstance(request.prompt, str)):
-        raise LaneFailed("a completion on the market has one text as its prompt, and does not say it again")
+        raise LaneFailed("a completion on the market needs one text as its prompt, without echo")
     return paid_body(call, offer, _PERSONAL)
 
 

@@ -48,7 +48,7 @@ class Backend:
         """The probe's result, unless the backend is draining."""
         if self.is_draining:
             return Standing(
-                "draining", f"is drained; `millrace pool undrain {self.settings.name}` has it serve again"
+                "draining", f"is drained; `millrace pool undrain {self.settings.name}` enables it again"
             )
         return self.probed
 

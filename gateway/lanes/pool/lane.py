@@ -108,7 +108,7 @@ class PoolLane:
         """
         backend = self.pool.get(offer.backend)
         if backend is None:
-            raise LaneUnreachable(f"{offer.backend} was taken out of the pool")
+            raise LaneUnreachable(f"{offer.backend} was removed from the pool")
         settings = backend.settings
         found = self._upstreams.get(offer.backend)
         if found and found[0] is settings:

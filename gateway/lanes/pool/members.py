@@ -132,11 +132,11 @@ class Pool:
         """Check whether `add` would accept it. Raises RequestInvalid."""
         if backend.name in self._members:
             raise RequestInvalid(
-                f"name: there is a backend {backend.name} already; remove it first, or choose another name",
+                f"name: backend {backend.name} already exists; remove it first, or choose another name",
                 param="name",
             )
         if len(self._members) >= BACKENDS_MAX:
-            raise RequestInvalid(f"The pool has {BACKENDS_MAX} backends, which is all it takes.", param="name")
+            raise RequestInvalid(f"The pool has {BACKENDS_MAX} backends, the maximum.", param="name")
 
     async def remove(self, name: str) -> None:
         """Remove it now; running requests continue. Raises NotFound, RequestInvalid for one of the settings."""
@@ -148,7 +148,7 @@ class Pool:
         """Check whether `remove` would accept it. Raises NotFound and RequestInvalid."""
         if self.find(name).origin == "settings":
             raise RequestInvalid(
-                f"name: {name} comes from the settings (pool.backends); take it out there, or drain it",
+                f"name: {name} comes from the settings (pool.backends); remove it there, or drain it",
                 param="name",
             )
 
@@ -162,7 +162,7 @@ class Pool:
     def _find(self, name: str) -> _Member:
         member = self._members.get(name)
         if member is None:
-            raise NotFound(f"There is no pool backend {name!r}; `millrace pool list` shows those there are.")
+            raise NotFound(f"There is no pool backend {name!r}; List backends with `millrace pool list`.")
         return member
 
     def _member(self, settings: PoolBackend, origin: Origin) -> _Member:

@@ -75,7 +75,7 @@ class Prober:
             async with asyncio.timeout(self.settings.probe_timeout_s * _QUESTIONS):
                 report = await self._read()
         except TimeoutError:
-            news = self._missed(ProbeFailed("timeout", "takes too long to say what it has"))
+            news = self._missed(ProbeFailed("timeout", "takes too long to list its models"))
         except ProbeFailed as failure:
             news = self._missed(failure)
         except Exception:
@@ -135,7 +135,7 @@ def judge(
         return Standing("starting", failure.note)
     if failure.problem == "timeout" and before.state == "ready" and silent_s is not None:
         if silent_s < patience_s:
-            return Standing("ready", "is at work and answers nothing else meanwhile")
+            return Standing("ready", "is busy and answers nothing else meanwhile")
         if misses < _TIMEOUTS_MAX:
             return before
     return Standing("down", failure.note)

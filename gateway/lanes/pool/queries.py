@@ -181,4 +181,4 @@ def explain(reply: Reply) -> ProbeFailed:
         return ProbeFailed("strange", f"answers {reply.status} to GET /models")
     if reply.is_cut:
         return ProbeFailed("strange", "its list of models is too long; name those you want in `models`")
-    return ProbeFailed("strange", "lists no models that can be read; name those it serves in `models`")
+    return ProbeFailed("strange", "has no readable list of models; name its models in `models`")

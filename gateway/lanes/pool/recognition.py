@@ -47,7 +47,7 @@ async def recognise(asker: Asker) -> BackendKind:
         return kind
     if listed or reply.status in (401, 403, 503):
         return "openai"
-    raise ProbeFailed("strange", f"is no server of models that we know (answers {reply.status} to GET /models)")
+    raise ProbeFailed("strange", f"is not a known model server (answers {reply.status} to GET /models)")
 
 
 def _by_list(entries: list[ListedModel], reply: Reply) -> BackendKind | None:

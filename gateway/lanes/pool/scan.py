@@ -124,7 +124,7 @@ async def _resolve(host: str) -> tuple[str, ...]:
         async with asyncio.timeout(_RESOLVE_S):
             entries = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError, UnicodeError):
-        raise RequestInvalid(f"hosts: {host[:100]!r} is not known to the resolver", param="hosts") from None
+        raise RequestInvalid(f"hosts: {host[:100]!r} cannot be resolved", param="hosts") from None
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
@@ -132,10 +132,10 @@ def _admit(host: str, address: str, *, public: bool) -> None:
     """Refuse addresses outside of own networks: other networks and a cloud's metadata must not be scanned."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if found.is_multicast or found.is_unspecified or (found.is_reserved and not found.is_loopback):
-        raise RequestInvalid(f"hosts: {host} is no address of a machine", param="hosts")
+        raise RequestInvalid(f"hosts: {host} is not a machine's address", param="hosts")
     if not public and (found.is_global or (found.is_link_local and found.version == 4)):
         raise RequestInvalid(
-            f"hosts: {host} is not of a private network; with `public` (--public) it is scanned all the same",
+            f"hosts: {host} is not in a private network; to scan it, set `public` (--public)",
             param="hosts",
         )
 
@@ -196,5 +196,5 @@ async def _models(asker: Asker, kind: BackendKind) -> tuple[tuple[str, ...], str
     except ProbeFailed as failure:
         return (), failure.note
     except TimeoutError:
-        return (), "takes too long to say what it has"
+        return (), "takes too long to list its models"
     return tuple(model.name for model in report.models), ""

@@ -65,7 +65,7 @@ class PoolStore:
             option=orjson.OPT_INDENT_2,
         )
         if len(content) > _BYTES_MAX:
-            text = f"models: what was added takes more than {_BYTES_MAX} bytes; list fewer, or remove a backend"
+            text = f"models: the added backends exceed {_BYTES_MAX} bytes; list fewer models, or remove a backend"
             raise RequestInvalid(text, param="models", code="invalid_value")
         draft = self._path.with_suffix(".json.new")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 
 from cluster.trust.addresses import Target
 from gateway.api.edge import BoundedBodies
-from gateway.api.reference import ADMINS, ANYBODY, KEY, OPERATORS, entries, page
+from gateway.api.reference import ADMINS, ANYONE, KEY, OPERATORS, entries, page
 from gateway.app import open_services
 from gateway.dialects.routes import ROUTES
 from gateway.services import Services
@@ -77,7 +77,7 @@ async def test_who_may_call_is_as_it_says(tmp_path: Path) -> None:
         for entry in asked:
             path = re.sub(r"{\w+}", "0" * 32, entry.path)
             plain = await nobody.request(entry.method, path)
-            assert (plain.status_code == 401) == (entry.who != ANYBODY), f"{entry}: {plain.text}"
+            assert (plain.status_code == 401) == (entry.who != ANYONE), f"{entry}: {plain.text}"
             own = await ann.request(entry.method, path, headers={"idempotency-key": "a"}, json={})
             refused = own.status_code == 403 and own.json()["error"]["code"] == "role_forbids"
             assert refused == (entry.who in (ADMINS, OPERATORS)), f"{entry}: {own.text}"
@@ -97,4 +97,4 @@ def test_the_three_ranks_are_told_apart() -> None:
     assert by_call["GET /admin/cluster"] == OPERATORS
     assert by_call["GET /admin/keys"] == ADMINS
     assert by_call["GET /accounting/v1/balance"] == KEY
-    assert by_call["GET /healthz"] == ANYBODY
+    assert by_call["GET /healthz"] == ANYONE

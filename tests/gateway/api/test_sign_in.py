@@ -99,8 +99,8 @@ async def test_sign_out_ends_the_session_and_only_our_form_can(serve: Serve) -> 
         ({"exp": None}, "exp"),
         ({"iat": int(time.time()) + 3600}, "token"),
         ({"azp": "another"}, "azp"),
-        ({"email_verified": False}, "Nobody here"),
-        ({"email_verified": None}, "Nobody here"),
+        ({"email_verified": False}, "No user has"),
+        ({"email_verified": None}, "No user has"),
     ],
 )
 async def test_a_token_that_is_not_for_this_sign_in_is_refused(

@@ -48,7 +48,7 @@ class CloudApp:
         elif method == "POST" and path in _KINDS:
             await self._admit(exchange, _KINDS[path])
         else:
-            await exchange.refuse(Refusal(404, "not_found", f"There is no {method} {path} here."))
+            await exchange.refuse(Refusal(404, "not_found", f"{method} {path} not found."))
 
     def health(self) -> Health:
         return Health(
@@ -98,7 +98,7 @@ class CloudApp:
         except Exception as error:  # noqa: BLE001  # a bug here must end this request only
             place = traceback.extract_tb(error.__traceback__)[-1]
             note("failed", error=type(error).__name__, place=f"{place.filename}:{place.lineno}")
-            await exchange.refuse(Refusal(500, "cloud_worker_failed", "The cloud worker made a mistake."))
+            await exchange.refuse(Refusal(500, "cloud_worker_failed", "The cloud worker had an internal error."))
 
     def _model(self, public_name: str) -> CloudModel:
         try:

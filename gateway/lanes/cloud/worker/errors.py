@@ -54,18 +54,18 @@ _OWN_WORDS = {
     "provider_timeout": "{provider} did not answer in time.",
     "provider_broke_off": "The answer of {provider} broke off in the middle.",
     "provider_garbled": "{provider} sent something that is not an answer of its API.",
-    "provider_too_large": "{provider} sent more than an answer can be.",
+    "provider_too_large": "{provider} sent an answer that is too large.",
     "provider_compressed": "{provider} sent a compressed answer, although it was asked not to.",
 }
 """Messages of this gateway only: the provider's may repeat a part of the key, and litellm's the address."""
 
 _WORDLESS = {
-    "context_length_exceeded": "The request is longer than {provider} takes.",
+    "context_length_exceeded": "The request is too long for {provider}.",
     "content_filter": "{provider} declines the request for its content.",
     "image_url_not_fetched": "Pictures are not fetched for {provider}; send them inside of the request.",
     "provider_overloaded": "{provider} is overloaded.",
     "provider_rate_limited": "{provider} has reached its rate limit.",
-    "request_not_translated": "The request cannot be put into the form of {provider}: a field has an odd value.",
+    "request_not_translated": "The request cannot be converted for {provider}: a field has an unsupported value.",
 }
 """Messages for errors without a provider's message: litellm's and Python's may repeat the prompt or the code."""
 
