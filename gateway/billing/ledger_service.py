@@ -125,7 +125,7 @@ class LedgerService:
     async def book(self, posting: Posting) -> Posted:
         """Book one journal entry.
 
-        Raises PostingDenied, PostingInvalid, LedgerUnavailable, and DatabaseFailing if the ledger answers too late.
+        Raises PostingDenied, PostingInvalid, LedgerUnavailable; DatabaseFailing if the ledger answers too late.
         """
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):

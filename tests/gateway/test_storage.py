@@ -137,7 +137,7 @@ def test_nothing_is_acknowledged_while_the_disk_is_full(small_disk: Path) -> Non
 
 def test_the_doctor_and_readyz_tell_that_the_disk_is_read_only(small_disk: Path) -> None:
     with running(small_disk) as instance:
-        # Over itself: files that are open for writing stay so, and whoever opens another is refused.
+        # Over itself: files that are open for writing stay so, and opening another is refused.
         for options in (["--bind", str(small_disk)], ["-o", "remount,bind,ro"]):
             subprocess.run(["mount", *options, str(small_disk)], check=True)
         until(lambda: None if instance.is_ready() else True)

@@ -93,7 +93,7 @@ class _Memory:
         return found
 
     async def _items_beside(self, item_id: str) -> dict[str, Item]:
-        """Return all items of the response that this item belongs to, by id; empty if there is no such response."""
+        """Return all items of the response that this item belongs to, by id; empty if it does not exist."""
         response_id = response_of_item(item_id)
         if response_id is None:
             return {}

@@ -125,7 +125,7 @@ async def test_admins_of_an_organization_see_its_users_and_pool_alone(instance: 
             assert (await eve.get(f"{BALANCE}{tab}")).status_code == 403, tab
 
 
-async def test_a_key_that_may_not_administer_opens_its_own_persons_money_alone(instance: Served) -> None:
+async def test_a_key_that_may_not_administer_shows_only_its_own_users_money(instance: Served) -> None:
     weak = instance.services.keys.issue("app", ("cluster",), user_id="owner").token
     async with visiting(instance, "owner", token=weak) as owner:
         assert "no admin access" in (await owner.get(BALANCE)).text
@@ -397,7 +397,7 @@ async def test_budgets_that_hold_are_there_with_their_use_and_where_they_are_cha
         assert 'href="/console/keys/users/hal"' in (await owner.get(f"{BALANCE}/budgets")).text
 
 
-async def test_cost_is_that_of_whoever_looks(instance: Served) -> None:
+async def test_cost_is_the_visitors(instance: Served) -> None:
     instance.services.directory.users.add("ivy")
     await instance.services.ledger.credit("ivys", "ivy", 10 * USD, "welcome")
     await ask_of(instance, "ivy", "req_ivy", 2 * USD)

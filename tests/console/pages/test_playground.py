@@ -309,7 +309,9 @@ async def test_paid_text_counts_once_it_has_been_sent_and_not_before() -> None:
     assert b"".join(taken) == b"".join(_chunk({"content": word}) for word in WORDS)
 
 
-async def test_whoever_leaves_ends_the_upstreams_work(instance: Served, backend: Backend, ann: Visit) -> None:
+async def test_a_caller_who_disconnects_ends_the_upstreams_work(
+    instance: Served, backend: Backend, ann: Visit
+) -> None:
     body = urlencode({"csrf": ann.csrf, "model": "slow", "prompt": "Go on", "max_tokens": "50"}).encode()
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     incoming.put_nowait({"type": "http.request", "body": body, "more_body": False})
@@ -341,7 +343,7 @@ async def test_whoever_leaves_ends_the_upstreams_work(instance: Served, backend:
     assert instance.services.admission.in_flight == 0
 
 
-async def test_nobody_s_questions_fill_the_line_of_another_person(instance: Served, ann: Visit) -> None:
+async def test_no_users_questions_fill_the_queue_of_another_user(instance: Served, ann: Visit) -> None:
     turns = instance.services.turns
     turns._waiting_of_key_max = 1
     instance.services.directory.users.add("cleo")

@@ -102,7 +102,7 @@ async def instance(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str)
 
 
 async def rows(instance: Marketplace, who: str, **query: str) -> list[str]:
-    """The ids that somebody with that key is shown."""
+    """The ids that a visitor with that key sees."""
     async with visiting(instance, who.removesuffix("-2"), token=instance.tokens[who]) as visit:
         answer = await visit.get(REQUESTS, **query)
     assert answer.status_code == 200, answer.text

@@ -394,7 +394,7 @@ async def test_what_a_marketplace_elsewhere_owes_is_shown_and_paid_out(
                     refused = await program.post(
                         f"{SELLING}/earnings/payout", amount="0.25", once=uuid.uuid4().hex
                     )
-                    assert refused.status_code == 403, "it is not the key's person's money"
+                    assert refused.status_code == 403, "it is not the money of the key's user"
                 priced = await owner.get(f"{SELLING}/list/price", model="m", minutes="5")
                 assert "10 %" in priced.text, "the marketplace's own fee"
         rows = await asyncio.to_thread(shop.payments_service.payments.payouts.newest, "sam", None, 10)
@@ -452,7 +452,7 @@ async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, str
                 assert done.status_code == 303, done.text
             row = hall.house.disputes.of("sam", allocation.digest)[0][1]
             assert row
-            assert (row.status, row.loser) == ("decided", "seller"), "counted, whoever pressed the button"
+            assert (row.status, row.loser) == ("decided", "seller"), "counted, independent of the admin"
             assert "you lost" in (await sam.get(f"{SELLING}/standing")).text
             assert "Nothing is disputed on this sub-channel" in (await sam.get(path)).text
         await hall.check()
@@ -566,5 +566,5 @@ def test_only_rows_that_are_new_are_read_for_first_sales(tmp_path: Path) -> None
     assert [each.model for each in (files.sold_first(3) or (0, ()))[1]] == ["c"]
     sell(tmp_path / "selling.db", ("d", 50), amount_nano=0)
     assert files.sold_first(4) == (5, ()), "what came to nothing is no sale"
-    # A file that was begun anew has fewer rows than were known.
+    # A recreated file has fewer rows than were known.
     assert [each.model for each in (files.sold_first(9) or (0, ()))[1]] == ["a", "b", "c"]

@@ -70,7 +70,7 @@ def agent(gateway: Gateway) -> Iterator[None]:
 
 @dataclass
 class Trade:
-    """Sam, who sells here as somebody else's agent would, and the allocation that Ann has put aside for it."""
+    """Sam, who sells here as a third party's agent would, and the allocation that Ann has put aside for it."""
 
     sams_key: str
     allocation: str
@@ -256,7 +256,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def test_the_first_sale_of_a_listing_is_told_once(desktop: Page, beside: Gateway) -> None:
-    """Where one looks, on whichever page; not again when the page is loaded anew, nor with the next sale."""
+    """Where one looks, on whichever page; not again when the page is reloaded, nor with the next sale."""
     first, second = f"demo/{uuid.uuid4().hex[:8]}", f"<b>{uuid.uuid4().hex[:8]}"
     page, toasts, toaster = desktop, desktop.locator("#toaster .toast"), desktop.locator("#toaster")
     sign_in(page, beside, SELLING, key=admin_key(beside))

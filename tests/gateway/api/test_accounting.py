@@ -45,7 +45,7 @@ async def status(client: httpx.AsyncClient, path: str, **params: Any) -> int:
 
 
 def used(instance: Served, user_id: str, number: int, **changes: Any) -> UsageRecord:
-    """A request of somebody's first key."""
+    """A request of a user's first key."""
     key = instance.services.keys.rows(user_id=user_id)[0]
     facts: dict[str, Any] = {
         "request_id": f"r-{user_id}-{number}",

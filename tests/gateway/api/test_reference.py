@@ -24,7 +24,7 @@ from tests.gateway.api.conftest import Served
 
 ROOT = Path(__file__).parents[3]
 ENTRIES = entries()
-# Nobody has set up Stripe here: these refuse everybody alike.
+# Stripe is not configured here: these refuse all callers alike.
 _PAYMENTS = tuple(
     f"/accounting/v1/{name}" for name in ("payments", "topups", "refunds", "payouts", "sellers", "webhooks")
 )

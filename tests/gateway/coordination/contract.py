@@ -22,7 +22,7 @@ async def leases_are_held_by_one(one: Coordinator, other: Coordinator) -> None:
     first = await one.acquire("chores", 60)
     assert first is not None
     assert await other.acquire("chores", 60) is None
-    assert await one.acquire("chores", 60) is None, "by nobody twice"
+    assert await one.acquire("chores", 60) is None, "it is not acquired twice"
     assert await other.acquire("others", 60) is not None
     assert await one.renew(first)
     await one.release(first)

@@ -1,4 +1,4 @@
-"""The coordinator on a shared database; its fence keeps out whoever was frozen while another one took over."""
+"""The coordinator on a shared database; its fence keeps out a process that was frozen while another one took over."""
 
 from collections.abc import Iterator
 
@@ -56,7 +56,7 @@ async def test_a_process_that_lost_the_lease_writes_nothing(engine: Engine) -> N
             fence(session.connection(), lease)
     with pytest.raises(Deposed), write() as session, session.begin():
         fence(session.connection(), elsewhere[0])
-    # A coordinator made anew begins above what the database knows.
+    # A recreated coordinator begins above what the database knows.
     taken = await coordinator.acquire("elsewhere", 5.0)
     assert taken is not None
     assert taken.epoch > 9

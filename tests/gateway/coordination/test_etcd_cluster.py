@@ -175,7 +175,7 @@ async def _renewed(coordinator: EtcdCoordinator, lease: HeldLease) -> bool:
         return False
 
 
-async def test_an_etcd_that_was_made_anew_begins_above_what_the_database_knows(tmp_path: Path) -> None:
+async def test_an_etcd_that_was_recreated_begins_above_what_the_database_knows(tmp_path: Path) -> None:
     epochs: list[int] = []
     for name in ("first", "again"):
         (tmp_path / name).mkdir()

@@ -57,7 +57,7 @@ async def test_a_key_revoked_at_one_gateway_is_refused_at_the_other(
     await asyncio.to_thread(one.revoke, issued.row.key_id)
     await until(lambda: other.cached(issued.token) is None)
     assert issued.row.key_id in other.refused
-    # Whoever starts later knows before it lets anybody in, whatever its database says.
+    # A gateway that starts later knows it before it admits any caller, whatever its database says.
     valid = one.issue("tablet", ("pool",))
     await there.coordinator.put(f"rights/revoked/{valid.row.key_id}", b"")
     late = Keys(b"secret", read_sessions(engine), write_sessions(engine))

@@ -33,7 +33,7 @@ def test_passwords_have_a_length(text: str) -> None:
     assert refusal.value.param == "password"
 
 
-def test_the_first_link_is_for_an_admin_until_somebody_has_a_password(directory: Directory) -> None:
+def test_the_first_link_is_for_an_admin_until_a_user_has_a_password(directory: Directory) -> None:
     passwords = directory.passwords
     directory.users.add("boss", role="admin")
     directory.users.add("ann")
@@ -60,7 +60,7 @@ def test_the_first_link_is_for_an_admin_until_somebody_has_a_password(directory:
     assert actions["password.choose"] == "user:boss"
 
 
-def test_links_end_by_themselves_and_with_their_person(directory: Directory) -> None:
+def test_links_end_by_themselves_and_with_their_user(directory: Directory) -> None:
     directory.users.add("ann")
     link = directory.passwords.new_link("ann", MACHINE)
     with directory.write() as session, session.begin():
@@ -150,7 +150,7 @@ def test_only_so_many_wait_for_their_password_to_be_hashed(
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_a_password_is_hashed_anew_as_they_are_today(
+def test_a_password_is_hashed_again_with_todays_parameters(
     directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(password_hash, "_LOG2_N", 10)

@@ -1,4 +1,4 @@
-"""Why nobody can answer is an error that blames what is to blame, and says what would help."""
+"""The error for a request without candidates names the cause and the remedy."""
 
 import pytest
 

@@ -32,7 +32,7 @@ def test_a_broken_backend_gets_a_pause_then_one_trial() -> None:
     trial.first_byte()
     assert bench.labels() == [DESK]
     trial.succeeded(10)
-    trial.failed()  # whoever reports twice changes nothing
+    trial.failed()  # a second report changes nothing
     record = bench.health.of(DESK)
     assert (record.in_flight, record.pending_tokens, record.speaking) == (0, 0, 0)
     assert not record.breakers.of("m").failures_in_row

@@ -50,7 +50,7 @@ async def test_a_paused_lane_gets_nothing_until_it_is_resumed_over_a_restart(tmp
             assert (status, pause["name"], pause["actor"]) == (200, "cloud", "machine")
         found = await explained(served, key)
         assert (found["candidates"], found["rejected"][0]["rule"]) == ([], "paused")
-        # Whoever asked for something else is not told of the pause.
+        # A caller of something else does not hear of the pause.
         assert (await explained(served, key, lane="pool"))["rejected"][0]["rule"] == "lane"
         caller = services.keys.find(token)
         assert caller

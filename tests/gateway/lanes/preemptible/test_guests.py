@@ -149,7 +149,7 @@ async def test_everything_else_is_closed_to_guests(home: Marketplace) -> None:
 
 
 async def test_guests_have_no_lane_but_own_machines(tmp_path: Path) -> None:
-    """Not what only passes requests on, nor where somebody reads along, though the owner may ask there."""
+    """Not what only passes requests on, nor where a third party can read along, though the owner may ask there."""
     async with instance(tmp_path) as home:
         refused = await home.come(millrace={"lane": "cloud"})
         assert refused.result().status in (400, 403)
@@ -195,7 +195,7 @@ async def test_what_a_vllm_caches_of_guests_is_theirs_alone(tmp_path: Path) -> N
         assert "cache_salt" not in json.loads(home.backend.requests[-1])
 
 
-async def test_nobody_is_called_as_guests_are(home: Marketplace) -> None:
+async def test_no_user_has_the_name_of_market_jobs(home: Marketplace) -> None:
     users, keys = home.running.services.directory.users, home.running.services.keys
     for refused in (
         partial(users.add, MARKET_JOBS),
@@ -260,7 +260,7 @@ async def test_a_key_ends_with_the_next_one_and_with_the_gateway(tmp_path: Path)
         assert changed.json()["is_preemptible"]  # no change of its terms makes it the owner's
 
 
-async def test_whoever_waits_hears_of_a_change(home: Marketplace) -> None:
+async def test_a_waiting_agent_hears_of_a_change(home: Marketplace) -> None:
     found = (await home.admin("GET", "/admin/idle")).json()
     assert found["models"] == [
         {
