@@ -69,7 +69,7 @@ class SettlementWorker:
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._abandoned = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="clerk", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="settlement", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

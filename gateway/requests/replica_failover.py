@@ -3,8 +3,8 @@
 Replicas are other gateways' clusters and our own. Every token's draw depends only on the seed and the position. So
 the caller gets the answer of an unbroken stream, including tools, schemas and several choices.
 
-    first twin:   chunk chunk chunk | lost
-    second twin:                      chunk chunk done     asked with the tokens of the first three
+    first:        chunk chunk chunk | lost
+    second:                           chunk chunk done     asked with the tokens of the first three
     caller:       chunk chunk chunk   chunk chunk done
 """
 

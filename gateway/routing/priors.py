@@ -43,7 +43,7 @@ def prior_of(
     siblings: Sequence[tuple[Speed, int]] = (),
     replicas: Sequence[Speed] = (),
 ) -> Speed:
-    """`siblings` are the backend's other models with their bytes; `twins` is the same model at own backends."""
+    """Return the prior. `siblings` are the backend's other models with sizes, `replicas` this model elsewhere."""
     if offer.first_token_s or offer.token_s or offer.price is not None:
         return _foretold(offer)
     usual = _USUAL[offer.lane]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from accounting.ledger.postings import FROM_CACHE
 from gateway.metrics.metrics import Metrics
-from gateway.telemetry.slots import Ring, Slot, of_all_lanes, percentile, spread_over, summed
+from gateway.telemetry.slots import RingBuffer, Slot, of_all_lanes, percentile, spread_over, summed
 
 if TYPE_CHECKING:
     from gateway.billing.settlement_worker import Booked
@@ -75,7 +75,7 @@ class History:
         self._metrics = metrics
         self._load = load
         self._clock = clock
-        self._rings = (Ring(STEP_S, _HOUR_SLOTS), Ring(_MINUTE_S, _DAY_SLOTS))
+        self._buffers = (RingBuffer(STEP_S, _HOUR_SLOTS), RingBuffer(_MINUTE_S, _DAY_SLOTS))
         self._made: deque[_Made] = deque(maxlen=_BATCHES_MAX)
         self._requests: dict[tuple[str, ...], float] = {}
         self._spreads: _Spreads = {}
@@ -120,7 +120,7 @@ class History:
         """Return the activity over the last `seconds`, or since the start if that is less."""
         slots = self.last(seconds)
         total = summed(slots)
-        lasted_s = min(len(slots) * self._ring(seconds).step_s, max(float(STEP_S), self._clock() - self.since_s))
+        lasted_s = min(len(slots) * self._buffer(seconds).step_s, max(float(STEP_S), self._clock() - self.since_s))
         return Recent(
             lasted_s,
             {lane: tokens / lasted_s for lane, tokens in total.tokens.items()},
@@ -132,12 +132,12 @@ class History:
 
     def last(self, seconds: int) -> list[Slot]:
         """Return the slots of the last `seconds`, oldest first: 5 s long within the hour, else a minute."""
-        ring = self._ring(seconds)
-        return ring.last(max(1, seconds // ring.step_s), self._clock())
+        buffer = self._buffer(seconds)
+        return buffer.last(max(1, seconds // buffer.step_s), self._clock())
 
     def step_s(self, seconds: int) -> int:
         """Return the length of those slots, in seconds."""
-        return self._ring(seconds).step_s
+        return self._buffer(seconds).step_s
 
     def pace(self, slot: Slot) -> Pace:
         metrics, spreads = self._metrics, slot.spreads
@@ -153,13 +153,13 @@ class History:
             percentile(ratio_bounds, of_all_lanes(spreads, TOKEN_RATIO), 0.5),
         )
 
-    def _ring(self, seconds: int) -> Ring:
-        fine, coarse = self._rings
+    def _buffer(self, seconds: int) -> RingBuffer:
+        fine, coarse = self._buffers
         return fine if seconds <= fine.span_s else coarse
 
     def _add(self, time_s: float, now_s: float, what: Slot) -> None:
-        for ring in self._rings:
-            slot = ring.at(ring.number_of(time_s), ring.number_of(now_s))
+        for buffer in self._buffers:
+            slot = buffer.at(buffer.number_of(time_s), buffer.number_of(now_s))
             if slot is not None:
                 slot.add(what)
 

@@ -38,7 +38,7 @@ class Slot:
         self.in_flight = max(self.in_flight, other.in_flight)
 
 
-class Ring:
+class RingBuffer:
     """A ring buffer of the last `size` slots of `step_s` seconds each; slots without activity take no memory."""
 
     def __init__(self, step_s: int, size: int) -> None:

@@ -37,7 +37,7 @@ def open_payments_service(
     write: Callable[[], Session],
     check: Callable[[], None],
 ) -> PaymentsService:
-    """Payments over the ledger of `writer`. The caller starts `Till.keeper`.
+    """Payments over the ledger of `writer`. The caller starts `PaymentsService.keeper`.
 
     `check` raises LedgerBroken while the ledger breaks a rule.
 

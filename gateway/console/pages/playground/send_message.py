@@ -66,7 +66,7 @@ class AnswerStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         listener = Listener(self._problem)
-        journey = asyncio.create_task(self._travel(listener), name=f"playground {self._request_id}")
+        request_task = asyncio.create_task(self._travel(listener), name=f"playground {self._request_id}")
         leaving = asyncio.create_task(_until_gone(receive), name="playground reader")
         leaving.add_done_callback(lambda _: listener.leave())
         try:
@@ -75,7 +75,7 @@ class AnswerStream(Response):
             log.info("answer not read", request_id=self._request_id, seconds=_STALLED_S)
         finally:
             leaving.cancel()
-            await _end(journey, listener)
+            await _end(request_task, listener)
 
     def _problem(self, error: ApiError) -> bytes:
         return as_json(problem_of(error, self._pages))
@@ -134,10 +134,10 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-async def _end(journey: "asyncio.Task[None]", listener: Listener) -> None:
+async def _end(request_task: "asyncio.Task[None]", listener: Listener) -> None:
     """Let a complete answer settle; end an abandoned one at once."""
     if listener.has_ended and not listener.is_gone:
-        await asyncio.wait((journey,), timeout=_STOP_S)
+        await asyncio.wait((request_task,), timeout=_STOP_S)
     listener.leave()
-    journey.cancel()
-    await asyncio.wait((journey,), timeout=_STOP_S)
+    request_task.cancel()
+    await asyncio.wait((request_task,), timeout=_STOP_S)
