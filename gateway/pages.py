@@ -36,6 +36,6 @@ class Cursor:
         return cls(int(at), name)
 
 
-def cut(found: Sequence[T], limit: int) -> tuple[Sequence[T], T | None]:
+def cut(rows: Sequence[T], limit: int) -> tuple[Sequence[T], T | None]:
     """Return the page's part of the `limit` + 1 rows, and its last row if more follow."""
-    return found[:limit], found[limit - 1] if len(found) > limit else None
+    return rows[:limit], rows[limit - 1] if len(rows) > limit else None

@@ -13,13 +13,13 @@ class Listed(Protocol):
     def as_api(self) -> dict[str, Any]: ...
 
 
-def page(found: Sequence[Listed], limit: int) -> dict[str, Any]:
-    """Return the first `limit` of `found`; one more row means that there is another page."""
-    shown = found[:limit]
+def page(rows: Sequence[Listed], limit: int) -> dict[str, Any]:
+    """Return the first `limit` of `rows`; one more row means that there is another page."""
+    shown = rows[:limit]
     return {
         "object": "list",
         "data": [one.as_api() for one in shown],
         "first_id": shown[0].id if shown else None,
         "last_id": shown[-1].id if shown else None,
-        "has_more": len(found) > limit,
+        "has_more": len(rows) > limit,
     }

@@ -84,24 +84,24 @@ async def scan_hosts(authority: Operator, question: ScanQuestion) -> dict[str, A
     return {"looked_at": len(targets), "found": [await _found(authority, lane, one, question) for one in found]}
 
 
-async def _found(authority: Authority, lane: PoolLane, found: Found, question: ScanQuestion) -> dict[str, Any]:
+async def _found(authority: Authority, lane: PoolLane, server: Found, question: ScanQuestion) -> dict[str, Any]:
     """Return one server; servers that are already in the pool are not added again."""
-    here = next((b for b in lane.pool.backends() if b.settings.base_url == found.entry.base_url), None)
+    here = next((b for b in lane.pool.backends() if b.settings.base_url == server.entry.base_url), None)
     is_added = False
     if question.add and here is None:
-        lane.pool.refuse_adding(found.entry)
-        await _write_down(authority, "pool.add", found.entry.name)
-        await lane.pool.add(found.entry)
+        lane.pool.refuse_adding(server.entry)
+        await _write_down(authority, "pool.add", server.entry.name)
+        await lane.pool.add(server.entry)
         is_added = True
     return {
-        "kind": found.kind,
-        "title": KINDS_OF_BACKEND[found.kind].title,
-        "base_url": found.entry.base_url,
-        "models": list(found.models[:_MODELS_SHOWN]),
-        "note": found.note,
-        "in_pool_as": here.settings.name if here else found.entry.name if is_added else None,
+        "kind": server.kind,
+        "title": KINDS_OF_BACKEND[server.kind].title,
+        "base_url": server.entry.base_url,
+        "models": list(server.models[:_MODELS_SHOWN]),
+        "note": server.note,
+        "in_pool_as": here.settings.name if here else server.entry.name if is_added else None,
         "added": is_added,
-        "entry": found.entry.model_dump(mode="json", exclude_defaults=True),
+        "entry": server.entry.model_dump(mode="json", exclude_defaults=True),
     }
 
 

@@ -196,13 +196,13 @@ class Inspection:
         since_s = self._made_s if self._inspected_s is None else self._inspected_s
         return {(): time.monotonic() - since_s}
 
-    def _note(self, found: list[BrokenRule], began_s: float) -> None:
-        broken = [finding for finding in found if not finding.is_accepted]
+    def _note(self, broken_rules: list[BrokenRule], began_s: float) -> None:
+        broken = [finding for finding in broken_rules if not finding.is_accepted]
         for finding in broken:
             log.error("the ledger breaks a rule", rule=finding.rule, where=finding.where)
         if self._found and not broken:
             log.warning("the ledger keeps its rules again")
-        self._found = tuple(found)
+        self._found = tuple(broken_rules)
         self._inspected_s = time.monotonic()
         essential = next((finding for finding in broken if finding.is_essential), None)
         if essential is not None or began_s >= self._alarmed_s:

@@ -186,14 +186,14 @@ class ModelTerms:
             if found != self._now:
                 await self._take(found)
 
-    async def _take(self, found: Terms) -> None:
-        if self._cloud and found.prices != self._now.prices:
-            book = self._cloud.book_with({each.model: each.price for each in found.prices})
+    async def _take(self, terms: Terms) -> None:
+        if self._cloud and terms.prices != self._now.prices:
+            book = self._cloud.book_with({each.model: each.price for each in terms.prices})
             # Record the price before any request is charged by it.
             await asyncio.to_thread(write_versions, self._cloud.prices_by(book), self._write)
             self._cloud.use(book)
-        self._pool.pool.set_aliases({each.alias: each.models for each in found.aliases})
-        self._now = found
+        self._pool.pool.set_aliases({each.alias: each.models for each in terms.aliases})
+        self._now = terms
 
     def _stored(self) -> Terms:
         with self._read() as session:

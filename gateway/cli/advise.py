@@ -76,8 +76,8 @@ def plan(
         output.fail("; ".join(f"{way['way']}: {way['why']}" for way in found["ways"][:3]))
 
 
-def _best_first(found: dict[str, Any]) -> list[dict[str, Any]]:
-    return sorted(found["ways"], key=lambda way: way["way"] != found["best"])
+def _best_first(advice: dict[str, Any]) -> list[dict[str, Any]]:
+    return sorted(advice["ways"], key=lambda way: way["way"] != advice["best"])
 
 
 def _show(way: dict[str, Any]) -> None:

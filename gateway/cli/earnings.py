@@ -157,6 +157,6 @@ def _marketplace(settings: Settings, user: str) -> Generator[_Marketplace]:
         yield _Marketplace(settings, "", key, is_own=True)
 
 
-def _list(found: dict[str, Any], *, as_json: bool) -> None:
+def _list(listings: dict[str, Any], *, as_json: bool) -> None:
     columns = ("id", "amount", "status", "attempt", "reason", "created")
-    output.table(columns, [tuple(row[name] for name in columns) for row in found["data"]], as_json=as_json)
+    output.table(columns, [tuple(row[name] for name in columns) for row in listings["data"]], as_json=as_json)

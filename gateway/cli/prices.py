@@ -137,8 +137,8 @@ def check(
         raise typer.Exit(output.FAILED)
 
 
-def _table(found: "list[PriceVersion]", *, as_json: bool) -> None:
-    output.table(_COLUMNS, [row for version in found for row in _rows(version)], as_json=as_json)
+def _table(versions: "list[PriceVersion]", *, as_json: bool) -> None:
+    output.table(_COLUMNS, [row for version in versions for row in _rows(version)], as_json=as_json)
 
 
 def _rows(version: "PriceVersion") -> list[tuple[Any, ...]]:

@@ -129,12 +129,14 @@ def check_ttl(ttl_s: float) -> None:
         raise EntryInvalid(f"the lifetime must be at least {TTL_S_MIN:g} s")
 
 
-def differences(known: Mapping[str, CoordinatorEntry], found: Mapping[str, CoordinatorEntry]) -> list[EntryChange]:
+def differences(
+    known: Mapping[str, CoordinatorEntry], current: Mapping[str, CoordinatorEntry]
+) -> list[EntryChange]:
     """Return the changes from one state to the other."""
-    gone = [EntryChange(key, None) for key in known if key not in found]
+    gone = [EntryChange(key, None) for key in known if key not in current]
     changed = [
         EntryChange(entry.key, entry.value)
-        for entry in found.values()
+        for entry in current.values()
         if entry.key not in known or known[entry.key].revision != entry.revision
     ]
     return gone + changed

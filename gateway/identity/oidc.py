@@ -113,9 +113,9 @@ class Provider:
         )
         return self._metadata
 
-    def _endpoint(self, found: dict[str, Any], name: str) -> str:
+    def _endpoint(self, metadata: dict[str, Any], name: str) -> str:
         """Return an endpoint, which must use TLS if the provider does. Raises ProviderDown."""
-        address = found.get(name)
+        address = metadata.get(name)
         if not isinstance(address, str) or urlsplit(address).scheme not in (
             "https",
             urlsplit(self._issuer).scheme,

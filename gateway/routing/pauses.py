@@ -102,10 +102,10 @@ class Pauses:
         with self._read() as session:
             return tuple(Pause(*row) for row in session.execute(select(pause_table).order_by(pause_table.c.name)))
 
-    def _take(self, found: tuple[Pause, ...]) -> None:
-        if found != self._now:
-            self._now = found
-            self._tell(frozenset(pause.name for pause in found))
+    def _take(self, pauses: tuple[Pause, ...]) -> None:
+        if pauses != self._now:
+            self._now = pauses
+            self._tell(frozenset(pause.name for pause in pauses))
 
     async def _keep_looking(self) -> None:
         while True:

@@ -105,15 +105,15 @@ class PrefixIndex:
             del self._seen[label]
             self._sizes.pop(label, None)
 
-    def learn_size(self, label: str, believed: int, found: int) -> None:
+    def learn_size(self, label: str, believed: int, cached: int) -> None:
         """Note the cached tokens that a backend reported.
 
         If they are far fewer than sent, its cache is smaller.
         """
-        if not found and label not in self._sizes:
+        if not cached and label not in self._sizes:
             return  # many always report zero
         size = self._sizes.get(label, self._blocks_max)
-        if found < _CONTRADICTED * believed:
+        if cached < _CONTRADICTED * believed:
             size = max(_BLOCKS_LEAST, min(size, len(self._seen.get(label, ()))) * 9 // 10)
         elif size < self._blocks_max:
             size = min(self._blocks_max, size + size // 100 + 1)

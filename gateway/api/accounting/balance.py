@@ -62,11 +62,11 @@ def _of_user(session: Session, authority: Authority, user_id: str) -> Facts:
     }
 
 
-def _amounts(found: Balance) -> Facts:
+def _amounts(amounts: Balance) -> Facts:
     return {
-        "credits": format_usd(found.posted_nano),
-        "held": format_usd(found.held_nano),
-        "available": format_usd(found.available_nano),
+        "credits": format_usd(amounts.posted_nano),
+        "held": format_usd(amounts.held_nano),
+        "available": format_usd(amounts.available_nano),
     }
 
 

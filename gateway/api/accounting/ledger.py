@@ -100,8 +100,8 @@ async def show_health(operator: Operator, deep: bool = False) -> Facts:
     }
 
 
-def _broken_facts(found: BrokenRule) -> Facts:
-    return {"rule": found.rule, "meaning": found.meaning, "where": list(found.where)}
+def _broken_facts(violation: BrokenRule) -> Facts:
+    return {"rule": violation.rule, "meaning": violation.meaning, "where": list(violation.where)}
 
 
 def block_facts(block: SignedBlock) -> Facts:

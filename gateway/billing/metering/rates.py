@@ -142,9 +142,9 @@ class Rates:
             log.error("own costs cannot be reckoned", reason=str(error))
             return {}
 
-    def _write_down(self, found: dict[tuple[str, str], PricedModel]) -> None:
+    def _write_down(self, prices: dict[tuple[str, str], PricedModel]) -> None:
         try:
-            for (_, name), priced in found.items():
+            for (_, name), priced in prices.items():
                 with self._write() as session, session.begin():
                     versions.record(session, {name: priced}, time.time_ns())
         except SQLAlchemyError as error:

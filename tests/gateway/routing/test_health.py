@@ -220,10 +220,10 @@ def test_a_cache_that_turns_out_smaller_is_remembered_as_smaller() -> None:
     index = PrefixIndex(blocks_max=1000)
     for number in range(1000):
         index.insert("a", [number])
-    index.learn_size("a", believed=100, found=0)
+    index.learn_size("a", believed=100, cached=0)
     index.insert("a", [1])
     assert index.blocks("a") == 1000, "zero from one that never told more says nothing"
-    index.learn_size("a", believed=100, found=90)
-    index.learn_size("a", believed=100, found=0)
+    index.learn_size("a", believed=100, cached=90)
+    index.learn_size("a", believed=100, cached=0)
     index.insert("a", [1])
     assert index.blocks("a") == 900

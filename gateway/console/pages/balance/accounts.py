@@ -15,7 +15,7 @@ from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.balance.behind import lines_of
-from gateway.console.pages.balance.form_submission import Once, answered, fresh
+from gateway.console.pages.balance.form_submission import Once, fresh, submit
 from gateway.console.pages.balance.lines import LineFilter
 from gateway.console.pages.balance.whose import PATH, Whose, whose_of
 from gateway.console.pages.keys.fields import Plain
@@ -95,7 +95,7 @@ async def live(request: Request, visitor: Viewer, user: Plain = "") -> Response:
 async def put_into_pool(request: Request, visitor: Viewer) -> Response:
     """Move the visitor's own credits to the organization."""
     form = await read_form(request, visitor, IntoPoolForm)
-    given, form = await answered(
+    given, form = await submit(
         form, lambda fields: fund_pool(visitor.authority, visitor.caller, fields.once, fields)
     )
     if given is None:

@@ -128,6 +128,6 @@ def _request(request_id: str) -> Place:
     return Place(request_id, f"/console/requests/{request_id}")
 
 
-def _chunks(found: Iterable[T]) -> list[list[T]]:
-    every = list(found)
+def _chunks(values: Iterable[T]) -> list[list[T]]:
+    every = list(values)
     return [every[begin : begin + _AT_ONCE] for begin in range(0, len(every), _AT_ONCE)]

@@ -16,7 +16,7 @@ from gateway.api.accounting.keyed import id_of
 from gateway.api.fields import Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import read_form
-from gateway.console.pages.balance.form_submission import Once, answered
+from gateway.console.pages.balance.form_submission import Once, submit
 from gateway.console.pages.balance.manual_credits import credits_page
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go
@@ -60,7 +60,7 @@ async def make_good(request: Request, visitor: Operator) -> Response:
         await visitor.services.ledger.settle_debt(posting.idem_key, user.user_id)
         return user.user_id
 
-    user_id, form = await answered(form, work)
+    user_id, form = await submit(form, work)
     if user_id is None:
         return await credits_page(visitor, good=form, status=400)
     return go(visitor, f"{PATH}/users", f"{user_id} received ${form.text('amount')}.")
@@ -82,7 +82,7 @@ async def put_right(request: Request, visitor: Operator) -> Response:
                 param="incident",
             ) from None
 
-    posted, form = await answered(form, work)
+    posted, form = await submit(form, work)
     if posted is None:
         return await credits_page(visitor, fix=form, status=400)
     what = "was posted before" if posted.replayed else "posted"

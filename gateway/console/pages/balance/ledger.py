@@ -10,7 +10,7 @@ from gateway.api.accounting.dependencies import Facts
 from gateway.api.accounting.ledger import show_blocks, show_health, verify
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.form_submission import answered, refuse_weak_key
+from gateway.console.pages.balance.form_submission import refuse_weak_key, submit
 from gateway.console.renderer import page, partial
 
 BLOCKS_SHOWN = 10
@@ -62,7 +62,7 @@ async def verify_blocks(request: Request, visitor: Operator) -> Response:
             unproven_max_s=10,
         )
 
-    verdict, form = await answered(form, work)
+    verdict, form = await submit(form, work)
     status = 200 if verdict is not None else 400
     return partial("balance/verdict.html", visitor, status, verdict=verdict, form=form)
 

@@ -14,7 +14,7 @@ from gateway.api.accounting.dependencies import Facts
 from gateway.api.fields import Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.form_submission import Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.form_submission import Once, fresh, refuse_weak_key, submit
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
@@ -82,7 +82,7 @@ async def give(request: Request, visitor: Operator) -> Response:
         )
         return await credit.give(visitor.authority, fields.once, new)
 
-    given, form = await answered(form, work)
+    given, form = await submit(form, work)
     if given is None:
         return await credits_page(visitor, give=form, status=400)
     return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} received ${given['amount']}.")
@@ -107,7 +107,7 @@ async def grant(request: Request, visitor: Operator) -> Response:
                 param="days",
             ) from None
 
-    given, form = await answered(form, work)
+    given, form = await submit(form, work)
     if given is None:
         return await credits_page(visitor, grant=form, status=400)
     return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} received ${given['amount']}.")
@@ -124,7 +124,7 @@ async def give_back(request: Request, visitor: Operator) -> Response:
         )
         return await credit.return_from_pool(visitor.authority, fields.once, new)
 
-    given, form = await answered(form, work)
+    given, form = await submit(form, work)
     if given is None:
         return await credits_page(visitor, back=form, status=400)
     return go(visitor, place_of(given["to"]), f"${given['amount']} returned to {given['to'].partition(':')[2]}.")

@@ -11,7 +11,7 @@ from accounting.ledger.balances import balance
 from gateway.api.fields import Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.form_submission import Button, Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.form_submission import Button, Once, fresh, refuse_weak_key, submit
 from gateway.console.pages.balance.topping_up import payments_service_of
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go, page
@@ -48,7 +48,7 @@ async def reconcile(request: Request, visitor: Operator) -> Response:
 
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, Button)
-    found, form = await answered(
+    found, form = await submit(
         form, lambda fields: reconciliation.reconcile(payments_service, visitor.authority, fields.once)
     )
     if found is None:
@@ -76,7 +76,7 @@ async def freeze(request: Request, visitor: Operator) -> Response:
 
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, FreezeForm)
-    done, form = await answered(
+    done, form = await submit(
         form,
         lambda fields: reconciliation.freeze(
             payments_service, visitor.authority, fields.once, fields.user, reconciliation.Frozen(why=fields.why)
@@ -94,7 +94,7 @@ async def thaw(request: Request, visitor: Operator) -> Response:
 
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, ThawForm)
-    done, form = await answered(
+    done, form = await submit(
         form,
         lambda fields: reconciliation.freeze(
             payments_service, visitor.authority, fields.once, fields.user, reconciliation.Frozen(why=None)

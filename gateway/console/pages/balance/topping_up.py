@@ -16,7 +16,7 @@ from gateway.api.accounting.dependencies import Facts
 from gateway.console.access import Operator, Viewer, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.balance.form_submission import Button, Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.form_submission import Button, Once, fresh, refuse_weak_key, submit
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
@@ -95,7 +95,7 @@ async def open_one(request: Request, visitor: Viewer) -> Response:
         new = NewTopup.model_construct(amount=fields.amount, save_method=fields.save_method)
         return await open_topup(payments_service, visitor.caller, fields.once, new)
 
-    opened, form = await answered(form, work)
+    opened, form = await submit(form, work)
     if opened is None:
         return await _page(visitor, form, status=400)
     if opened["status"] == "open" and opened["url"]:
@@ -117,7 +117,7 @@ async def set_auto(request: Request, visitor: Viewer) -> Response:
         )
         return await topups.set_auto(payments_service, visitor.caller, fields.once, values)
 
-    done, form = await answered(form, work)
+    done, form = await submit(form, work)
     if done is None:
         return await _page(visitor, auto_form=form, status=400)
     return go(visitor, f"{_TOPUPS}#auto", "Automatic top-up is on.")
@@ -150,7 +150,7 @@ async def refund(request: Request, visitor: Operator, topup_id: TopupId) -> Resp
         new = NewRefund.model_construct(topup=topup_id, amount=fields.amount)
         return await open_refund(payments_service, visitor.authority, fields.once, new)
 
-    opened, form = await answered(form, work)
+    opened, form = await submit(form, work)
     if opened is None:
         return await _one(visitor, topup_id, form, 400)
     return go(visitor, f"{_TOPUPS}/{topup_id}", f"The refund of ${opened['amount']} is {opened['status']}.")

@@ -12,7 +12,7 @@ from gateway.api.quotas import NewQuota, set_quota
 from gateway.console.access import Manager, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.fields import NewKeyForm
-from gateway.console.pages.keys.form_submission import asked
+from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.key_list import users_of
 from gateway.console.pages.keys.one import shown_once
 from gateway.console.renderer import page
@@ -40,7 +40,7 @@ async def ask(visitor: Manager, user: str | None = None) -> Response:
 async def make(request: Request, visitor: Manager) -> Response:
     form = await read_form(request, visitor, NewKeyForm)
     authority = visitor.authority
-    made, form = await asked(form, lambda fields: _made(authority, fields))
+    made, form = await submit(form, lambda fields: _made(authority, fields))
     if made is None:
         return await _page(visitor, form, 400)
     return shown_once(visitor, made, warning=made.pop("warning", ""))

@@ -12,7 +12,7 @@ from gateway.console.browser import root_of
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.fields import OrganizationForm
 from gateway.console.pages.keys.figures import limit_lines
-from gateway.console.pages.keys.form_submission import asked
+from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 
@@ -30,7 +30,7 @@ async def show_organizations(visitor: Manager) -> Response:
 async def add(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, OrganizationForm)
     authority = visitor.authority
-    made, form = await asked(
+    made, form = await submit(
         form, lambda fields: add_organization(authority, NewOrganization(**fields.model_dump()))
     )
     if made is None:

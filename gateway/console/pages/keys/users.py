@@ -13,7 +13,7 @@ from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.browsers import shown_browser
 from gateway.console.pages.keys.fields import NoFields, Plain, RoleForm, UserForm
 from gateway.console.pages.keys.figures import key_lines, limit_lines
-from gateway.console.pages.keys.form_submission import asked
+from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.identity.passwords import LINK_LASTS_S, address_of
@@ -38,7 +38,7 @@ async def show_users(
 async def add(request: Request, visitor: Manager) -> Response:
     form = await read_form(request, visitor, UserForm)
     authority = visitor.authority
-    made, form = await asked(form, lambda fields: add_user(authority, NewUser(**fields.model_dump())))
+    made, form = await submit(form, lambda fields: add_user(authority, NewUser(**fields.model_dump())))
     if made is None:
         return await _list(visitor, form, 400)
     return go(visitor, f"/console/keys/users/{made['user_id']}", f"{made['name']} added.")
@@ -53,7 +53,7 @@ async def show_user(visitor: Manager, user: Named) -> Response:
 async def change_role(request: Request, visitor: Manager, user: Named) -> Response:
     form = await read_form(request, visitor, RoleForm)
     authority = visitor.authority
-    changed, form = await asked(form, lambda fields: set_role(authority, user, NewRole(role=fields.role)))
+    changed, form = await submit(form, lambda fields: set_role(authority, user, NewRole(role=fields.role)))
     if changed is None:
         return await _one(visitor, user, form, 400)
     return go(visitor, f"/console/keys/users/{user}", f"{user} is now a {changed['role']}.")
@@ -63,7 +63,7 @@ async def change_role(request: Request, visitor: Manager, user: Named) -> Respon
 async def remove(request: Request, visitor: Manager, user: Named) -> Response:
     form = await read_form(request, visitor, NoFields)
     authority = visitor.authority
-    removed, form = await asked(form, lambda _: remove_user(authority, user))
+    removed, form = await submit(form, lambda _: remove_user(authority, user))
     if removed is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return go(visitor, "/console/keys/users", f"{user} was removed. Keys and sessions revoked.")
@@ -73,7 +73,7 @@ async def remove(request: Request, visitor: Manager, user: Named) -> Response:
 async def end_sessions(request: Request, visitor: Manager, user: Named) -> Response:
     form = await read_form(request, visitor, NoFields)
     authority = visitor.authority
-    ended, form = await asked(form, lambda _: close_sessions(authority, user))
+    ended, form = await submit(form, lambda _: close_sessions(authority, user))
     if ended is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return go(visitor, f"/console/keys/users/{user}", f"{user} was signed out everywhere.")
@@ -83,7 +83,7 @@ async def end_sessions(request: Request, visitor: Manager, user: Named) -> Respo
 async def make_link(request: Request, visitor: Operator, user: Named) -> Response:
     """Create a password link. Anyone with it can sign in as that user, so only instance admins may create one."""
     form = await read_form(request, visitor, NoFields)
-    link, form = await asked(form, lambda _: visitor.directory.passwords.new_link(user, visitor.actor))
+    link, form = await submit(form, lambda _: visitor.directory.passwords.new_link(user, visitor.actor))
     if link is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return await _one(visitor, user, link=address_of(link, root_of(request)))

@@ -71,7 +71,7 @@ async def show_history(
         "policy/history.html",
         visitor,
         lines=[line_of(entry, names) for entry in shown],
-        asked=query,
+        query=query,
         is_newest=before is None,
         older=urlencode(older) if len(found) > PAGE_ROWS else "",
         tab="history",

@@ -49,7 +49,7 @@ async def idle_now(visitor: Visitor) -> Idle:
     return await watch.state()
 
 
-async def tried(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | None, Form[M]]:
+async def submit(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | None, Form[M]]:
     """Return what `work` makes of the form's value, or None and the form with the reason for a rejection."""
     if form.value is None:
         return None, form

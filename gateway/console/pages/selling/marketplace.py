@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from gateway.api.fields import Named, OptionalText, Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.selling.access import PATH, refused, tried
+from gateway.console.pages.selling.access import PATH, refused, submit
 from gateway.console.renderer import go, page
 from runtime.errors import NotFound, ServiceError
 
@@ -51,7 +51,7 @@ async def suspend(request: Request, visitor: Operator, user: Named) -> Response:
     async def work(fields: Why) -> dict[str, Any]:
         return await sellers.suspend(marketplace, visitor.authority, "", user, Suspended(why=fields.why))
 
-    done, form = await tried(form, work)
+    done, form = await submit(form, work)
     if done is None:
         return await _page(visitor, form=form, about=f"suspend-{user}", status=400)
     return go(visitor, MARKETPLACE, f"{user} is suspended.")
@@ -81,7 +81,7 @@ async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
     async def work(fields: Forfeit) -> dict[str, Any]:
         return await sellers.forfeit(marketplace, visitor.authority, "", user, Forfeited(why=fields.why))
 
-    done, form = await tried(form, work)
+    done, form = await submit(form, work)
     if done is None:
         return await _page(visitor, form=form, about=f"forfeit-{user}", status=400)
     return go(visitor, MARKETPLACE, f"{done['sales']} sales of {user} were refunded to the buyers.")
