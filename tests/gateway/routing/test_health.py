@@ -68,7 +68,7 @@ def test_a_backend_that_asks_for_a_pause_gets_it() -> None:
         LaneLimited("limited", retry_after_s=7)
     )
     assert bench.rejected() == {DESK: "breaker"}
-    assert "alone for 7 s" in bench.router.explain(EVERYBODY, call()).reason
+    assert "ends in 7 s" in bench.router.explain(EVERYBODY, call()).reason
     bench.now_s += 7.1
     assert bench.labels() == [DESK]
 

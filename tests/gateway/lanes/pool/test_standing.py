@@ -68,7 +68,7 @@ async def test_a_server_on_one_thread_may_be_silent_while_it_works(opened: Opens
     async with servers.running(server), opened(one(server.base_url, probe_timeout_s=0.2)) as lane:
         backend = lane.pool.find("desk")
         server.hangs = True
-        await until(lambda: "at work" in backend.standing.note)
+        await until(lambda: "busy" in backend.standing.note)
         assert backend.standing.state == "ready"
         server.hangs = False
         await until(lambda: not backend.standing.note)
