@@ -22,10 +22,10 @@ Modules:
     market_lane        Open the market lane of a gateway that buys: start its buyer process and the jobs that book
                        its costs
     metrics            The gateway's metrics in Prometheus format
-    migration_process  Bring a database's tables up to date, in a process of its own that `gateway.upgrade` starts
+    migration_process  Migrates a database's tables, in a separate process that `gateway.upgrade` starts
     own_marketplace    Assemble the marketplace from the settings, over the gateway's own ledger
     pages              Pages of a list: the position where a page ended, and the rows that it shows
-    quota              Limits as data: how much of what, for whom, in which span
+    quota              Limits as data: measure, amount, scope and span
     requests           One request from admission to settlement, in eight steps (docs/architecture.md)
     routing            Decide where a request goes: pure functions of policy, measurements and prices
     schema_upgrade     Migrations with Alembic

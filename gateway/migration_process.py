@@ -1,4 +1,4 @@
-"""Bring a database's tables up to date, in a process of its own that `gateway.upgrade` starts.
+"""Migrates a database's tables, in a separate process that `gateway.upgrade` starts.
 
 It reads a DSN from stdin, upgrades that database, prints the result on stdout, and exits. If stdin closes before
 that, it exits immediately, with nothing committed.

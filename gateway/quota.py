@@ -1,4 +1,4 @@
-"""Limits as data: how much of what, for whom, in which span."""
+"""Limits as data: measure, amount, scope and span."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -78,7 +78,7 @@ class GenerateHandler:
     async def _host(self, exchange: Exchange, caller: Caller) -> None:
         """Serve a preemptible request.
 
-        Each request is a tenant of its own, so it shares no prompt cache with any other.
+        Each request is a separate tenant, so it shares no prompt cache with others.
         """
         if exchange.route.path not in _FOR_PREEMPTIBLE:
             raise RoleForbids(f"Preemptible requests may only use {' and '.join(_FOR_PREEMPTIBLE)}.")

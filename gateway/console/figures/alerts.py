@@ -83,7 +83,7 @@ def of_silent(backends: Iterable[tuple[str, str]]) -> list[Alert]:
 
 
 def of_troubles(troubles: Iterable[str]) -> list[Alert]:
-    """Return alerts for whatever keeps the gateway from storing data, or its clouds from answering."""
+    """Return alerts for problems that prevent storing data or cloud answers."""
     remedy = "Fix the cause; the gateway retries automatically"
     return [Alert("bad", _as_sentence(trouble), remedy) for trouble in troubles]
 

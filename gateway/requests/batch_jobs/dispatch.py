@@ -73,7 +73,7 @@ class _AnswerCollector:
             self.break_off(to_api_error(LaneFailed(f"The answer is larger than {ANSWER_BYTES_MAX} bytes.")))
 
     def break_off(self, error: ApiError) -> None:
-        """Replace whatever had come with the error."""
+        """Replace the received data with the error."""
         self.status = error.status
         self.retry_after_s = _retry_after_s(error.headers)
         self._parts = [self._route.error_body(error)]

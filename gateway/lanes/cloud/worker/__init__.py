@@ -6,8 +6,8 @@ Modules:
     __main__       `python -m gateway.lanes.cloud.worker`: read one line of orders from stdin and serve them until
                    stdin closes
     adapters       litellm as a library of provider adapters and nothing else; no other module imports it
-    answer_bounds  Bounds on what providers send, set on every httpx client of the process: litellm's adapters have
-                   none
+    answer_bounds  Size limits on providers' answers, set on every httpx client of the process: litellm's adapters
+                   have none
     answers        litellm's answers as OpenAI's JSON: the standard fields, the public model name, nothing of
                    litellm's own
     app            The worker's HTTP application: limits its requests, and drops a request when its client

@@ -170,6 +170,6 @@ def _provider_finished(stream: Any) -> bool:
 
 
 def _wrapper(stream: Any) -> Any:
-    """litellm's stream wrapper, which its text completion handler keeps inside a generator of its own."""
+    """Return litellm's stream wrapper, which its text completion handler keeps inside a generator."""
     frame = getattr(stream, "ag_frame", None)
     return stream if frame is None else frame.f_locals.get("streamwrapper", stream)

@@ -1,4 +1,4 @@
-"""Bounds on what providers send, set on every httpx client of the process: litellm's adapters have none.
+"""Size limits on providers' answers, set on every httpx client of the process: litellm's adapters have none.
 
 Requests ask for uncompressed answers, and compressed ones are refused: some kilobytes could expand to gigabytes.
 """
@@ -22,7 +22,7 @@ ERROR_BYTES_MAX = 16 * 2**10
 """The rest of an error's body is left unread: litellm searches it with many patterns, for seconds per megabyte."""
 
 streams: ContextVar[bool] = ContextVar("streams", default=False)
-"""Whether the present request asks for a stream, which is passed on while it comes."""
+"""Whether the current request asks for a stream, which is forwarded as it arrives."""
 
 _ENDS = {
     "text/event-stream": (b"\n\n", b"\n\r\n", b"\r\r"),
