@@ -1,4 +1,4 @@
-"""The composition root: every service built and started, everything ended in order."""
+"""The composition root: builds and starts every service, and ends them in order."""
 
 import asyncio
 import secrets
@@ -79,14 +79,14 @@ log = structlog.get_logger(__name__)
 
 
 def dsn_of(settings: Settings, folder: DataFolder) -> str:
-    """Where the tables are; it may have a password in it."""
+    """Return the database's DSN, which may contain a password."""
     dsn = settings.database.dsn
     return dsn.get_secret_value() if dsn else folder.dsn
 
 
 @asynccontextmanager
 async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerator[Services]:
-    """Everything built and running; ended in reverse order on the way out."""
+    """Build and run every service within the block; end them in reverse order."""
     engine = open_upgraded(dsn_of(settings, folder))
     read, write = read_sessions(engine), write_sessions(engine)
     async with AsyncExitStack() as stack:
@@ -216,7 +216,7 @@ def _open_payments_service(
     write: Callable[[], Session],
 ) -> "PaymentsService | None":
     """Payments, if Stripe is configured; otherwise none of their modules is imported."""
-    if not settings.payments.is_wanted:
+    if not settings.payments.is_enabled:
         return None
     from gateway.billing.payments.factory import open_payments_service, watch
 
@@ -278,15 +278,16 @@ def _turns(metrics: Metrics, settings: RoutingSettings) -> Turns:
 
 
 def _rest(router: Router, preemptible_jobs: PreemptibleJobs, paused: frozenset[Pausable]) -> None:
-    """Apply an operator's pauses: paused lanes get no requests, and a pause of selling admits no preemptible
-    requests.
+    """Apply an operator's pauses.
+
+    Paused lanes get no requests; while selling is paused, no preemptible requests are admitted.
     """
     router.pause(paused)
     preemptible_jobs.is_paused = "selling" in paused
 
 
 def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list[Booked]], None]]:
-    """The receivers of ended requests other than the request log."""
+    """Return the receivers of ended requests other than the request log."""
     witnesses: list[Callable[[list[Booked]], None]] = []
     if settings.log.access == "json":
         witnesses.append(AccessLog().write)
@@ -316,7 +317,7 @@ def _open_lanes(
     pool: PoolLane,
     stack: AsyncExitStack,
 ) -> dict[LaneName, Lane]:
-    """The lanes that the settings call for; cluster and pool always, since machines may join at any time."""
+    """Return the configured lanes; always cluster and pool, because machines may join at any time."""
     cluster = settings.cluster
     lanes: dict[LaneName, Lane] = {
         "cluster": ClusterLane(
@@ -393,13 +394,16 @@ def _cloud_worker(settings: CloudSettings, folder: DataFolder) -> CloudWorker:
 
 
 def _price_book(settings: CloudSettings) -> PriceBook:
-    """The providers' price list. The instance's own prices take precedence."""
+    """Return the providers' price list. The instance's own prices take precedence."""
     own = {("cloud", name): price for name, model in settings.models.items() if (price := model.own_price)}
     return PriceBook(own, "settings", CloudPrices.installed())
 
 
 def create_app(services: Services, cluster: Target) -> ASGIApp:
-    """All that is ASGI. Most of its routes (gateway.web) cost 10 MB, which serving models does without."""
+    """Return the ASGI application.
+
+    Most of its routes (gateway.web) cost 10 MB, which serving models does not need.
+    """
 
     def make() -> ASGIApp:
         from gateway.web import make_web

@@ -1,4 +1,4 @@
-"""The database with its tables up to date: the only module that knows where the migrations are."""
+"""Opens the database with its tables up to date; only this module knows the migrations' location."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ class DatabaseUnusable(RuntimeError):
 
 
 def open_upgraded(dsn: str) -> Engine:
-    """Open a database and bring its tables up to date. Raises DatabaseUnusable, whatever the reason is."""
+    """Open a database and migrate its tables. Raises DatabaseUnusable for any failure."""
     engine: Engine | None = None
     try:
         engine = open_engine(dsn)
@@ -25,10 +25,10 @@ def open_upgraded(dsn: str) -> Engine:
     except (DatabaseUnsupported, DatabaseNewer) as error:
         reason = str(error)
     except UnicodeDecodeError:
-        # SQLite gives damaged text out as it is, that of its own schema, too.
-        reason = "it is damaged: text in it is no text"
+        # SQLite returns damaged text unchanged, even in its own schema.
+        reason = "it is damaged: it contains invalid text"
     except DBAPIError as error:
-        # Without the driver's own words, which may repeat the DSN.
+        # Without the driver's message, which may repeat the DSN.
         reason = f"is it there, is it a database, and are we let in? ({type(error.orig).__name__})"
     else:
         return engine
@@ -38,7 +38,7 @@ def open_upgraded(dsn: str) -> Engine:
 
 
 def is_behind(dsn: str) -> bool:
-    """Whether the tables are older than the code.
+    """Return whether the tables are older than the code.
 
     Also False if that cannot be determined: opening the database then raises the reason.
     """
@@ -78,20 +78,20 @@ def upgrade(engine: Engine) -> None:
                 f"the database is at revision {found}, unknown to this version of Millrace: start a newer one"
             )
         from gateway.schema_upgrade import (
-            migrate,  # Alembic is a fifth of a second and 7 MB; most starts need none.
+            migrate,  # Importing Alembic takes a fifth of a second and 7 MB; most starts do not need it.
         )
 
         migrate(connection)
 
 
 def revisions() -> list[str]:
-    """Every revision that this version of the code knows, oldest first: the names of their files begin with it."""
+    """Return every known revision, oldest first, from the beginning of the migrations' file names."""
     folder = Path(migrations.__file__).parent / "versions"
     return sorted(path.name.partition("_")[0] for path in folder.glob("[0-9]*.py"))
 
 
 def _revision(connection: Connection) -> str | None:
-    """The revision of the database; None if there are no tables yet."""
+    """Return the revision of the database; None if there are no tables yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

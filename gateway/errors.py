@@ -1,4 +1,4 @@
-"""What the gateway refuses, and the table from every error that may end a request to its answer."""
+"""The gateway's errors, and the table that maps every error of a request to its answer."""
 
 import math
 
@@ -23,7 +23,7 @@ DATABASE_AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
 
 
 class MessagesRefused(RequestInvalid):
-    """A backend's chat template raised an error on these messages; it may take them in another shape."""
+    """A backend's chat template rejected these messages; it may accept them in another shape."""
 
 
 class PaymentRefused(RequestInvalid):
@@ -38,11 +38,11 @@ class ModelUnknown(ServiceError):
 
 
 class RoleForbids(ServiceError):
-    """The key is valid, and its user may not do this."""
+    """The key is valid, but its user may not do this."""
 
 
 class KeyInUse(Conflict):
-    """A request with the same Idempotency-Key is being answered; worth asking again after `retry_after_s`."""
+    """A request with the same Idempotency-Key is being answered; retry after `retry_after_s`."""
 
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message, param="Idempotency-Key", code="idempotency_key_in_use")
@@ -62,7 +62,7 @@ class TooManyHangUps(RateLimited):
 
     def __init__(self, wait_s: float) -> None:
         message = (
-            "Too many requests were left before their answers had begun, and nobody pays for their prompts. Wait "
+            "Too many requests were cancelled before their answers began, so their prompts were not paid. Wait "
             "for the first event of an answer before you close the connection, or use a model of own machines."
         )
         super().__init__(message, math.ceil(wait_s))
@@ -73,11 +73,11 @@ class BudgetUnavailable(RateLimited):
 
 
 class PolicyForbids(ServiceError):
-    """A rule stands against the only way to serve this; the message names the rule and its owner."""
+    """A rule forbids the only way to serve the request; the message names the rule and its owner."""
 
 
 class FeatureUnsupported(ServiceError):
-    """No lane that may serve this model can do what the request asks for."""
+    """No lane that may serve this model has the required features."""
 
 
 class DeadlinePassed(ServiceError):
@@ -97,15 +97,15 @@ class StorageUnavailable(ServiceError):
 
 
 class LaneUnreachable(LaneFailed):
-    """No connection: the backend has seen nothing of the request."""
+    """No connection: the backend did not receive the request."""
 
     kind = "unreachable"
 
 
 class LaneBusy(LaneFailed):
-    """The backend is well and has no room just now; worth trying again after `retry_after_s`, if it said so.
+    """The backend is healthy but has no room; retry after `retry_after_s`, if given.
 
-    `asks_for_pause`: the backend itself answered so. It is left alone with this model for a while.
+    `asks_for_pause`: the backend itself answered so. It gets no requests for this model for a while.
     """
 
     kind = "busy"
@@ -124,7 +124,7 @@ class LaneBusy(LaneFailed):
 
 
 class LaneLimited(LaneBusy):
-    """The backend has a rate limit and we have reached it."""
+    """The backend's rate limit is reached."""
 
     kind = "rate_limited"
 
@@ -135,16 +135,16 @@ _NO_CREDIT = (
     "An admin of this gateway needs no credits, only a spending limit: `millrace budget set user:ID USD`."
 )
 _FROZEN = "The payments of this account are under review, and paid requests are blocked. Ask an admin."
-_BROKEN = "Paid requests are stopped until an admin has checked the ledger. Own machines answer as before."
+_BROKEN = "Paid requests are stopped until an admin has checked the ledger. Local machines still answer."
 _LEDGER_BUSY = "The ledger is overloaded. Try again shortly."
 _DATABASE_AWAY = "The database does not answer or cannot be written. Try again; if this lasts, ask an admin."
-_NOT_STORED = "This gateway cannot store anything now; nothing was kept. Try again; if this lasts, ask an admin."
+_NOT_STORED = "This gateway cannot store data now; nothing was stored. Try again; if this lasts, ask an admin."
 _LEDGER_AWAY = "The ledger does not answer, so nothing is spent. Try again shortly."
 _KEY_REUSED = "This key was used before, for another request. Use a new key for a new request."
 _NO_ACCOUNT = "The ledger cannot have an account for this user. Ask an admin."
 _NOT_COUNTED = "This gateway cannot count the text of this model. Ask an admin."
 
-# The first class that an error is an instance of decides; its own code and param go before the row's.
+# The first matching class decides; the error's own code and param take precedence over the row's.
 _TABLE: dict[type[Exception], Row] = {
     ModelUnknown: Row(404, "invalid_request_error", "model_not_found"),
     RoleForbids: Row(403, "permission_error", "role_forbids"),
@@ -167,7 +167,7 @@ _TABLE: dict[type[Exception], Row] = {
     ledger.PostingInvalid: Row(400, "invalid_request_error"),
     ledger.DatabaseFailing: Row(503, "server_error", "database_unavailable", message=_DATABASE_AWAY),
     ledger.LedgerUnavailable: Row(503, "server_error", "ledger_unavailable", message=_LEDGER_AWAY),
-    # Of all values that determine a hold's size, only the caller's limit can be too large.
+    # Of the values that determine a hold's size, only the caller's limit can be too large.
     ledger.AmountInvalid: Row(400, "invalid_request_error", "invalid_value", "max_tokens"),
     ledger.AccountUnknown: Row(403, "permission_error", "account_unknown", message=_NO_ACCOUNT),
     ledger.PriceUnknown: Row(503, "server_error", "price_unknown"),
@@ -177,7 +177,7 @@ _TABLE: dict[type[Exception], Row] = {
     ledger.HoldExpired: Row(409, "invalid_request_error", "hold_expired"),
     ledger.AlreadyResolved: Row(409, "invalid_request_error", "hold_resolved"),
     ledger.UsageBooked: Row(409, "invalid_request_error", "usage_booked"),
-    # Among them PostingRefused, which has the database's words.
+    # This includes PostingRefused, which has the database's message.
     ledger.PostingDenied: Row(
         409, "invalid_request_error", "posting_refused", message="The ledger refuses this; nothing was booked."
     ),
@@ -186,7 +186,7 @@ _TABLE: dict[type[Exception], Row] = {
     payments.WebhookRefused: Row(400, "invalid_request_error", "webhook_refused"),
     payments.StripeRefused: Row(400, "invalid_request_error", "stripe_refused"),
     payments.StripeUnavailable: Row(503, "server_error", "stripe_unavailable"),
-    # Among them WrongMode and PaymentMismatch: what Stripe has is not what the ledger is about.
+    # This includes WrongMode and PaymentMismatch: Stripe's data does not match the ledger.
     payments.PaymentError: Row(409, "invalid_request_error", "payment_conflict"),
     **dict.fromkeys(
         DATABASE_AWAY,
@@ -202,9 +202,9 @@ _TABLE: dict[type[Exception], Row] = {
     **TABLE,
 }
 EXPECTED = tuple(_TABLE)
-"""Exceptions that may intentionally end a request; any other is a defect."""
+"""Exceptions that may end a request intentionally; any other is a defect."""
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """Return the error as the client gets it; one that is not in the table reveals nothing of what is inside."""
+    """Return the error as the client gets it; an error that is not in the table reveals no internals."""
     return api_error.to_api_error(error, _TABLE)

@@ -1,4 +1,4 @@
-"""Bring a database's tables up to date, in a process of its own that `gateway.upgrade` starts.
+"""Migrates a database's tables, in a separate process that `gateway.upgrade` starts.
 
 It reads a DSN from stdin, upgrades that database, prints the result on stdout, and exits. If stdin closes before
 that, it exits immediately, with nothing committed.
@@ -15,9 +15,9 @@ from gateway.upgrade import Outcome
 
 
 def main() -> None:
-    if not (asked := sys.stdin.buffer.readline()).endswith(b"\n"):
-        sys.exit(1)  # The gateway was gone before it said what to migrate.
-    dsn = msgspec.json.decode(asked, type=str)
+    if not (line := sys.stdin.buffer.readline()).endswith(b"\n"):
+        sys.exit(1)  # The gateway exited before it sent a DSN.
+    dsn = msgspec.json.decode(line, type=str)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     outcome = Outcome()
     try:
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _end_with_stdin() -> None:
-    """The gateway is gone, however that came."""
+    """Exit when stdin closes, because the gateway is gone."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 

@@ -73,7 +73,7 @@ def _organizations(engine: Engine) -> Callable[[str], str]:
         try:
             return users.ever(user_id).organization_id
         except NotFound:
-            return HOME  # A user that only keys name.
+            return HOME  # A user who exists only as a key's owner.
 
     return organization_of
 

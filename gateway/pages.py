@@ -25,17 +25,17 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, param: str = "before") -> "Cursor":
-        """Raises RequestInvalid for what no page has given out."""
+        """Parse a cursor. Raises RequestInvalid for one that no page has returned."""
         # Commands take bounds from this module and print help without SQLAlchemy, which the errors import.
         from runtime.errors import RequestInvalid
 
         at, _, name = text.partition(".")
         is_number = at.isascii() and at.isdigit() and len(at) <= len(str(_AT_NS_MAX))
         if not is_number or int(at) > _AT_NS_MAX or len(name) > _NAME_MAX or "\x00" in name:
-            raise RequestInvalid(f"{param}: take it from the page before, or leave it out", param=param)
+            raise RequestInvalid(f"{param}: use the value of the previous page, or leave it out", param=param)
         return cls(int(at), name)
 
 
-def cut(found: Sequence[T], limit: int) -> tuple[Sequence[T], T | None]:
-    """The page's part of the `limit` + 1 rows that were read, and its last row if more follow."""
-    return found[:limit], found[limit - 1] if len(found) > limit else None
+def cut(rows: Sequence[T], limit: int) -> tuple[Sequence[T], T | None]:
+    """Return the page's part of the `limit` + 1 rows, and its last row if more follow."""
+    return rows[:limit], rows[limit - 1] if len(rows) > limit else None

@@ -1,4 +1,4 @@
-"""Limits as data: how much of what, for whom, in which span."""
+"""Limits as data: measure, amount, scope and span."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,9 +11,9 @@ Span = Literal["minute", "day", "month"]
 class Quota:
     """At most `amount` of a measure in a span; spend is in nano-USD, concurrency has no span.
 
-    `scope` says whose it is, and who shares it: `key:ID`, `user:ID`, `organization:ID`, or `team:ORG/NAME`,
-    which are the keys of an organization's users with this department; `model` narrows it to one model's. A
-    minute is any 60 seconds; days and months are those of the UTC calendar.
+    `scope` is its owner: `key:ID`, `user:ID`, `organization:ID`, or `team:ORG/NAME`, the keys of an organization's
+    users with this department. `model` limits it to one model. A minute is any 60 seconds; days and months are
+    those of the UTC calendar.
     """
 
     scope: str

@@ -1,4 +1,4 @@
-"""Uses Alembic. Imported only if tables are behind the code, once per version, and never while serving."""
+"""Migrations with Alembic. Imported only if tables are older than the code, and never while serving."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ import migrations
 
 
 def migrate(connection: Connection) -> None:
-    """Run every migration that the database has not had, in the connection's own transaction."""
+    """Run all pending migrations in the connection's transaction."""
     command.upgrade(config_of(connection), "head")
 
 
 def config_of(connection: Connection) -> Config:
-    """Alembic's view of our migrations, on this connection."""
+    """Return Alembic's configuration for the migrations, on this connection."""
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection

@@ -1,4 +1,4 @@
-"""A gateway's life: services up, sockets open, cluster deployed, signals obeyed, everything down again."""
+"""Runs a gateway: starts services, sockets and the cluster, handles signals, and stops everything in order."""
 
 import asyncio
 import contextlib
@@ -36,19 +36,19 @@ log = structlog.get_logger(__name__)
 
 # The first deployment of a large model from a slow disk takes minutes.
 READY_TIMEOUT_S = 1800.0
-# Connections beside those whose requests are being answered.
+# Connections in addition to those whose requests are being answered.
 IDLE_CONNECTIONS = 1024
 _CANCEL_S = 5.0
 _TICK_S = 1.0
-# How long the threads that write the ledger and logs may keep the event loop waiting at a time. It asks for its turn at
-# every event, so that Python's usual 5 ms is what an answer that comes just then is late by.
+# How long threads that write the ledger and logs may delay the event loop at a time. The loop requests its turn at
+# every event, so Python's default of 5 ms would delay answers by that time.
 _TURN_S = 0.0005
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - translated, not bound
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A gateway that answers requests."""
+    """A running gateway."""
 
     base_url: str
     console_url: str
@@ -57,7 +57,7 @@ class Running:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with signals left to us: it would end the process before the nodes are stopped."""
+    """uvicorn without its signal handlers, which would end the process before the nodes are stopped."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -68,13 +68,16 @@ class _Server(uvicorn.Server):
         yield
 
     async def main_loop(self) -> None:
-        """Until `end`. The date in answers is set each second; looking ten times for an end would cost more."""
+        """Run until `end`.
+
+        The date in answers is set each second; checking for the end more often would cost more.
+        """
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_wanted.wait(), _TICK_S)
 
     def end(self) -> None:
-        """Take no more requests, and see those that are there to their end."""
+        """Accept no more requests, and wait for running ones."""
         self.should_exit = True
         self._is_wanted.set()
 
@@ -113,12 +116,12 @@ async def run(
                     services.preemptible_jobs.close()
                     folder.forget_running()
                     log.info("stopping", in_flight=services.admission.in_flight)
-                    # The nodes stop next, so no node may start from here on.
+                    # The nodes stop next, so none may start from now on.
                     await asyncio.wait((starting,), timeout=_CANCEL_S)
 
 
 def _warm(services: Services) -> None:
-    """Start slow parts once the rest runs, so that a request that bursts to the cloud finds them ready."""
+    """Start slow parts after the rest, so that they are ready for a request that goes to the cloud."""
     cloud = services.lanes.get("cloud")
     if isinstance(cloud, CloudLane):
         cloud.warm()
@@ -133,14 +136,14 @@ def _listen(server: ServerSettings) -> socket.socket:
 
 
 async def _open_cluster_port(settings: Settings, controller: Controller, http_port: int) -> Target:
-    """The nodes' port: the one that is set, or the HTTP port's neighbour, or any when that is taken."""
+    """Return the nodes' port: the configured one, or the one after the HTTP port, or any if that is taken."""
     host = settings.cluster.host or settings.server.host
-    wanted = settings.cluster.port or http_port + 1
+    port = settings.cluster.port or http_port + 1
     try:
-        return Target(host, await controller.start(host, wanted))
+        return Target(host, await controller.start(host, port))
     except (OSError, OverflowError) as error:
         if settings.cluster.port:
-            raise SettingsInvalid(f"cluster: cannot listen on {host}:{wanted}: {error}") from None
+            raise SettingsInvalid(f"cluster: cannot listen on {host}:{port}: {error}") from None
     return Target(host, await controller.start(host, 0))
 
 
@@ -168,7 +171,7 @@ async def _local_nodes(
 async def _http_server(
     app: ASGIApp, desk: GenerateHandler, settings: Settings, listening: socket.socket
 ) -> AsyncGenerator["asyncio.Task[None]"]:
-    """Serving inside of the block; gives the task that ends when a signal asks for the end."""
+    """Serve within the block; yield the task that ends when a signal arrives."""
     server_settings = settings.server
     hosts = Hosts.of(listening.getsockname()[0], settings.identity.public_url, desk.proxies)
     config = uvicorn.Config(
@@ -195,26 +198,26 @@ async def _http_server(
         await _end_requests(server)
 
 
-def _room_for_connections(wanted: int) -> int:
-    """How many connections there may be: each can cost three descriptors, one of them towards a backend.
+def _room_for_connections(connections: int) -> int:
+    """Return the maximum number of connections: each can take three descriptors, one of them to a backend.
 
-    Many systems give a process few until it asks for more; the hard limit is its owner's word.
+    Many systems have a low soft limit, which a process may raise; the hard limit is the owner's.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return wanted
-    files = max(soft, 3 * wanted)
+        return connections
+    files = max(soft, 3 * connections)
     if hard != resource.RLIM_INFINITY:
         files = min(files, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    room = min(wanted, files // 3)
-    if room < wanted:
+    room = min(connections, files // 3)
+    if room < connections:
         log.warning("few open files are allowed", connections_max=room, open_files_max=files)
     return room
 
 
 async def _end_requests(server: _Server) -> None:
-    """End what neither the drain nor a second signal waited for, while lanes and the ledger are there to settle it."""
+    """End remaining requests while lanes and the ledger can still settle them."""
     left = set(server.server_state.tasks)
     for task in left:
         task.cancel()
@@ -223,22 +226,24 @@ async def _end_requests(server: _Server) -> None:
 
 
 async def _until_signal(server: _Server) -> None:
-    asked = asyncio.Event()
+    is_ending = asyncio.Event()
 
     def obey() -> None:
-        server.force_exit = asked.is_set()
-        asked.set()
+        server.force_exit = is_ending.is_set()
+        is_ending.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, obey)
-    await asked.wait()
+    await is_ending.wait()
 
 
 def _for_local_nodes(cluster: Target) -> Target:
-    """A node listens for the ring on the address that it reaches the controller from.
+    """Return the controller's address for local nodes.
 
-    Where machines elsewhere may join, that must be one that they can reach, too.
+    A node listens for the pipeline on the address from which it reaches the controller.
+
+    If other machines may join, they must be able to reach that address, too.
     """
     if cluster.host not in _REACHABLE:
         return cluster
@@ -247,7 +252,7 @@ def _for_local_nodes(cluster: Target) -> Target:
 
 @asynccontextmanager
 async def _beside(works: list[Coroutine[None, None, object]]) -> AsyncGenerator["asyncio.Future[list[object]]"]:
-    """Work that goes on during the block, and no longer; gives what is done when all of it is."""
+    """Run work during the block only; yield a future that is done when all of it is done."""
     tasks = [asyncio.create_task(work) for work in works]
     together = asyncio.gather(*tasks)
     try:
@@ -259,7 +264,10 @@ async def _beside(works: list[Coroutine[None, None, object]]) -> AsyncGenerator[
 
 
 async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes, progress: Progress) -> None:
-    """Local nodes and the models, up to a ring and an embedder that serve or the reason why there are none."""
+    """Start local nodes and load the models.
+
+    Return when pipeline and embedder serve, or the reason why they cannot is known.
+    """
     controller, cluster = running.services.controller, settings.cluster
     reading: list[Coroutine[None, None, object]] = []
     served: list[Callable[[float], Awaitable[None]]] = []
@@ -280,5 +288,5 @@ async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes
         try:
             await wait(READY_TIMEOUT_S)
         except ClusterUnavailable as error:
-            # Other lanes may serve, and machines may join: the reason is shown, the gateway stays.
+            # Other lanes may serve, and machines may join: show the reason and continue.
             log.error("cluster not ready", reason=error.message)

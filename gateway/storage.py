@@ -1,4 +1,4 @@
-"""Whether what this gateway acknowledges can be kept: its data folder may be deleted, full or read-only."""
+"""Checks whether acknowledged data can be stored: the data folder may be deleted, full or read-only."""
 
 import asyncio
 import errno
@@ -17,9 +17,9 @@ from gateway.errors import StorageUnavailable
 log = structlog.get_logger(__name__)
 
 _EVERY_S = 2.0
-# A request that is to be kept looks again if the last look is older.
+# A request that stores data checks again if the last check is older.
 _FRESH_S = 1.0
-# A disk that takes longer counts as failed.
+# A slower disk counts as failed.
 _LOOK_TIMEOUT_S = 30.0
 _FREE_MIN_BYTES = 2**20
 _PROBE = b"\0" * 4096
@@ -33,21 +33,21 @@ _REPLACED = "was removed or replaced; stop the gateway, restore a backup and sta
 
 
 class Storage:
-    """Looks at the data folder now and then. One event loop owns it; looks run in threads.
+    """Checks the data folder periodically. One event loop owns it; checks run in threads.
 
-    `database` is the SQLite file in it, if the ledger is there: SQLite goes on writing to a deleted file.
+    `database` is the SQLite file in it, if the ledger is there: SQLite continues to write to a deleted file.
     """
 
     def __init__(self, folder: Path, database: Path | None) -> None:
         self._folder = folder
         self._files = {path: identity_of(path) for path in (folder, database) if path}
         self.trouble: str | None = None
-        """Why nothing can be kept, for operators; None while it can."""
+        """Why data cannot be stored, for operators; None while it can."""
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
 
     async def keep_looking(self) -> None:
-        """Ends by being cancelled."""
+        """Run until cancelled."""
         while True:
             await self._look()
             await asyncio.sleep(_EVERY_S)
@@ -59,12 +59,12 @@ class Storage:
         self.refuse()
 
     def refuse(self) -> None:
-        """Go by the last look. Raises StorageUnavailable."""
+        """Use the last check. Raises StorageUnavailable."""
         if self.trouble:
             raise StorageUnavailable(self.trouble)
 
     async def _look(self) -> None:
-        """One look at a time, however many wait for it."""
+        """Run one check at a time, even if many callers wait for it."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_once(), name="data folder")
         done, _ = await asyncio.wait((self._looking,), timeout=_LOOK_TIMEOUT_S)
@@ -89,7 +89,7 @@ class Storage:
 
 
 def identity_of(path: Path) -> tuple[int, int] | None:
-    """Which file this is, whatever it is called; None if there is none."""
+    """Return the file's identity, independent of its name; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -98,7 +98,7 @@ def identity_of(path: Path) -> tuple[int, int] | None:
 
 
 def why_unwritable(folder: Path) -> str | None:
-    """Try to write a small file there; None if that works and some room is left."""
+    """Try to write a small file there; return the problem, or None if it works and some room is left."""
     try:
         if shutil.disk_usage(folder).free < _FREE_MIN_BYTES:
             return _REASONS[errno.ENOSPC]

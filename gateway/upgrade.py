@@ -1,7 +1,7 @@
-"""Tables brought up to date by a process that ends.
+"""Migrates tables in a separate process that ends.
 
-Alembic would stay with a gateway for its whole life, and is 7 MB. The process (`gateway.migration_process`)
-gets the DSN, which may hold a password, as a line on stdin and ends when stdin does: it outlives no gateway.
+Otherwise Alembic's 7 MB would stay in memory. The process (`gateway.migration_process`) gets the DSN on stdin,
+because it may contain a password. It ends when stdin closes, so it never outlives the gateway.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ async def upgrade_in_process(dsn: str) -> None:
     """Upgrade the tables if they are behind. Cancelling the task ends the upgrade. Raises DatabaseUnusable."""
     if not is_behind(dsn):
         return
-    # In a session of its own: a terminal's Ctrl-C reaches the gateway alone, which ends it without a word.
+    # In its own session, so that a terminal's Ctrl-C reaches only the gateway, which ends the process silently.
     process = await asyncio.create_subprocess_exec(
         *command_of("gateway.migration_process"),
         stdin=PIPE,
@@ -38,22 +38,22 @@ async def upgrade_in_process(dsn: str) -> None:
     )
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            said = await _ask(process, dsn)
+            answer = await _ask(process, dsn)
             status = await process.wait()
     except TimeoutError:
         raise DatabaseUnusable(f"the database was not upgraded within {_PATIENCE_S:.0f} s") from None
     finally:
         await _end(process)
-    problem = _read(said).problem
+    problem = _read(answer).problem
     if problem or status:
         raise DatabaseUnusable(problem or f"the upgrade of the database ended with status {status}")
 
 
 async def _ask(process: Process, dsn: str) -> bytes:
-    """The last line that it says; code that it runs may print what it likes."""
+    """Return its last output line, because code that it runs may print other lines."""
     assert process.stdin
     assert process.stdout
-    with suppress(ConnectionError):  # Its status says why it went before it was asked.
+    with suppress(ConnectionError):  # The exit status shows why it ended before it got the DSN.
         process.stdin.write(msgspec.json.encode(dsn) + b"\n")
         await process.stdin.drain()
     tail = b""

@@ -1,4 +1,4 @@
-"""The web face: every route but those that carry the traffic (http.hot) or are asked all the time (api.plain)."""
+"""The web application: every route other than hot routes (http.hot) and frequent ones (api.plain)."""
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -23,19 +23,19 @@ from gateway.errors import DATABASE_AWAY
 from gateway.services import Services
 from runtime.errors import MethodNotAllowed, NotFound, RequestInvalid, ServiceError
 
-# They have a bound of their own, and ask for the key first.
+# They have their own size limit, and check the key first.
 _UPLOADS = ("/v1/files",)
 
 
 def make_web(services: Services, cluster: Target) -> ASGIApp:
-    """FastAPI with all of them, and every error in OpenAI's shape."""
+    """Return FastAPI with all routes, and every error in OpenAI's shape."""
     # No redirect to the path without a slash: Starlette would redirect to the host in the client's Host header.
     app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.services = services
     app.state.cluster = cluster
     app.state.idle = IdleWatch(services)
     app.state.asked = AskedBefore(services.directory.write, is_alone=services.settings.database.dsn is None)
-    # FastAPI knows the routes before it too, to say of other methods that they are not allowed.
+    # FastAPI also knows the earlier routes, to answer other methods with 405.
     app.router.routes.extend(Route(route.path, misspelt, methods=["POST"]) for route in ROUTES)
     app.router.routes.extend(plain_routes(services))
     for router in (responses.router, messages.router, ollama.router, files.router, batches.router):
@@ -66,9 +66,9 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    """Any route's error: in OpenAI's shape, or as the console's page."""
+    """Return any route's error: in OpenAI's shape, or as a page of the console."""
     if isinstance(error.__cause__, ServiceError):
-        error = error.__cause__  # FastAPI has words of its own for whatever keeps it from reading a body
+        error = error.__cause__  # FastAPI has its own messages for unreadable bodies
     if isinstance(error, HTTPException):
         error = _of_status(request, error)
     elif isinstance(error, RequestValidationError):
@@ -88,7 +88,7 @@ def _of_status(request: Request, error: HTTPException) -> ServiceError:
 
 
 def _of_field(error: RequestValidationError) -> ServiceError:
-    """An error for the first wrong field. Its location begins with the source, as in ("query", "limit")."""
+    """Return an error for the first wrong field. Its location begins with the source, as in ("query", "limit")."""
     problem = error.errors()[0]
     param = ".".join(map(str, problem["loc"][1:]))
     return RequestInvalid(f"{param}: {problem['msg'].removeprefix('Value error, ')}", param=param)

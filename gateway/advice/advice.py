@@ -13,8 +13,9 @@ _FASTER = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """`best` is the recommended way, None if there is none; `because` gives the reasons and other facts worth
-    knowing.
+    """`best` is the recommended way, None if there is none.
+
+    `because` gives the reasons, and other useful facts.
     """
 
     model: str
@@ -102,16 +103,16 @@ def _break_even(question: AdviceQuestion, own: ServingOption | None) -> BreakEve
 def _because(
     question: AdviceQuestion, best: ServingOption | None, own: tuple[ServingOption, ...], even: BreakEven | None
 ) -> list[str]:
-    said = [_verdict(question, best)]
+    sentences = [_verdict(question, best)]
     if question.serving and question.serving != question.name and best in own:
-        said.append(f"the cluster serves {question.serving} now and would serve this model instead")
+        sentences.append(f"the cluster serves {question.serving} now and would serve this model instead")
     for way in own:
         if best in own and (gain := _gain(best, way)) >= _FASTER:
             pin = f"set cluster.precision to {way.precision}"
-            said.append(f"at {way.precision} it would give {gain:.1f} times the tokens: {pin}")
+            sentences.append(f"at {way.precision} it would give {gain:.1f} times the tokens: {pin}")
     if even is not None:
-        said.append(_money(question, even))
-    return said
+        sentences.append(_money(question, even))
+    return sentences
 
 
 def _gain(best: ServingOption | None, other: ServingOption) -> float:

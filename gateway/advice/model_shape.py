@@ -35,8 +35,8 @@ def read_shape(reference: str, cache: Path) -> tuple[str, ModelCard]:
 
 def _card(config: dict[str, Any]) -> ModelCard:
     parts = (config, *(part for part in config.values() if isinstance(part, dict)))
-    told = (part.get(name) for part in parts for name in _LAYERS)
-    if any(isinstance(layers, int) and layers > _LAYERS_MAX for layers in told):
+    layer_counts = (part.get(name) for part in parts for name in _LAYERS)
+    if any(isinstance(layers, int) and layers > _LAYERS_MAX for layers in layer_counts):
         raise ModelInvalid(f"config.json has more than {_LAYERS_MAX} layers")
     return read_card(config)
 

@@ -67,9 +67,9 @@ class AdviceQuestion:
     stages_min: int = 1
 
 
-def is_same_model(one: str, other: str) -> bool:
+def is_same_model(first: str, second: str) -> bool:
     """Return whether two names look like the same model's, as owner/Qwen3-8B and qwen3:8b do."""
-    return one == other or (_letters(one) == _letters(other) != "")
+    return first == second or (_letters(first) == _letters(second) != "")
 
 
 def _letters(name: str) -> str:

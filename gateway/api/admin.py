@@ -1,4 +1,4 @@
-"""/admin: what the command line and admins ask of a running gateway; here: machines, join tokens, requests."""
+"""/admin: routes for the command line and admins; this module: machines, join tokens, requests."""
 
 import asyncio
 from dataclasses import asdict
@@ -32,7 +32,7 @@ Admin = Annotated[Services, Depends(_services)]
 
 
 class PlanQuestion(BaseModel):
-    """Machines, by name or id, that the plan is to do without, and drained ones that it may use."""
+    """Machines, by name or id: `without` excludes them from the plan, and drained ones may be included."""
 
     model_config = ConfigDict(extra="forbid")
     without: list[str] = Field(default=[], max_length=256)
@@ -46,7 +46,7 @@ MachineName = Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)]
 
 
 class NewName(Body):
-    """What people are to call a machine; commands and addresses have it in them."""
+    """A machine's display name, which commands and URLs contain."""
 
     name: MachineName
 
@@ -136,7 +136,7 @@ async def drain_machine(authority: Operator, name: Named, undo: bool = False) ->
 
 
 @router.post("/machines/{name}/rename")
-async def rename_machine(authority: Operator, name: Named, wanted: NewName) -> dict[str, Any]:
+async def rename_machine(authority: Operator, name: Named, body: NewName) -> dict[str, Any]:
     """Rename a machine wherever it is shown, until its own name is restored.
 
     Raises NotFound if no machine has this name, and Conflict if the new name is taken or `cluster.owners` has
@@ -147,18 +147,18 @@ async def rename_machine(authority: Operator, name: Named, wanted: NewName) -> d
     try:
         node_id = controller.machine(name)
         before = controller.name_of(node_id)
-        controller.check_name(node_id, wanted.name)
-        if named := {before, wanted.name} & set(owners):
-            # The name may give the machine rights that only owners have.
+        controller.check_name(node_id, body.name)
+        if named := {before, body.name} & set(owners):
+            # The name may give the machine an owner's rights.
             text = f"name: cluster.owners in the settings has {named.pop()}: put the machine's id there first"
             raise Conflict(text, param="name")
-        change = {"from": before, "to": wanted.name}
+        change = {"from": before, "to": body.name}
         await _write_down(authority, "machine.rename", f"machine:{node_id}", change)
-        controller.rename_machine(node_id, wanted.name)
+        controller.rename_machine(node_id, body.name)
     except MachineUnknown as error:
         raise NotFound(str(error)) from None
     except NameTaken as error:
-        # If two callers want a name at once, the second is refused only when the name is stored.
+        # If two callers request a name at once, the second is refused only when the name is stored.
         raise Conflict(f"name: {error}", param="name") from None
     return {"renamed": node_id} | change
 

@@ -1,4 +1,4 @@
-"""/admin/advise and /admin/cluster/model: where a model should run; and having the cluster serve it."""
+"""/admin/advise and /admin/cluster/model: recommend where to run a model, and load it in the cluster."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -22,7 +22,7 @@ from runtime.errors import Conflict, NotFound, RequestInvalid
 
 router = APIRouter(prefix="/admin")
 
-# Between two lines of a load's progress.
+# The interval between two lines of progress, in seconds.
 _LINE_S = 0.25
 
 Reference = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
@@ -58,27 +58,28 @@ async def show_advice(authority: Operator, question: ModelQuestion) -> dict[str,
 
 
 @router.post("/cluster/model")
-async def load_model(authority: Operator, wanted: NewModel) -> StreamingResponse:
+async def load_model(authority: Operator, body: NewModel) -> StreamingResponse:
     """Load a model and stream lines of JSON: `done_bytes` of `total_bytes`, at the end `model` or `error`.
 
-    Whoever hangs up ends it. A cluster has one model for its life: another is not put in its place.
+    If the client disconnects, loading stops. A cluster serves one model until it restarts: a loaded model is not
+    replaced.
     """
-    await allow_loading(authority, wanted.model)
-    return StreamingResponse(_loading(authority.services, wanted.model), media_type="application/x-ndjson")
+    await allow_loading(authority, body.model)
+    return StreamingResponse(_loading(authority.services, body.model), media_type="application/x-ndjson")
 
 
 def _refusal(services: Services) -> str:
-    """Why another model cannot be read now; empty where it can."""
+    """Return why no other model can be loaded now; empty if one can."""
     controller = services.controller
     if services.loading.locked():
-        return f"{controller.model_name} is being read just now; ask again when it is there."
+        return f"{controller.model_name} is loading now. Try again when it is loaded."
     if controller.model is None and (controller.model_name is None or controller.status[0] == "failed"):
         return ""
     return f"The cluster serves {controller.model_name}. Start the gateway with --model for another one."
 
 
 async def allow_loading(authority: Authority, reference: str) -> None:
-    """Writes down who wants it. Raises Conflict where the cluster has a model, or reads one."""
+    """Record the load in the audit log. Raises Conflict if the cluster has a model or is loading one."""
     services = authority.services
     if refusal := _refusal(services):
         raise Conflict(refusal, param="model")
@@ -87,8 +88,8 @@ async def allow_loading(authority: Authority, reference: str) -> None:
 
 
 async def read_model(services: Services, reference: str, progress: Progress | None = None) -> Model:
-    """Have the cluster read a model and serve it; one at a time. Raises ModelError, Conflict."""
-    # Again, for others may have asked while it was written down.
+    """Load a model into the cluster and serve it; one at a time. Raises ModelError, Conflict."""
+    # Check again, because another caller may have asked during the audit entry.
     if refusal := _refusal(services):
         raise Conflict(refusal, param="model")
     async with services.loading:
@@ -96,16 +97,16 @@ async def read_model(services: Services, reference: str, progress: Progress | No
 
 
 async def _loading(services: Services, reference: str) -> AsyncGenerator[bytes]:
-    told: list[tuple[int, int]] = []
-    # The progress comes from a thread; only its newest word counts.
-    reading = read_model(services, reference, lambda done, total: told.append((done, total)))
+    newest: list[tuple[int, int]] = []
+    # The progress comes from a thread; only the newest value matters.
+    reading = read_model(services, reference, lambda done, total: newest.append((done, total)))
     loading = asyncio.create_task(reading, name="load model")
     try:
         while not loading.done():
             await asyncio.wait((loading,), timeout=_LINE_S)
-            if told:
-                done_bytes, total_bytes = told[-1]
-                told.clear()
+            if newest:
+                done_bytes, total_bytes = newest[-1]
+                newest.clear()
                 yield _line({"done_bytes": done_bytes, "total_bytes": total_bytes})
         yield _line(_outcome(services, loading))
     finally:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from gateway.api.authority import Manager
-from gateway.api.fields import Since, Wanted, as_ns
+from gateway.api.fields import OptionalText, Since, as_ns
 from gateway.identity.audit import PAGE_MAX, Filter
 
 router = APIRouter(prefix="/audit")
@@ -15,18 +15,18 @@ router = APIRouter(prefix="/audit")
 @router.get("")
 def show_audit(
     authority: Manager,
-    organization: Wanted = None,
-    action: Wanted = None,
-    actor: Wanted = None,
-    target: Wanted = None,
+    organization: OptionalText = None,
+    action: OptionalText = None,
+    actor: OptionalText = None,
+    target: OptionalText = None,
     since: Since = None,
     until: Since = None,
     before: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
 ) -> dict[str, Any]:
     """List actions of admins, newest first. `next` is the `before` of the next page, null on the last one."""
-    wanted = Filter(authority.within(organization), action, actor, target, as_ns(since), as_ns(until))
-    found = authority.directory.audit.entries(wanted, before_seq=before, limit=limit)
+    filters = Filter(authority.within(organization), action, actor, target, as_ns(since), as_ns(until))
+    found = authority.directory.audit.entries(filters, before_seq=before, limit=limit)
     return {
         "entries": [asdict(entry) for entry in found],
         "next": found[-1].seq if len(found) == limit else None,

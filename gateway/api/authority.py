@@ -1,4 +1,4 @@
-"""Admin access: the machine's own token may do everything, a user what role and organization allow."""
+"""Admin access: the machine's own token allows everything, a user's role and organization limit the rest."""
 
 import secrets
 from dataclasses import dataclass
@@ -38,11 +38,11 @@ class Authority:
         if self.organization_id not in (None, organization_id):
             raise NotFound(f"there is no {what}")
 
-    def within(self, wanted: str | None) -> str | None:
+    def within(self, organization_id: str | None) -> str | None:
         """Return the organization to list: the requested one, else `organization_id`. Raises NotFound."""
-        if wanted is not None:
-            self.over(wanted, f"organization {wanted}")
-        return wanted or self.organization_id
+        if organization_id is not None:
+            self.over(organization_id, f"organization {organization_id}")
+        return organization_id or self.organization_id
 
 
 async def admitted(request: Request) -> Authority:
@@ -71,7 +71,7 @@ async def admitted(request: Request) -> Authority:
 async def _operator(authority: Annotated[Authority, Depends(admitted)]) -> Authority:
     refuse_who_may_not(authority.caller)
     if authority.organization_id is not None:
-        raise RoleForbids("This is for instance admins; this key's user is none.")
+        raise RoleForbids("Only instance admins can do this; this key's user is not one.")
     return authority
 
 
@@ -85,9 +85,11 @@ def refuse_who_may_not(caller: Caller | None) -> None:
     if caller is None:
         return
     if caller.role != "admin":
-        raise RoleForbids(f"This is for admins; this key's user is a {caller.role}. See /admin/me.")
+        raise RoleForbids(f"Only admins can do this; this key's user is a {caller.role}. See /admin/me.")
     if not caller.may_administer:
-        raise RoleForbids("This key may not administer; `millrace key create NAME --admin` makes one that may.")
+        raise RoleForbids(
+            "This key has no admin access; `millrace key create NAME --admin` creates one that does."
+        )
 
 
 Operator = Annotated[Authority, Depends(_operator)]

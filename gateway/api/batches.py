@@ -1,4 +1,4 @@
-"""/v1/batches: requests by the file, answered within a day on what is idle."""
+"""/v1/batches: files of requests, answered within a day on idle capacity."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from msgspec import Meta, Struct
 
 from gateway.api.edge import authenticate, read_body
-from gateway.api.fields import Named, Wanted
+from gateway.api.fields import Named, OptionalText
 from gateway.api.files import LASTS_S_MAX, LASTS_S_MIN
 from gateway.api.openai_pages import PAGE_MAX, page
 from gateway.batches.batch import WINDOW_S, Batch, new_batch_id
@@ -63,7 +63,7 @@ async def create_batch(request: Request) -> Json:
 
 @router.get("")
 async def list_batches(
-    request: Request, limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20, after: Wanted = None
+    request: Request, limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20, after: OptionalText = None
 ) -> Json:
     """List the caller's batches, newest first."""
     batches, caller = await _admitted(request)
@@ -99,11 +99,11 @@ def _create(batches: Batches, caller: Caller, order: _Order) -> Batch:
     except NotFound as error:
         raise NotFound(f"input_file_id: {error.message}", param="input_file_id") from None
     if file.purpose != "batch":
-        text = f"input_file_id: a file with the purpose 'batch' is expected; this one's is '{file.purpose}'"
+        text = f"input_file_id: the file's purpose must be 'batch', not '{file.purpose}'"
         raise RequestInvalid(text, param="input_file_id", code="invalid_value")
     if file.folder_id == batches.files.folder_id:
         batches.files.content(file)
-    # Else the gateway that has the file finds the batch; that it has it is its to say.
+    # Otherwise the gateway with the file finds the batch in the database.
     batch = Batch(
         id=new_batch_id(),
         owner=owner,

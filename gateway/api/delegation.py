@@ -1,4 +1,4 @@
-"""Limits on keys that an admin of one organization makes: never more than their own key allows. Pure."""
+"""Limits the permissions of keys that an organization's admin creates to those of the admin's own key. Pure."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -38,17 +38,17 @@ def refuse_more_than_own(own: Allowed, terms: KeyTerms, lanes: Collection[LaneNa
 
 def _excesses(own: Allowed, terms: KeyTerms, lanes: Collection[LaneName]) -> Iterator[tuple[str, str]]:
     """Yield each field that allows more than `own`, with the text of what `own` allows."""
-    for field, wanted, allowed in (
+    for field, requested, allowed in (
         ("lanes", lanes, own.lanes),
         ("models", terms.models, own.terms.models),
         ("regions", terms.regions, own.terms.regions),
     ):
-        if allowed is not None and (wanted is None or not set(wanted) <= set(allowed)):
+        if allowed is not None and (requested is None or not set(requested) <= set(allowed)):
             yield field, f"{', '.join(sorted(allowed))} alone"
     if PRIVACY_RANK[terms.privacy] < PRIVACY_RANK[own.terms.privacy]:
-        yield "privacy", f"nothing less private than {own.terms.privacy}"
+        yield "privacy", f"no less private label than {own.terms.privacy}"
     if terms.priority < own.terms.priority:
         yield "priority", f"no smaller number than {own.terms.priority}"
     ends_ns = own.terms.expires_ns
     if ends_ns is not None and (terms.expires_ns is None or terms.expires_ns > ends_ns):
-        yield "expires_in_s", "nothing that lasts longer than itself"
+        yield "expires_in_s", "no later expiry than its own"

@@ -1,4 +1,4 @@
-"""Routes beside the hot ones that belong to another API: their errors are in its words, too."""
+"""Further routes of other APIs than OpenAI's, with errors in that API's format."""
 
 from collections.abc import Awaitable, Callable
 

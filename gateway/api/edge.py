@@ -65,7 +65,7 @@ class _BoundedBody:
 
     async def __call__(self) -> Message:
         if self._is_whole:
-            return await self._receive()  # the next news is that the client has gone
+            return await self._receive()  # the next message is the client's disconnect
         self._due_s = self._due_s or asyncio.get_running_loop().time() + BODY_TIMEOUT_S
         try:
             async with asyncio.timeout_at(self._due_s):
@@ -81,7 +81,7 @@ class _BoundedBody:
 
 async def misspelt(request: Request) -> Response:
     """Refuse a misspelt path of a hot route: exact paths never reach ASGI. Raises NotFound."""
-    raise NotFound(f"There is no {request.method} {request.url.path} in this spelling.")
+    raise NotFound(f"{request.method} {request.url.path} not found. Check the spelling.")
 
 
 async def authenticate(services: Services, scope: Scope) -> Caller:

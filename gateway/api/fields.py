@@ -1,4 +1,4 @@
-"""Fields that bodies and queries of the admin API are made of, bounded and free of what no database takes."""
+"""Field types of the admin API's bodies and queries, limited to values that databases accept."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -12,22 +12,22 @@ _NS_MAX = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-# PostgreSQL keeps no NUL in a text.
+# PostgreSQL stores no NUL in a text.
 _TEXT = r"^[^\x00]*$"
 
 Text = Annotated[str, Field(min_length=1, max_length=200, pattern=_TEXT)]
 Named = Annotated[str, Path(min_length=1, max_length=200, pattern=_TEXT)]
-Wanted = Annotated[str | None, Query(max_length=200, pattern=_TEXT)]
+OptionalText = Annotated[str | None, Query(max_length=200, pattern=_TEXT)]
 Texts = Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
 
 
-PageCursor = Annotated[str | None, Query(max_length=CURSOR_MAX, description="`next` of the page before.")]
+PageCursor = Annotated[str | None, Query(max_length=CURSOR_MAX, description="`next` of the previous page.")]
 PageLimit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 Since = Annotated[AwareDatetime | None, Query(description="RFC 3339, with its offset from UTC.")]
 
 
 def as_ns(when: datetime | None) -> int | None:
-    """Nanoseconds since the epoch, within what a database counts."""
+    """Return nanoseconds since the epoch, limited to the database's range."""
     if when is None:
         return None
     return min(max((when - _EPOCH) // _MICROSECOND * 1_000, 0), _NS_MAX)
@@ -39,6 +39,6 @@ def as_cursor(text: str | None, param: str) -> Cursor | None:
 
 
 class Body(BaseModel):
-    """What is sent to the admin API; a field that it does not know is refused by its name."""
+    """A request body of the admin API; an unknown field is refused by its name."""
 
     model_config = ConfigDict(extra="forbid")

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse
 
 from gateway.api.edge import authenticate
-from gateway.api.fields import Named, Wanted
+from gateway.api.fields import Named, OptionalText
 from gateway.api.openai_pages import page
 from gateway.batches.files import FileRegistry
 from gateway.batches.forms import UploadForm, read_upload
@@ -43,10 +43,10 @@ async def upload(request: Request) -> Json:
 @router.get("")
 async def list_files(
     request: Request,
-    purpose: Wanted = None,
+    purpose: OptionalText = None,
     limit: Annotated[int, Query(ge=1, le=_FILES_PAGE_MAX)] = _FILES_PAGE_MAX,
     order: Literal["asc", "desc"] = "desc",
-    after: Wanted = None,
+    after: OptionalText = None,
 ) -> Json:
     """List the caller's files."""
     files, owner = await _admitted(request)
@@ -89,7 +89,7 @@ def _checked(form: UploadForm) -> int | None:
     purpose = form.fields.get("purpose")
     if purpose != "batch":
         code = "invalid_value" if purpose else "missing_required_parameter"
-        text = "purpose: 'batch' is expected; other files are of no use here"
+        text = "purpose: must be 'batch'; other files are not used here"
         raise RequestInvalid(text, param="purpose", code=code)
     anchor = form.fields.get("expires_after[anchor]")
     seconds = form.fields.get("expires_after[seconds]")

@@ -25,7 +25,7 @@ from runtime.request_ids import HEADER
 log = structlog.get_logger(__name__)
 
 _DEFECT = 500
-_FOR_GUESTS = ("/v1/chat/completions", "/v1/completions")
+_FOR_PREEMPTIBLE = ("/v1/chat/completions", "/v1/completions")
 
 
 class GenerateHandler:
@@ -78,10 +78,10 @@ class GenerateHandler:
     async def _host(self, exchange: Exchange, caller: Caller) -> None:
         """Serve a preemptible request.
 
-        Each request is a tenant of its own, so it shares no prompt cache with any other.
+        Each request is a separate tenant, so it shares no prompt cache with others.
         """
-        if exchange.route.path not in _FOR_GUESTS:
-            raise RoleForbids(f"Preemptible requests ask at {' and '.join(_FOR_GUESTS)}, and nowhere else.")
+        if exchange.route.path not in _FOR_PREEMPTIBLE:
+            raise RoleForbids(f"Preemptible requests may only use {' and '.join(_FOR_PREEMPTIBLE)}.")
         question = exchange.route.read(exchange.raw)
         exchange.drop()
         tenant = f"{caller.user_id}:{exchange.id}"

@@ -32,10 +32,10 @@ async def _is_ready(services: Services, _: Request) -> Response:
     answers. `ledger_checkpoint` is the newest block that this gateway has seen.
     `warnings` name problems that an operator must fix: the data folder, the cloud's key file, its worker.
     """
-    told, status = await _readiness(services)
+    readiness, status = await _readiness(services)
     checkpoint = services.ledger.checkpoint
     further = {"ledger_checkpoint": str(checkpoint) if checkpoint else None, "warnings": services.troubles()}
-    return JSONResponse(told | further, status)
+    return JSONResponse(readiness | further, status)
 
 
 async def _readiness(services: Services) -> tuple[dict[str, str], int]:
@@ -46,7 +46,7 @@ async def _readiness(services: Services) -> tuple[dict[str, str], int]:
         return _not_ready("failed", "the database does not answer", "unknown")
     troubles = [f"broken: {rule}" for rule in ledger.broken]
     if (left := services.ledger.unproven) is not None and left.trouble:
-        troubles.append("no block can be made, see the log")
+        troubles.append("no block can be made; see the log")
     facts = "; ".join(troubles) or "in order"
     cluster = services.settings.cluster
     status, reason = services.controller.embeddings.readiness.status
@@ -55,7 +55,7 @@ async def _readiness(services: Services) -> tuple[dict[str, str], int]:
     status, reason = services.controller.status
     if cluster.model and status != "ready":
         return _not_ready(status, reason, facts)
-    reason = reason if status == "ready" else "no cluster model was asked for"
+    reason = reason if status == "ready" else "no cluster model is configured"
     return {"status": "ready", "reason": reason, "ledger": facts}, 200
 
 

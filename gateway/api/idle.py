@@ -105,14 +105,15 @@ class IdleWatch:
             card_percent, is_low = await asyncio.to_thread(lambda: (gpu_percent(), is_on_battery()))
             preemptible_jobs = self.services.preemptible_jobs
             if preemptible_jobs.stays or preemptible_jobs.left_s > began_s - SETTLES_S:
-                # That would include the preemptible requests' own work.
+                # The load would include the preemptible requests' work.
                 card_percent = self._sensed[0]
             self._sensed = card_percent, is_low
 
 
 def _lasting(idle: Idle) -> Idle:
-    """Return what counts as a change: neither the number of own requests beyond the first, nor small changes of
-    load.
+    """Return the values that count as a change.
+
+    They exclude the number of own requests beyond the first, and small changes of load.
     """
     is_busy = idle.own_in_flight > 0
     tens = None if idle.gpu_percent is None else float(round(idle.gpu_percent / _STEP_PERCENT))

@@ -1,4 +1,4 @@
-"""/admin/keys: keys made, changed, rotated and revoked over HTTP."""
+"""/admin/keys: create, change, rotate and revoke keys."""
 
 import time
 from typing import Annotated, Any
@@ -11,8 +11,8 @@ from accounting.chart import terms_of
 from accounting.errors import AccountUnknown
 from gateway.api.authority import Authority, Manager
 from gateway.api.delegation import OfSession, refuse_more_than_own
-from gateway.api.fields import Body, Named, PageCursor, PageLimit, Text, Texts, Wanted, as_cursor
-from gateway.api.users import person_of
+from gateway.api.fields import Body, Named, OptionalText, PageCursor, PageLimit, Text, Texts, as_cursor
+from gateway.api.users import managed_user
 from gateway.errors import RoleForbids
 from gateway.identity.key_rows import KeyRow, KeyTerms
 from gateway.identity.keys import KEY_LASTS_MAX_S, IssuedKey
@@ -31,7 +31,7 @@ Seconds = Annotated[int, Field(ge=1, le=KEY_LASTS_MAX_S)]
 
 
 class NewKey(Body):
-    """A list that is left out allows all there are; `lanes` those of the settings."""
+    """A missing list allows everything; missing `lanes` allow the lanes of the settings."""
 
     name: Text
     user: Text
@@ -46,7 +46,7 @@ class NewKey(Body):
 
 
 class ChangedKey(Body):
-    """What is left out stays as it is; null takes a restriction away."""
+    """Missing fields stay unchanged; null removes a restriction."""
 
     lanes: Lanes | None = None
     models: Texts | None = None
@@ -64,8 +64,8 @@ class Rotation(Body):
 @router.get("")
 def list_keys(
     authority: Manager,
-    organization: Wanted = None,
-    user: Wanted = None,
+    organization: OptionalText = None,
+    user: OptionalText = None,
     before: PageCursor = None,
     limit: PageLimit = PAGE_MAX,
 ) -> dict[str, Any]:
@@ -77,24 +77,24 @@ def list_keys(
 
 
 @router.post("")
-def create_key(authority: Manager, wanted: NewKey) -> dict[str, Any]:
+def create_key(authority: Manager, body: NewKey) -> dict[str, Any]:
     """Create a key; only this answer has its secret."""
-    person = person_of(authority, wanted.user)
-    department = _department_of(authority, wanted.department, person)
+    owner = managed_user(authority, body.user)
+    department = _department_of(authority, body.department, owner)
     terms = KeyTerms(
-        wanted.models,
-        wanted.regions,
-        wanted.privacy,
-        wanted.priority,
-        _expiry(wanted.expires_in_s),
-        wanted.may_administer,
+        body.models,
+        body.regions,
+        body.privacy,
+        body.priority,
+        _expiry(body.expires_in_s),
+        body.may_administer,
     )
-    lanes = wanted.lanes or authority.services.settings.policy.lanes
+    lanes = body.lanes or authority.services.settings.policy.lanes
     _refuse_more_than_own(authority, terms, lanes)
     issued = authority.services.keys.issue(
-        checked_name(wanted.name),
+        checked_name(body.name),
         lanes,
-        user_id=wanted.user,
+        user_id=body.user,
         department=department,
         terms=terms,
         by=authority.actor,
@@ -103,28 +103,28 @@ def create_key(authority: Manager, wanted: NewKey) -> dict[str, Any]:
 
 
 @router.patch("/{key}")
-def change_key(authority: Manager, key: Named, wanted: ChangedKey) -> dict[str, Any]:
+def change_key(authority: Manager, key: Named, body: ChangedKey) -> dict[str, Any]:
     """Change the restrictions of a key; null removes one."""
     row = _key_of(authority, key)
-    given = wanted.model_fields_set
+    given = body.model_fields_set
     terms = KeyTerms(
-        wanted.models if "models" in given else row.terms.models,
-        wanted.regions if "regions" in given else row.terms.regions,
-        wanted.privacy or row.terms.privacy,
-        row.terms.priority if wanted.priority is None else wanted.priority,
-        _expiry(wanted.expires_in_s) if "expires_in_s" in given else row.terms.expires_ns,
-        row.terms.may_administer if wanted.may_administer is None else wanted.may_administer,
+        body.models if "models" in given else row.terms.models,
+        body.regions if "regions" in given else row.terms.regions,
+        body.privacy or row.terms.privacy,
+        row.terms.priority if body.priority is None else body.priority,
+        _expiry(body.expires_in_s) if "expires_in_s" in given else row.terms.expires_ns,
+        row.terms.may_administer if body.may_administer is None else body.may_administer,
     )
-    _refuse_more_than_own(authority, terms, wanted.lanes or row.lanes)
-    return authority.services.keys.change(row.key_id, terms, wanted.lanes, authority.actor).facts()
+    _refuse_more_than_own(authority, terms, body.lanes or row.lanes)
+    return authority.services.keys.change(row.key_id, terms, body.lanes, authority.actor).facts()
 
 
 @router.post("/{key}/rotate")
-def rotate_key(authority: Manager, key: Named, wanted: Rotation) -> dict[str, Any]:
+def rotate_key(authority: Manager, key: Named, body: Rotation) -> dict[str, Any]:
     """Rotate a key; the old secret stays valid for the grace period."""
     row = _key_of(authority, key)
     _refuse_more_than_own(authority, row.terms, row.lanes)
-    return _shown_once(authority.services.keys.rotate(row.key_id, wanted.grace_s, authority.actor))
+    return _shown_once(authority.services.keys.rotate(row.key_id, body.grace_s, authority.actor))
 
 
 @router.delete("/{key}")
@@ -157,7 +157,7 @@ def _key_of(authority: Authority, key: str) -> KeyRow:
 
 
 def _refuse_more_than_own(authority: Authority, terms: KeyTerms, lanes: tuple[LaneName, ...]) -> None:
-    """Ensure that an admin of one organization makes, changes and sees no key that may do more than their own.
+    """Refuse an admin of one organization a key with more permissions than their own.
 
     Raises RoleForbids.
     """
@@ -167,12 +167,12 @@ def _refuse_more_than_own(authority: Authority, terms: KeyTerms, lanes: tuple[La
         refuse_more_than_own(allowed, terms, lanes)
 
 
-def _department_of(authority: Authority, wanted: str | None, person: User) -> str:
-    """Return the department that a key's use is booked on. By default it is the organization's own.
+def _department_of(authority: Authority, requested: str | None, owner: User) -> str:
+    """Return the department to which a key's usage is booked; by default the organization's own.
 
     Raises RequestInvalid, RoleForbids.
     """
-    department = wanted or person.organization_id
+    department = requested or owner.organization_id
     try:
         terms_of(department_account(department))
     except AccountUnknown:

@@ -1,4 +1,4 @@
-"""/admin/me: what everybody with a key may see of themselves."""
+"""/admin/me: a caller's own keys, limits and usage."""
 
 import time
 from dataclasses import asdict

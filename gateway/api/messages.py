@@ -1,4 +1,4 @@
-"""POST /v1/messages/count_tokens, as Anthropic has it."""
+"""POST /v1/messages/count_tokens of Anthropic's API."""
 
 from fastapi import APIRouter, Request
 

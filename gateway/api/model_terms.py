@@ -1,4 +1,4 @@
-"""/admin/aliases and /admin/prices: further names of models, and prices of providers' models."""
+"""/admin/aliases and /admin/prices: aliases of models, and prices of providers' models."""
 
 from typing import Annotated, Any
 
@@ -20,14 +20,14 @@ Usd = Annotated[str, Field(min_length=1, max_length=40)]
 
 
 class NewAlias(Body):
-    """Of `models` each backend of the pool, and each other lane, gives the first that it has."""
+    """Each backend of the pool, and each other lane, uses the first of `models` that it has."""
 
     alias: Name
     models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=50)]
 
 
 class NewPrice(Body):
-    """Of a cloud model, by the name that callers use; dollars for a million tokens, as text."""
+    """The price of a cloud model, by the name that callers use; dollars per million tokens, as text."""
 
     model: Name
     prompt_usd_per_mtok: Usd
@@ -46,10 +46,10 @@ async def list_aliases(authority: Operator) -> list[dict[str, Any]]:
 
 
 @router.put("/aliases")
-async def set_alias(authority: Operator, wanted: NewAlias) -> dict[str, Any]:
+async def set_alias(authority: Operator, body: NewAlias) -> dict[str, Any]:
     """Set an alias for models of any lane, in every gateway of the database."""
     terms = authority.services.model_terms
-    return _of_alias(await terms.set_alias(wanted.alias, wanted.models, authority.actor))
+    return _of_alias(await terms.set_alias(body.alias, body.models, authority.actor))
 
 
 @router.delete("/aliases")
@@ -66,9 +66,9 @@ async def list_own_prices(authority: Operator) -> list[dict[str, Any]]:
 
 
 @router.put("/prices")
-async def set_price(authority: Operator, wanted: NewPrice) -> dict[str, Any]:
+async def set_price(authority: Operator, body: NewPrice) -> dict[str, Any]:
     """Set the price of a cloud model from the next request on, in every gateway of the database."""
-    return _of_price(await set_price_of(authority, wanted))
+    return _of_price(await set_price_of(authority, body))
 
 
 @router.delete("/prices")
@@ -78,12 +78,12 @@ async def remove_price(authority: Operator, model: NameAsked) -> dict[str, str]:
     return {"removed": model}
 
 
-async def set_price_of(authority: Authority, wanted: NewPrice) -> OwnPrice:
+async def set_price_of(authority: Authority, body: NewPrice) -> OwnPrice:
     """Raises RequestInvalid, Conflict."""
-    prompt_nano = _nano(wanted.prompt_usd_per_mtok, "prompt_usd_per_mtok")
-    completion_nano = _nano(wanted.completion_usd_per_mtok, "completion_usd_per_mtok")
+    prompt_nano = _nano(body.prompt_usd_per_mtok, "prompt_usd_per_mtok")
+    completion_nano = _nano(body.completion_usd_per_mtok, "completion_usd_per_mtok")
     terms = authority.services.model_terms
-    return await terms.set_price(wanted.model, prompt_nano, completion_nano, authority.actor)
+    return await terms.set_price(body.model, prompt_nano, completion_nano, authority.actor)
 
 
 def _nano(text: str, name: str) -> Nano:

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: every model that some lane has, with its lanes and what it can do."""
+"""GET /v1/models and /v1/models/{id}: every model of any lane, with its lanes and features."""
 
 from functools import partial
 from typing import Any

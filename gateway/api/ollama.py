@@ -1,4 +1,4 @@
-"""What Ollama's clients ask beside chats: which models there are, what they can, which version this is."""
+"""Ollama's routes other than chats: models, their features, and the version."""
 
 from hashlib import sha256
 from typing import Any
@@ -21,16 +21,16 @@ router = APIRouter(prefix="/api", route_class=route_class(error_body))
 
 Json = dict[str, Any]
 
-# Ollama's own version whose API these routes follow: clients look at it before they use newer fields.
+# The version of Ollama whose API these routes follow: clients check it before they use newer fields.
 API_VERSION = "0.13.0"
-# Nothing is known of when models changed; clients want a time.
+# The time of a model's last change is unknown, but clients require one.
 _SINCE = "1970-01-01T00:00:00Z"
-# What is loaded stays so until something else is needed.
+# Loaded models stay until another model is needed.
 _EXPIRES = "9999-12-31T00:00:00Z"
 
 
 class _Show(Struct, frozen=True):
-    """Older clients say `name`."""
+    """Older clients send `name`."""
 
     model: ModelName | None = None
     name: ModelName | None = None
@@ -68,13 +68,13 @@ async def show(request: Request) -> Json:
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
-    asked = decode(_show, raw)
-    name = asked.model or asked.name
+    body = decode(_show, raw)
+    name = body.model or body.name
     if name is None:
         raise RequestInvalid("model: missing", param="model", code="missing_required_parameter")
     entry = find_entry(services, caller, name)
     if entry is None:
-        raise ModelUnknown(f"model '{name}' not found; GET /api/tags lists those that are", param="model")
+        raise ModelUnknown(f"model '{name}' not found; list models with GET /api/tags", param="model")
     context = {"millrace.context_length": entry.context_tokens} if entry.context_tokens else {}
     return {
         "modelfile": f"FROM {name}\n",
@@ -93,7 +93,7 @@ async def _catalogue(request: Request) -> list[Entry]:
 
 
 def _listed(entry: Entry) -> Json:
-    """Sizes and digests are the backends' own affair; the digest only tells names apart."""
+    """Return a model's entry. Sizes are unknown here, and the digest only distinguishes names."""
     digest = sha256(entry.name.encode()).hexdigest()
     name = {"name": entry.name, "model": entry.name}
     return {**name, "modified_at": _SINCE, "size": 0, "digest": digest, "details": _details(entry)}
@@ -106,7 +106,7 @@ def _details(entry: Entry) -> Json:
 
 
 def _capabilities(entry: Entry) -> list[str]:
-    """Ollama's words for what a model can do."""
+    """Return a model's features in Ollama's terms."""
     found = {"chat": "completion", "embed": "embedding"}
     kinds = [word for kind, word in found.items() if kind in entry.kinds]
     return kinds + [feature for feature in ("tools", "vision") if feature in entry.features]

@@ -1,4 +1,4 @@
-"""Pages of a list as OpenAI's clients walk through them."""
+"""Pages of a list in OpenAI's format."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -13,13 +13,13 @@ class Listed(Protocol):
     def as_api(self) -> dict[str, Any]: ...
 
 
-def page(found: Sequence[Listed], limit: int) -> dict[str, Any]:
-    """The first `limit` of what was found; that there was one more says that there is another page."""
-    shown = found[:limit]
+def page(rows: Sequence[Listed], limit: int) -> dict[str, Any]:
+    """Return the first `limit` of `rows`; one more row means that there is another page."""
+    shown = rows[:limit]
     return {
         "object": "list",
         "data": [one.as_api() for one in shown],
         "first_id": shown[0].id if shown else None,
         "last_id": shown[-1].id if shown else None,
-        "has_more": len(found) > limit,
+        "has_more": len(rows) > limit,
     }

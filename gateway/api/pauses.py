@@ -1,4 +1,4 @@
-"""/admin/pauses: buying on a lane to other people's machines, or selling, stopped until it is resumed."""
+"""/admin/pauses: pause and resume buying on a lane to third parties' machines, or selling."""
 
 from dataclasses import asdict
 from typing import Any

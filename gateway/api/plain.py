@@ -1,4 +1,4 @@
-"""The routes that are asked every few seconds for as long as a gateway runs: they need no framework."""
+"""Routes that are requested every few seconds, which bypass the framework."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def plain_routes(services: Services) -> list[Route]:
 
 
 class PlainRoutes:
-    """A layer that answers what is one of `routes` in every respect, and leaves all else to the app behind it."""
+    """A layer that answers requests matching one of `routes`, and passes all others to the next app."""
 
     def __init__(self, routes: Sequence[Route], app: ASGIApp) -> None:
         self._routes = routes
@@ -44,7 +44,7 @@ async def _answer(route: Route, scope: Scope, receive: Receive, send: Send) -> N
 
 
 def error_response(error: Exception, path: str) -> Response:
-    """Any error in OpenAI's shape; a defect's own words are for the log alone."""
+    """Return any error in OpenAI's shape; the text of an internal error goes only to the log."""
     if not isinstance(error, ServiceError | LedgerError):
         log.error("request failed", path=path, exc_info=error)
     answer = to_api_error(error)

@@ -1,4 +1,4 @@
-"""/admin/pool: who is in the pool and how they are; taken in, taken out, left alone, looked for."""
+"""/admin/pool: the pool's backends and their states; add, remove, drain and scan."""
 
 import asyncio
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/admin/pool")
 
 
 class ScanQuestion(Body):
-    """Where to look. `public` admits hosts outside of private networks; `add` takes in what is found."""
+    """What to scan. `public` permits hosts outside of private networks; `add` adds the servers found."""
 
     hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default=[], max_length=HOSTS_MAX)
     ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(default=[], max_length=PORTS_MAX)
@@ -59,7 +59,7 @@ async def remove_backend(authority: Operator, name: Named) -> dict[str, Any]:
 async def drain_backend(
     authority: Operator, name: Named, undo: Annotated[bool, Query()] = False
 ) -> dict[str, Any]:
-    """Send a backend no new requests, across restarts; with `undo` some again."""
+    """Drain a backend, also across restarts; with `undo` enable it again."""
     pool = _lane(authority).pool
     pool.find(name)
     await _write_down(authority, "pool.undrain" if undo else "pool.drain", name)
@@ -73,35 +73,35 @@ async def scan_hosts(authority: Operator, question: ScanQuestion) -> dict[str, A
     Raises RequestInvalid if there is neither a host nor `mdns`.
     """
     if not question.hosts and not question.mdns:
-        raise RequestInvalid("hosts: name hosts to look at, or set mdns", param="hosts")
+        raise RequestInvalid("hosts: name hosts to scan, or set mdns", param="hosts")
     lane = _lane(authority)
-    wanted = await places(question.hosts, question.ports, public=question.public) if question.hosts else []
+    targets = await places(question.hosts, question.ports, public=question.public) if question.hosts else []
     if question.mdns:
-        wanted = list(dict.fromkeys([*wanted, *await announced()]))
+        targets = list(dict.fromkeys([*targets, *await announced()]))
     target = ", ".join(question.hosts[:5]) or "mdns"
     await _write_down(authority, "pool.scan", target)
-    found = await scan(lane.probes, wanted)
-    return {"looked_at": len(wanted), "found": [await _found(authority, lane, one, question) for one in found]}
+    found = await scan(lane.probes, targets)
+    return {"looked_at": len(targets), "found": [await _found(authority, lane, one, question) for one in found]}
 
 
-async def _found(authority: Authority, lane: PoolLane, found: Found, question: ScanQuestion) -> dict[str, Any]:
-    """One server; those that are in the pool already are not added again."""
-    here = next((b for b in lane.pool.backends() if b.settings.base_url == found.entry.base_url), None)
+async def _found(authority: Authority, lane: PoolLane, server: Found, question: ScanQuestion) -> dict[str, Any]:
+    """Return one server; servers that are already in the pool are not added again."""
+    here = next((b for b in lane.pool.backends() if b.settings.base_url == server.entry.base_url), None)
     is_added = False
     if question.add and here is None:
-        lane.pool.refuse_adding(found.entry)
-        await _write_down(authority, "pool.add", found.entry.name)
-        await lane.pool.add(found.entry)
+        lane.pool.refuse_adding(server.entry)
+        await _write_down(authority, "pool.add", server.entry.name)
+        await lane.pool.add(server.entry)
         is_added = True
     return {
-        "kind": found.kind,
-        "title": KINDS_OF_BACKEND[found.kind].title,
-        "base_url": found.entry.base_url,
-        "models": list(found.models[:_MODELS_SHOWN]),
-        "note": found.note,
-        "in_pool_as": here.settings.name if here else found.entry.name if is_added else None,
+        "kind": server.kind,
+        "title": KINDS_OF_BACKEND[server.kind].title,
+        "base_url": server.entry.base_url,
+        "models": list(server.models[:_MODELS_SHOWN]),
+        "note": server.note,
+        "in_pool_as": here.settings.name if here else server.entry.name if is_added else None,
         "added": is_added,
-        "entry": found.entry.model_dump(mode="json", exclude_defaults=True),
+        "entry": server.entry.model_dump(mode="json", exclude_defaults=True),
     }
 
 
@@ -113,5 +113,5 @@ def _lane(authority: Authority) -> PoolLane:
 
 
 async def _write_down(authority: Authority, action: str, target: str) -> None:
-    """Before it is done: what is done and not written down cannot be found out any more."""
+    """Record the action before it is done, because an unrecorded action could not be traced."""
     await asyncio.to_thread(authority.directory.audit.add, authority.actor, action, f"backend:{target}"[:200])

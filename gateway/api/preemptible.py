@@ -1,4 +1,4 @@
-"""/admin/preemptible-key and /admin/idle: what the selling agent beside this gateway asks of it."""
+"""/admin/preemptible-key and /admin/idle: routes for the selling agent beside this gateway."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ async def show_idle(
 ) -> dict[str, Any]:
     """Show how idle the gateway is; with `version`, on the next change or after `wait_s`.
 
-    With `state` the agent says how it is itself, for people who look at this gateway.
+    With `state` the agent reports its own state, which the console shows.
     """
     if state is not None:
         authority.services.preemptible_jobs.agent = AgentWord(state, time.monotonic())

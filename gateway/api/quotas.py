@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from gateway.api.authority import Authority, Manager
-from gateway.api.fields import Body, PageLimit, Text, Wanted
+from gateway.api.fields import Body, OptionalText, PageLimit, Text
 from gateway.errors import RoleForbids
 from gateway.identity.quotas import facts, parse_quota
 from gateway.pages import PAGE_MAX, cut
@@ -18,7 +18,7 @@ Scope = Annotated[str, Field(max_length=200, pattern=r"^(key|user|team|organizat
 
 
 class NewQuota(Body):
-    """`amount` is a decimal string: dollars for spend, a whole number for all else."""
+    """`amount` is a decimal string: dollars for spend, otherwise a whole number."""
 
     scope: Scope
     measure: Measure
@@ -30,7 +30,7 @@ class NewQuota(Body):
 @router.get("")
 def list_quotas(
     authority: Manager,
-    organization: Wanted = None,
+    organization: OptionalText = None,
     offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
     limit: PageLimit = PAGE_MAX,
 ) -> dict[str, Any]:
@@ -45,9 +45,9 @@ def list_quotas(
 
 
 @router.put("")
-def set_quota(authority: Manager, wanted: NewQuota) -> dict[str, Any]:
+def set_quota(authority: Manager, body: NewQuota) -> dict[str, Any]:
     """Set a limit; it replaces the one with the same scope, measure, span and model."""
-    quota = parse_quota(wanted.scope, wanted.measure, wanted.amount, wanted.span, wanted.model)
+    quota = parse_quota(body.scope, body.measure, body.amount, body.span, body.model)
     refuse_own(authority, quota.scope)
     authority.directory.quotas.set(quota, authority.actor)
     authority.services.keys.catch_up()
@@ -60,7 +60,7 @@ def remove_quota(
     scope: Annotated[Scope, Query()],
     measure: Measure,
     span: Span | None = None,
-    model: Wanted = None,
+    model: OptionalText = None,
 ) -> dict[str, Any]:
     """Remove a limit."""
     quota = parse_quota(scope, measure, "0", span, model)
@@ -71,7 +71,10 @@ def remove_quota(
 
 
 def refuse_own(authority: Authority, scope: str) -> None:
-    """An organization's own limits are set by whose machines they protect. Raises NotFound, RoleForbids."""
+    """Check who may set it: only instance admins set an organization's own limits.
+
+    Raises NotFound, RoleForbids.
+    """
     authority.over(authority.directory.quotas.organization_of(scope), scope.replace(":", " ", 1))
     if authority.organization_id is not None and scope.startswith("organization:"):
         raise RoleForbids("An organization's limits are set by instance admins.", param="scope")

@@ -1,7 +1,7 @@
 """Every route as a page of documentation: `python -m gateway.api.reference > docs/api.md`.
 
-Routes of FastAPI are told by its OpenAPI description: a handler's first sentence says what it does, and its
-dependencies say who may call it. Those that carry the traffic have no framework; a table here tells of them.
+FastAPI's routes come from its OpenAPI description: a handler's first sentence says what it does, and its
+dependencies say who may call it. Hot routes have no framework; a table here describes them.
 """
 
 import sys
@@ -31,7 +31,7 @@ to use the routes under `/v1`, and every error: [apps.md](apps.md). Money in det
 
 **Who may call.**
 
-- *Anybody*: no key is needed.
+- *Anyone*: no key is needed.
 - *Any key*: a valid key as `Authorization: Bearer mr-...`, under `/v1` also as `x-api-key`. It gives access to
   the data of its own user.
 - *Admins*: users with this role and a key made with `--admin`, for their own organization.
@@ -43,7 +43,7 @@ to use the routes under `/v1`, and every error: [apps.md](apps.md). Money in det
 the column says *Idempotency-Key*, this header is required.
 """
 
-ANYBODY, KEY, ADMINS, OPERATORS = "anybody", "any key", "admins", "operators"
+ANYONE, KEY, ADMINS, OPERATORS = "anyone", "any key", "admins", "operators"
 _SESSION, _STRIPE, _LANE = "seller's session", "Stripe, by its signature", "a key with the lane `market`"
 _WHO = {
     get_args(alias)[1].dependency: who
@@ -67,7 +67,7 @@ _GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class RouteEntry:
-    """A route as readers see it. `takes` is Markdown."""
+    """A row of the documentation. `takes` is Markdown."""
 
     method: str
     path: str
@@ -76,16 +76,16 @@ class RouteEntry:
     takes: str = ""
 
 
-# Who may call what has no dependency that says so.
+# The callers of routes without a dependency that shows them.
 _WHO_OF_PATH = {
-    "/api/version": ANYBODY,
+    "/api/version": ANYONE,
     "/accounting/v1/webhooks/stripe": _STRIPE,
     "/accounting/v1/webhooks/stripe-connect": _STRIPE,
     "/market/v1/allocations": _LANE,
     "/market/v1/jobs/poll": _SESSION,
     "/market/v1/jobs/{errand_id}/answer": _SESSION,
 }
-# Bodies that their handlers read themselves.
+# Bodies of handlers that read them directly.
 _TAKEN = {
     "POST /v1/files": "a form: `file`\\*, `purpose`\\*, `expires_after[anchor]`, `expires_after[seconds]`",
     "POST /v1/batches": (
@@ -99,9 +99,9 @@ _TAKEN = {
 }
 _OPENAI, _ANTHROPIC, _OLLAMA = "as at OpenAI", "as at Anthropic", "as at Ollama"
 _OPENAIS_FORM, _RANKING, _PACKED = "OpenAI's form", "as at Jina and Cohere", "MessagePack"
-# By method, who may, and path: what has no framework that could be asked.
+# Routes outside of the framework, by method, callers and path.
 _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
-    ("GET", ANYBODY): {
+    ("GET", ANYONE): {
         "/healthz": ("The process lives.", ""),
         "/readyz": ("Requests for the models of the start will be answered; otherwise 503 with the reason.", ""),
         "/metrics": ("Metrics for Prometheus.", ""),
@@ -131,7 +131,7 @@ _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
         "/api/embed": ("Embed texts as vectors.", _OLLAMA),
         "/api/embeddings": ("Embed one text as a vector.", _OLLAMA),
     },
-    ("POST", ANYBODY): {
+    ("POST", ANYONE): {
         "/market/v1/gossip/digest": ("Compare which signed records each side has.", _PACKED),
         "/market/v1/gossip/records": ("Send signed records.", _PACKED),
     },
@@ -139,33 +139,33 @@ _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
 
 
 def entries() -> list[RouteEntry]:
-    """Every route of a gateway that takes payments and is a marketplace, by path and method."""
+    """Return every route of a gateway with payments and a marketplace, by path and method."""
     written = [
-        RouteEntry(method, path, who, *told)
+        RouteEntry(method, path, who, *fields)
         for (method, who), routes in _WRITTEN.items()
-        for path, told in routes.items()
+        for path, fields in routes.items()
     ]
     return sorted((*written, *_described()), key=lambda entry: (entry.path, entry.method))
 
 
 def _described() -> Iterator[RouteEntry]:
-    """The routes that FastAPI can be asked about."""
+    """Yield the routes that FastAPI describes."""
     app = FastAPI()
     for router in _routers():
         app.include_router(router)
     described: dict[str, Any] = app.openapi()
     callers = _callers(app)
     for path, methods in described["paths"].items():
-        for method, told in methods.items():
+        for method, operation in methods.items():
             call = f"{method.upper()} {path}"
             who, is_keyed = callers[call]
-            takes = (_TAKEN.get(call) or _taken(told, described), "*Idempotency-Key*" if is_keyed else "")
-            does = _sentence(told.get("description", ""))
+            takes = (_TAKEN.get(call) or _taken(operation, described), "*Idempotency-Key*" if is_keyed else "")
+            does = _sentence(operation.get("description", ""))
             yield RouteEntry(method.upper(), path, who, does, "; ".join(filter(None, takes)))
 
 
 def page(found: Iterable[RouteEntry]) -> str:
-    """Markdown, a table for each group."""
+    """Return Markdown with a table for each group."""
     listed = list(found)
     parts = [_HEAD]
     for title, what, prefixes in _GROUPS:
@@ -178,7 +178,7 @@ def page(found: Iterable[RouteEntry]) -> str:
 
 
 def _routers() -> list[APIRouter]:
-    """They are only described here, never asked: what some are made with is not needed."""
+    """Return every router. The routes are only described, so some constructor arguments are not needed."""
     nothing: Any = None
     return [
         *(module.router for module in (responses, messages, ollama, files, batches, admin, advice, routes_admin)),
@@ -196,18 +196,18 @@ def _routers() -> list[APIRouter]:
 
 
 def _callers(app: FastAPI) -> dict[str, tuple[str, bool]]:
-    """By method and path who may call, and whether it takes an Idempotency-Key."""
+    """Return, by method and path, who may call, and whether it takes an Idempotency-Key."""
     found = {}
     for route in iter_route_contexts(app.routes):
         dependant = getattr(route, "dependant", None)
         if dependant is None or route.path_format is None:
             continue
-        asked = set(_dependencies(dependant))
-        ranks = [who for who in _RANKS if who in {_WHO.get(each) for each in asked}]
-        otherwise = ANYBODY if route.path_format.startswith("/market/") else KEY
+        dependencies = set(_dependencies(dependant))
+        ranks = [who for who in _RANKS if who in {_WHO.get(each) for each in dependencies}]
+        otherwise = ANYONE if route.path_format.startswith("/market/") else KEY
         who = _WHO_OF_PATH.get(route.path_format) or next(iter(ranks), otherwise)
         for method in route.methods or ():
-            found[f"{method} {route.path_format}"] = who, key_of in asked
+            found[f"{method} {route.path_format}"] = who, key_of in dependencies
     return found
 
 
@@ -217,20 +217,20 @@ def _dependencies(dependant: Dependant) -> Iterator[Any]:
         yield from _dependencies(each)
 
 
-def _taken(told: dict[str, Any], described: dict[str, Any]) -> str:
+def _taken(operation: dict[str, Any], described: dict[str, Any]) -> str:
     query = [
         _name(each["name"], each.get("required", False))
-        for each in told.get("parameters", ())
+        for each in operation.get("parameters", ())
         if each["in"] == "query"
     ]
-    fields = list(_fields(told, described))
+    fields = list(_fields(operation, described))
     return ", ".join(
         filter(None, (f"`?{'&'.join(query)}`" if query else "", f"`{{{', '.join(fields)}}}`" if fields else ""))
     )
 
 
-def _fields(told: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
-    for content in told.get("requestBody", {}).get("content", {}).values():
+def _fields(operation: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
+    for content in operation.get("requestBody", {}).get("content", {}).values():
         schema = content["schema"]
         while "$ref" in schema:
             schema = described["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
@@ -243,7 +243,7 @@ def _name(name: str, is_required: bool) -> str:
 
 
 def _sentence(description: str) -> str:
-    """The first paragraph, as a table's cell."""
+    """Return the first paragraph as a table's cell."""
     return " ".join(description.split("\n\n")[0].split()).replace("|", "\\|")
 
 

@@ -26,7 +26,7 @@ async def get_response(request: Request, response_id: str, stream: bool = False)
     Raises RequestInvalid for `stream`.
     """
     if stream:
-        raise RequestInvalid("stream: a stored response is whole; ask for it without", param="stream")
+        raise RequestInvalid("stream: a stored response cannot be streamed; leave it out", param="stream")
     stored = await _find(request, response_id)
     return Response(stored.answer, media_type="application/json")
 
@@ -42,12 +42,14 @@ async def delete_response(request: Request, response_id: str) -> Json:
 
 @router.post("/{response_id}/cancel")
 async def cancel_response(request: Request, response_id: str) -> Json:
-    """Always refused: there are no background responses, and a caller cancels by hanging up.
+    """Always refused: there are no background responses, and a caller cancels by disconnecting.
 
     Raises RequestInvalid in every case.
     """
     await _find(request, response_id)
-    raise RequestInvalid("This response is whole already: it was not made in the background.", param="response_id")
+    raise RequestInvalid(
+        "This response is already complete: background responses are not supported.", param="response_id"
+    )
 
 
 @router.get("/{response_id}/input_items")
@@ -82,21 +84,21 @@ async def count_input_tokens(request: Request) -> Json:
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
-    asked = read_responses(raw)
-    async with counting(services, caller, asked.request.model):
-        question = await resolve(services.responses, caller, asked)
+    responses_question = read_responses(raw)
+    async with counting(services, caller, responses_question.request.model):
+        question = await resolve(services.responses, caller, responses_question)
         return {"object": "response.input_tokens", "input_tokens": await prompt_tokens(services, question)}
 
 
 async def _find(request: Request, response_id: str) -> StoredResponse:
-    """The caller's own. Raises NotFound."""
+    """Return the caller's stored response. Raises NotFound."""
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     return await services.responses.find(owner_of(caller), response_id)
 
 
 def _as_resource(item: Json) -> Json:
-    """An item as it is listed: with what callers may leave out, and a message's text as a part."""
+    """Return an item for a list: with optional fields filled in, and a message's text as a part."""
     if item.get("type", "message") != "message":
         return {"status": "completed", **item}
     kind = "output_text" if item.get("role") == "assistant" else "input_text"

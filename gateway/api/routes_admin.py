@@ -1,4 +1,4 @@
-"""/admin/route: where a request would go just now and why, without sending it; how good predictions have been."""
+"""/admin/route: simulate where a request would go now and why, and show the accuracy of predictions."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ from runtime.errors import NotFound, RequestInvalid
 
 router = APIRouter(prefix="/admin/route")
 
-# Which of a request's fields tells what is asked for.
+# The field that identifies each request kind.
 _TOLD_BY: dict[str, Kind] = {"messages": "chat", "prompt": "completion", "input": "embedding", "query": "rerank"}
 _REQUEST_ID = "explain"
 
@@ -51,7 +51,7 @@ def _call(request: dict[str, Any], caller: Caller) -> Call:
     """Raises RequestInvalid, naming the field."""
     kind = next((kind for field, kind in _TOLD_BY.items() if field in request), None)
     if kind is None:
-        text = f"request: one of {', '.join(_TOLD_BY)} tells what is asked for, and none is there"
+        text = f"request: one of {', '.join(_TOLD_BY)} is required to identify the kind, and all are missing"
         raise RequestInvalid(text, param="request", code="missing_required_parameter")
     raw = msgspec.json.encode(request)
     return Call(_REQUEST_ID, kind, read_request(kind, raw), raw, caller.user_id)

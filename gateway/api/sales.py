@@ -1,4 +1,4 @@
-"""/admin/market/sales: what own machines sold on the market, for this gateway's own ledger."""
+"""/admin/market/sales: this gateway's sales on the market, for its own ledger."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ router = APIRouter()
 
 
 class Sale(Body):
-    """One request by its final receipt: what it came to, the marketplace's fee included."""
+    """One request's final receipt: its amount, including the marketplace's fee."""
 
     channel: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     lane: Annotated[int, Field(ge=0, lt=LANES_MAX)]

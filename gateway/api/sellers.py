@@ -1,4 +1,4 @@
-"""/admin/market/sellers: who sells to this gateway, what is known of them, and who is not bought from."""
+"""/admin/market/sellers: known sellers, their records, and suspended ones."""
 
 from typing import Any
 
@@ -21,11 +21,11 @@ async def show_sellers(operator: Operator) -> dict[str, Any]:
     """
     lane = operator.services.lanes.get("market")
     if not isinstance(lane, MarketLane):
-        raise NotFound("This gateway buys nothing on the market: market.buy_for is empty.")
-    told = lane.told
-    others = [each for each in told.excluded if each.reason != "suspended"]
+        raise NotFound("This gateway does not buy on the market, because market.buy_for is empty.")
+    offers = lane.told
+    others = [each for each in offers.excluded if each.reason != "suspended"]
     return {
-        "sellers": [_row(row) for row in told.offers],
+        "sellers": [_row(row) for row in offers.offers],
         "not_bought": [{"seller": each.seller, "model": each.model, "reason": each.reason} for each in others],
     }
 

@@ -1,4 +1,4 @@
-"""/admin/organizations and /admin/users: who is there and what each may do."""
+"""/admin/organizations and /admin/users: list, add, change and remove them."""
 
 from dataclasses import asdict
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from gateway.api.authority import Authority, Manager, Operator
-from gateway.api.fields import Body, Named, PageCursor, PageLimit, Text, Wanted, as_cursor
+from gateway.api.fields import Body, Named, OptionalText, PageCursor, PageLimit, Text, as_cursor
 from gateway.errors import RoleForbids
 from gateway.identity.users import Organization, User
 from gateway.pages import PAGE_MAX, cut
@@ -43,15 +43,15 @@ def list_organizations(authority: Manager) -> list[dict[str, Any]]:
 
 
 @router.post("/organizations")
-def add_organization(authority: Operator, wanted: NewOrganization) -> dict[str, Any]:
+def add_organization(authority: Operator, body: NewOrganization) -> dict[str, Any]:
     """Add an organization."""
-    return asdict(authority.directory.users.add_organization(wanted.id, wanted.name, authority.actor))
+    return asdict(authority.directory.users.add_organization(body.id, body.name, authority.actor))
 
 
 @router.get("/users")
 def list_users(
     authority: Manager,
-    organization: Wanted = None,
+    organization: OptionalText = None,
     removed: bool = False,
     after: PageCursor = None,
     limit: PageLimit = PAGE_MAX,
@@ -63,22 +63,22 @@ def list_users(
     within, cursor = authority.within(organization), as_cursor(after, "after")
     found = authority.directory.users.users(within, removed=removed, after=cursor, limit=limit + 1)
     shown, last = cut(found, limit)
-    return {"users": [asdict(person) for person in shown], "next": str(last.cursor) if last else None}
+    return {"users": [asdict(user) for user in shown], "next": str(last.cursor) if last else None}
 
 
 @router.post("/users")
-def add_person(authority: Manager, wanted: NewUser) -> dict[str, Any]:
+def add_user(authority: Manager, body: NewUser) -> dict[str, Any]:
     """Add a user to an organization."""
     users = authority.directory.users
-    organization = users.organization(wanted.organization or authority.organization_id or "home")
-    authority.over(organization.organization_id, f"organization {wanted.organization}")
-    _refuse_instance_rights(authority, organization, wanted)
+    organization = users.organization(body.organization or authority.organization_id or "home")
+    authority.over(organization.organization_id, f"organization {body.organization}")
+    _refuse_instance_rights(authority, organization, body)
     made = users.add(
-        wanted.user,
+        body.user,
         organization=organization.organization_id,
-        name=wanted.name,
-        email=wanted.email,
-        role=wanted.role,
+        name=body.name,
+        email=body.email,
+        role=body.role,
         by=authority.actor,
     )
     authority.services.keys.catch_up()
@@ -86,18 +86,18 @@ def add_person(authority: Manager, wanted: NewUser) -> dict[str, Any]:
 
 
 @router.patch("/users/{user}")
-def set_role(authority: Manager, user: Named, wanted: NewRole) -> dict[str, Any]:
+def set_role(authority: Manager, user: Named, body: NewRole) -> dict[str, Any]:
     """Give a user another role."""
-    person_of(authority, user)
-    changed = authority.directory.users.set_role(user, wanted.role, authority.actor)
+    managed_user(authority, user)
+    changed = authority.directory.users.set_role(user, body.role, authority.actor)
     authority.services.keys.catch_up()
     return asdict(changed)
 
 
 @router.delete("/users/{user}")
-def remove_person(authority: Manager, user: Named) -> dict[str, Any]:
+def remove_user(authority: Manager, user: Named) -> dict[str, Any]:
     """Remove a user and revoke keys and sessions; account and usage stay."""
-    person_of(authority, user)
+    managed_user(authority, user)
     authority.directory.users.remove(user, authority.actor)
     authority.services.keys.catch_up()
     return {"removed": user}
@@ -106,26 +106,26 @@ def remove_person(authority: Manager, user: Named) -> dict[str, Any]:
 @router.delete("/users/{user}/sessions")
 def close_sessions(authority: Manager, user: Named) -> dict[str, Any]:
     """Sign a user out of the console everywhere."""
-    person_of(authority, user)
+    managed_user(authority, user)
     return {"closed": authority.directory.sessions.close_all(user, authority.actor)}
 
 
-def _refuse_instance_rights(authority: Authority, organization: Organization, wanted: NewUser) -> None:
-    """An address decides whom the identity provider's people become, an account whose credits they spend.
+def _refuse_instance_rights(authority: Authority, organization: Organization, body: NewUser) -> None:
+    """Refuse what only instance admins may do: set a sign-in address, or take over an existing account.
 
     Raises RoleForbids, Conflict.
     """
     if authority.organization_id is None:
         return
     joined = authority.directory.settings.oidc_organization
-    if wanted.email is not None and joined not in (organization.organization_id, organization.name):
+    if body.email is not None and joined not in (organization.organization_id, organization.name):
         raise RoleForbids("email: only instance admins set the address by which a user signs in", param="email")
-    if authority.directory.users.has_account_of_nobody(wanted.user):
-        raise Conflict(f"user: {wanted.user} has an account in the ledger; ask an instance admin", param="user")
+    if authority.directory.users.has_ownerless_account(body.user):
+        raise Conflict(f"user: {body.user} has an account in the ledger; ask an instance admin", param="user")
 
 
-def person_of(authority: Authority, user: str) -> User:
-    """Raises NotFound, also where the user is in another organization."""
-    person = authority.directory.users.user(user)
-    authority.over(person.organization_id, f"user {user}")
-    return person
+def managed_user(authority: Authority, user: str) -> User:
+    """Return a user whom the caller administers. Raises NotFound, also for another organization's user."""
+    managed = authority.directory.users.user(user)
+    authority.over(managed.organization_id, f"user {user}")
+    return managed

@@ -25,7 +25,7 @@ class FileStore:
         self.folder_id = ""
 
     def open(self, known: Container[str]) -> None:
-        """Count what is there, and delete unknown files, which a crash left behind."""
+        """Count stored bytes, and delete unknown files, which a crash left behind."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder_id = _place_of(self._folder)
         for folder in self._folder.iterdir():
@@ -54,7 +54,7 @@ class FileStore:
             self._bytes[folder] += size_bytes
 
     def exceed(self, owner: str, size_bytes: int) -> None:
-        """Count bytes that are stored regardless of limits: a batch's last words, bounded by its lines."""
+        """Count bytes that are stored regardless of limits: a batch's final errors, bounded by its lines."""
         with self._lock:
             self._bytes[_folder_of(owner)] += size_bytes
 
@@ -74,7 +74,7 @@ class FileStore:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open a file that only this user can access, whatever the umask is."""
+    """Open a file that only this user can access, independent of the umask."""
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 

@@ -39,7 +39,10 @@ class _AppendFile:
         self.size_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def append(self, line: bytes, *, is_last_word: bool = False) -> None:
-        """Append a line. Raises OSError and BodyTooLarge without writing anything; last words ignore the limit."""
+        """Append a line.
+
+        Raises OSError and BodyTooLarge without writing anything; final errors ignore the limit.
+        """
         take = self._file_store.exceed if is_last_word else self._file_store.take
         take(self._owner, len(line))
         try:
@@ -98,9 +101,9 @@ class Output:
         self._recover()
 
     def add(self, line: int, custom_id: str, reply: BatchReply, *, is_last_word: bool = False) -> None:
-        """Record the final result of a line; a last word says that it will not be asked.
+        """Record the final result of a line; a final error says that it will not be asked.
 
-        Raises OSError, and BodyTooLarge if there is no room for a line that is not a last word.
+        Raises OSError, and BodyTooLarge if there is no room for a line that is not a final error.
         """
         content = orjson.dumps(
             {
@@ -164,9 +167,7 @@ class Output:
 
 
 def _brief(line: bytes) -> int | None:
-    """Return the input line that this line is about, without decoding the rest; None if a crash left it
-    incomplete.
-    """
+    """Return the input line's number without decoding the rest; None for an incomplete line after a crash."""
     try:
         if not line.startswith(b"{"):
             return int(line)

@@ -57,5 +57,5 @@ def _as_json(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        said = body[:_SAID_CHARS].decode("utf-8", "replace")
-        return {"error": {"message": said, "type": "upstream_error", "param": None, "code": "not_json"}}
+        text = body[:_SAID_CHARS].decode("utf-8", "replace")
+        return {"error": {"message": text, "type": "upstream_error", "param": None, "code": "not_json"}}

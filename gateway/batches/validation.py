@@ -46,12 +46,12 @@ class Rules:
     may_use: Callable[[str], bool]
 
 
-def examine(path: Path, rules: Rules, is_wanted: Callable[[], bool]) -> Findings:
-    """Return the first ERRORS_MAX errors of a file; stop early when `is_wanted` returns false."""
+def examine(path: Path, rules: Rules, goes_on: Callable[[], bool]) -> Findings:
+    """Return the first ERRORS_MAX errors of a file; stop early when `goes_on` returns false."""
     findings = Findings()
     seen: set[str] = set()
     for count, (line, raw) in enumerate(_lines(path, rules), 1):
-        if not is_wanted() or len(findings.errors) >= ERRORS_MAX:
+        if not goes_on() or len(findings.errors) >= ERRORS_MAX:
             return findings
         if count > rules.lines_max:
             text = f"The file has more than {rules.lines_max} requests, this gateway's limit. Split it."

@@ -10,26 +10,26 @@ Modules:
                        is read
     finished_request   The record of an ended request: only what the ledger, the request log and the access log
                        need
-    inspection         Whether the ledger keeps its rules, as of the last look; while it does not, nothing is spent
-    ledger_service     The gateway's hand in the ledger: holds before paid work, captures after it, a usage row for
-                       every request
+    inspection         Inspects the ledger's rules; while one is broken, nothing is spent
+    ledger_service     The gateway's access to the ledger: holds before paid work, captures after it, a usage row
+                       for every request
     metering           Prices of the lanes, and what your machines' tokens cost
-    model_terms        Aliases and prices that operators set while gateways run: over those of the settings, in all
+    model_terms        Aliases and prices that operators set at run time; they override the settings, in all
                        gateways
     payments           Payments as a part of the gateway; imported only if Stripe is configured
-    recount            Counts answers' text by their models' tokenizers, in the background on the clerk's thread
+    recount            Counts answers' text with their models' tokenizers, in the background on the settlement
+                       thread
     request_filter     The filter for rows of the request log, and how to page through them, newest first
     request_log        The result of every request, written in batches in the background, and kept for a limited
                        time
     settlement_worker  The thread that books ended requests in batches and hands each batch to the logs
     shared             A gateway's part in a ledger that several share in PostgreSQL
-    sheets             Rows as CSV, for spreadsheets: RFC 4180, and nothing in it that one of them would compute
+    sheets             Rows as CSV for spreadsheets (RFC 4180), without text that a spreadsheet would read as a
+                       formula
     spool              Settlements that the ledger could not accept, in a file of the data folder until it accepts
                        them
     tables             Tables of the results of requests, and of the accounting API's idempotency keys
-    usage_report       Totals of what was used, as the accounting API and the command line show them
-    verification       Verifications of the ledger, asked for over HTTP: in a process that ends, for they would
-                       keep a core busy
-    verify_process     A program: reads a question from stdin, verifies the ledger, says on stdout what it found,
-                       and ends
+    usage_report       Usage totals for the accounting API and the command line
+    verification       Verifies the ledger for HTTP requests, in a separate process, because it keeps a core busy
+    verify_process     A program that reads its input from stdin, verifies the ledger, prints the verdict, and ends
 """

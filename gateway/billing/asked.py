@@ -73,7 +73,7 @@ class AskedBefore:
         try:
             return self._begin(digest, request_hash)
         except IntegrityError:
-            raise _in_use(1) from None  # Another one asked at the same moment, elsewhere.
+            raise _in_use(1) from None  # Another process got the same request at the same moment.
 
     def _begin(self, digest: bytes, request_hash: bytes) -> Answer | Claim:
         now_ns = self._clock_ns()
@@ -103,7 +103,7 @@ class AskedBefore:
         return not self._is_alone or token.startswith(self._life)
 
     def end(self, claim: Claim, answer: Answer) -> None:
-        """From now on this is the answer."""
+        """Store the answer; repeated requests get it from now on."""
         with self._write() as session, session.begin():
             values = {"status": answer.status, "response": answer.body}
             session.execute(update(idempotent_request_table).where(*_of(claim)).values(values))

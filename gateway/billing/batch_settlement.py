@@ -39,10 +39,10 @@ from gateway.billing.spool import Settlement
 log = structlog.get_logger(__name__)
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long the ledger may take for everything that is settled together."""
+"""How long the ledger may take for one batch, in seconds."""
 
 Settled: TypeAlias = int | LedgerError | None
-"""The event that ended a request; why it is not booked; None where an earlier try had booked it."""
+"""The journal entry that ended a request, the error why it is not booked, or None if an earlier try booked it."""
 
 
 T = TypeVar("T")
@@ -64,14 +64,14 @@ class Settler:
         self._holds = Holds(poster)
         self._read = read
         self._answer_s = answer_s
-        # When the settlements at hand must have been answered, on the monotonic clock.
+        # The deadline for the current settlements, on the monotonic clock.
         self._until_s = 0.0
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Book every settlement, and say of each what became of it. LedgerUnavailable ones may be sent again."""
-        # One limit for them all: a ledger that hangs must not keep what has ended from the disk.
+        """Book every settlement, and return each one's result. Those with LedgerUnavailable may be sent again."""
+        # One limit for all: if the ledger hangs, ended requests must still be written to disk.
         self._until_s = time.monotonic() + self._answer_s
-        # All holds are under way before the first is waited for: they share the writer's groups.
+        # Submit all holds before waiting for the first, so that they share the writer's groups.
         started = [self._start(each) if each.hold else None for each in settlements]
         free = iter(self._record([each.usage for each in settlements if each.hold is None]))
         return [
@@ -126,7 +126,7 @@ class Settler:
             posted = self._answer(started)
             return posted.event_seq if posted else None
         except (IdempotencyConflict, UsageBooked):
-            # The only other event with this key or usage row is a late capture: of an earlier try.
+            # The only other entry with this key or usage row is a late capture of an earlier try.
             return None
         except HoldExpired:
             if settlement.bill is None:
@@ -139,13 +139,13 @@ class Settler:
             settle = self._settle_owed if held.lease else self._settle_late
             return settle(held, settlement.bill, settlement.usage)
         except (IdempotencyConflict, UsageBooked):
-            # As above; what there was to take from was other then.
+            # As above; an earlier try may have used other funds.
             return None
         except LedgerError as error:
             return error
 
     def _settle_owed(self, held: Hold, bill: CloudBill, usage: UsageRecord) -> Settled:
-        """As `_settle_late`, for a lease that ended with this gateway's last process or was reaped.
+        """Settle like `_settle_late`, for a lease that ended with this gateway's last process or was reaped.
 
         The reservation of a dead process's lease pays first, and is then released. A live lease belongs to other
         requests: its reservation was less than this request's charge.
@@ -165,7 +165,7 @@ class Settler:
             covered = self._look(lambda session: credits_of(session, held.payer, time.time_ns()))
             return self._capture_owed(held, bill, usage, covered)
         except InsufficientCredit:
-            # Another request took them in between.
+            # Another request used them meanwhile.
             return self._capture_owed(held, bill, usage, ())
 
     def _capture_owed(self, held: Hold, bill: CloudBill, usage: UsageRecord, covered: Sequence[Share]) -> int:
@@ -175,7 +175,7 @@ class Settler:
         return max(0, self._look(lambda session: balance(session, user_paid(user_id))).available_nano)
 
     def _settle_late(self, held: Hold, bill: CloudBill, usage: UsageRecord) -> Settled:
-        """The reaper was faster: charge what credits there are, the user owes the rest."""
+        """Settle after the reaper released the hold: charge the available credits; the user owes the rest."""
         available_nano = self._available_nano(held.user_id)
         try:
             try:
@@ -204,7 +204,7 @@ class Settler:
         return self._read(query)
 
     def _refuse_late(self) -> None:
-        """A ledger that has used its time up is asked nothing more. Raises DatabaseFailing."""
+        """Check the deadline: a ledger that has used up its time gets no more queries. Raises DatabaseFailing."""
         if time.monotonic() >= self._until_s:
             raise DatabaseFailing("the ledger did not answer in time")
 

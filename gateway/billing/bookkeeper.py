@@ -23,10 +23,10 @@ _STOP_S = 10.0
 
 
 class Bookkeeper:
-    """Moves ended requests off the event loop: the clerk's thread books them and informs the logs.
+    """Moves ended requests off the event loop: the settlement thread books them and informs the logs.
 
-    `witnesses` also get every batch, as the request log does: the access log, telemetry. They run on the clerk's
-    thread.
+    `witnesses` also get every batch, as the request log does: the access log, telemetry. They run on the
+    settlement thread.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Bookkeeper:
         self._settlement_worker.start()
 
     def settle(self, ended: Ended) -> int:
-        """Book a request and tell the logs of it. Only `stop` waits for that; never raises.
+        """Book a request and inform the logs. Only `stop` waits for this; never raises.
 
         Returns what counts against its payer's budgets, in nano-USD. If the answer is still to be counted again,
         that sum is corrected later.
@@ -74,23 +74,23 @@ class Bookkeeper:
 
     @property
     def waiting(self) -> int:
-        """Ended requests that are not booked yet."""
+        """Return the number of ended requests that are not booked yet."""
         return self._settlement_worker.waiting
 
     @property
     def is_behind(self) -> bool:
-        """Whether requests that have ended are not booked yet, those on disk among them."""
-        # In this order: what leaves the one for the other is seen in one of them.
+        """Return whether ended requests are not booked yet, including those on disk."""
+        # In this order, a request that moves from one to the other is seen in one of them.
         return bool(self._settlement_worker.waiting) or not self._spool.is_empty
 
     async def caught_up(self) -> None:
-        """Return when all requests are booked that have ended by now, or on disk because the ledger is away."""
+        """Return when all requests that have ended are booked, or on disk because the ledger is unavailable."""
         loop, caught_up = asyncio.get_running_loop(), asyncio.Event()
         self._settlement_worker.tell_when_caught_up(lambda: loop.call_soon_threadsafe(caught_up.set))
         await caught_up.wait()
 
     async def stop(self) -> None:
-        """Afterwards all ended requests are booked or on disk, and so are those that end later."""
+        """Book or write to disk all ended requests, and all that end later."""
         await asyncio.to_thread(self._settlement_worker.stop, _STOP_S)
 
     def _witness(self, batch: list[Booked]) -> None:
@@ -98,7 +98,7 @@ class Bookkeeper:
             try:
                 witness(batch)
             except Exception:
-                # The thread's edge: what is written down for people must not keep the ledger waiting.
+                # The thread's edge: errors of logs must not delay the ledger.
                 log.exception("requests not written down", requests=len(batch))
 
     def _write_down(self, batch: list[Booked]) -> None:

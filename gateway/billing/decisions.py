@@ -1,6 +1,6 @@
 """A routing decision as one line of the request log: numbers only, formatted as text when it is read.
 
-Packing costs a twentieth of what the words do, and thousands are packed for one that is read.
+Packing costs a twentieth of formatting, and thousands are packed for each one that is read.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from gateway.routing.policy import Objection
 from gateway.routing.prediction import Prediction
 from gateway.routing.rates import Load
 
-# The best candidates and the first rejections. They show why the first led; later ones add nothing.
+# The best candidates and the first rejections explain the choice; later ones add nothing.
 _CANDIDATES_MAX = 8
 _REJECTIONS_MAX = 16
 _PER_S = 10**6
@@ -32,9 +32,9 @@ def pack(decision: Decision, decided_ms: int | None = None) -> str:
 
 
 def unpack(text: str, model: str) -> dict[str, Any]:
-    """The decision as `Decision.as_data` gives it, for a request of this `model`.
+    """Return the decision in the form of `Decision.as_data`, for a request of this `model`.
 
-    Rows of earlier versions hold that themselves.
+    Rows of earlier versions store this form.
     """
     packed = msgspec.json.decode(text)
     if isinstance(packed, dict):
@@ -44,7 +44,7 @@ def unpack(text: str, model: str) -> dict[str, Any]:
 
 
 def sentence(text: str, model: str) -> str:
-    """The decision's reason alone, at a third of what all of it costs."""
+    """Return only the decision's reason, at a third of the cost of the whole decision."""
     packed = msgspec.json.decode(text)
     if isinstance(packed, dict):
         return str(packed["reason"])
@@ -52,14 +52,14 @@ def sentence(text: str, model: str) -> str:
 
 
 def _decision(packed: list[Any], model: str) -> Decision:
-    said, candidates, rejections, *_ = packed
+    fields, candidates, rejections, *_ = packed
     return Decision(
         tuple(_unpack_candidate(*each) for each in candidates),
         tuple(
             Rejection(Offer(lane, backend, offered), Objection(check, tuple(values)))
             for lane, backend, offered, check, values in rejections
         ),
-        said,
+        fields,
         model=model,
     )
 

@@ -1,4 +1,4 @@
-"""Whether the ledger keeps its rules, as of the last look; while it does not, nothing is spent."""
+"""Inspects the ledger's rules; while one is broken, nothing is spent."""
 
 import asyncio
 import math
@@ -45,8 +45,10 @@ class Condition:
 
 
 class Inspection:
-    """Looks at every rule, and keeps what it found. One event loop owns it; `read` and `witness` are called in
-    threads."""
+    """Checks every rule, and keeps the results.
+
+    One event loop owns it; `read` and `witness` are called in threads.
+    """
 
     def __init__(self, read: Read, witness: Callable[[], Witness]) -> None:
         self._read = read
@@ -58,19 +60,19 @@ class Inspection:
         self._inspected_s: float | None = None
         self._made_s = time.monotonic()
         self._look: asyncio.Task[list[BrokenRule]] | None = None
-        # Set after the first glance; None if `begin` was not called.
+        # Set after the first quick check; None if `begin` was not called.
         self._first_look: asyncio.Event | None = None
-        # When a glance last found money in danger, and that it has.
+        # The time and the result of the last quick check that found money in danger.
         self._alarmed_s = -math.inf
         self._alarm = asyncio.Event()
 
     def begin(self) -> asyncio.Task[None]:
-        """Keep looking, in a task that the caller owns. Nothing is spent before the first glance."""
+        """Check periodically, in a task that the caller owns. Nothing is spent before the first quick check."""
         self._first_look = asyncio.Event()
         return asyncio.create_task(self.keep(), name="ledger inspection")
 
     async def looked(self) -> None:
-        """Wait for the first glance after a start. Raises DatabaseFailing if it takes too long."""
+        """Wait for the first quick check after a start. Raises DatabaseFailing if it takes too long."""
         if self._first_look is None or self._first_look.is_set():
             return
         try:
@@ -80,13 +82,16 @@ class Inspection:
             raise DatabaseFailing("the ledger could not be inspected yet") from None
 
     def check(self) -> None:
-        """Raises LedgerBroken while a rule is broken without which money may be lost."""
+        """Raises LedgerBroken while a rule is broken that protects money."""
         if self._essential is not None:
             raise LedgerBroken(self._essential.rule, self._essential.meaning)
 
     async def keep(self) -> None:
-        """Glance every few seconds. Inspect at the start and every hour, in the background, as a big ledger is
-        slow. Runs until cancelled."""
+        """Run the quick check every few seconds.
+
+        Inspect fully at the start and every hour, in the background, because a big ledger is slow. Runs until
+        cancelled.
+        """
         async with asyncio.TaskGroup() as both:
             both.create_task(self._keep_glancing(), name="ledger glance")
             both.create_task(self._keep_inspecting(), name="ledger deep inspection")
@@ -100,7 +105,7 @@ class Inspection:
             await asyncio.sleep(GLANCE_EVERY_S)
 
     def _beware(self, glanced: list[BrokenRule]) -> None:
-        """Stop spending on what a glance has found; that it is mended only a look at every rule can tell."""
+        """Stop spending if the quick check found a problem; only a full inspection can clear it."""
         essential = next((finding for finding in glanced if finding.is_essential), None)
         if essential is None:
             return
@@ -166,7 +171,7 @@ class Inspection:
         return await asyncio.to_thread(self._read, look)
 
     async def condition(self) -> Condition:
-        """How the ledger is, as of a moment ago and of the last inspection: asking often costs nothing."""
+        """Return the ledger's state, cached for a moment, and the last inspection's result."""
         if time.monotonic() - self._condition.seen_s > CONDITION_S:
             try:
                 broken = [each for each in (*await self.glance(), *self._found) if not each.is_accepted]
@@ -187,17 +192,17 @@ class Inspection:
         return {(rule,): float(rule in broken) for rule in RULES}
 
     def age_s(self) -> dict[tuple[str, ...], float]:
-        """How long ago the last look was, for the metrics; before the first one, how long it has been missing."""
+        """Return the age of the last check for the metrics; before the first one, the time since the start."""
         since_s = self._made_s if self._inspected_s is None else self._inspected_s
         return {(): time.monotonic() - since_s}
 
-    def _note(self, found: list[BrokenRule], began_s: float) -> None:
-        broken = [finding for finding in found if not finding.is_accepted]
+    def _note(self, broken_rules: list[BrokenRule], began_s: float) -> None:
+        broken = [finding for finding in broken_rules if not finding.is_accepted]
         for finding in broken:
             log.error("the ledger breaks a rule", rule=finding.rule, where=finding.where)
         if self._found and not broken:
             log.warning("the ledger keeps its rules again")
-        self._found = tuple(found)
+        self._found = tuple(broken_rules)
         self._inspected_s = time.monotonic()
         essential = next((finding for finding in broken if finding.is_essential), None)
         if essential is not None or began_s >= self._alarmed_s:
@@ -208,7 +213,7 @@ class Inspection:
 
 @contextmanager
 def _outliving(what: str) -> Generator[None]:
-    """The tasks' edge: they outlive whatever one look meets."""
+    """The tasks' edge: they survive any error of one check."""
     try:
         yield
     except DatabaseFailing as error:

@@ -1,4 +1,4 @@
-"""The gateway's hand in the ledger: holds before paid work, captures after it, a usage row for every request."""
+"""The gateway's access to the ledger: holds before paid work, captures after it, a usage row for every request."""
 
 import asyncio
 from collections.abc import Callable
@@ -56,13 +56,13 @@ class LedgerService:
         self._shared = shared
         self._poster = Poster(write, booking=shared)
         self.leases = Leases(self._poster, read)
-        self._lots = CreditGrants(write)
+        self._credit_grants = CreditGrants(write)
         self._reaper = Reaper(self._poster, read)
         self.settler = Settler(self._poster, self.leases, self._look)
         self.inspection = Inspection(self._look, self._witness)
         self.frozen_why: Callable[[str], str | None] = _no_user_is_frozen
         self.unkept_why: Callable[[], str | None] = _nothing_is_wrong
-        """Why what is booked cannot be kept, if that is so; from memory."""
+        """Return why booked entries cannot be stored now, or None; from memory."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -76,11 +76,11 @@ class LedgerService:
         self._tasks.append(asyncio.create_task(self._reap(), name="hold reaper"))
 
     def inspect(self) -> None:
-        """Check every rule of the ledger in the background, now and then; what is broken stops all spending."""
+        """Check every rule of the ledger in the background, periodically; a broken rule stops all spending."""
         self._tasks.append(self.inspection.begin())
 
     async def stop(self) -> None:
-        """Everything submitted is on disk afterwards."""
+        """Stop; everything submitted is then on disk."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -95,22 +95,22 @@ class LedgerService:
 
     @property
     def leads(self) -> bool:
-        """Whether this gateway writes the ledger; one with a ledger of its own always does."""
+        """Return whether this gateway writes the ledger; a gateway with its own ledger always does."""
         return self._shared.leads if self._shared else True
 
     @property
     def epoch(self) -> int:
-        """How often a shared ledger has changed hands; 0 for the ledger of one gateway."""
+        """Return how often a shared ledger has changed its writer; 0 for the ledger of one gateway."""
         return self._shared.epoch if self._shared else 0
 
     @property
     def checkpoint(self) -> "Checkpoint | None":
-        """The newest block that this gateway has ever seen, as of a second ago."""
+        """Return the newest block that this gateway has ever seen, at most a second old."""
         return self._proofs.checkpoint if self._proofs else None
 
     @property
     def unproven(self) -> "Unproven | None":
-        """Journal entries in no block, at most a second old; None if this process makes no blocks."""
+        """Return the journal entries in no block, at most a second old; None if this process makes no blocks."""
         return self._proofs.unproven if self._proofs else None
 
     @property
@@ -119,13 +119,13 @@ class LedgerService:
 
     @property
     def writer(self) -> Writer:
-        """The writer of this gateway's journal entries."""
+        """Return the writer of this gateway's journal entries."""
         return self._poster
 
     async def book(self, posting: Posting) -> Posted:
         """Book one journal entry.
 
-        Raises PostingDenied, PostingInvalid, LedgerUnavailable, and DatabaseFailing if the ledger answers too late.
+        Raises PostingDenied, PostingInvalid, LedgerUnavailable; DatabaseFailing if the ledger answers too late.
         """
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -134,11 +134,13 @@ class LedgerService:
             raise DatabaseFailing("the ledger did not answer in time") from None
 
     async def look(self, query: Callable[[Session], T]) -> T:
-        """Read in a thread beside the event loop. Raises DatabaseFailing."""
+        """Run a query in a thread. Raises DatabaseFailing."""
         return await asyncio.to_thread(self._look, query)
 
     async def hold(self, request_id: str, payer: Payer, amount_nano: int) -> Hold:
-        """Reserve credits, in memory if this process's lease has them. A lease lasts as long as its requests.
+        """Reserve credits, in memory if this process's spending reservation has them.
+
+        It lasts as long as its requests.
 
         Raises InsufficientCredit, AmountInvalid, LedgerUnavailable (LedgerBroken among them), PayerFrozen. Raises
         DatabaseFailing if the ledger answers too late.
@@ -151,7 +153,7 @@ class LedgerService:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 held = await asyncio.wrap_future(placed)
-            # It may have been frozen while the ledger was waited for.
+            # The user may have been frozen while this waited for the ledger.
             self._check(payer.user_id)
         except TimeoutError:
             placed.add_done_callback(self._give_back)
@@ -201,21 +203,21 @@ class LedgerService:
         return posted
 
     async def settle_debt(self, cause: str, user_id: str) -> None:
-        """Take what a user owes out of own credits that came under the key `cause`. Raises LedgerUnavailable."""
+        """Pay a user's debt from own credits that arrived under the key `cause`. Raises LedgerUnavailable."""
         await asyncio.to_thread(Ledger(self._poster, self._read).settle_debt, cause, user_id)
 
     async def credit_pool(self, credit_id: str, pool_id: str, amount_nano: int, reason: str) -> Posted:
-        """As `credit`, for all members of an organization, whose id is the pool's."""
+        """Credit an organization balance, like `credit`; its id is the organization's."""
         posted = await self.book(grants.pool_credit(credit_id, pool_id, amount_nano, reason))
         self.leases.funding_lookup.forget_all()
         return posted
 
-    async def grant(self, lot: CreditGrant) -> Posted:
-        """Give a user credits that end one day, once per lot.
+    async def grant(self, credit_grant: CreditGrant) -> Posted:
+        """Give a user promotional credits, once per credit grant.
 
         Raises AccountUnknown, AmountInvalid, PostingInvalid, IdempotencyConflict, LedgerUnavailable.
         """
-        posting = await asyncio.to_thread(self._lots.write_down, lot)
+        posting = await asyncio.to_thread(self._credit_grants.write_down, credit_grant)
         posted = await self.book(posting)
         self.leases.funding_lookup.forget_all()
         return posted
@@ -225,11 +227,11 @@ class LedgerService:
         return await asyncio.to_thread(self._look, lambda session: _paid(session, user_id))
 
     async def findings(self, *, deep: bool) -> list[BrokenRule]:
-        """The rules that the ledger breaks now. A deep look also decides on spending. Raises DatabaseFailing."""
+        """Return the ledger's broken rules. A deep check also decides on spending. Raises DatabaseFailing."""
         return await (self.inspection.inspect() if deep else self.inspection.glance())
 
     async def condition(self) -> Condition:
-        """How the ledger is, as of a moment ago: asking often costs nothing."""
+        """Return the ledger's state, cached for a moment."""
         return await self.inspection.condition()
 
     def _look(self, query: Callable[[Session], T]) -> T:
@@ -251,7 +253,7 @@ class LedgerService:
                 log.warning("reaper held up", reason=str(error))
                 continue
             except Exception:
-                # The task's edge: it outlives whatever one sweep meets.
+                # The task's edge: it survives any error of one sweep.
                 log.exception("reaper failed")
                 continue
             if reaped:

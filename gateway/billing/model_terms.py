@@ -1,4 +1,4 @@
-"""Aliases and prices that operators set while gateways run: over those of the settings, in all gateways."""
+"""Aliases and prices that operators set at run time; they override the settings, in all gateways."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ MODELS_MAX = 50
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """`models` in the order in which they are looked for; `actor` set it, as the audit log names them."""
+    """`models` in order of preference; `actor` is the setter's name in the audit log."""
 
     alias: str
     models: tuple[str, ...]
@@ -62,14 +62,14 @@ class OwnPrice:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """All that is set, by name."""
+    """All aliases and prices, by name."""
 
     aliases: tuple[Alias, ...] = ()
     prices: tuple[OwnPrice, ...] = ()
 
 
 class ModelTerms:
-    """Kept in the database, so that they outlive the process. `lanes` has the pool's at least."""
+    """Stored in the database, so that they survive restarts. `lanes` contains at least the pool's lane."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ModelTerms:
         return self._pool.aliases()
 
     async def start(self) -> None:
-        """Read now, and then at intervals. Raises SQLAlchemyError if the database is unavailable."""
+        """Read now, and then periodically. Raises SQLAlchemyError if the database is unavailable."""
         await self._look()
         self._task = asyncio.create_task(self._keep_looking(), name="model terms")
 
@@ -109,9 +109,9 @@ class ModelTerms:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def set_alias(self, alias: str, models: tuple[str, ...], by: Actor) -> Alias:
-        """Instead of what it meant before; it stands for models of any lane.
+        """Set an alias for models of any lane, replacing its earlier meaning.
 
-        Raises RequestInvalid, Conflict where another did the same just now.
+        Raises RequestInvalid, and Conflict if another admin set it at the same time.
         """
         if not is_safe_name(alias):
             raise RequestInvalid("alias: a name of up to 256 characters, without `..`", param="alias")
@@ -120,12 +120,12 @@ class ModelTerms:
         if alias in models:
             raise RequestInvalid("models: an alias cannot stand for itself", param="models")
         if unknown := [model for model in models if not self._is_model(model)]:
-            text = f"models: there is no model {unknown[0]!r} here; GET /v1/models lists those there are"
+            text = f"models: model {unknown[0]!r} not found; list models with GET /v1/models"
             raise RequestInvalid(text, param="models")
-        wanted = Alias(alias, models, time.time_ns(), by.name)
-        await asyncio.to_thread(self._put_alias, wanted, by)
+        alias_set = Alias(alias, models, time.time_ns(), by.name)
+        await asyncio.to_thread(self._put_alias, alias_set, by)
         await self._look()
-        return wanted
+        return alias_set
 
     async def remove_alias(self, alias: str, by: Actor) -> None:
         """Remove an alias; the one of the settings applies again. Raises NotFound."""
@@ -136,10 +136,10 @@ class ModelTerms:
         """Set a price from the next request on. Raises Conflict, RequestInvalid if no cloud model is so named."""
         if self._cloud is None or not self._cloud.has(model):
             raise RequestInvalid("model: only models of cloud.models have a price to set", param="model")
-        wanted = OwnPrice(model, prompt_nano, completion_nano, time.time_ns(), by.name)
-        await asyncio.to_thread(self._put_price, wanted, by)
+        price_set = OwnPrice(model, prompt_nano, completion_nano, time.time_ns(), by.name)
+        await asyncio.to_thread(self._put_price, price_set, by)
         await self._look()
-        return wanted
+        return price_set
 
     async def remove_price(self, model: str, by: Actor) -> None:
         """Remove a price; the one of the settings, or of the providers' list, applies again. Raises NotFound."""
@@ -147,27 +147,29 @@ class ModelTerms:
         await self._look()
 
     def _is_model(self, name: str) -> bool:
-        """Whether any lane has a model of this name, whatever aliases say."""
+        """Return whether any lane has a model of this name, ignoring aliases."""
         is_alias = name in self.aliases()
         offers = (offer for lane in self._lanes.values() for offer in lane.offers(name))
         return any(not (is_alias and offer.stands_for) for offer in offers)
 
-    def _put_alias(self, wanted: Alias, by: Actor) -> None:
+    def _put_alias(self, alias_set: Alias, by: Actor) -> None:
         with refusing_what_others_did("another admin set this alias"), self._write() as session, session.begin():
-            before = _alias(session, wanted.alias)
+            before = _alias(session, alias_set.alias)
             if before is None and _count(session) >= ALIASES_MAX:
-                text = f"alias: {ALIASES_MAX} aliases are set, which is all there may be"
+                text = f"alias: {ALIASES_MAX} aliases are set, which is the maximum"
                 raise RequestInvalid(text, param="alias")
-            session.execute(delete(alias_table).where(alias_table.c.alias == wanted.alias))
-            session.execute(alias_table.insert().values(asdict(wanted) | {"models": json.dumps(wanted.models)}))
-            _record(session, by, "alias.set", wanted.alias, before, wanted)
+            session.execute(delete(alias_table).where(alias_table.c.alias == alias_set.alias))
+            session.execute(
+                alias_table.insert().values(asdict(alias_set) | {"models": json.dumps(alias_set.models)})
+            )
+            _record(session, by, "alias.set", alias_set.alias, before, alias_set)
 
-    def _put_price(self, wanted: OwnPrice, by: Actor) -> None:
+    def _put_price(self, price_set: OwnPrice, by: Actor) -> None:
         with refusing_what_others_did("another admin set this price"), self._write() as session, session.begin():
-            before = _price(session, wanted.model)
-            session.execute(delete(own_price_table).where(own_price_table.c.model == wanted.model))
-            session.execute(own_price_table.insert().values(asdict(wanted)))
-            _record(session, by, "price.set", wanted.model, before, wanted)
+            before = _price(session, price_set.model)
+            session.execute(delete(own_price_table).where(own_price_table.c.model == price_set.model))
+            session.execute(own_price_table.insert().values(asdict(price_set)))
+            _record(session, by, "price.set", price_set.model, before, price_set)
 
     def _remove(self, kind: str, name: str, by: Actor) -> None:
         with self._write() as session, session.begin():
@@ -184,14 +186,14 @@ class ModelTerms:
             if found != self._now:
                 await self._take(found)
 
-    async def _take(self, found: Terms) -> None:
-        if self._cloud and found.prices != self._now.prices:
-            book = self._cloud.book_with({each.model: each.price for each in found.prices})
-            # Written down before anybody is charged by it.
+    async def _take(self, terms: Terms) -> None:
+        if self._cloud and terms.prices != self._now.prices:
+            book = self._cloud.book_with({each.model: each.price for each in terms.prices})
+            # Record the price before any request is charged by it.
             await asyncio.to_thread(write_versions, self._cloud.prices_by(book), self._write)
             self._cloud.use(book)
-        self._pool.pool.set_aliases({each.alias: each.models for each in found.aliases})
-        self._now = found
+        self._pool.pool.set_aliases({each.alias: each.models for each in terms.aliases})
+        self._now = terms
 
     def _stored(self) -> Terms:
         with self._read() as session:

@@ -1,7 +1,7 @@
-"""Counts answers' text by their models' tokenizers, in the background on the clerk's thread.
+"""Counts answers' text with their models' tokenizers, in the background on the settlement thread.
 
-Answers charged by their text get their exact count here. Of the answers that backends counted, a few are counted
-again as a check.
+Answers charged by their text get their exact count here. A few answers that backends counted are counted again as
+a check.
 """
 
 import random
@@ -22,7 +22,7 @@ from gateway.metrics.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 DIFFERENCE_RATIO_MAX = 0.02
-# The end's own token, and what calls and thoughts are wrapped in, are among a backend's tokens, not in the text.
+# A backend's count includes the end token and the markers of calls and reasoning, which are not in the text.
 _UNSEEN_TOKENS = 8
 # Texts that wait to be counted use memory. If more ended requests than this wait, characters estimate the count.
 WAITING_MAX = 512
@@ -44,7 +44,7 @@ class Recount:
 
 
 class Recounter:
-    """Has the tokenizers. `check_ratio` of the answers that backends have counted themselves are counted again."""
+    """Owns the tokenizers. The share `check_ratio` of answers counted by backends is counted again."""
 
     def __init__(self, tokenizers: Tokenizers, metrics: Metrics, check_ratio: float = 0.0) -> None:
         self.tokenizers = tokenizers
@@ -52,7 +52,7 @@ class Recounter:
         self._check_ratio = check_ratio
 
     def wants_check(self, model: str) -> bool:
-        """Whether the answer that begins now is one of the few."""
+        """Return whether the answer that begins now is selected for a check."""
         ratio = self._check_ratio
         return ratio > 0 and random.random() < ratio and self.tokenizers.knows(model)  # noqa: S311  a sample
 
@@ -62,7 +62,7 @@ class Recounter:
         return None if counter is None else count_all(counter, choices)
 
     def counted(self, settlement: Settlement, recount: Recount) -> Settlement:
-        """The settlement with the exact count; as it was where no tokenizer can be had. Takes a while."""
+        """Return the settlement with the exact count, or unchanged if there is no tokenizer. Slow."""
         counts = self.count(recount.model, recount.choices)
         if counts is None:
             return settlement
@@ -80,24 +80,24 @@ class Recounter:
         return structs.replace(settlement, usage=usage, bill=bill)
 
     def _check(self, usage: UsageRecord, counts: Counts) -> None:
-        """Compare the backend's word with the count."""
-        counted, said = counts.completion_tokens, usage.completion_tokens
+        """Compare the backend's count with this count."""
+        counted, reported = counts.completion_tokens, usage.completion_tokens
         if not counted:
             return
-        self._metrics.metering_difference_ratio.labels(usage.lane).observe(said / counted)
-        if abs(said - counted) > max(DIFFERENCE_RATIO_MAX * counted, _UNSEEN_TOKENS):
+        self._metrics.metering_difference_ratio.labels(usage.lane).observe(reported / counted)
+        if abs(reported - counted) > max(DIFFERENCE_RATIO_MAX * counted, _UNSEEN_TOKENS):
             log.warning(
                 "a backend counts otherwise",
                 request_id=usage.request_id,
                 provider=usage.provider,
                 model=usage.model,
-                said_tokens=said,
+                said_tokens=reported,
                 counted_tokens=counted,
             )
 
 
 def bill_of(price: PricedModel, usage: UsageRecord) -> CloudBill | None:
-    """A provider's bill for a request by its answer; None if the answer has no tokens."""
+    """Return a provider's bill for a request with this answer; None if the answer has no tokens."""
     if not usage.completion_tokens:
         return None
     cost_nano = price.charge_for(

@@ -38,50 +38,50 @@ class RequestFilter:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether an index leads from one wanted row to the next, so that no others are looked through."""
+        """Whether an index leads from one matching row to the next, so that no other rows are read."""
         picks = (self.lane, self.model, self.status, self.outcome, self.user_id, self.organization_id)
         return all(pick is None for pick in picks)
 
     @property
     def is_of_users(self) -> bool:
-        """Whether it is of several keys, whose rows are apart in the index."""
+        """Whether it covers several keys, whose rows are separate in the index."""
         return self.key_id is None and not (self.user_id is None and self.organization_id is None)
 
 
 def first_out_of_sight(before: Cursor | None) -> Select[Any]:
-    """The start of the oldest row that one page searches, if there are more rows than that."""
+    """Return the start of the oldest row that one page searches, if there are more rows."""
     started = request_table.c.started_ns
     query = select(started).order_by(started.desc()).offset(SCANNED_MAX - 1).limit(1)
     return query if before is None else query.where(older_than(before))
 
 
-def among_newest(wanted: RequestFilter) -> list[ColumnElement[bool]]:
-    """The conditions for what is wanted of the newest `WALKED_MAX` rows, which are walked over one by one."""
+def among_newest(filters: RequestFilter) -> list[ColumnElement[bool]]:
+    """Return the conditions for matches among the newest `WALKED_MAX` rows, which are read one by one."""
     started = request_table.c.started_ns
     first = select(started).order_by(started.desc()).offset(WALKED_MAX - 1).limit(1).scalar_subquery()
-    return [*conditions(wanted, is_walked=True), started >= func.coalesce(first, 0)]
+    return [*conditions(filters, is_walked=True), started >= func.coalesce(first, 0)]
 
 
-def conditions(wanted: RequestFilter, *, is_walked: bool = False) -> list[ColumnElement[bool]]:
-    """`is_walked` keeps databases from finding users' rows by their keys' index."""
+def conditions(filters: RequestFilter, *, is_walked: bool = False) -> list[ColumnElement[bool]]:
+    """Return the conditions; `is_walked` keeps databases from using the index of users' keys."""
     column = request_table.c
     found: list[ColumnElement[bool]] = []
     for name in ("lane", "key_id", "outcome"):
-        value = getattr(wanted, name)
+        value = getattr(filters, name)
         if value is not None:
             found.append(column[name] == value)
-    if wanted.model is not None:
-        found.append(or_(column.model == wanted.model, column.served_model == wanted.model))
-    if wanted.status is not None:
-        found.append(column.status.between(*wanted.status))
-    if wanted.since_ns is not None:
-        found.append(column.started_ns >= wanted.since_ns)
-    if wanted.until_ns is not None:
-        found.append(column.started_ns < wanted.until_ns)
-    if wanted.user_id is not None:
-        found.append(_is_of(select(literal(wanted.user_id)), is_walked))
-    if wanted.organization_id is not None:
-        members = select(user_table.c.user_id).where(user_table.c.organization_id == wanted.organization_id)
+    if filters.model is not None:
+        found.append(or_(column.model == filters.model, column.served_model == filters.model))
+    if filters.status is not None:
+        found.append(column.status.between(*filters.status))
+    if filters.since_ns is not None:
+        found.append(column.started_ns >= filters.since_ns)
+    if filters.until_ns is not None:
+        found.append(column.started_ns < filters.until_ns)
+    if filters.user_id is not None:
+        found.append(_is_of(select(literal(filters.user_id)), is_walked))
+    if filters.organization_id is not None:
+        members = select(user_table.c.user_id).where(user_table.c.organization_id == filters.organization_id)
         found.append(_is_of(members, is_walked))
     return found
 
@@ -92,7 +92,7 @@ def older_than(before: Cursor) -> ColumnElement[bool]:
 
 
 def _is_of(users: Select[tuple[str]], is_walked: bool) -> ColumnElement[bool]:
-    """Matches these users' requests. The log has their keys; for keyless sessions the ledger has the user."""
+    """Match these users' requests. The log has their keys; for sessions without a key the ledger has the user."""
     keys = select(api_key_table.c.key_id).where(api_key_table.c.user_id.in_(users))
     usage = usage_table.c
     in_sessions = select(usage.request_id).where(usage.key_id == literal_column("''"), usage.user_id.in_(users))

@@ -31,12 +31,12 @@ log = structlog.get_logger(__name__)
 QUEUE_MAX = 6_000
 BATCH_MAX = 1000
 ROWS_MAX = 1000
-# Old rows go in small portions: on SQLite the ledger waits for each.
+# Delete old rows in small portions, because on SQLite the ledger waits for each.
 PRUNED_MAX = 1000
 PAGE_TIMEOUT_S = 10
 PRUNE_EVERY_S = 3600.0
 PRUNE_PAUSE_S = 0.2
-# Where a page's look ends: found by walking over what it may look at, and as good some seconds later.
+# The end of a page's search range, found by reading the rows in range; valid for some seconds.
 _HORIZON_S = 5.0
 
 _KEEP = RequestLogSettings()
@@ -87,7 +87,7 @@ class RequestPage(NamedTuple):
 
 
 class RequestLog:
-    """Takes entries without waiting; a thread of its own writes them, and removes what is old or too much."""
+    """Takes entries without waiting; its thread writes them, and deletes old and excess ones."""
 
     def __init__(
         self, read: Callable[[], Session], write: Callable[[], Session], keep: RequestLogSettings = _KEEP
@@ -105,7 +105,7 @@ class RequestLog:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Writes what is waiting, as far as that takes no longer than `timeout_s`."""
+        """Write waiting entries for at most `timeout_s` seconds."""
         with self._changed:
             self._open = False
             self._changed.notify()
@@ -114,9 +114,9 @@ class RequestLog:
             log.error("request log not written to its end", entries=len(self._entries))
 
     def add_all(self, entries: Sequence[RequestEntry]) -> int:
-        """Take entries, and return how many there was no room for.
+        """Take entries; return how many had no room.
 
-        The ledger has the money; the log may lose an entry rather than hold up an answer.
+        The ledger has the money; the log may lose an entry but never delays an answer.
         """
         with self._changed:
             taken = entries[: max(0, QUEUE_MAX - len(self._entries))]
@@ -128,7 +128,7 @@ class RequestLog:
         return lost
 
     def newest(self, limit: int = 50, key_id: str | None = None) -> list[RequestEntry]:
-        """The last requests of one key, or of all."""
+        """Return the last requests of one key, or of all."""
         query = select(request_table).order_by(request_table.c.started_ns.desc()).limit(min(limit, ROWS_MAX))
         if key_id is not None:
             query = query.where(request_table.c.key_id == key_id)
@@ -137,34 +137,34 @@ class RequestLog:
 
     def page(
         self,
-        wanted: RequestFilter | None = None,
+        filters: RequestFilter | None = None,
         limit: int = 50,
         before: Cursor | None = None,
         stretches: int = 1,
         *,
         has_decisions: bool = True,
     ) -> RequestPage:
-        """The matching rows of the log that are older than the end of the last page.
+        """Return the matching rows that are older than the end of the last page.
 
         If a stretch of the log has no match, up to `stretches` of them are searched. Without decisions each row
         has only its reason: decoding the decisions is half of the cost of a page.
         """
         read = _entry if has_decisions else _short_entry
-        found = self._stretch(wanted, limit, before, read)
+        found = self._stretch(filters, limit, before, read)
         while not found.rows and found.next is not None and stretches > 1:
             stretches -= 1
-            found = self._stretch(wanted, limit, found.next, read)
+            found = self._stretch(filters, limit, found.next, read)
         return found
 
     def _stretch(
         self,
-        wanted: RequestFilter | None,
+        filters: RequestFilter | None,
         limit: int,
         before: Cursor | None,
         read: Callable[[Row[Any]], RequestEntry],
     ) -> RequestPage:
         limit = max(1, min(limit, ROWS_MAX))
-        wanted = wanted or RequestFilter()
+        filters = filters or RequestFilter()
         column, horizon_ns = request_table.c, None
         query = select(request_table).limit(limit + 1)
         query = query.order_by(column.started_ns.desc(), column.request_id.desc())
@@ -173,11 +173,11 @@ class RequestLog:
         with self._read() as session:
             allow_s(session, PAGE_TIMEOUT_S)
             found: Sequence[Row[Any]] = ()
-            if before is None and wanted.is_of_users:
-                found = session.execute(query.where(*among_newest(wanted))).all()
+            if before is None and filters.is_of_users:
+                found = session.execute(query.where(*among_newest(filters))).all()
             if len(found) <= limit:
-                horizon_ns = None if wanted.is_indexed else self._horizon_ns(session, before)
-                query = query.where(*conditions(wanted))
+                horizon_ns = None if filters.is_indexed else self._horizon_ns(session, before)
+                query = query.where(*conditions(filters))
                 if horizon_ns is not None:
                     query = query.where(column.started_ns >= horizon_ns)
                 found = session.execute(query).all()
@@ -187,7 +187,7 @@ class RequestLog:
         return RequestPage(rows, None if horizon_ns is None else Cursor(horizon_ns, ""))
 
     def _horizon_ns(self, session: Session, before: Cursor | None) -> int | None:
-        """The start of the oldest row that a page searches; None if it may search all rows."""
+        """Return the start of the oldest row that a page searches; None if it may search all rows."""
         if before is not None:
             found: int | None = session.scalar(first_out_of_sight(before))
             return found
@@ -214,7 +214,7 @@ class RequestLog:
                 prune_at_s = time.monotonic() + (PRUNE_PAUSE_S if self._prune() else PRUNE_EVERY_S)
 
     def _next_batch(self, until_s: float) -> tuple[list[RequestEntry], bool]:
-        """The next entries, after waiting for the first, and whether more may come."""
+        """Wait for an entry; return the next entries, and whether more may come."""
         with self._changed:
             patience_s = max(0.0, until_s - time.monotonic())
             self._changed.wait_for(lambda: self._entries or not self._open, timeout=patience_s)
@@ -228,7 +228,7 @@ class RequestLog:
             return
         lost = 0
         for entry in batch:
-            # Where the database is away, each attempt waits for it: one is enough.
+            # If the database is unavailable, each attempt waits for it, so one is enough.
             if not isinstance(error, _DATABASE_AWAY):
                 error = self._insert([entry])
             if error is not None:
@@ -237,7 +237,7 @@ class RequestLog:
             log.error("request log not written", entries=lost, reason=str(last_error.__cause__ or last_error))
 
     def _insert(self, batch: list[RequestEntry]) -> Exception | None:
-        """Why it could not be written. The thread's edge: whatever it is must not end the log."""
+        """Return why it could not be written. The thread's edge: no error may end the log."""
         try:
             rows = [_row(entry) for entry in batch]
             with self._write() as session, session.begin():
@@ -247,7 +247,7 @@ class RequestLog:
         return None
 
     def _prune(self) -> bool:
-        """Remove a portion of what is too old or too much; whether there may be more of it."""
+        """Delete a portion of old and excess rows; return whether there may be more."""
         try:
             last_ns = self._last_to_go_ns()
             oldest = (
@@ -264,7 +264,7 @@ class RequestLog:
             return False
 
     def _last_to_go_ns(self) -> int:
-        """Start of the newest request that is not kept any more."""
+        """Return the start of the newest request that is past its retention."""
         too_old_ns = time.time_ns() - self._keep.days_max * _DAY_NS
         started = request_table.c.started_ns
         with self._read() as session:
@@ -279,7 +279,7 @@ _first, _rest = attrgetter(*_BEFORE_DECISION), attrgetter(*_AFTER_DECISION, *_MO
 
 
 def _row(entry: RequestEntry) -> Values:
-    """The columns in the table's order, with text that every database takes."""
+    """Return the columns in the table's order, with text that every database accepts."""
     values = (*_first(entry), _decision_text(entry), *_rest(entry))
     text = entry.model + entry.backend + entry.error + (entry.served_model or "")
     return values if text.isascii() and "\0" not in text else tuple(map(_storable, values))

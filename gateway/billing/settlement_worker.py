@@ -21,13 +21,13 @@ from gateway.metrics.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 BATCH_MAX = 1000
-# How long an ended request waits for others to be booked with: at fifty a second most of what booking costs is the
-# transaction, not what is in it.
+# How long an ended request waits for others in its batch: at fifty a second, the transaction is most of the cost
+# of booking.
 BATCH_WAIT_S = 0.5
 # About 8 MB. At full load some 600 wait; more wait only if the ledger hangs. Then each further request is written
 # to disk before its caller continues.
 WAITING_MAX = 6_000
-# Between tries, doubling: a database that restarts is back within them.
+# The doubling waits between tries: a database that restarts is back within them.
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
 # If more requests than this wait, a batch goes to the spool after one try.
 _PATIENT_MAX = 4096
@@ -35,7 +35,7 @@ _REPLAY_EVERY_S = 30.0
 
 
 class Booked(NamedTuple):
-    """An ended request with its journal entry; None if the ledger did not accept it, or had it before."""
+    """An ended request with its journal entry; None if the ledger did not accept it, or already had it."""
 
     ended: Ended
     event_seq: int | None
@@ -69,24 +69,24 @@ class SettlementWorker:
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._abandoned = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="clerk", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="settlement", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def add(self, ended: Ended) -> None:
-        """Take a request that has ended. Waits for the disk only where far too many wait already."""
+        """Take an ended request. Waits for the disk only if far too many requests wait already."""
         if self._abandoned.is_set() or len(self._waiting) >= WAITING_MAX:
             self._keep([ended.settlement])
             return
         self._waiting.append(ended)
         self._taken += 1
         if self._abandoned.is_set():
-            self._keep_waiting()  # The clerk stopped just now, so no thread reads the queue any more.
+            self._keep_waiting()  # The worker has just stopped, so no thread reads the queue.
             return
         # Paid requests are booked immediately: after a crash during the wait they would be free.
         is_urgent = ended.settlement.hold is not None
-        # The thread is only woken for what may end its wait, not for each request that joins a batch.
+        # Wake the thread only for requests that may end its wait, not for each request of a batch.
         if is_urgent or len(self._waiting) in (1, BATCH_MAX):
             with self._changed:
                 self._is_urgent |= is_urgent
@@ -114,7 +114,7 @@ class SettlementWorker:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         self._abandoned.set()
-        # In this order: what the thread still takes from the queue is noted before it leaves that.
+        # In this order, because the thread notes requests before it takes them from the queue.
         self._keep_waiting()
         # Whether this batch was booked is unknown: booking it again under its key is safe and finds out.
         self._keep([ended.settlement for ended in self._busy_with])
@@ -163,14 +163,14 @@ class SettlementWorker:
             log.exception("requests lost", requests=[e.settlement.usage.request_id for e in self._busy_with])
 
     def _next_batch(self, until_s: float) -> list[Ended]:
-        """Wait for requests, then a moment for company, and take up to a batch of them."""
+        """Wait for a request, then a moment for further ones, and take up to a batch."""
         with self._changed:
             patience_s = max(0.0, until_s - time.monotonic())
             self._changed.wait_for(lambda: self._waiting or self._stopping.is_set(), timeout=patience_s)
             if self._waiting:
                 self._changed.wait_for(self._must_go, timeout=BATCH_WAIT_S)
         self._is_urgent = False
-        # Noted before they leave the queue: a stop that comes just now must not miss them.
+        # Note them before they leave the queue, so that a concurrent stop does not miss them.
         self._busy_with = batch = list(islice(self._waiting, BATCH_MAX))
         for _ in batch:
             self._waiting.popleft()
@@ -197,14 +197,14 @@ class SettlementWorker:
         self._witness(booked)
 
     def _counted(self, ended: Ended) -> Ended:
-        """With its text counted; what cannot be counted stays as it is."""
+        """Return the settlement with its text counted, or unchanged if it cannot be counted."""
         assert ended.recount
         try:
             settlement = self._recounter.counted(ended.settlement, ended.recount)
         except LedgerError as error:
             log.error("text not counted", request_id=ended.settlement.usage.request_id, reason=str(error))
             settlement = ended.settlement
-        except Exception:  # One answer's edge: a thousand others are in its batch.
+        except Exception:  # One answer's edge: its error must not affect the others of its batch.
             log.exception("text not counted", request_id=ended.settlement.usage.request_id)
             settlement = ended.settlement
         more_nano = settlement.charge_nano - ended.settlement.charge_nano
@@ -213,7 +213,7 @@ class SettlementWorker:
         return structs.replace(ended, settlement=settlement, recount=None)
 
     def _settle(self, settlements: list[Settlement]) -> list[Settled]:
-        """Book, try again what the ledger was away for, put the rest on disk."""
+        """Book; retry if the ledger was unavailable; write the rest to disk."""
         settled = self._settler.settle(settlements)
         for pause_s in _PAUSES_S:
             left = [number for number, each in enumerate(settled) if isinstance(each, LedgerUnavailable)]
@@ -250,7 +250,7 @@ class SettlementWorker:
             self._spool.add_all(settlements)
 
     def _replay(self) -> None:
-        """Empty the spool into the ledger: what an outage left, and what the last process left."""
+        """Book the spool's requests, left by an outage or by the last process."""
         spooled = self._spool.read()
         for start in range(0, len(spooled), BATCH_MAX):
             some = spooled[start : start + BATCH_MAX]

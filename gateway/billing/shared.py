@@ -21,9 +21,9 @@ _POSTGRESQL_PORT = 5432
 def open_shared(
     settings: Settings, write: Callable[[], Session], *, is_command: bool = False
 ) -> "SharedLedger | None":
-    """This process's part in a shared ledger; None for a ledger in a file, which has no other gateway.
+    """Return this process's part in a shared ledger; None for a ledger in a file, which no other gateway uses.
 
-    A command stands beside a gateway and must not take its port.
+    A command runs beside a gateway and must not take its port.
     """
     dsn = settings.database.dsn
     url = parse_dsn(dsn.get_secret_value()) if dsn else None
@@ -39,7 +39,7 @@ def open_shared(
 
 
 def address_towards(url: URL) -> str:
-    """This machine's address on its route to the database; loopback if the database is on this machine."""
+    """Return this machine's address on its route to the database; loopback if the database is local."""
     if not url.host:
         return _LOOPBACK
     try:
@@ -47,7 +47,7 @@ def address_towards(url: URL) -> str:
             url.host.split(",")[0], url.port or _POSTGRESQL_PORT, type=socket.SOCK_DGRAM
         )[0]
         with socket.socket(family, kind, protocol) as asking:
-            # Nothing is sent: the system only chooses the way.
+            # Nothing is sent: the system only chooses the route.
             asking.connect(there)
             return str(asking.getsockname()[0])
     except OSError:

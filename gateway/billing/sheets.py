@@ -1,4 +1,4 @@
-"""Rows as CSV, for spreadsheets: RFC 4180, and nothing in it that one of them would compute."""
+"""Rows as CSV for spreadsheets (RFC 4180), without text that a spreadsheet would read as a formula."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows beneath their columns. Text that begins as a formula does gets an apostrophe before it."""
+    """Return the columns and rows as CSV. Text that looks like a formula gets an apostrophe before it."""
     written = io.StringIO()
     writer = csv.writer(written)
     writer.writerow(columns)

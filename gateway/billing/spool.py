@@ -37,7 +37,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class SpooledSettlement:
-    """A settlement with the line that it stands in."""
+    """A settlement with its line in the file."""
 
     line: bytes
     settlement: Settlement
@@ -46,7 +46,7 @@ class SpooledSettlement:
 class Spool:
     """One JSON line for each settlement, on disk when `add_all` returns. One process owns the file, on any thread.
 
-    A line holds ids, counts and amounts: no prompt, no key, nothing that the ledger would not hold.
+    A line has ids, counts and amounts: no prompt, no key, nothing that is not in the ledger.
     """
 
     def __init__(self, path: Path, bytes_max: int = BYTES_MAX) -> None:
@@ -62,7 +62,7 @@ class Spool:
                 size = file.tell()
                 was_empty = not size
                 if not was_empty and not self._ends_whole():
-                    # A machine that died in the middle of a line must not spoil the next one.
+                    # A partial line, left by a crash, must not corrupt the next one.
                     lines[0] = b"\n" + lines[0]
                 fitting = self._fitting(lines, size)
                 file.write(b"".join(lines[:fitting]))
@@ -80,7 +80,7 @@ class Spool:
         return fitting == len(lines)
 
     def _fitting(self, lines: Sequence[bytes], size: int) -> int:
-        """How many of the lines the bound lets in."""
+        """Return how many of the lines fit within the bound."""
         for number, line in enumerate(lines):
             size += len(line)
             if size > self._bytes_max:
@@ -88,7 +88,7 @@ class Spool:
         return len(lines)
 
     def read(self) -> list[SpooledSettlement]:
-        """Everything kept, oldest first. Lines that cannot be read stay in the file, for people to look at."""
+        """Return everything kept, oldest first. Unreadable lines stay in the file for an admin."""
         found: list[SpooledSettlement] = []
         unreadable = 0
         for line in self._lines():
@@ -101,7 +101,7 @@ class Spool:
         return found
 
     def remove(self, lines: Collection[bytes]) -> None:
-        """Forget what is booked; the file is replaced whole, so that no crash loses what remains."""
+        """Remove booked lines; the file is replaced as a whole, so that no crash loses the rest."""
         with self._writing:
             rest = [line for line in self._lines() if line not in lines]
             if not rest:
@@ -117,11 +117,11 @@ class Spool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is kept, readable or not."""
+        """Return whether the file has no lines, readable or not."""
         return not self._path.exists()
 
     def _sync_folder(self) -> None:
-        """A file's name is only kept through a power cut once its folder is on disk, too."""
+        """Sync the folder: only then does a file's name survive a power cut."""
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

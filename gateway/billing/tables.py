@@ -34,9 +34,9 @@ _COUNTED = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class IdempotentRequest(SQLModel, table=True):
-    """A key of the accounting API's, which request it is for, and the answer, once there is one.
+    """An idempotency key of the accounting API, its request, and the answer after it exists.
 
-    Until then `claim` names who works on it, for others to wait until `until_ns`.
+    Until then `claim` names the process that works on it; others wait until `until_ns`.
     """
 
     __tablename__ = "idempotent_request"

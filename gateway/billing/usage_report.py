@@ -1,4 +1,4 @@
-"""Totals of what was used, as the accounting API and the command line show them."""
+"""Usage totals for the accounting API and the command line."""
 
 from dataclasses import fields
 from typing import Any, TypeAlias
@@ -29,11 +29,11 @@ GROUPS_MAX = 1_000
 
 
 def group_names(by: str) -> list[str]:
-    """`day,model` as names, in their order. Raises RequestInvalid."""
+    """Return the names in a text such as `day,model`, in order. Raises RequestInvalid."""
     names = list(dict.fromkeys(name.strip() for name in by.split(",")))
     for name in names:
         if name not in GROUPS:
-            raise RequestInvalid(f"by: names out of {', '.join(GROUPS)}, between commas", param="by")
+            raise RequestInvalid(f"by: comma-separated names of {', '.join(GROUPS)}", param="by")
     return names
 
 
@@ -48,7 +48,7 @@ def usage_report(
     limit: int = GROUPS_MAX,
     with_costs: bool = True,
 ) -> list[Facts]:
-    """The usage of a scope's requests by groups. The scope is as in limits; None is all.
+    """Return the usage of a scope's requests by groups. The scope is as in limits; None means all.
 
     `with_costs` adds their cost to this gateway, which only its admins may see.
     """
@@ -65,7 +65,7 @@ def usage_report(
 
 
 def columns(names: list[str], *, with_costs: bool = True) -> list[str]:
-    """The names of a report's columns."""
+    """Return the names of a report's columns."""
     return [*names, *map(_shown, _figures(with_costs=with_costs))]
 
 
@@ -75,7 +75,7 @@ def _figures(*, with_costs: bool) -> list[str]:
 
 
 def _facts(names: list[str], total: UsageTotal, *, with_costs: bool) -> Facts:
-    """Money as decimal strings in USD; compute units stay integers."""
+    """Return money as decimal strings in USD; compute units stay integers."""
     facts: Facts = dict(zip(names, total.group, strict=True))
     for name in _figures(with_costs=with_costs):
         value = getattr(total, name)

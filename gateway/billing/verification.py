@@ -1,7 +1,7 @@
-"""Verifications of the ledger, asked for over HTTP: in a process that ends, for they would keep a core busy.
+"""Verifies the ledger for HTTP requests, in a separate process, because it keeps a core busy.
 
-The process (`gateway.billing.verify_process`) gets its question, whose DSN may hold a password, on stdin, and ends
-when its time is up or the gateway is gone.
+The process (`gateway.billing.verify_process`) gets its input on stdin, because the DSN may have a password. It
+ends when its time is over or the gateway exits.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from accounting.proofs.verdict import Verdict
 from runtime.interpreter import command_of, environment
 
 _PROCESS = "gateway.billing.verify_process"
-# Imports, the last slice of blocks, SQLite's look at its file: beside the time that blocks are read.
+# Extra time for imports, the last slice of blocks, and SQLite's check of its file.
 _MARGIN_S = 120.0
 
 
@@ -30,7 +30,7 @@ class VerifyQuestion(msgspec.Struct, frozen=True):
     from_block: int
     limit_s: float
     known: tuple[str, ...] = ()
-    """Blocks that were kept elsewhere, as `N:HASH`."""
+    """Blocks that were saved elsewhere, as `N:HASH`."""
     signers: tuple[str, ...] = ()
     unproven_max_s: float = UNPROVEN_MAX_S
 
@@ -44,14 +44,14 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 async def verify_in_process(question: VerifyQuestion) -> Reply:
-    """Raises DatabaseFailing when the ledger cannot be read, or not within the time and a margin."""
+    """Verify the ledger. Raises DatabaseFailing if it cannot be read within the time and a margin."""
     process = await asyncio.create_subprocess_exec(
         *command_of(_PROCESS), stdin=PIPE, stdout=PIPE, env=environment(), start_new_session=True
     )
     try:
         async with asyncio.timeout(question.limit_s + _MARGIN_S):
-            said, _ = await process.communicate(msgspec.json.encode(question))
-        reply = msgspec.json.decode(said.strip().rpartition(b"\n")[2], type=Reply)
+            output, _ = await process.communicate(msgspec.json.encode(question))
+        reply = msgspec.json.decode(output.strip().rpartition(b"\n")[2], type=Reply)
     except TimeoutError:
         raise DatabaseFailing("the verification did not end in time") from None
     except msgspec.DecodeError:
@@ -67,7 +67,7 @@ async def verify_in_process(question: VerifyQuestion) -> Reply:
 
 
 def facts_of(verdict: Verdict) -> dict[str, Any]:
-    """A verdict for programs."""
+    """Return a verdict as plain data."""
     return {
         "sound": verdict.is_sound,
         "complete": verdict.is_complete,

@@ -1,6 +1,6 @@
-"""A program: reads a question from stdin, verifies the ledger, says on stdout what it found, and ends.
+"""A program that reads its input from stdin, verifies the ledger, prints the verdict, and ends.
 
-It opens the database as it is and brings nothing up to date. See `gateway.billing.verification`.
+It opens the database without migrating it. See `gateway.billing.verification`.
 """
 
 import os
@@ -17,7 +17,7 @@ from runtime.database import open_engine, read_sessions
 
 
 def answer(question: VerifyQuestion) -> Reply:
-    """The verdict on as much as can be read in time."""
+    """Return the verdict on the part that can be read in time."""
     until_s = time.monotonic() + question.limit_s
 
     def may_go_on() -> bool:

@@ -202,7 +202,7 @@ class Lead:
         return self._flight.told() if self._flight else ()
 
     async def end(self, *, has_failed: bool = False) -> None:
-        """End the lead, whatever became of it; no one waits for it any more."""
+        """End the lead in any case; no caller waits for it after that."""
         if self._flight:
             self._answers.end(self.mark.exact, self._flight)
             self._flight.abandon(has_failed=has_failed)

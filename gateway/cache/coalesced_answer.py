@@ -149,7 +149,7 @@ class CoalescedAnswer:
     def is_full(self) -> bool:
         lags_bytes = [reader.lag_bytes for reader in self._readers]
         if self._is_paid and min(lags_bytes, default=0):
-            return True  # unread data would be paid for all the same
+            return True  # unread data would still be charged
         return max(lags_bytes, default=0) > _AHEAD_BYTES
 
     async def drain(self) -> None:
@@ -174,7 +174,7 @@ class CoalescedAnswer:
             self._stirred.set()
 
     async def wait_while_read(self) -> None:
-        """Wait until the answer is over, or no one reads it any more."""
+        """Wait until the answer is over or has no readers."""
         while (self._readers or self._joining) and not self.is_over:
             await self._stir()
 
@@ -247,7 +247,7 @@ class _Leading:
             await flight.wait_while_read()
             if not flight.is_over:
                 raise
-            # The cancellation is handled: the answer went where it was still wanted.
+            # The cancellation is handled: the other followers got the answer.
             if task := asyncio.current_task():
                 task.uncancel()
         finally:

@@ -1,4 +1,4 @@
-"""Embeddings of questions from own machines, for answers to questions of the same meaning."""
+"""Embeds questions on your machines, to find answers to questions of the same meaning."""
 
 import asyncio
 from collections.abc import Mapping

@@ -161,5 +161,5 @@ class SemanticIndex:
         )
 
 
-def _cosine(one: Point, other: Point) -> float:
-    return float(sum(map(mul, one.vector, other.vector)))
+def _cosine(first: Point, second: Point) -> float:
+    return float(sum(map(mul, first.vector, second.vector)))

@@ -76,8 +76,8 @@ def plan(
         output.fail("; ".join(f"{way['way']}: {way['why']}" for way in found["ways"][:3]))
 
 
-def _best_first(found: dict[str, Any]) -> list[dict[str, Any]]:
-    return sorted(found["ways"], key=lambda way: way["way"] != found["best"])
+def _best_first(advice: dict[str, Any]) -> list[dict[str, Any]]:
+    return sorted(advice["ways"], key=lambda way: way["way"] != advice["best"])
 
 
 def _show(way: dict[str, Any]) -> None:
@@ -133,13 +133,13 @@ def _alone(settings: Settings, model: str, context_tokens: int | None, precision
     from gateway.advice.facts import advice_facts
     from gateway.advice.service import Wishes, base_question, with_wishes
 
-    wanted = next((each for each in PRECISIONS if each == precision), None)
-    if precision is not None and wanted is None:
+    known = next((each for each in PRECISIONS if each == precision), None)
+    if precision is not None and known is None:
         output.fail(f"--precision {precision}: must be one of {', '.join(PRECISIONS)}", output.WRONG_USAGE)
     try:
         question = base_question(settings, model)
     except ModelError as error:
         output.fail(str(error))
     here = Member(NodeId(_HERE), socket.gethostname(), probe_machine())
-    question = with_wishes(replace(question, members=(here,)), Wishes(context_tokens, wanted))
+    question = with_wishes(replace(question, members=(here,)), Wishes(context_tokens, known))
     return advice_facts(decide(question))

@@ -54,11 +54,11 @@ def chat(
 def _converse(where: Endpoint, body: dict[str, Any], system: str | None, *, as_json: bool) -> None:
     """Run the conversation. Ctrl-C stops an answer; at the prompt it ends the conversation."""
     before: list[Message] = [{"role": "system", "content": system}] if system else []
-    said: list[Message] = []
+    turns: list[Message] = []
     on_piece = _ignore if as_json else _show
     with asyncio.Runner() as runner:
         while question := _next_line():
-            messages = [*before, *said, {"role": "user", "content": question}]
+            messages = [*before, *turns, {"role": "user", "content": question}]
             try:
                 answered = runner.run(_one(where, body | {"messages": messages}, on_piece))
             except AnswerBroken as error:
@@ -67,7 +67,7 @@ def _converse(where: Endpoint, body: dict[str, Any], system: str | None, *, as_j
             except KeyboardInterrupt:
                 output.say("\n", ("stopped; press Ctrl-C again to quit", "dim"))
                 continue
-            said = [*messages[len(before) :], {"role": "assistant", "content": answered.text}][-_HISTORY_MAX:]
+            turns = [*messages[len(before) :], {"role": "assistant", "content": answered.text}][-_HISTORY_MAX:]
             _tell(question, answered, as_json=as_json)
 
 

@@ -78,8 +78,8 @@ def grant(
         refuse_unknown(settings, user)
         with open_store(settings, make=True) as (read, _):
             expires_ns = _end_ns(read, name, days)
-        lot = CreditGrant(name, user, amount_nano, expires_ns, reason=note)
-        posted = with_ledger(settings, lambda ledger: ledger.grant(lot), make=True)
+        grant = CreditGrant(name, user, amount_nano, expires_ns, reason=note)
+        posted = with_ledger(settings, lambda ledger: ledger.grant(grant), make=True)
     _tell(settings, Given(f"user:{user}", amount_nano, name, note, days), posted, as_json=as_json)
 
 
@@ -99,11 +99,11 @@ def list_credits(
 
     with open_store(settings_from(data_dir)) as (read, write):
         try:
-            person = Users(read, write).user(user)
+            owner = Users(read, write).user(user)
         except NotFound as error:
             output.fail(f"--user: {error.message}", output.WRONG_USAGE)
         with read() as session:
-            found = credits_of(session, Payer(user, person.organization_id), time.time_ns())
+            found = credits_of(session, Payer(user, owner.organization_id), time.time_ns())
     rows = [(share.account, format_usd(share.amount_nano)) for share in found]
     output.table(("account", "available_usd"), rows, as_json=as_json)
 

@@ -25,17 +25,17 @@ def freed_by_removing(data_dir: Path, model: str) -> int | None:
     except CacheNotFound:
         return None
     found = next((repo for repo in cache.repos if repo.repo_id == repository), None)
-    wanted = [
+    revisions = [
         each.commit_hash
         for each in (found.revisions if found else ())
         if not revision or revision == each.commit_hash or revision in each.refs
     ]
-    if not wanted:
+    if not revisions:
         return None
-    strategy = cache.delete_revisions(*wanted)
+    strategy = cache.delete_revisions(*revisions)
     freed_bytes = int(strategy.expected_freed_size)
     strategy.execute()
-    if found is not None and len(wanted) == len(found.revisions):
+    if found is not None and len(revisions) == len(found.revisions):
         freed_bytes += _remove_copies(data_dir, repository)
     return freed_bytes
 

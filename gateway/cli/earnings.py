@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.gateway_client import TIMEOUT_S, as_person, ask, borrowed_key, peek, refuse
+from gateway.cli.gateway_client import TIMEOUT_S, ask, borrowed_key, peek, refuse, user_headers
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
@@ -119,7 +119,7 @@ class _Marketplace:
         """Return the answer; end the command if there is none. `once` is the idempotency key."""
         import httpx
 
-        headers = as_person(self.key, once)
+        headers = user_headers(self.key, once)
         if self.is_own:
             return ask(self.settings, method, path, body, headers=headers)
         try:
@@ -157,6 +157,6 @@ def _marketplace(settings: Settings, user: str) -> Generator[_Marketplace]:
         yield _Marketplace(settings, "", key, is_own=True)
 
 
-def _list(found: dict[str, Any], *, as_json: bool) -> None:
+def _list(listings: dict[str, Any], *, as_json: bool) -> None:
     columns = ("id", "amount", "status", "attempt", "reason", "created")
-    output.table(columns, [tuple(row[name] for name in columns) for row in found["data"]], as_json=as_json)
+    output.table(columns, [tuple(row[name] for name in columns) for row in listings["data"]], as_json=as_json)

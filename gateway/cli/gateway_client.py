@@ -100,7 +100,7 @@ def borrowed_key(settings: Settings, purpose: str, user: str, *, lasts_s: int = 
         ask(settings, "DELETE", f"/admin/keys/{made['key_id']}")
 
 
-def as_person(key: str, once: str | None = None) -> dict[str, str]:
+def user_headers(key: str, once: str | None = None) -> dict[str, str]:
     """Return the headers of a user's request; `once` is the idempotency key of a write."""
     return {"authorization": f"Bearer {key}"} | ({"idempotency-key": once} if once else {})
 
@@ -109,11 +109,11 @@ def refuse(response: "httpx.Response") -> NoReturn:
     """End the command with the gateway's message and the matching exit status."""
     status = response.status_code
     try:
-        said = str(response.json()["error"]["message"])
+        message = str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        said = f"the gateway answered {status}: {response.text[:500]}"
+        message = f"the gateway answered {status}: {response.text[:500]}"
     code = output.REFUSED if status in _REFUSED else output.WRONG_USAGE if status in _WRONG else output.FAILED
-    output.fail(said, code)
+    output.fail(message, code)
 
 
 def _found(settings: Settings) -> tuple[str, str]:

@@ -74,10 +74,10 @@ def list_keys(
     from gateway.cli.directory import open_directory
     from gateway.identity.key_queries import KeyFilter
 
-    wanted = KeyFilter(left_out=None if everything or as_json else BORROWED)
+    filters = KeyFilter(left_out=None if everything or as_json else BORROWED)
     with open_directory(settings_from(data_dir)) as directory:
         cursor = Cursor.parse(before) if before else None
-        rows_read = directory.keys.rows(wanted=wanted, before=cursor, limit=limit + 1)
+        rows_read = directory.keys.rows(filters=filters, before=cursor, limit=limit + 1)
     shown, last = cut(rows_read, limit)
     output.more_follow(limit, "--before", last and last.cursor)
     found = [row.facts() for row in shown]

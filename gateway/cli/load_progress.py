@@ -66,16 +66,16 @@ def load(settings: Settings, model: str) -> str:
         pulled(settings, model)
     # Resolve the folder here: the gateway may run in another directory.
     reference = str(here.absolute()) if here.exists() else model
-    told: dict[str, Any] = {}
+    progress_line: dict[str, Any] = {}
     columns = (SpinnerColumn(), TextColumn("reading the model"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=output.talk, transient=True, disable=not output.talk.is_terminal) as bar:
         task = bar.add_task("", total=None)
-        for told in lines(settings, "/admin/cluster/model", {"model": reference}):
-            if "done_bytes" in told:
-                bar.update(task, completed=told["done_bytes"], total=told["total_bytes"])
-    if "model" not in told:
-        output.fail(told.get("error", "the gateway stopped before the model was read"))
-    return str(told["model"])
+        for progress_line in lines(settings, "/admin/cluster/model", {"model": reference}):
+            if "done_bytes" in progress_line:
+                bar.update(task, completed=progress_line["done_bytes"], total=progress_line["total_bytes"])
+    if "model" not in progress_line:
+        output.fail(progress_line.get("error", "the gateway stopped before the model was read"))
+    return str(progress_line["model"])
 
 
 def until_ready(settings: Settings) -> dict[str, Any]:

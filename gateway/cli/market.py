@@ -113,13 +113,13 @@ def freeze(
     """Record your machines' answers to audit sellers with. Example: millrace market freeze mill-1b"""
     settings = settings_from(data_dir)
     sold_as = _sold_as(settings, model, weights, quantization)
-    asked = _prompts(prompts, count)
-    probes = asyncio.run(_frozen(settings, model, sold_as, asked, texts=texts))
+    chosen = _prompts(prompts, count)
+    probes = asyncio.run(_frozen(settings, model, sold_as, chosen, texts=texts))
     probe_store = _shelf(settings)
     for probe in probes:
         probe_store.add_probe(probe)
-    text = f"{len(probes)} of {len(asked)} prompts are now canaries for {sold_as}"
-    output.tell({"frozen": len(probes), "tried": len(asked), "sold_as": sold_as}, text, as_json=as_json)
+    text = f"{len(probes)} of {len(chosen)} prompts are now canaries for {sold_as}"
+    output.tell({"frozen": len(probes), "tried": len(chosen), "sold_as": sold_as}, text, as_json=as_json)
 
 
 @app.command("export")
@@ -219,12 +219,14 @@ def _prompts(file: Path | None, count: int) -> list[str]:
     return [line for line in lines if line][:count]
 
 
-async def _frozen(settings: Settings, model: str, sold_as: str, asked: list[str], *, texts: bool) -> list["Probe"]:
+async def _frozen(
+    settings: Settings, model: str, sold_as: str, chosen: list[str], *, texts: bool
+) -> list["Probe"]:
     from market.audits.canary_factory import freeze_canaries
 
     async with _own_engine(settings, needs_logprobs=not texts, needs_end=texts) as engine:
         # Twice: an engine that gives two answers to the same prompt is no reference.
-        return await freeze_canaries(sold_as, model, asked, [engine.answer] * 2, is_one_engine=True)
+        return await freeze_canaries(sold_as, model, chosen, [engine.answer] * 2, is_one_engine=True)
 
 
 async def _confirmed(settings: Settings, seller: str, model: str) -> list[tuple["AuditTarget", "Decision"]]:

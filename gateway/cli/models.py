@@ -6,7 +6,7 @@ import typer
 
 from gateway.cli import output
 from gateway.cli.completion import Model
-from gateway.cli.gateway_client import as_person, ask, borrowed_key
+from gateway.cli.gateway_client import ask, borrowed_key, user_headers
 from gateway.cli.load_progress import LOAD_S, load, pulled, until_ready
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings import Settings
@@ -86,12 +86,14 @@ def stop(model: Annotated[str, Model("Pool model.")], data_dir: DataDir = None, 
                 output.REFUSED,
             )
         output.fail(f"no pool server has {model}; `millrace ps` lists loaded models")
-    told = [each["name"] for each in backends if each["kind"] == "ollama"]
-    if not told:
+    servers = [each["name"] for each in backends if each["kind"] == "ollama"]
+    if not servers:
         names = ", ".join(each["name"] for each in backends)
         output.fail(f"{names} cannot unload models: only Ollama supports this", output.REFUSED)
     _upkeep(settings, {"model": model, "keep_alive": 0})
-    output.tell({"model": model, "stopped_at": told}, f"{model} unloaded from {', '.join(told)}", as_json=as_json)
+    output.tell(
+        {"model": model, "stopped_at": servers}, f"{model} unloaded from {', '.join(servers)}", as_json=as_json
+    )
 
 
 def rm(
@@ -145,7 +147,7 @@ def _with_model(settings: Settings, model: str) -> list[dict[str, Any]]:
 def _upkeep(settings: Settings, wish: dict[str, Any]) -> None:
     """Request loading or unloading as Ollama's clients do."""
     with borrowed_key(settings, "run", "owner", lasts_s=int(LOAD_S)) as key:
-        ask(settings, "POST", "/api/generate", wish, headers=as_person(key), timeout_s=LOAD_S)
+        ask(settings, "POST", "/api/generate", wish, headers=user_headers(key), timeout_s=LOAD_S)
 
 
 def _name(model: str) -> str:

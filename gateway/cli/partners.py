@@ -46,8 +46,8 @@ def invite(
     from market.credit_lines.credit_line_service import LineOffer
 
     with _desk(data_dir) as desk:
-        wanted = LineOffer(partner, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
-        partnership = desk.invite(wanted, _now_ms())
+        line_offer = LineOffer(partner, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
+        partnership = desk.invite(line_offer, _now_ms())
         text = f"line {partnership.line.id} opens when {partner[:16]} accepts it. Send the text to the partner,"
         _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
         if not as_json:
@@ -66,15 +66,15 @@ def accept(
 ) -> None:
     """Accept a partner's invitation, reply or payment receipt. Example: millrace partner accept their.txt"""
     with _desk(data_dir) as desk:
-        told = desk.heard(_text(text))
-        if told.own_signature is None and desk.known(told) is None:
-            position = desk.position(told)
-            output.say(f"{told.partner} offers a credit line until {_date(told.ends_ms)}:")
+        update = desk.heard(_text(text))
+        if update.own_signature is None and desk.known(update) is None:
+            position = desk.position(update)
+            output.say(f"{update.partner} offers a credit line until {_date(update.ends_ms)}:")
             they_owe, we_owe = _usd(position.may_sell_nano), _usd(position.may_buy_nano)
             output.say(f"they may owe us at most ${they_owe}, we may owe them at most ${we_owe}")
             if not yes and not typer.confirm("Sign it?", err=True):
                 output.fail("not signed", output.REFUSED)
-        partnership, has_signed = desk.accept(told, _now_ms())
+        partnership, has_signed = desk.accept(update, _now_ms())
         if has_signed:
             _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
             if not as_json:

@@ -73,7 +73,7 @@ def _mode(settings: Settings) -> str:
     from accounting.payments.client import is_live
     from gateway.billing.payments.factory import secret_key
 
-    if not settings.payments.is_wanted:
+    if not settings.payments.is_enabled:
         return "off"
     try:
         return "live" if is_live(secret_key(settings.payments)) else "test"

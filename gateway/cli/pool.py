@@ -154,10 +154,12 @@ def scan(
         _show(found)
 
 
-def _show(found: dict[str, Any]) -> None:
-    output.say(f"{found['title']} at {found['base_url']}: {found['note'] or _few(found['models']) or 'no models'}")
-    if found["in_pool_as"]:
-        output.say(f"  {'added' if found['added'] else 'in the pool'} as {found['in_pool_as']}")
+def _show(server: dict[str, Any]) -> None:
+    output.say(
+        f"{server['title']} at {server['base_url']}: {server['note'] or _few(server['models']) or 'no models'}"
+    )
+    if server["in_pool_as"]:
+        output.say(f"  {'added' if server['added'] else 'in the pool'} as {server['in_pool_as']}")
         return
-    entry = found["entry"]
-    output.say(f"  millrace pool add {entry['name']} {entry['base_url']} --kind {found['kind']}")
+    entry = server["entry"]
+    output.say(f"  millrace pool add {entry['name']} {entry['base_url']} --kind {server['kind']}")

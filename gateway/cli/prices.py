@@ -84,8 +84,8 @@ def set_price(
     """
     from gateway.cli.gateway_client import ask
 
-    wanted = {"model": model, "prompt_usd_per_mtok": prompt, "completion_usd_per_mtok": completion}
-    done = ask(settings_from(data_dir), "PUT", "/admin/prices", wanted)
+    body = {"model": model, "prompt_usd_per_mtok": prompt, "completion_usd_per_mtok": completion}
+    done = ask(settings_from(data_dir), "PUT", "/admin/prices", body)
     prices = done["prompt_usd_per_mtok"], done["completion_usd_per_mtok"]
     text = f"{model}: ${prices[0]} per 1M input tokens, ${prices[1]} per 1M output tokens."
     output.tell(done, text, as_json=as_json)
@@ -137,8 +137,8 @@ def check(
         raise typer.Exit(output.FAILED)
 
 
-def _table(found: "list[PriceVersion]", *, as_json: bool) -> None:
-    output.table(_COLUMNS, [row for version in found for row in _rows(version)], as_json=as_json)
+def _table(versions: "list[PriceVersion]", *, as_json: bool) -> None:
+    output.table(_COLUMNS, [row for version in versions for row in _rows(version)], as_json=as_json)
 
 
 def _rows(version: "PriceVersion") -> list[tuple[Any, ...]]:

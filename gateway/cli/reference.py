@@ -57,8 +57,8 @@ def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:
     text = " ".join((command.help or "").split())
     found = _EXAMPLE.search(text)
     yield f"## `{words}`\n"
-    told = text[: found.start()] if found else text
-    yield textwrap.fill(told, _COLUMNS, break_long_words=False, break_on_hyphens=False) + "\n"
+    summary = text[: found.start()] if found else text
+    yield textwrap.fill(summary, _COLUMNS, break_long_words=False, break_on_hyphens=False) + "\n"
     if found:
         yield f"    {found['example']}\n"
     if shown:

@@ -137,7 +137,7 @@ def _first_link(running: "Running") -> str | None:
     from gateway.identity.passwords import address_of
 
     passwords, settings = running.services.directory.passwords, running.services.settings.identity
-    if passwords.anybody_has_one():
+    if passwords.has_any():
         return None
     return address_of(passwords.new_first_link(), settings.public_url or running.base_url.removesuffix("/v1"))
 
@@ -152,7 +152,7 @@ def _announced_key(services: "Services", as_json: bool) -> str | None:
     if not as_json:
         return None
     name = _scripts_key(services.settings)
-    earlier = [key for key in keys.rows(wanted=KeyFilter(name=name)) if key.revoked_ns is None]
+    earlier = [key for key in keys.rows(filters=KeyFilter(name=name)) if key.revoked_ns is None]
     token = keys.create(name, lanes)
     for key in earlier:
         keys.revoke(key.key_id)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 
 from gateway.cli import output
-from gateway.cli.gateway_client import as_person, ask, borrowed_key
+from gateway.cli.gateway_client import ask, borrowed_key, user_headers
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _WAIT_S = 1800.0
 _LOOK_S = 3.0
 _LINES_MAX = 100_000
 _PAGE = 1000
-_LOTS_MAX = 100
+_GRANTS_MAX = 100
 _OPEN = ("new", "open")
 _COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
 
@@ -40,13 +40,13 @@ def topup(
     """Buy credits; prints a link to Stripe's payment page. Example: millrace topup 25.00"""
     settings = settings_from(data_dir)
     with borrowed_key(settings, "topup", user) as key:
-        me = as_person(key)
+        me = user_headers(key)
         price = ask(settings, "GET", f"/accounting/v1/topups/quote?amount={quote(amount)}", headers=me)
         total = f"${price['credits']} of credits plus ${price['fee']} fee: ${price['total']} ({price['mode']})"
         output.say(total)
         if not yes and not as_json and not typer.confirm("Continue?", err=True):
             output.fail("cancelled; nothing was bought", output.REFUSED)
-        once = as_person(key, topup_id or uuid.uuid4().hex)
+        once = user_headers(key, topup_id or uuid.uuid4().hex)
         opened = ask(settings, "POST", "/accounting/v1/topups", {"amount": amount}, headers=once)
         if not as_json:
             _tell(opened)
@@ -121,8 +121,8 @@ def _accounts(session: "Session", user: str, pool: str | None) -> list[str]:
 
     if pool is not None:
         return [chart.pool_paid(pool)]
-    lots = [chart.user_promo(user, left.grant.id) for left in grants_of(session, user, limit=_LOTS_MAX)]
-    return [chart.user_paid(user), chart.user_receivable(user), *lots]
+    grants = [chart.user_promo(user, left.grant.id) for left in grants_of(session, user, limit=_GRANTS_MAX)]
+    return [chart.user_paid(user), chart.user_receivable(user), *grants]
 
 
 def _tell(opened: dict[str, Any]) -> None:

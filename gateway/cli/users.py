@@ -18,7 +18,7 @@ organizations = typer.Typer(help="Organizations: users who share limits.", no_ar
 
 User = Annotated[str, typer.Argument(help="User ID, which is also the ledger account; permanent.")]
 
-_PERSON = ("user_id", "organization_id", "role", "name", "email", "removed_ns")
+_COLUMNS = ("user_id", "organization_id", "role", "name", "email", "removed_ns")
 
 
 @app.command("list")
@@ -41,11 +41,11 @@ def list_users(
         rows = directory.users.users(within, removed=removed, after=cursor, limit=limit + 1)
     shown, last = cut(rows, limit)
     output.more_follow(limit, "--after", last and last.cursor)
-    found = [asdict(person) for person in shown]
+    found = [asdict(user) for user in shown]
     if as_json:
         output.data(found)
     else:
-        output.table(_PERSON, [tuple(person[name] for name in _PERSON) for person in found], as_json=False)
+        output.table(_COLUMNS, [tuple(user[name] for name in _COLUMNS) for user in found], as_json=False)
 
 
 @app.command()
@@ -146,9 +146,9 @@ def audit(
     from gateway.cli.directory import open_directory
     from gateway.identity.audit import Filter
 
-    wanted = Filter(action=action, actor=actor, target=target)
+    filters = Filter(action=action, actor=actor, target=target)
     with open_directory(settings_from(data_dir)) as directory:
-        entries = directory.audit.entries(wanted, before_seq=before, limit=limit)
+        entries = directory.audit.entries(filters, before_seq=before, limit=limit)
     if as_json:
         output.data([asdict(entry) for entry in entries])
         return

@@ -3,7 +3,7 @@
 Modules:
     access            The visitor of a page, and the dependencies that admit visitors or send them to the sign-in
                       page
-    browser           What a browser sends: the session cookie, form fields, and their origin
+    browser           Reads a browser's request: the session cookie, form fields, and their origin
     console           Assembles the console: its pages, its live streams, and its own page for unknown addresses
     errors            Errors of the console: a page in its frame, a toast, or a redirect to the sign-in page
     feeds             Live pages: each change is rendered once for all viewers of the same page, and not at all

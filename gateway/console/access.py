@@ -58,7 +58,7 @@ class Visitor:
 
     @property
     def standings(self) -> frozenset[Standing]:
-        found: set[Standing] = {"anybody"}
+        found: set[Standing] = {"user"}
         if self.caller.role == "seller":
             found.add("seller")
         if self.is_manager:

@@ -1,4 +1,4 @@
-"""What a browser sends: the session cookie, form fields, and their origin."""
+"""Reads a browser's request: the session cookie, form fields, and their origin."""
 
 import asyncio
 from typing import Any

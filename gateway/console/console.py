@@ -52,14 +52,14 @@ def add_console(app: FastAPI, services: Services) -> None:
 
 def _is_built(page: Page) -> bool:
     """Whether a router answers at the page's path."""
-    asked = {"type": "http", "method": "GET", "path": page.path, "headers": []}
+    scope = {"type": "http", "method": "GET", "path": page.path, "headers": []}
     routes = (route for router in ROUTERS for route in router.routes)
-    return any(route.matches(asked)[0] is Match.FULL for route in routes)
+    return any(route.matches(scope)[0] is Match.FULL for route in routes)
 
 
 @_last.get(f"{PATH}/")
 async def with_slash() -> Response:
-    """Redirect from the path with a trailing slash, which people may type."""
+    """Redirect from the path with a trailing slash, which users may type."""
     return RedirectResponse(PATH, status_code=308)
 
 

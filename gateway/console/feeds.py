@@ -21,7 +21,7 @@ _RENDER_S = 10.0
 _LOOK_S = 1.0
 _KEEP_ALIVE_S = 15.0
 _BACK_OFF_S = 30.0
-# However much there is to render, a page waits no longer than this between two renderings.
+# The maximum time between two renderings of a page, in seconds, even under load.
 _REST_MAX_S = 15.0
 _KEEP_ALIVE = b": here\n\n"
 
@@ -167,8 +167,8 @@ class Feed:
         self._news.set()
 
     def _rest_s(self) -> float:
-        wanted_s = self._page.every_s
-        return min(wanted_s * self._pacing.stretch, max(wanted_s, _REST_MAX_S))
+        every_s = self._page.every_s
+        return min(every_s * self._pacing.stretch, max(every_s, _REST_MAX_S))
 
     async def _draw(self) -> bool:
         """Render the page and return whether it worked. On failure the last content stays; a retry follows."""

@@ -77,9 +77,9 @@ async def read_form(
     if kind != _URLENCODED:
         raise RequestInvalid(f"Send the form as {_URLENCODED}.", param="content-type")
     given = await read_fields(request, bytes_max)
-    said = request.headers.get(CSRF_HEADER) or given.pop(CSRF_FIELD, [""])[0]
+    csrf_token = request.headers.get(CSRF_HEADER) or given.pop(CSRF_FIELD, [""])[0]
     given.pop(CSRF_FIELD, None)
-    if not visitor.directory.sessions.is_own_form(request.cookies.get(COOKIE, ""), said):
+    if not visitor.directory.sessions.is_own_form(request.cookies.get(COOKIE, ""), csrf_token):
         raise RoleForbids("This form belongs to another session. Reload the page and try again.", param=CSRF_FIELD)
     return check(model, given)
 

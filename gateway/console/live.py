@@ -95,8 +95,8 @@ async def live_response(request: Request, visitor: Visitor, live_page: LivePage)
     console = request.app.state.console
     feeds: Feeds = console.feeds
     feeds.refuse_too_many(visitor.caller.user_id)
-    told: LivePage = console.first_sales.beside(live_page, visitor)
-    return LiveResponse(feeds, visitor, told, request.headers.get("last-event-id", ""))
+    shown_page: LivePage = console.first_sales.beside(live_page, visitor)
+    return LiveResponse(feeds, visitor, shown_page, request.headers.get("last-event-id", ""))
 
 
 class LiveResponse(StreamingResponse):

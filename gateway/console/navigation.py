@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-Standing = Literal["anybody", "seller", "manager", "operator"]
+Standing = Literal["user", "seller", "manager", "operator"]
 """A visitor's access level: an operator is an instance admin, a manager is an admin of any organization."""
 
 
@@ -19,20 +19,20 @@ class Page:
     roles: frozenset[Standing]
 
 
-_ANYBODY: frozenset[Standing] = frozenset({"anybody"})
+_EVERY_USER: frozenset[Standing] = frozenset({"user"})
 _MANAGERS: frozenset[Standing] = frozenset({"manager"})
 _OPERATORS: frozenset[Standing] = frozenset({"operator"})
 _SELLERS: frozenset[Standing] = frozenset({"seller", "operator"})
 
 PAGES: tuple[Page, ...] = (
-    Page("/console", "Overview", "Run", "layout-dashboard", _ANYBODY),
-    Page("/console/playground", "Playground", "Run", "message-square-text", _ANYBODY),
-    Page("/console/requests", "Requests", "Run", "list-tree", _ANYBODY),
+    Page("/console", "Overview", "Run", "layout-dashboard", _EVERY_USER),
+    Page("/console/playground", "Playground", "Run", "message-square-text", _EVERY_USER),
+    Page("/console/requests", "Requests", "Run", "list-tree", _EVERY_USER),
     Page("/console/cluster", "Cluster", "Machines", "server", _OPERATORS),
-    Page("/console/models", "Models", "Machines", "boxes", _ANYBODY),
-    Page("/console/keys", "Keys & users", "Access", "key-round", _ANYBODY),
+    Page("/console/models", "Models", "Machines", "boxes", _EVERY_USER),
+    Page("/console/keys", "Keys & users", "Access", "key-round", _EVERY_USER),
     Page("/console/policy", "Policy", "Access", "shield-check", _MANAGERS),
-    Page("/console/balance", "Balance", "Money", "wallet", _ANYBODY),
+    Page("/console/balance", "Balance", "Money", "wallet", _EVERY_USER),
     Page("/console/selling", "Selling", "Money", "store", _SELLERS),
 )
 

@@ -67,14 +67,14 @@ class _Stepped(Awaitable[T]):
         while True:
             began_s = time.thread_time()
             try:
-                wanted = step(given)
+                awaited = step(given)
             except StopIteration as end:
                 result: T = end.value
                 return result
             finally:
                 self._spent.add(time.thread_time() - began_s)
             try:
-                given = yield wanted
+                given = yield awaited
                 step = steps.send
             except BaseException as error:  # noqa: BLE001 - any error is passed on to the awaiting code
                 given, step = error, steps.throw
@@ -91,7 +91,7 @@ async def measured(what: Awaitable[T], spent: Spent) -> T:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """The last durations of a computation, and how often it is wanted."""
+    """The last durations of a computation, and its interval."""
 
     times_s: tuple[float, ...]
     every_s: float
@@ -115,7 +115,7 @@ class Pacing:
         self._costs: dict[str, _Cost] = {}
 
     def note(self, what: str, took_s: float, every_s: float) -> None:
-        """Record one computation: it took `took_s` seconds and is wanted every `every_s` seconds."""
+        """Record one computation: it took `took_s` seconds and is repeated every `every_s` seconds."""
         before = self._costs.get(what)
         earlier_s = before.times_s[1 - _REMEMBERED :] if before else ()
         self._costs[what] = _Cost((*earlier_s, took_s), every_s, self._clock())

@@ -24,20 +24,20 @@ _USER_MAX = 80
 async def login(request: Request) -> Response:
     """Sign in. An error does not reveal whether the user exists."""
     form = await read_texts(request)
-    way_back, user = own_path(form.get("next", PATH)), form.get("user", "")[:_USER_MAX]
+    way_back, user_id = own_path(form.get("next", PATH)), form.get("user", "")[:_USER_MAX]
     try:
-        person = await directory_of(request).password_gate.admit(
-            user, form.get("password", ""), address_of(request)
+        user = await directory_of(request).password_gate.admit(
+            user_id, form.get("password", ""), address_of(request)
         )
     except KeyInvalid as error:
         log.warning("sign-in refused", reason="wrong password", address=address_of(request))
-        return await login_page(request, 401, error.message, way_back, user)
+        return await login_page(request, 401, error.message, way_back, user_id)
     except (TooManyWrongKeys, Overloaded) as error:
         status = 429 if isinstance(error, TooManyWrongKeys) else 503
-        answer = await login_page(request, status, error.message, way_back, user)
+        answer = await login_page(request, status, error.message, way_back, user_id)
         answer.headers["retry-after"] = str(error.retry_after_s)
         return answer
-    return await open_session(request, person.user_id, None, way_back)
+    return await open_session(request, user.user_id, None, way_back)
 
 
 @router.get("/welcome")
@@ -60,13 +60,13 @@ async def choose(request: Request) -> Response:
         problem = "The passwords do not match." if form.get("password") != form.get("again") else ""
         if problem:
             return _page(link, token, problem, 400)
-        person = await gate.choose(token, form.get("password", ""), address)
+        user = await gate.choose(token, form.get("password", ""), address)
     except RequestInvalid as error:
         return _page(link, token, _sentence(error), 400)
     except (NotFound, Conflict, Overloaded, TooManyWrongKeys) as error:
         status = {NotFound: 404, Conflict: 409, Overloaded: 503}.get(type(error), 429)
         return _page(None, token, error.message, status)
-    return await open_session(request, person.user_id, None, PATH)
+    return await open_session(request, user.user_id, None, PATH)
 
 
 def _page(link: PasswordLink | None, token: str, problem: str = "", status: int = 200) -> Response:

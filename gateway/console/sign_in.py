@@ -50,7 +50,7 @@ async def login_page(
         status,
         problem=problem,
         user=user,
-        has_passwords=await asyncio.to_thread(directory.passwords.anybody_has_one),
+        has_passwords=await asyncio.to_thread(directory.passwords.has_any),
         has_provider=directory.provider is not None,
         way_back=way_back,
     )
@@ -120,11 +120,11 @@ async def come_back(
     try:
         attempt, way_back = _attempt(request, state)
         claims = await _claims(request, attempt, code, error, iss)
-        person = await asyncio.to_thread(sign_in, directory.write, directory.settings, claims, address_of(request))
+        user = await asyncio.to_thread(sign_in, directory.write, directory.settings, claims, address_of(request))
     except (LoginRefused, ServiceError) as refusal:
         return await _refused(request, refusal)
     await asyncio.to_thread(directory.keys.catch_up)  # The user's role may have changed.
-    response = await open_session(request, person.user_id, None, way_back)
+    response = await open_session(request, user.user_id, None, way_back)
     forget(response, request, ATTEMPT_COOKIE, ATTEMPT_PATH)
     return response
 

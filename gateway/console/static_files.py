@@ -66,11 +66,11 @@ def icon(name: str, title: str = "") -> Markup:
     """
     drawing = find(f"{_ICONS}/{name}.svg").body.decode().partition("-->")[2]
     shape = " ".join(drawing.partition(">")[2].rpartition("</svg>")[0].split())
-    said = Markup('role="img" aria-label="{}"').format(title) if title else Markup('aria-hidden="true"')
+    label = Markup('role="img" aria-label="{}"').format(title) if title else Markup('aria-hidden="true"')
     return Markup(
         '<svg class="mr-icon" viewBox="0 0 24 24" width="16" height="16" fill="none" stroke="currentColor" '
         'stroke-width="2" stroke-linecap="round" stroke-linejoin="round" {}>{}</svg>'
-    ).format(said, Markup(shape))  # noqa: S704 - a bundled file
+    ).format(label, Markup(shape))  # noqa: S704 - a bundled file
 
 
 @router.get(f"{PATH}/{{name:path}}")

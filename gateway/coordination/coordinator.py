@@ -1,7 +1,7 @@
-"""Define what a coordinator does, whatever stores it: seats that one process holds at a time, and small entries.
+"""The interface of every coordinator: leader leases, which one process holds at a time, and small entries.
 
-A seat is a lease. A process that was frozen for longer than the lease does not know that it has lost it. So every
-write of a job carries the seat's epoch, which grows with each change of holder, and `fencing` refuses older ones.
+A process that was frozen for longer than its lease does not know that it has lost it. So every write of a job
+carries the lease's epoch, which grows with each change of holder, and `fencing` refuses older ones.
 """
 
 import re
@@ -24,7 +24,7 @@ class CoordinatorUnavailable(MarketError):
 
 
 class Deposed(MarketError):
-    """Raised if another process has taken the seat. What this process was about to write is not written."""
+    """Raised if another process has taken the lease. The pending write is not done."""
 
 
 class EntryInvalid(MarketError):
@@ -33,7 +33,7 @@ class EntryInvalid(MarketError):
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A seat held by this process until `ttl_s` after its last renewal. `token` tells holders apart."""
+    """A leader lease held by this process until `ttl_s` after its last renewal. `token` identifies the holder."""
 
     name: str
     epoch: int
@@ -65,15 +65,15 @@ class Coordinator(Protocol):
     """
 
     async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldLease | None:
-        """Take a free seat, with an epoch higher than any before and than `above`. Return None if it is held."""
+        """Take a free lease, with an epoch higher than any before and than `above`. Return None if it is held."""
         ...
 
-    async def renew(self, seat: HeldLease) -> bool:
-        """Renew the seat for another `ttl_s`. Return False if it is lost and has to be acquired again."""
+    async def renew(self, lease: HeldLease) -> bool:
+        """Renew the lease for another `ttl_s`. Return False if it is lost and has to be acquired again."""
         ...
 
-    async def release(self, seat: HeldLease) -> None:
-        """Give the seat back at once. Do nothing if it is already lost."""
+    async def release(self, lease: HeldLease) -> None:
+        """Release the lease at once. Do nothing if it is already lost."""
         ...
 
     async def put(
@@ -129,12 +129,14 @@ def check_ttl(ttl_s: float) -> None:
         raise EntryInvalid(f"the lifetime must be at least {TTL_S_MIN:g} s")
 
 
-def differences(known: Mapping[str, CoordinatorEntry], found: Mapping[str, CoordinatorEntry]) -> list[EntryChange]:
-    """Return the changes for a watcher that knows one state and finds the other."""
-    gone = [EntryChange(key, None) for key in known if key not in found]
+def differences(
+    known: Mapping[str, CoordinatorEntry], current: Mapping[str, CoordinatorEntry]
+) -> list[EntryChange]:
+    """Return the changes from one state to the other."""
+    gone = [EntryChange(key, None) for key in known if key not in current]
     changed = [
         EntryChange(entry.key, entry.value)
-        for entry in found.values()
+        for entry in current.values()
         if entry.key not in known or known[entry.key].revision != entry.revision
     ]
     return gone + changed

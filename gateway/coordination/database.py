@@ -31,7 +31,7 @@ POLL_S = 0.5
 
 T = TypeVar("T")
 
-_OPEN_SEAT = text(
+_OPEN_LEASE = text(
     "INSERT INTO coordination_lease (name, epoch, holder, expires_ns) VALUES (:name, 0, '', 0)"
     " ON CONFLICT (name) DO NOTHING"
 )
@@ -67,7 +67,7 @@ class DatabaseCoordinator:
         token = secrets.token_hex(16)
 
         def take(session: Session) -> int | None:
-            session.execute(_OPEN_SEAT, {"name": name})
+            session.execute(_OPEN_LEASE, {"name": name})
             now_ns = _now_ns(session)
             higher = case((_lease.epoch < above, above), else_=_lease.epoch) + 1
             taken = update(lease_table).where(_lease.name == name, _lease.expires_ns < now_ns)
@@ -78,17 +78,17 @@ class DatabaseCoordinator:
         epoch = await self._ask(self._open_write, take)
         return None if epoch is None else HeldLease(name, epoch, token, ttl_s)
 
-    async def renew(self, seat: HeldLease) -> bool:
+    async def renew(self, lease: HeldLease) -> bool:
         def keep(session: Session) -> bool:
             now_ns = _now_ns(session)
-            mine = update(lease_table).where(*_held(seat), _lease.expires_ns >= now_ns)
-            kept = mine.values(expires_ns=now_ns + _ns(seat.ttl_s)).returning(_lease.epoch)
+            mine = update(lease_table).where(*_held(lease), _lease.expires_ns >= now_ns)
+            kept = mine.values(expires_ns=now_ns + _ns(lease.ttl_s)).returning(_lease.epoch)
             return session.scalar(kept) is not None
 
         return await self._ask(self._open_write, keep)
 
-    async def release(self, seat: HeldLease) -> None:
-        leaving = update(lease_table).where(*_held(seat)).values(expires_ns=0, holder="")
+    async def release(self, lease: HeldLease) -> None:
+        leaving = update(lease_table).where(*_held(lease)).values(expires_ns=0, holder="")
         await self._ask(self._open_write, lambda session: session.execute(leaving))
 
     async def put(
@@ -171,8 +171,8 @@ class DatabaseCoordinator:
             ) from error
 
 
-def _held(seat: HeldLease) -> tuple[ColumnElement[bool], ...]:
-    return _lease.name == seat.name, _lease.epoch == seat.epoch, _lease.holder == seat.token
+def _held(lease: HeldLease) -> tuple[ColumnElement[bool], ...]:
+    return _lease.name == lease.name, _lease.epoch == lease.epoch, _lease.holder == lease.token
 
 
 def _next_revision(session: Session) -> int:

@@ -1,7 +1,7 @@
-"""The coordinator on etcd, which goes on while more than half of its members do.
+"""The coordinator on etcd, which works while more than half of its members do.
 
-An epoch is a counter of its own beside the seat: it is raised in the transaction that takes the seat, and stays
-when the seat's lease ends.
+An epoch is a separate counter beside the leader lease: the transaction that takes the lease raises it, and it
+stays when etcd's lease ends.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from gateway.coordination.etcd_members import Answer, EtcdMembers
 
 _SILENCE_S = 20.0
 _PAUSE_S = 0.2
-# The winner of a race for an epoch then holds the seat, so a few tries are enough.
+# The winner of a race for an epoch then holds the lease, so a few tries are enough.
 _TRIES = 4
 
 
@@ -37,7 +37,7 @@ class EtcdCoordinator:
     """See `gateway.coordination.coordinator.Coordinator`. Belongs to one event loop.
 
     Args:
-        prefix: what all of its keys begin with, so that others may use the same etcd.
+        prefix: the beginning of all of its keys, so that others may use the same etcd.
     """
 
     def __init__(self, members: EtcdMembers, prefix: str = "millrace") -> None:
@@ -60,7 +60,7 @@ class EtcdCoordinator:
                 "kv/txn", _taking(self._key("seats", name), self._key("epochs", name), counter, epoch, mine, lease)
             )
             held = _entries(answer["responses"][0].get("response_range", {}))
-            # If an answer was lost and the call was retried, this gateway already holds the seat.
+            # If an answer was lost and the call was retried, this gateway already holds the lease.
             if answer.get("succeeded") or (held and held[0].value == mine):
                 return HeldLease(name, epoch, lease, ttl_s)
             if held:
@@ -68,12 +68,12 @@ class EtcdCoordinator:
         await self._end(lease)
         return None
 
-    async def renew(self, seat: HeldLease) -> bool:
-        kept = await self._call("lease/keepalive", {"ID": seat.token})
-        return int(kept.get("TTL", 0)) > 0 and await self._is_held(seat)
+    async def renew(self, lease: HeldLease) -> bool:
+        kept = await self._call("lease/keepalive", {"ID": lease.token})
+        return int(kept.get("TTL", 0)) > 0 and await self._is_held(lease)
 
-    async def release(self, seat: HeldLease) -> None:
-        await self._end(seat.token)
+    async def release(self, lease: HeldLease) -> None:
+        await self._end(lease.token)
 
     async def put(
         self, key: str, value: bytes, *, revision: int | None = None, ttl_s: float | None = None
@@ -85,8 +85,8 @@ class EtcdCoordinator:
             written["lease"] = await self._lease(ttl_s)
         if revision is None:
             return _revision(await self._call("kv/put", written))
-        asked = {"compare": [_is_at(name, revision)], "success": [{"request_put": written}]}
-        answer = await self._call("kv/txn", asked, may_repeat=False)
+        transaction = {"compare": [_is_at(name, revision)], "success": [{"request_put": written}]}
+        answer = await self._call("kv/txn", transaction, may_repeat=False)
         return _revision(answer) if answer.get("succeeded") else None
 
     async def get(self, key: str) -> CoordinatorEntry | None:
@@ -100,8 +100,8 @@ class EtcdCoordinator:
         if revision is None:
             answer = await self._call("kv/deleterange", {"key": name}, may_repeat=False)
             return int(answer.get("deleted", 0)) > 0
-        asked = {"compare": [_is_at(name, revision)], "success": [{"request_delete_range": {"key": name}}]}
-        return bool((await self._call("kv/txn", asked, may_repeat=False)).get("succeeded"))
+        transaction = {"compare": [_is_at(name, revision)], "success": [{"request_delete_range": {"key": name}}]}
+        return bool((await self._call("kv/txn", transaction, may_repeat=False)).get("succeeded"))
 
     async def entries(self, prefix: str) -> list[CoordinatorEntry]:
         check_key(prefix)
@@ -129,9 +129,14 @@ class EtcdCoordinator:
     async def _changes(
         self, prefix: str, first: int
     ) -> AsyncGenerator[tuple[EntryChange, CoordinatorEntry | None]]:
-        """Every change since a revision. Ends after a time without changes, and the caller compares again."""
-        asked = self._range(prefix) | {"start_revision": str(first)}
-        async with aclosing(self._members.follow("watch", {"create_request": asked}, _SILENCE_S)) as answers:
+        """Yield every change since a revision.
+
+        Ends after a time without changes; the caller then compares again.
+        """
+        range_request = self._range(prefix) | {"start_revision": str(first)}
+        async with aclosing(
+            self._members.follow("watch", {"create_request": range_request}, _SILENCE_S)
+        ) as answers:
             async for answer in answers:
                 if answer.get("canceled"):
                     return
@@ -143,8 +148,8 @@ class EtcdCoordinator:
                         yield EntryChange(entry.key, entry.value), entry
 
     async def _under(self, prefix: str) -> tuple[list[CoordinatorEntry], int]:
-        asked = self._range(prefix) | {"limit": str(ENTRIES_MAX)}
-        answer = await self._call("kv/range", asked)
+        range_request = self._range(prefix) | {"limit": str(ENTRIES_MAX)}
+        answer = await self._call("kv/range", range_request)
         return sorted(map(self._named, _entries(answer)), key=lambda entry: entry.key), _revision(answer)
 
     def _range(self, prefix: str) -> dict[str, str]:
@@ -154,19 +159,19 @@ class EtcdCoordinator:
     def _named(self, entry: CoordinatorEntry) -> CoordinatorEntry:
         return CoordinatorEntry(entry.key.removeprefix(f"{self._prefix}/entries/"), entry.value, entry.revision)
 
-    async def _is_held(self, seat: HeldLease) -> bool:
-        found = await self._entry(self._key("seats", seat.name))
-        return found is not None and int(orjson.loads(found.value)["epoch"]) == seat.epoch
+    async def _is_held(self, lease: HeldLease) -> bool:
+        found = await self._entry(self._key("seats", lease.name))
+        return found is not None and int(orjson.loads(found.value)["epoch"]) == lease.epoch
 
     async def _entry(self, key: str) -> CoordinatorEntry | None:
         return next(iter(_entries(await self._call("kv/range", {"key": key}))), None)
 
     async def _lease(self, ttl_s: float) -> str:
-        """etcd gives whole seconds, and no fewer than an election of its own takes."""
+        """Create etcd's lease: in whole seconds, and at least as long as etcd's own election."""
         return str((await self._call("lease/grant", {"TTL": str(math.ceil(ttl_s))}))["ID"])
 
     async def _end(self, lease: str) -> None:
-        # It ends by itself; and one that has ended is no member's to find.
+        # It ends by itself, and members do not know an ended one.
         with suppress(CoordinatorUnavailable):
             await self._call("lease/revoke", {"ID": lease})
 
@@ -178,21 +183,21 @@ class EtcdCoordinator:
 
 
 def _taking(
-    seat: str, epochs: str, counter: CoordinatorEntry | None, epoch: int, mine: bytes, lease: str
+    lease_key: str, epochs: str, counter: CoordinatorEntry | None, epoch: int, mine: bytes, lease: str
 ) -> dict[str, Any]:
-    """The transaction that takes a seat if it is free, with an epoch that no other holder has."""
+    """Return the transaction that takes a lease if it is free, with an epoch that no other holder has."""
     return {
-        "compare": [_is_at(seat, 0), _is_at(epochs, counter.revision if counter else 0)],
+        "compare": [_is_at(lease_key, 0), _is_at(epochs, counter.revision if counter else 0)],
         "success": [
-            {"request_put": {"key": seat, "value": _text(mine), "lease": lease}},
+            {"request_put": {"key": lease_key, "value": _text(mine), "lease": lease}},
             {"request_put": {"key": epochs, "value": _text(b"%d" % epoch)}},
         ],
-        "failure": [{"request_range": {"key": seat}}],
+        "failure": [{"request_range": {"key": lease_key}}],
     }
 
 
 def _is_at(key: str, revision: int) -> dict[str, str]:
-    """A comparison: the key's newest change is of this revision, 0 being a key that is not there."""
+    """Return a comparison: the key's newest change has this revision; 0 means that the key does not exist."""
     return {"key": key, "target": "MOD", "mod_revision": str(revision), "result": "EQUAL"}
 
 

@@ -49,12 +49,14 @@ class EtcdMembers:
                 reason = str(error) or type(error).__name__
                 if not may_repeat:
                     self._turn()
-                    raise CoordinatorUnavailable(f"etcd broke off, and may have done it: {reason}") from None
+                    raise CoordinatorUnavailable(
+                        f"etcd broke off, and may have applied the call: {reason}"
+                    ) from None
             self._turn()
         raise CoordinatorUnavailable(f"no member of etcd answers: {reason}")
 
     async def follow(self, what: str, body: Mapping[str, Any], silence_s: float) -> AsyncGenerator[Answer]:
-        """The results of one member as they come, until it says nothing for `silence_s` or breaks off.
+        """Yield one member's results as they arrive, until it is silent for `silence_s` or breaks off.
 
         Raises:
             CoordinatorUnavailable: it broke off; ask again.
@@ -69,7 +71,7 @@ class EtcdMembers:
                     for line in lines:
                         yield _result(line)
                     if len(left) > _LINE_BYTES_MAX:
-                        raise CoordinatorUnavailable("etcd says more at once than is read")
+                        raise CoordinatorUnavailable("etcd's answer is too large")
         except httpx.ReadTimeout:
             return
         except httpx.HTTPError as error:
@@ -81,7 +83,7 @@ class EtcdMembers:
 
 
 class _Refused(Exception):
-    """A member that answers and cannot: it has lost the others, or a leader is being elected."""
+    """The member answered but cannot serve: it has lost the others, or a leader is being elected."""
 
 
 def _answer(response: httpx.Response) -> Answer:
@@ -99,8 +101,8 @@ def _result(line: bytes) -> Answer:
     try:
         answer = orjson.loads(line or b"{}")
     except orjson.JSONDecodeError:
-        raise CoordinatorUnavailable("etcd says what is no JSON") from None
+        raise CoordinatorUnavailable("etcd's answer is not JSON") from None
     if not isinstance(answer, dict) or "error" in answer:
-        raise CoordinatorUnavailable("etcd ends what it was asked to go on with")
+        raise CoordinatorUnavailable("etcd ended a stream that should continue")
     found: Answer = answer.get("result", {})
     return found

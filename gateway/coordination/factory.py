@@ -38,7 +38,7 @@ class Coordination:
     read: Callable[[], Session]
 
     def lead(self, name: str) -> Leadership:
-        """A claim to a chore's seat. The caller must fence the chore's writes by its `seat`."""
+        """Return a claim to a chore's leader lease. The caller must fence the chore's writes by its `lease`."""
 
         def known() -> int:
             with self.read() as session:
@@ -56,7 +56,7 @@ async def open_coordination(
     *,
     poll_s: float = _POLL_S,
 ) -> AsyncGenerator[Coordination]:
-    """This gateway among the others, inside of the block. A database is looked at every `poll_s` seconds.
+    """Coordinate with the other gateways within the block. A database is polled every `poll_s` seconds.
 
     Raises:
         SettingsInvalid: certificates for etcd cannot be read.
@@ -73,7 +73,7 @@ async def open_coordination(
     revoked = RevokedKeys(coordinator, keys.drop_refused)
     untold = _Untold(revoked)
     try:
-        # Without it keys go by the database alone until the coordinator answers.
+        # Without it, keys are checked only in the database until the coordinator answers.
         await revoked.load()
     except CoordinatorUnavailable as error:
         log.warning("the coordinator does not answer yet", reason=str(error))
@@ -93,7 +93,7 @@ async def open_coordination(
 
 
 class _Untold:
-    """Revocations that the others are still to be told of."""
+    """Revocations that are not published yet."""
 
     def __init__(self, revoked: RevokedKeys) -> None:
         self._revoked = revoked
@@ -101,7 +101,7 @@ class _Untold:
         self._waiting: asyncio.Queue[str] = asyncio.Queue(_UNTOLD_MAX)
 
     def note(self, key_ids: Sequence[str]) -> None:
-        """From whatever thread."""
+        """Publish a revocation; callable from any thread."""
         self._loop.call_soon_threadsafe(self._take, key_ids)
 
     def _take(self, key_ids: Sequence[str]) -> None:

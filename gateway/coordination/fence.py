@@ -1,7 +1,7 @@
-"""Fence a job's transaction, so that no process commits after it has lost the seat.
+"""Fence a job's transaction, so that no process commits after it has lost the lease.
 
-The fence is independent of where the seat is stored. The database remembers the highest epoch that came. Older
-ones are refused once a successor has written, or, if the database stores the seat, has taken it.
+The fence is independent of where the lease is stored. The database remembers the highest epoch. It refuses older
+epochs after a successor has written, or, if the database stores the lease, has taken it.
 """
 
 from sqlalchemy import Connection, text
@@ -15,14 +15,14 @@ _PASS = text(
 )
 
 
-def fence(connection: Connection, seat: HeldLease) -> None:
+def fence(connection: Connection, lease: HeldLease) -> None:
     """Let the transaction go on only while no higher epoch is known, and make higher ones wait until it ends.
 
     Raises:
-        Deposed: another process has taken the seat.
+        Deposed: another process has taken the lease.
     """
-    if connection.execute(_PASS, {"name": seat.name, "epoch": seat.epoch}).first() is None:
-        raise Deposed(f"epoch {seat.epoch} of {seat.name} has ended")
+    if connection.execute(_PASS, {"name": lease.name, "epoch": lease.epoch}).first() is None:
+        raise Deposed(f"epoch {lease.epoch} of {lease.name} has ended")
 
 
 def highest_epoch(connection: Connection, name: str) -> int:

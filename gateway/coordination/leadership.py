@@ -1,4 +1,4 @@
-"""Lead a job: claim the seat whenever it is free, and keep it while this process renews it in time."""
+"""Lead a job: claim its lease whenever it is free, and keep the lease by renewing it in time."""
 
 import asyncio
 import logging
@@ -18,11 +18,11 @@ async def _from_nothing() -> int:
 
 
 class Leadership:
-    """One process's claim to a seat.
+    """One process's claim to a lease.
 
     Args:
         ttl_s: how long a silent leader keeps it, in seconds.
-        highest_epoch: what the database knows of this seat (`fencing.highest_epoch`), so that a coordinator
+        highest_epoch: what the database knows of this lease (`fencing.highest_epoch`), so that a coordinator
             whose data was lost starts above it.
     """
 
@@ -37,16 +37,16 @@ class Leadership:
         self._name = name
         self._ttl_s = ttl_s
         self._highest_epoch = highest_epoch
-        self._seat: HeldLease | None = None
+        self._held: HeldLease | None = None
         self._until_s = 0.0
 
     @property
-    def seat(self) -> HeldLease | None:
-        """The seat while it is certainly held. Writes under it must still pass `fencing.fence`."""
-        return self._seat if time.monotonic() < self._until_s else None
+    def lease(self) -> HeldLease | None:
+        """The lease while it is certainly held. Writes under it must still pass `fencing.fence`."""
+        return self._held if time.monotonic() < self._until_s else None
 
     async def run(self) -> None:
-        """Claim and renew the seat until cancelled, then give it back."""
+        """Claim and renew the lease until cancelled, then release it."""
         try:
             while True:
                 await self._look()
@@ -59,23 +59,23 @@ class Leadership:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(self._ttl_s):
-                if self._seat and not await self._coordinator.renew(self._seat):
-                    _log.warning("%s is led by another process: epoch %d has ended", self._name, self._seat.epoch)
-                    self._seat = None
-                if not self._seat:
+                if self._held and not await self._coordinator.renew(self._held):
+                    _log.warning("%s is led by another process: epoch %d has ended", self._name, self._held.epoch)
+                    self._held = None
+                if not self._held:
                     above = await self._highest_epoch()
-                    self._seat = await self._coordinator.acquire(self._name, self._ttl_s, above=above)
+                    self._held = await self._coordinator.acquire(self._name, self._ttl_s, above=above)
         except (CoordinatorUnavailable, TimeoutError) as error:
             _log.warning("cannot find out who leads %s: %s", self._name, error)
         else:
             self._until_s = began_s + self._ttl_s
 
     async def _leave(self) -> None:
-        seat, self._seat = self._seat, None
-        if seat is None:
+        lease, self._held = self._held, None
+        if lease is None:
             return
         try:
             async with asyncio.timeout(_RELEASE_S):
-                await self._coordinator.release(seat)
+                await self._coordinator.release(lease)
         except (CoordinatorUnavailable, TimeoutError):
             _log.warning("%s could not be handed over; it is free in %g s", self._name, self._ttl_s)

@@ -1,4 +1,4 @@
-"""Track which processes are present: each one publishes its facts periodically and reads those of the others."""
+"""Track which processes are present: each one publishes its facts periodically and reads the others'."""
 
 import asyncio
 import logging

@@ -30,7 +30,7 @@ class CoordinationEntry(SQLModel, table=True):
 
 
 class CoordinationClock(SQLModel, table=True):
-    """The single row that revisions come from: each writer waits here for the one before."""
+    """The single row that counts revisions: each writer waits here for the one before."""
 
     __tablename__ = "coordination_clock"
     __table_args__ = (CheckConstraint("id = 1", name="coordination_clock_one"),)

@@ -16,8 +16,8 @@ from runtime.http.api_error import ApiError
 class Question(Struct, frozen=True):
     """A request in OpenAI's shape: the fields that lanes read, and the bytes that go to backends.
 
-    `content_type` is that of `raw`: JSON, or a multipart form whose files pass as they came. `warning` says what
-    part of the request is not used.
+    `content_type` is that of `raw`: JSON, or a multipart form whose files pass unchanged. `warning` names the part
+    of the request that is not used.
     """
 
     kind: Kind
@@ -28,10 +28,10 @@ class Question(Struct, frozen=True):
 
 
 class Writer(Protocol):
-    """Turns an answer in OpenAI's shape into another API's, as its bytes pass. One is made for each request.
+    """Translates an answer from OpenAI's shape to another API's, as its bytes pass. Each request has its own.
 
-    An upstream's own error event, and an answer that turns out not to be whole, become the dialect's error by
-    themselves; nothing is said after it.
+    It turns an upstream's error event, or an incomplete answer, into the dialect's error, and writes nothing after
+    it.
     """
 
     content_type: str
@@ -39,7 +39,7 @@ class Writer(Protocol):
     """The error of a failed answer, if any: a whole answer may still become that error with its status."""
 
     keeps_calls: bool
-    """Calls of tools that were fed are said later, if the answer comes to its end."""
+    """Whether tool calls were received that are sent only when the answer ends."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Take the next bytes of the answer; returns the bytes to send now. Whole answers are kept until `end`."""
@@ -53,11 +53,11 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One hot route. `read` raises RequestInvalid; without a `writer` answers pass as they are.
+    """One hot route. `read` raises RequestInvalid; without a `writer` answers pass unchanged.
 
-    `resolve` completes a question from what is stored of its caller; it only waits where the question points at
-    something stored. `error_body` and `error_event` say an error as the API's clients expect it, in place of an
-    answer and as the end of a stream that no writer writes.
+    `resolve` completes a question from its caller's stored responses; it waits only if the question refers to one.
+    `error_body` and `error_event` write an error as the API's clients expect it: in place of an answer, and as the
+    end of a stream without a writer.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Reads an upstream's answer to a chat or a completion, streamed or whole, from whatever bytes it arrives in."""
+"""Reads an upstream's answer to a chat or a completion, streamed or whole, from bytes as they arrive."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,10 +21,10 @@ _JSON_SPACE = b" \t\r\n"
 
 
 class ChatReader:
-    """An answer's first byte tells how it comes: a JSON object is a whole answer, all else are events.
+    """Distinguishes by the first byte: a JSON object is a whole answer, anything else is a stream of events.
 
-    Of several choices only the first is read. Events that are no JSON are left out, and so is what has the wrong
-    type: the answer's end shows whether something was missing.
+    It reads only the first of several choices. It skips events that are not JSON and values of the wrong type. The
+    answer's end shows whether something was missing.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class ChatReader:
         self._has_finished = False
 
     def feed(self, chunk: bytes) -> list[Piece]:
-        """What is complete now."""
+        """Return the parts that are complete now."""
         if not self._has_begun and (begin := chunk.lstrip(_JSON_SPACE)):
             self._has_begun = True
             self._whole = bytearray() if begin.startswith(b"{") else None
@@ -46,7 +46,7 @@ class ChatReader:
         return []
 
     def end(self) -> list[Piece]:
-        """What stands unfinished at the upstream's end."""
+        """Return the unfinished parts at the upstream's end."""
         if self._whole is None:
             return [piece for data in self._events.end() if (piece := self._event(data))]
         piece = self._event(bytes(self._whole))
@@ -69,15 +69,15 @@ class ChatReader:
             return Piece(error=TOO_DEEP)
 
     def _piece(self, choice: dict[str, Any], usage: Usage | None) -> Piece:
-        said = _mapping(choice.get("delta") or choice.get("message"))
+        delta = _mapping(choice.get("delta") or choice.get("message"))
         finish = _text(choice.get("finish_reason")) or None
         self._has_finished = self._has_finished or finish is not None
         logprobs = _mapping(choice.get("logprobs")).get("content")
         return Piece(
-            text=_text(said.get("content")) or _text(choice.get("text")),
-            reasoning=_text(said.get("reasoning_content")) or _text(said.get("reasoning")),
-            refusal=_text(said.get("refusal")),
-            calls=tuple(self._calls.parts(said)),
+            text=_text(delta.get("content")) or _text(choice.get("text")),
+            reasoning=_text(delta.get("reasoning_content")) or _text(delta.get("reasoning")),
+            refusal=_text(delta.get("refusal")),
+            calls=tuple(self._calls.parts(delta)),
             logprobs=tuple(filter(_is_mapping, logprobs)) if isinstance(logprobs, list) else (),
             finish=finish,
             stop=_text(choice.get("stop_reason")) or None,
@@ -92,12 +92,14 @@ class _Calls:
         self._ids: list[str] = []
         self._numbers: dict[int, int] = {}
 
-    def parts(self, said: dict[str, Any]) -> Iterator[CallPart]:
-        calls = said.get("tool_calls")
+    def parts(self, delta: dict[str, Any]) -> Iterator[CallPart]:
+        calls = delta.get("tool_calls")
         for at, call in enumerate(calls if isinstance(calls, list) else ()):
             if _is_mapping(call) and (part := self._part(call, at)):
                 yield part
-        if _is_mapping(said.get("function_call")) and (part := self._part({"function": said["function_call"]}, 0)):
+        if _is_mapping(delta.get("function_call")) and (
+            part := self._part({"function": delta["function_call"]}, 0)
+        ):
             yield part
 
     def _part(self, call: dict[str, Any], at: int) -> CallPart | None:
@@ -114,7 +116,10 @@ class _Calls:
 
 
 def _arguments(value: Any) -> str:
-    """Some servers send the object itself instead of its text. Raises RecursionError for one that is too deep."""
+    """Return the arguments as text: some servers send the object itself.
+
+    Raises RecursionError if it is too deep.
+    """
     try:
         return orjson.dumps(value).decode() if _is_mapping(value) else _text(value)
     except orjson.JSONEncodeError:

@@ -1,4 +1,4 @@
-"""What every dialect's writer does alike: read pieces, remember them, and end once and for all."""
+"""The base of every dialect's writer: it reads pieces, remembers them, and ends exactly once."""
 
 from abc import ABC, abstractmethod
 
@@ -10,12 +10,12 @@ _CUT = ApiError(502, "The backend ended in the middle of its answer.", "upstream
 _TOO_LARGE = ApiError(
     502, f"The backend's answer is larger than {ANSWER_BYTES_MAX} bytes.", "upstream_error", code="upstream_failed"
 )
-# A block or item that has been closed cannot be added to, and no server that we know of does so.
+# Nothing can be added to a closed block or item, and no known server does so.
 MIXED_CALLS = ApiError(502, "The backend mixed the parts of several tool calls.", "upstream_error")
 
 
 class ChatWriter(ABC):
-    """Writes one answer, as events or whole. `broken` is what went wrong with it, if something did."""
+    """Writes one answer, as events or whole. `broken` is its error, if any."""
 
     content_type: str
     keeps_calls = False
@@ -58,7 +58,7 @@ class ChatWriter(ABC):
         try:
             if self.said.size_bytes + piece.size_bytes > ANSWER_BYTES_MAX:
                 return self.fail(_TOO_LARGE)
-            # A writer sees what was said before the piece, and the piece.
+            # A writer gets the text before the piece, and the piece.
             written = self._events(piece) if self._is_stream else b""
         except RecursionError:
             return self.fail(TOO_DEEP)
@@ -66,7 +66,7 @@ class ChatWriter(ABC):
         return written
 
     def _begins(self, part: CallPart) -> bool:
-        """Whether this is the next call's first part; one of a call before it cannot be told any more."""
+        """Return whether this is the next call's first part; parts of earlier calls can no longer be sent."""
         if part.number < self._calls_begun:
             return False
         self._calls_begun = part.number + 1
@@ -74,15 +74,15 @@ class ChatWriter(ABC):
 
     @abstractmethod
     def _events(self, piece: Piece) -> bytes:
-        """A piece of a stream; `said` is what went before it."""
+        """Return the events for a piece of a stream; `said` is the text before it."""
 
     @abstractmethod
     def _last_events(self) -> bytes:
-        """The end of a stream that was whole."""
+        """Return the end of a complete stream."""
 
     @abstractmethod
     def _whole(self) -> bytes:
-        """The answer of a request that does not stream."""
+        """Return the answer to a request that does not stream."""
 
     @abstractmethod
     def _error_event(self, error: ApiError) -> bytes: ...

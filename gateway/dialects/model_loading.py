@@ -1,4 +1,4 @@
-"""What Ollama's clients ask before the first word and after the last: a model in memory, or out of it."""
+"""Requests of Ollama's clients to load a model into memory or to unload it, without a question."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,19 +8,19 @@ import msgspec
 
 from runtime.errors import RequestInvalid
 
-Wanted = Literal["load", "unload"]
+LoadAction = Literal["load", "unload"]
 
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """A wish that needs no answer of a model.
+    """A request to load or unload a model, which needs no answer from the model.
 
-    `body` is a chat of nothing, in our own shape: it says which model is meant, and where it may be. `nothing` are
-    the answer's fields for what the model says. `keep_alive` is how long the model is to stay once loaded, in
-    seconds or as Go writes durations; None leaves it to the backend.
+    `body` is an empty chat in OpenAI's shape: it names the model, and the lanes where it may be. `nothing` has the
+    answer's empty text fields. `keep_alive` is how long the loaded model stays, in seconds or as Go writes
+    durations; None leaves it to the backend.
     """
 
-    wanted: Wanted
+    action: LoadAction
     model: str
     body: bytes
     nothing: dict[str, Any]
@@ -28,7 +28,10 @@ class Upkeep:
 
 
 class UpkeepAsked(RequestInvalid):
-    """There is no question in the request, but this wish; invalid for those who can only answer questions."""
+    """Raised if the request has no question and only loads or unloads.
+
+    It is an error for routes that only answer questions.
+    """
 
     def __init__(self, upkeep: Upkeep, field: str) -> None:
         super().__init__(f"{field}: missing", param=field, code="missing_required_parameter")
@@ -36,7 +39,7 @@ class UpkeepAsked(RequestInvalid):
 
 
 def answer_of(upkeep: Upkeep) -> bytes:
-    """One object, however the request would have its answer."""
+    """Return one JSON object, even if the request asked for a stream."""
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    done = {"done": True, "done_reason": upkeep.wanted}
+    done = {"done": True, "done_reason": upkeep.action}
     return msgspec.json.encode({"model": upkeep.model, "created_at": now, **upkeep.nothing, **done})

@@ -1,4 +1,4 @@
-"""What an answer to a chat says, piece by piece, whichever way the upstream wrote it."""
+"""The content of a chat's answer, piece by piece, independent of the upstream's format."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +45,7 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """What remembering it takes. Raises RecursionError for logprobs that are nested too deep."""
+        """Return its size in memory, in bytes. Raises RecursionError for logprobs that are nested too deep."""
         words = (self.text, self.reasoning, self.refusal, *(part.arguments for part in self.calls))
         try:
             logprobs_bytes = len(orjson.dumps(self.logprobs)) if self.logprobs else 0
@@ -66,7 +66,7 @@ class ToolCall:
 
     @property
     def input(self) -> dict[str, Any]:
-        """The arguments as an object, whatever the model wrote."""
+        """Return the arguments as an object, even if the model wrote invalid JSON."""
         text = self.arguments
         try:
             given = msgspec.json.decode(text or "{}")
@@ -77,7 +77,7 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Said:
-    """All of an answer so far, in parts: long answers come in very many."""
+    """The answer so far, kept in parts, because long answers have very many."""
 
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)

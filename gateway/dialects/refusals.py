@@ -1,4 +1,4 @@
-"""An upstream's error, in OpenAI's shape or in none, as another API's."""
+"""Translates an upstream's error, in OpenAI's shape or in none, to another API's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ _SAID_CHARS = 2000
 
 
 class RefusalWriter:
-    """Keeps the error body of an answer that is not a 200, and says it again in another API's words."""
+    """Buffers the error body of an answer that is not a 200, and translates it to another API's format."""
 
     content_type = "application/json"
     keeps_calls = False
@@ -30,10 +30,10 @@ class RefusalWriter:
 
     def end(self) -> bytes:
         try:
-            said = orjson.loads(self._kept)
+            body = orjson.loads(self._kept)
         except orjson.JSONDecodeError:
-            said = None
-        error = said.get("error") if isinstance(said, dict) else None
+            body = None
+        error = body.get("error") if isinstance(body, dict) else None
         return self._error_body(upstream_error(error, self._status))
 
     def fail(self, error: ApiError) -> bytes:
@@ -41,7 +41,7 @@ class RefusalWriter:
 
 
 def upstream_error(error: Any, status: int = 502) -> ApiError:
-    """What an upstream put into `error`, whatever that is."""
+    """Return an upstream's `error` value, of any type, as an ApiError."""
     fields = error if isinstance(error, dict) else {"message": error}
     message, code, param = (_text(fields.get(name)) for name in ("message", "code", "param"))
     kind = _text(fields.get("type")) or ("invalid_request_error" if 400 <= status < 500 else "upstream_error")

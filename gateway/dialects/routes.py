@@ -1,4 +1,4 @@
-"""Every hot route, as the edge mounts them."""
+"""The table of hot routes."""
 
 from functools import partial
 
@@ -17,12 +17,12 @@ from gateway.dialects.responses.writer import ResponseWriter
 
 
 def _read(kind: Kind, raw: bytes) -> Question:
-    """A body that lanes take as it is."""
+    """Return the call for a body that lanes take unchanged."""
     return Question(kind, read_request(kind, raw), raw)
 
 
 def _read_form(kind: Kind, raw: bytes) -> Question:
-    """A form whose files lanes take as they are."""
+    """Return the call for a form whose files lanes take unchanged."""
     request, content_type = read_form(raw)
     return Question(kind, request, raw, content_type)
 
@@ -30,7 +30,7 @@ def _read_form(kind: Kind, raw: bytes) -> Question:
 _ollama_route = partial(Route, error_body=ollama_errors.error_body, error_event=ollama_errors.error_event)
 
 _PLAIN: tuple[Kind, ...] = ("chat", "completion", "embedding", "rerank", "moderation", "image", "speech")
-# Cohere's newer client asks under another version of the path; rerank servers answer without any.
+# Cohere's newer client uses another version of the path; rerank servers use none.
 _RERANKS = ("/v2/rerank", "/rerank")
 
 ROUTES: tuple[Route, ...] = (

@@ -1,4 +1,4 @@
-"""Who answers the hot routes, as their connections see it."""
+"""The interface of the hot routes' handler, for their connections."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -10,24 +10,24 @@ from runtime.http.proxies import TrustedProxies
 
 
 class RequestHandler(Protocol):
-    """Knows callers, takes whole requests, answers each."""
+    """Looks up callers, takes whole requests, and answers them."""
 
     @property
     def routes(self) -> Mapping[bytes, Route]:
-        """Of POST, by path."""
+        """The hot routes of POST, by path."""
 
     @property
     def body_bytes_max(self) -> int: ...
 
     @property
     def proxies(self) -> TrustedProxies:
-        """Who may say from whom a request comes."""
+        """The trusted proxies, which may name a request's client."""
 
     def known(self, token: str) -> Caller | None:
-        """The caller of a token that was seen just now."""
+        """Return the caller of a recently seen token."""
 
     async def identify(self, token: str, address: str) -> Caller:
-        """Raises KeyInvalid, and what else stands against the caller."""
+        """Return the caller. Raises KeyInvalid, and errors that concern the caller."""
 
     async def answer(self, exchange: Exchange) -> None:
-        """Answer, one way or the other; the exchange's request is whole and its caller known."""
+        """Answer in any case; the exchange's request is complete and its caller known."""

@@ -1,4 +1,4 @@
-"""One request on a hot route and its answer, as they stand on a connection."""
+"""One request on a hot route and its answer, on a connection."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 
-# Up to this size an answer that is no stream is sent at once, with its length.
+# Up to this size, an answer that is not a stream is sent at once, with its length.
 COLLECTED_BYTES_MAX = 2**20
 # From this size, data goes to the kernel without a copy.
 _LARGE_BYTES = 64 * 2**10
@@ -29,8 +29,7 @@ _STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 class Exchange:
     """Takes a request's body, then an answer: `begin`, writes, and `finish` or `break_off`; or `refuse` alone.
 
-    On its connection it stands where uvicorn has its own cycles, and has those of their attributes that the rest
-    of the protocol reads.
+    It replaces uvicorn's cycles on its connection, and has the attributes that the rest of the protocol reads.
     """
 
     message_event = asyncio.Event()  # set by uvicorn when a connection is lost; unused here
@@ -66,7 +65,7 @@ class Exchange:
     # The request.
 
     def take(self, data: bytes) -> int:
-        """Take the next bytes of the body; returns how many there are now."""
+        """Take the next bytes of the body; return the number of bytes so far."""
         self._taken.append(data)
         self._taken_bytes += len(data)
         return self._taken_bytes
@@ -82,7 +81,10 @@ class Exchange:
     # The answer.
 
     def begin(self, status: int, headers: Headers, *, is_stream: bool) -> None:
-        """The head; it leaves with the first bytes of the body. The request's id is among the headers."""
+        """Begin an answer; the head is sent with the first bytes of the body.
+
+        The request's id is among the headers.
+        """
         self._has_begun = True
         self._status = status
         # Without chunked framing there can be no trailer after the body.
@@ -93,7 +95,7 @@ class Exchange:
         if self.disconnected or not data:
             return
         if self._has_sent:
-            # Framed here, because this is done for every event of every stream.
+            # Framed inline, because this runs for every event of every stream.
             framed = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunkable else data
             self._protocol.transport.write(framed)
         elif self.is_stream or self._parts_bytes + len(data) > COLLECTED_BYTES_MAX:

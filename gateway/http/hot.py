@@ -21,7 +21,7 @@ _NO_KEY = "No API key was given. Send 'Authorization: Bearer YOUR_KEY'."
 
 
 class HotProtocol(BoundedProtocol):
-    """A connection on which hot requests and others may follow each other."""
+    """A connection for hot requests and others, in any order."""
 
     desk: RequestHandler
 
@@ -30,7 +30,7 @@ class HotProtocol(BoundedProtocol):
     _answering: Exchange | None = None
     _answering_asgi: RequestResponseCycle | None = None
     _body_due_s: float | None = None
-    # The parser has seen the end of a message, and no bytes after it.
+    # Whether the parser has seen the end of a message, and no bytes after it.
     _is_between = False
     _repeated: RepeatedHead[tuple[Route, str, bytes, str]]
 
@@ -52,7 +52,7 @@ class HotProtocol(BoundedProtocol):
             self._learn_head(data)
 
     def _repeat(self, body: bytes) -> None:
-        """A request whose head the parser has taken before: it need not see it again."""
+        """Take a request whose head was parsed before, without parsing it again."""
         assert self._repeated.meaning
         route, token, traceparent, address = self._repeated.meaning
         self._unset_keepalive_if_required()
@@ -157,7 +157,7 @@ class HotProtocol(BoundedProtocol):
         if length and int(length) > self.desk.body_bytes_max:
             exchange.problem = self._too_large()
         elif fields.get(b"content-encoding", b"identity").lower() != b"identity":
-            exchange.problem = RequestInvalid("Content-Encoding: send the body as it is, not compressed.")
+            exchange.problem = RequestInvalid("Content-Encoding: send the body uncompressed.")
         elif not (token := _token(fields)):
             exchange.problem = KeyInvalid(_NO_KEY)
         else:
@@ -189,7 +189,7 @@ class HotProtocol(BoundedProtocol):
     # Order of answers.
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        """Called for the next of several requests that were sent at once."""
+        """Begin the next of several requests that were sent at once."""
         if isinstance(cycle, Exchange):
             self._take_turn(cycle)
         else:
@@ -220,7 +220,7 @@ class HotProtocol(BoundedProtocol):
             self._go_on(exchange)
 
     def _refuse(self, error: ServiceError) -> None:
-        """A body that is no HTTP is its own request's fault, which may have others before it."""
+        """Refuse the request being read, for example for invalid HTTP, after earlier ones are answered."""
         if self._reading:
             self._problem = error
             self._blame(self._reading, error)
@@ -276,14 +276,14 @@ class HotProtocol(BoundedProtocol):
         self._forget_requests()
 
     def _forget_requests(self) -> None:
-        """Each holds its connection: together, 10 KB, they would stay until the collector finds them."""
+        """Break reference cycles with the connection: otherwise 10 KB stay until the garbage collector runs."""
         self._answering = self._reading = self._answering_asgi = None
         self.pipeline.clear()
         if isinstance(self.cycle, Exchange):
             self.cycle = None  # type: ignore[assignment]
 
     def shutdown(self) -> None:
-        """A request that is not whole yet is not waited for."""
+        """Shut down; do not wait for incomplete requests."""
         if self._reading:
             self.transport.close()
         else:
@@ -310,5 +310,5 @@ def _token(fields: Mapping[bytes, bytes]) -> str:
 
 
 def _is_free(before: RequestResponseCycle | None) -> bool:
-    """Whether no answer is under way; before the first request there is no cycle."""
+    """Return whether no answer is in progress; before the first request there is no cycle."""
     return before is None or before.response_complete

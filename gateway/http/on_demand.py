@@ -1,4 +1,4 @@
-"""An ASGI application that is imported and made on its first request."""
+"""An ASGI application that is imported and created on its first request."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class OnDemand:
-    """Makes the application once, in a thread, so that streams continue meanwhile."""
+    """Creates the application once, in a thread, so that streams continue meanwhile."""
 
     def __init__(self, make: Callable[[], ASGIApp]) -> None:
         self._make = make

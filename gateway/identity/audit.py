@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter for entries, which match all of these fields; None matches everything."""
+    """Selects entries that match all of these fields; None matches everything."""
 
     organization_id: str | None = None
     action: str | None = None
@@ -110,17 +110,17 @@ class AuditLog:
             if not any(orjson.loads(found).get(named_by) == after[named_by] for found in session.scalars(query)):
                 record(session, by, action, target, after=after)
 
-    def entries(self, wanted: Filter, *, before_seq: int | None = None, limit: int = 100) -> list[Entry]:
+    def entries(self, filters: Filter, *, before_seq: int | None = None, limit: int = 100) -> list[Entry]:
         """Return entries, newest first, at most PAGE_MAX; `before_seq` is the last one of the previous page."""
         column = audit_table.c
         query = select(audit_table).order_by(column.seq.desc()).limit(min(limit, PAGE_MAX))
         for name in ("organization_id", "action", "actor", "target"):
-            if (value := getattr(wanted, name)) is not None:
+            if (value := getattr(filters, name)) is not None:
                 query = query.where(column[name] == value)
-        if wanted.since_ns is not None:
-            query = query.where(column.at_ns >= wanted.since_ns)
-        if wanted.until_ns is not None:
-            query = query.where(column.at_ns < wanted.until_ns)
+        if filters.since_ns is not None:
+            query = query.where(column.at_ns >= filters.since_ns)
+        if filters.until_ns is not None:
+            query = query.where(column.at_ns < filters.until_ns)
         if before_seq is not None:
             query = query.where(column.seq < before_seq)
         with self._read() as session:

@@ -16,12 +16,12 @@ MARKET_JOBS = "market-jobs"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request, and what its key allows. `user_id` is the user, whose ledger account pays.
+    """The caller of a request, and its key's permissions. `user_id` is the user, whose ledger account pays.
 
-    `privacy` is the least label that the key's requests have; `models` and `regions` are None where all are
-    allowed. Requests of a lower `priority` number go first: 0 is interactive, 10 is a batch. An
-    admin's key `may_administer` only if it was made for that. Preemptible requests (gateway.lanes.preemptible)
-    come over the market: they have what is idle, and nothing else here is open to them.
+    `privacy` is the minimum label of the key's requests; `models` and `regions` are None if all are allowed.
+    Requests with a lower `priority` number go first: 0 is interactive, 10 is a batch. An admin's key
+    `may_administer` only if it was created with admin access. Preemptible requests (gateway.lanes.preemptible)
+    come from the market: they may only use idle capacity.
     """
 
     key_id: str
@@ -41,7 +41,7 @@ class Caller:
 
     @property
     def payer(self) -> Payer:
-        """The accounts that pay: the user's, and the organization's while the user belongs to it."""
+        """Return the accounts that pay: the user's, and the organization's while the user belongs to it."""
         return Payer(self.user_id, self.organization_id)
 
     @property

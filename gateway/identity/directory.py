@@ -1,4 +1,4 @@
-"""Everything about who may come in, in one place: keys, passwords, users, limits, sessions, the audit log."""
+"""Access control in one place: keys, passwords, users, limits, sessions, the audit log."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _TOO_MANY_FOR_NAME = "More than {} wrong passwords a minute were tried for {}. W
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """`provider` is None where only keys sign in; `read` and `write` open sessions of the database."""
+    """`provider` is None if no identity provider is configured; `read` and `write` open database sessions."""
 
     settings: IdentitySettings
     keys: Keys
@@ -47,7 +47,7 @@ class Directory:
         read: Callable[[], Session],
         write: Callable[[], Session],
     ) -> "Directory":
-        """`lanes` is what users may use who sign in without a key."""
+        """`lanes` are those of users who sign in without a key."""
         gate, passwords = Gate(keys, WrongKeys(settings.wrong_keys_per_minute)), Passwords(read, write)
         of_name = WrongKeys(settings.wrong_passwords_per_minute, sentence=_TOO_MANY_FOR_NAME)
         return cls(

@@ -95,9 +95,7 @@ class Gate:
         found = await self._find(token)
         if found is None:
             self.wrong.failed(address)
-            raise KeyInvalid(
-                f"The API key {token[:6]}... is not valid here. `millrace key list` shows those that are."
-            )
+            raise KeyInvalid(f"The API key {token[:6]}... is not valid here. List keys with `millrace key list`.")
         return found
 
     async def _find(self, token: str) -> Caller | None:

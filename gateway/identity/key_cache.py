@@ -1,4 +1,4 @@
-"""The callers of keys in memory: the least recently used go first, and changed ones at once."""
+"""Caches the callers of keys: drops the least recently used first, and changed ones at once."""
 
 import threading
 import time
@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from gateway.identity.caller import Caller
 from gateway.identity.quotas import scopes_of
 
-# How long a caller is known after the database has last said that nothing about it changed.
+# How long a caller stays cached after the database last confirmed it.
 CACHE_S = 5.0
-# After this the database is asked for the key again, although nothing changed.
+# After this time the key is queried again, even without a change.
 KEPT_S = 600.0
-# How long a caller is known while the database says nothing, and how often it is asked meanwhile.
+# How long a caller stays cached while the database does not answer, and the interval of retries meanwhile.
 OUTAGE_S = 600.0
 _AGAIN_S = 1.0
 CACHE_MAX = 10_000
@@ -25,7 +25,7 @@ class _Entry:
     read_s: float
     ends_s: float
     again_s: float = 0.0
-    """Until then it is used without a question, although the database did not answer."""
+    """Until then it is used without a query, although the database did not answer."""
 
 
 class KeyCache:
@@ -40,7 +40,7 @@ class KeyCache:
         self._confirmed_s = -CACHE_S
         self._lock = threading.Lock()
         self.drops = 0
-        """How often callers were dropped; what was read before the last time may be outdated."""
+        """The number of drops; callers read before the last drop may be outdated."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -49,7 +49,7 @@ class KeyCache:
         return token in self._entries
 
     def get(self, token: str) -> Caller | None:
-        """The caller of a token, unless it has to be looked up."""
+        """Return the caller of a token; None if it must be queried."""
         found = self._entries.get(token)
         if found is None:
             return None
@@ -64,7 +64,7 @@ class KeyCache:
         return found.caller
 
     def last_known(self, token: str) -> Caller | None:
-        """The caller of a token while the database does not answer; `get` has it for _AGAIN_S then."""
+        """Return the caller of a token while the database does not answer; `get` then returns it for _AGAIN_S."""
         with self._lock:
             found, now_s = self._entries.get(token), self._clock()
             if found is None or now_s >= min(found.ends_s, max(found.read_s, self._confirmed_s) + OUTAGE_S):
@@ -73,7 +73,7 @@ class KeyCache:
             return found.caller
 
     def put(self, token: str, caller: Caller, *, read_s: float, lasts_s: float, drops: int) -> None:
-        """Keep a caller that was read at `read_s`, when `drops` was as given; an outdated one is not kept."""
+        """Store a caller that was read at `read_s` with this count of `drops`; an outdated one is not stored."""
         with self._lock:
             if drops != self.drops:
                 return
@@ -83,14 +83,14 @@ class KeyCache:
                 self._entries.popitem(last=False)
 
     def confirm(self, at_s: float) -> None:
-        """Whatever is here was still true at `at_s`."""
+        """Note that all stored callers were confirmed at `at_s`."""
         self._confirmed_s = at_s
 
     def remove(self, token: str) -> None:
         self._entries.pop(token, None)
 
     def drop(self, scopes: Set[str] | None = None) -> None:
-        """Drop the callers that one of these scopes concerns (`quotas.SCOPES`), or all."""
+        """Drop the callers in one of these scopes (`quotas.SCOPES`), or all."""
         self._drop(lambda caller: scopes is None or not scopes.isdisjoint(_scopes_of(caller)))
 
     def drop_keys(self, key_ids: Container[str]) -> None:

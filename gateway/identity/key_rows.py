@@ -1,4 +1,4 @@
-"""Keys as data: what one allows, as users may see it, and how it lies in the database."""
+"""Keys as data: their permissions, their public form, and their database rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +14,10 @@ from gateway.settings.base import LaneName, Privacy
 
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
-    """What a key allows beside its lanes. None is no restriction; `expires_ns` is since the epoch.
+    """A key's permissions other than its lanes. None is no restriction; `expires_ns` is since the epoch.
 
-    `privacy` is the least label of its requests; those of a lower `priority` number go first. An admin's key
-    administers only if it was made for that: most of them lie in some program's settings.
+    `privacy` is the minimum label of its requests; a lower `priority` number goes first. An admin's key has admin
+    access only if requested, because most keys are in an application's settings.
     """
 
     models: tuple[str, ...] | None = None
@@ -63,7 +63,7 @@ class KeyRow:
         return Cursor(self.created_ns, self.key_id)
 
     def facts(self) -> dict[str, Any]:
-        """Flat and without anything secret: for the audit log, the admin API and the command line."""
+        """Return a flat form without secrets, for the audit log, the admin API and the command line."""
         return {
             "key_id": self.key_id,
             "prefix": self.prefix,
@@ -86,7 +86,7 @@ class KeyRow:
 
 
 def as_row(row: Row[Any]) -> KeyRow:
-    """A row of api_key with its user's organization."""
+    """Convert a row of api_key with its user's organization."""
     return KeyRow(
         key_id=row.key_id,
         name=row.name,
@@ -111,7 +111,7 @@ def as_row(row: Row[Any]) -> KeyRow:
 
 
 def as_caller(row: Row[Any], quotas: tuple[Quota, ...]) -> Caller:
-    """A row of api_key with its user's organization and role."""
+    """Convert a row of api_key with its user's organization and role."""
     models, regions = _from_json(row.models), _from_json(row.regions)
     return Caller(
         key_id=row.key_id,

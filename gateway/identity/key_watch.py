@@ -1,4 +1,4 @@
-"""Keeps the callers in memory true: looks again and again for what others have changed."""
+"""Keeps cached callers current: polls for changes by other processes."""
 
 import asyncio
 
@@ -32,6 +32,6 @@ class KeyWatch:
             try:
                 await asyncio.to_thread(self._keys.catch_up)
             except (OSError, SQLAlchemyError) as error:
-                # Callers in memory are used for CACHE_S more, then the database is asked for each.
+                # Cached callers are used for another CACHE_S, then each is queried.
                 log.warning("changes of keys not looked up", reason=type(error).__name__)
             await asyncio.sleep(LOOK_EVERY_S)

@@ -46,11 +46,11 @@ class IssuedKey:
 
 
 class Keys:
-    """Makes, finds and revokes keys. Looking one up costs a dictionary access while it is cached.
+    """Creates, finds and revokes keys. Looking one up costs a dictionary access while it is cached.
 
-    The cache goes by the token itself, which is in memory with every request anyway; a hash would take longer than
-    all else that the lookup does. A caller stays in it for as long as `catch_up` is called and finds no change of
-    its key, user or limits; otherwise for CACHE_S. `clock` gives seconds that never go back.
+    The cache is indexed by the token, which is in memory with every request anyway; hashing would be the slowest
+    part. A caller stays cached while `catch_up` finds no change of its key, user or limits; otherwise for CACHE_S.
+    `clock` gives seconds that never go back.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Keys:
         self._catching_up = threading.Lock()
         self._wrong: OrderedDict[str, float] = OrderedDict()
         self.refused: Container[str] = ()
-        """Ids of keys that are refused even if the database has them as valid."""
+        """Ids of keys that are refused even if they are valid in the database."""
         self.on_revoked: Callable[[Sequence[str]], None] | None = None
         """Called with the ids of keys revoked here, in the thread that revoked them."""
 
@@ -115,7 +115,7 @@ class Keys:
             return caller_of(session, api_key_table.c.key_id == key_id, time.time_ns())[1]
 
     def catch_up(self) -> None:
-        """Read what has changed, here or elsewhere, and drop the callers that it concerns. Asks the database."""
+        """Read recent changes of all processes, and drop the affected callers. Queries the database."""
         with self._catching_up:
             begun_s = self._clock()
             changed = self._changes.read()
@@ -125,7 +125,7 @@ class Keys:
             self._cache.confirm(begun_s)
 
     def drop_refused(self) -> None:
-        """There are more refused keys than before."""
+        """Drop the callers of refused keys, after their number has grown."""
         self._cache.drop_keys(self.refused)
 
     @property
@@ -136,7 +136,7 @@ class Keys:
     def create(
         self, name: str, lanes: tuple[LaneName, ...], *, user_id: str = OWNER, department: str = "home"
     ) -> str:
-        """Make a key without further terms; returns its secret."""
+        """Create a key without further terms; return its secret."""
         return self.issue(name, lanes, user_id=user_id, department=department).token
 
     def issue(
@@ -247,17 +247,17 @@ class Keys:
         self,
         organization_id: str | None = None,
         user_id: str | None = None,
-        wanted: KeyFilter = ALL,
+        filters: KeyFilter = ALL,
         *,
         before: Cursor | None = None,
         limit: int = ROWS_MAX,
     ) -> list[KeyRow]:
-        """Keys of an organization, of a user, or all, newest first; at most ROWS_MAX.
+        """Return keys of an organization, of a user, or all, newest first; at most ROWS_MAX.
 
-        `before` is the cursor of the last one known, for the next page.
+        `before` is the cursor of the previous page's last key.
         """
         column = api_key_table.c
-        query = with_users().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
+        query = with_users().where(*_bounds(organization_id, user_id), *filters.conditions(time.time_ns()))
         query = query.order_by(column.created_ns.desc(), column.key_id.desc()).limit(min(limit, ROWS_MAX))
         if before is not None:
             query = query.where(tuple_(column.created_ns, column.key_id) < (before.at_ns, before.name))
@@ -265,10 +265,10 @@ class Keys:
             return [as_row(row) for row in session.execute(query)]
 
     def count(
-        self, organization_id: str | None = None, user_id: str | None = None, wanted: KeyFilter = ALL
+        self, organization_id: str | None = None, user_id: str | None = None, filters: KeyFilter = ALL
     ) -> int:
         """Return how many keys `rows` has on all its pages."""
-        query = with_users().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
+        query = with_users().where(*_bounds(organization_id, user_id), *filters.conditions(time.time_ns()))
         with self._read() as session:
             return session.scalar(select(func.count()).select_from(query.subquery())) or 0
 

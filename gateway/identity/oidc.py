@@ -20,7 +20,7 @@ from gateway.settings.identity import IdentitySettings
 LOGIN_TIMEOUT_S = 15.0
 KEPT_S = 3600.0
 CLOCK_SKEW_S = 60
-# A token that names an unknown key makes us fetch the keys again, at most once in this time.
+# A token with an unknown key triggers another fetch of the keys, at most once in this time.
 REFETCH_S = 5.0
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -100,7 +100,7 @@ class Provider:
             return known
         found = await fetch("GET", self._issuer.rstrip("/") + "/.well-known/openid-configuration")
         if found.get("issuer") != self._issuer:
-            raise ProviderDown("The identity provider calls itself otherwise than identity.oidc_issuer does.")
+            raise ProviderDown("The identity provider's issuer differs from identity.oidc_issuer.")
         offered = found.get("id_token_signing_alg_values_supported") or ["RS256"]
         methods = found.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         self._metadata = _Metadata(
@@ -113,14 +113,14 @@ class Provider:
         )
         return self._metadata
 
-    def _endpoint(self, found: dict[str, Any], name: str) -> str:
+    def _endpoint(self, metadata: dict[str, Any], name: str) -> str:
         """Return an endpoint, which must use TLS if the provider does. Raises ProviderDown."""
-        address = found.get(name)
+        address = metadata.get(name)
         if not isinstance(address, str) or urlsplit(address).scheme not in (
             "https",
             urlsplit(self._issuer).scheme,
         ):
-            raise ProviderDown(f"The identity provider names no {name} that could be used.")
+            raise ProviderDown(f"The identity provider has no usable {name}.")
         return address
 
     async def _exchange(self, metadata: _Metadata, attempt: Attempt, code: str) -> str:

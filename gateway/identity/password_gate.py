@@ -1,4 +1,4 @@
-"""The gate for users with passwords: it hashes few at a time and makes clients that keep guessing wait."""
+"""The gate for users with passwords: it limits parallel hashing, and makes clients that keep guessing wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class PasswordGate:
-    """Lets in who knows a password. One event loop owns it.
+    """Admits users by password. One event loop owns it.
 
-    Wrong ones count for the address that they come from, together with wrong keys, and for the name that they are
-    tried for, whether or not anybody has it.
+    Wrong passwords count against the client's address, together with wrong keys, and against the user name, even
+    if no user has this name.
     """
 
     def __init__(self, passwords: Passwords, wrong: WrongKeys, wrong_of_name: WrongKeys) -> None:
@@ -39,13 +39,13 @@ class PasswordGate:
         Raises:
             KeyInvalid: the name or the password is wrong; the error does not say which.
             TooManyWrongKeys: too many were wrong before, from this address or for this name.
-            Overloaded: too many sign in just now.
+            Overloaded: too many users are signing in now.
         """
-        person, stored = await self._checked(user_id, password, address)
+        user, stored = await self._checked(user_id, password, address)
         if is_outdated(stored):
             renewed = await self._hash(password)
-            await asyncio.to_thread(self._passwords.renew, person.user_id, stored, renewed)
-        return person
+            await asyncio.to_thread(self._passwords.renew, user.user_id, stored, renewed)
+        return user
 
     async def link(self, text: str, address: str) -> PasswordLink:
         """Return the one-time link with this text. Raises NotFound, TooManyWrongKeys."""
@@ -79,13 +79,13 @@ class PasswordGate:
     async def _checked(self, user_id: str, password: str, address: str) -> tuple[User, str]:
         self._wrong.allow(address)
         self._wrong_of_name.allow(user_id)
-        person, stored = await asyncio.to_thread(self._passwords.stored, user_id)
+        user, stored = await asyncio.to_thread(self._passwords.stored, user_id)
         is_right = await self._in_turn(lambda: matches(password, stored))
-        if person is None or not is_right:
+        if user is None or not is_right:
             self._wrong.failed(address)
             self._wrong_of_name.failed(user_id)
             raise KeyInvalid("The user name or the password is wrong.")
-        return person, stored
+        return user, stored
 
     async def _hash(self, password: str) -> str:
         return await self._in_turn(lambda: hashed(password))

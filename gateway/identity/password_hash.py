@@ -55,7 +55,7 @@ def is_outdated(stored: str) -> bool:
     return stored.split("$")[1] != f"{_LOG2_N},{_R},{_P}"
 
 
-NOBODYS = f"scrypt${_LOG2_N},{_R},{_P}${'A' * 22}==${'A' * 43}="
+PLACEHOLDER_HASH = f"scrypt${_LOG2_N},{_R},{_P}${'A' * 22}==${'A' * 43}="
 """A hash that no password matches, for unknown user names: refusing them takes as long as any other."""
 
 

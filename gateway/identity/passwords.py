@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import HOME, OWNER
-from gateway.identity.password_hash import NOBODYS
+from gateway.identity.password_hash import PLACEHOLDER_HASH
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import password_link_table, password_table, session_table, user_table
 from gateway.identity.users import User, present
@@ -25,8 +25,8 @@ LINK_PATH = "/console/welcome"
 _SECRET_BYTES = 32
 _TEXT_MAX = 128
 _LINK_ENDED = (
-    "This link was used already, or is older than an hour, or somebody has a password by now; "
-    "`millrace users password NAME` on the gateway's machine makes a new one."
+    "This link was already used, is older than an hour, or a user has set a password. "
+    "`millrace users password NAME` on the gateway's machine creates a new one."
 )
 
 
@@ -39,7 +39,7 @@ def address_of(link: str, root: str) -> str:
 class PasswordLink:
     """A valid link and the user whose password it sets. `is_first` links end with any user's first password."""
 
-    person: User
+    user: User
     is_first: bool
     expires_ns: int
 
@@ -51,10 +51,10 @@ class Passwords:
         self._read = read
         self._write = write
 
-    def anybody_has_one(self) -> bool:
+    def has_any(self) -> bool:
         """Whether the first password was chosen."""
         with self._read() as session:
-            return _anybody_has_one(session)
+            return _has_any(session)
 
     def changed_ns(self, user_id: str) -> int | None:
         """Return when the user's password was chosen, in Unix nanoseconds; None if there is no password."""
@@ -62,7 +62,7 @@ class Passwords:
         with self._read() as session:
             return session.scalar(query)
 
-    def with_one(self) -> frozenset[str]:
+    def user_ids(self) -> frozenset[str]:
         """Return the ids of all users with a password."""
         with self._read() as session:
             return frozenset(session.scalars(select(password_table.c.user_id)))
@@ -73,17 +73,17 @@ class Passwords:
         query = query.where(user_table.c.user_id == user_id, user_table.c.removed_ns.is_(None))
         # PostgreSQL stores no NUL in a text and refuses queries with one.
         if "\x00" in user_id:
-            return None, NOBODYS
+            return None, PLACEHOLDER_HASH
         with self._read() as session:
             found = session.scalar(query)
-            return (None, NOBODYS) if found is None else (present(session, user_id), found)
+            return (None, PLACEHOLDER_HASH) if found is None else (present(session, user_id), found)
 
     def new_link(self, user_id: str, by: Actor) -> str:
         """Make a link and return its secret; earlier links of the user end. Raises NotFound if unknown."""
         with self._write() as session, session.begin():
-            person = present(session, user_id)
+            user = present(session, user_id)
             session.execute(delete(password_link_table).where(password_link_table.c.user_id == user_id))
-            return _insert_link(session, person, by, is_first=False)
+            return _insert_link(session, user, by, is_first=False)
 
     def new_first_link(self, by: Actor = MACHINE) -> str:
         """Make a link for the first instance admin, which ends once any user has a password.
@@ -108,11 +108,11 @@ class Passwords:
             used = delete(password_link_table).where(password_link_table.c.digest == _digest(link))
             if session.execute(used).rowcount != 1:  # type: ignore[attr-defined]
                 raise NotFound(_LINK_ENDED)
-            by = Actor(f"user:{found.person.user_id}", by_address)
-            _store(session, found.person, new_hash)
-            _end_sessions(session, found.person.user_id)
-            _record(session, by, "password.choose", found.person, {"is_first": found.is_first})
-        return found.person
+            by = Actor(f"user:{found.user.user_id}", by_address)
+            _store(session, found.user, new_hash)
+            _end_sessions(session, found.user.user_id)
+            _record(session, by, "password.choose", found.user, {"is_first": found.is_first})
+        return found.user
 
     def change(self, user_id: str, old_hash: str, new_hash: str, by: Actor, kept_session: str) -> int:
         """Change the password and end every other session; returns how many ended.
@@ -120,14 +120,14 @@ class Passwords:
         Raises NotFound if the password was changed or the user was removed meanwhile.
         """
         with self._write() as session, session.begin():
-            person = present(session, user_id)
+            user = present(session, user_id)
             same = (password_table.c.user_id == user_id) & (password_table.c.hash == old_hash)
             values = {"hash": new_hash, "changed_ns": time.time_ns()}
             changed = session.execute(update(password_table).where(same).values(values))
             if changed.rowcount != 1:  # type: ignore[attr-defined]
                 raise NotFound("the password was changed elsewhere at the same moment; try again")
             ended = _end_sessions(session, user_id, session_table.c.digest != kept_session)
-            _record(session, by, "password.change", person, {"sessions_ended": ended})
+            _record(session, by, "password.change", user, {"sessions_ended": ended})
         return ended
 
     def renew(self, user_id: str, old_hash: str, new_hash: str) -> None:
@@ -137,17 +137,17 @@ class Passwords:
             session.execute(update(password_table).where(same).values(hash=new_hash))
 
 
-def _insert_link(session: Session, person: User, by: Actor, *, is_first: bool) -> str:
+def _insert_link(session: Session, user: User, by: Actor, *, is_first: bool) -> str:
     text, now_ns = secrets.token_urlsafe(_SECRET_BYTES), time.time_ns()
     row = {
         "digest": _digest(text),
-        "user_id": person.user_id,
+        "user_id": user.user_id,
         "is_first": int(is_first),
         "expires_ns": now_ns + LINK_LASTS_S * 10**9,
     }
     session.execute(delete(password_link_table).where(password_link_table.c.expires_ns <= now_ns))
     session.execute(password_link_table.insert().values(row))
-    _record(session, by, "password.link", person, {"is_first": is_first})
+    _record(session, by, "password.link", user, {"is_first": is_first})
     return text
 
 
@@ -157,18 +157,18 @@ def _link(session: Session, text: str) -> PasswordLink:
         column.digest == _digest(text), column.expires_ns > time.time_ns()
     )
     row = session.execute(query).one_or_none() if 0 < len(text) <= _TEXT_MAX else None
-    if row is None or (row.is_first and _anybody_has_one(session)):
+    if row is None or (row.is_first and _has_any(session)):
         raise NotFound(_LINK_ENDED)
     return PasswordLink(present(session, row.user_id), bool(row.is_first), row.expires_ns)
 
 
-def _anybody_has_one(session: Session) -> bool:
+def _has_any(session: Session) -> bool:
     return bool(session.scalar(select(exists(select(password_table.c.user_id)))))
 
 
-def _store(session: Session, person: User, new_hash: str) -> None:
-    session.execute(delete(password_table).where(password_table.c.user_id == person.user_id))
-    row = {"user_id": person.user_id, "hash": new_hash, "changed_ns": time.time_ns()}
+def _store(session: Session, user: User, new_hash: str) -> None:
+    session.execute(delete(password_table).where(password_table.c.user_id == user.user_id))
+    row = {"user_id": user.user_id, "hash": new_hash, "changed_ns": time.time_ns()}
     session.execute(password_table.insert().values(row))
 
 
@@ -181,9 +181,9 @@ def _end_sessions(session: Session, user_id: str, which: ColumnElement[bool] | N
     return int(ended.rowcount)  # type: ignore[attr-defined]
 
 
-def _record(session: Session, by: Actor, action: str, person: User, after: dict[str, Any]) -> None:
-    target = f"user:{person.user_id}"
-    audit.record(session, by, action, target, organization_id=person.organization_id, after=after)
+def _record(session: Session, by: Actor, action: str, user: User, after: dict[str, Any]) -> None:
+    target = f"user:{user.user_id}"
+    audit.record(session, by, action, target, organization_id=user.organization_id, after=after)
 
 
 def _digest(text: str) -> str:

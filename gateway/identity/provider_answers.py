@@ -44,5 +44,5 @@ async def fetch(
     if response.status_code in (400, 401) and isinstance(found, dict) and _CODE.fullmatch(str(found.get("error"))):
         raise LoginRefused(f"The identity provider refused the sign-in ({found['error']}). Try again.")
     if response.status_code != 200 or not isinstance(found, dict):
-        raise ProviderDown(f"The identity provider answered {response.status_code}, and not as one. Try again.")
+        raise ProviderDown(f"The identity provider sent an invalid answer ({response.status_code}). Try again.")
     return found

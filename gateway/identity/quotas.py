@@ -94,7 +94,7 @@ class Quotas:
         """Return all limits, or those of an organization, its users, teams and keys; at most QUOTAS_MAX."""
         column = quota_table.c
         ordered = select(quota_table).order_by(column.scope, column.measure, column.span, column.model)
-        query = ordered.where(*_wanted(organization_id, measure)).offset(offset).limit(min(limit, QUOTAS_MAX))
+        query = ordered.where(*_conditions(organization_id, measure)).offset(offset).limit(min(limit, QUOTAS_MAX))
         with self._read() as session:
             return [_as_quota(row) for row in session.execute(query)]
 
@@ -108,12 +108,12 @@ class Quotas:
     ) -> list[str]:
         """Return the distinct scopes of the limits in `rows`; at most QUOTAS_MAX after `offset`."""
         scope = quota_table.c.scope
-        query = select(scope).where(*_wanted(organization_id, measure)).distinct().order_by(scope)
+        query = select(scope).where(*_conditions(organization_id, measure)).distinct().order_by(scope)
         with self._read() as session:
             return list(session.scalars(query.offset(offset).limit(min(limit, QUOTAS_MAX))))
 
     def teams(self, organization_id: str) -> list[str]:
-        """The teams of an organization that have limits; at most QUOTAS_MAX."""
+        """Return the teams of an organization that have limits; at most QUOTAS_MAX."""
         scope = quota_table.c.scope
         query = select(scope).where(_is_team_of(organization_id)).distinct().order_by(scope).limit(QUOTAS_MAX)
         with self._read() as session:
@@ -138,7 +138,7 @@ class Quotas:
             _record(session, by, "quota.set", organization_id, before, quota)
 
     def remove(self, quota: Quota, by: Actor = MACHINE) -> None:
-        """Delete a limit, whatever its amount is. Raises NotFound."""
+        """Delete a limit of any amount. Raises NotFound."""
         with self._write() as session, session.begin():
             organization_id = _organization_of(session, quota.scope)
             before = _take(session, quota)
@@ -176,13 +176,13 @@ def _organization_of(session: Session, scope: str) -> str:
         name, _, team = name.partition("/")
         checked_id(team, "scope")
     organization = organization_table.c.organization_id
-    person = user_table.c
+    user = user_table.c
     queries = {
         "organization": select(organization).where(organization == name),
         "team": select(organization).where(organization == name),
-        "user": select(person.organization_id).where(person.user_id == name),
-        "key": select(person.organization_id)
-        .join(api_key_table, api_key_table.c.user_id == person.user_id)
+        "user": select(user.organization_id).where(user.user_id == name),
+        "key": select(user.organization_id)
+        .join(api_key_table, api_key_table.c.user_id == user.user_id)
         .where(api_key_table.c.key_id == name),
     }
     if kind not in queries:
@@ -193,25 +193,25 @@ def _organization_of(session: Session, scope: str) -> str:
     return found
 
 
-def _wanted(organization_id: str | None, measure: Measure | None) -> list[ColumnElement[bool]]:
+def _conditions(organization_id: str | None, measure: Measure | None) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = [] if measure is None else [quota_table.c.measure == measure]
     return found if organization_id is None else [*found, _is_of(organization_id)]
 
 
 def _is_of(organization_id: str) -> ColumnElement[bool]:
-    scope, person, key = quota_table.c.scope, user_table.c, api_key_table.c
-    users = select(literal("user:") + person.user_id).where(person.organization_id == organization_id)
-    keys = select(literal("key:") + key.key_id).join(user_table, person.user_id == key.user_id)
+    scope, user, key = quota_table.c.scope, user_table.c, api_key_table.c
+    users = select(literal("user:") + user.user_id).where(user.organization_id == organization_id)
+    keys = select(literal("key:") + key.key_id).join(user_table, user.user_id == key.user_id)
     return or_(
         scope == f"organization:{organization_id}",
         _is_team_of(organization_id),
         scope.in_(users),
-        scope.in_(keys.where(person.organization_id == organization_id)),
+        scope.in_(keys.where(user.organization_id == organization_id)),
     )
 
 
 def _is_team_of(organization_id: str) -> ColumnElement[bool]:
-    """Not by the keys' departments: a team may have a limit before it has a key."""
+    """Match a team's limits by scope, not by keys: a team may have a limit before it has a key."""
     beginning = f"team:{organization_id}/"
     return func.substr(quota_table.c.scope, 1, len(beginning)) == beginning
 

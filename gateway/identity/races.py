@@ -1,4 +1,4 @@
-"""Two who do the same at the same moment: the database lets one, and the other is told."""
+"""Races of two admins: the database allows one change, and the other gets an error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from runtime.errors import Conflict
 
 @contextmanager
 def refusing_what_others_did(what: str) -> Iterator[None]:
-    """Around a transaction that looks first and writes then. Raises Conflict."""
+    """Wrap a transaction that reads and then writes. Raises Conflict."""
     try:
         yield
     except IntegrityError:

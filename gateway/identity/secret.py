@@ -41,7 +41,7 @@ def open_secret(settings: IdentitySettings, folder: Path, write: Callable[[], Se
 
 
 def has_secret(settings: IdentitySettings, folder: Path) -> bool:
-    """Whether a key was ever made with what `load_secret` gives."""
+    """Return whether `load_secret` would find an existing secret."""
     return bool(settings.secret or settings.secret_file) or (folder / "secret").exists()
 
 
@@ -83,7 +83,7 @@ def _has_keys(session: Session) -> bool:
 
 
 def _shared(path: Path) -> bytes:
-    """Byte for byte, so that one gateway's own file can become that of all."""
+    """Read the file byte for byte, so that one gateway's file can be used by all."""
     try:
         if path.stat().st_mode & _OTHERS:
             raise SettingsInvalid(f"identity.secret_file: {path} is open to other users: chmod 600 {path}")

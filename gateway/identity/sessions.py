@@ -87,13 +87,13 @@ class Sessions:
             kept = session.scalars(newest.limit(SESSIONS_MAX - 1)).all()
             session.execute(delete(session_table).where(column.user_id == user_id, column.digest.not_in(kept)))
             session.execute(session_table.insert().values(row))
-            person = _person(session, user_id)
+            user = _user_row(session, user_id)
             audit.record(
                 session,
                 by,
                 "session.open",
                 f"user:{user_id}",
-                organization_id=person.organization_id,
+                organization_id=user.organization_id,
                 after={"key_id": key_id},
             )
         return text
@@ -107,16 +107,16 @@ class Sessions:
         query = select(session_table).where(column.digest == self._digest(text), valid)
         with self._read() as session:
             row = session.execute(query).one_or_none()
-            person = _person(session, row.user_id) if row else None
-            if row is None or person is None or person.removed_ns is not None:
+            user = _user_row(session, row.user_id) if row else None
+            if row is None or user is None or user.removed_ns is not None:
                 return None
             if row.key_id is None:
-                caller: Caller | None = self._of_person(session, person)
+                caller: Caller | None = self._of_user(session, user)
             else:
                 caller = self._keys.find_by_id(row.key_id)
-        return SignedIn(caller, person.name, self._csrf(text), row.digest) if caller else None
+        return SignedIn(caller, user.name, self._csrf(text), row.digest) if caller else None
 
-    def of_person(self, user_id: str) -> list[OpenSession]:
+    def of_user(self, user_id: str) -> list[OpenSession]:
         """Return a user's open sessions, newest first, including those opened with keys that ended since."""
         query = select(session_table).where(_open_of(user_id)).order_by(session_table.c.created_ns.desc())
         with self._read() as session:
@@ -143,7 +143,7 @@ class Sessions:
 
     def _end(self, user_id: str, which: ColumnElement[bool], by: Actor) -> int:
         with self._write() as session, session.begin():
-            person = _person(session, user_id)
+            user = _user_row(session, user_id)
             open_ = _open_of(user_id) & which
             ended = session.execute(update(session_table).where(open_).values(revoked_ns=time.time_ns()))
             count = int(ended.rowcount)  # type: ignore[attr-defined]
@@ -152,7 +152,7 @@ class Sessions:
                 by,
                 "session.close",
                 f"user:{user_id}",
-                organization_id=person.organization_id,
+                organization_id=user.organization_id,
                 after={"sessions": count},
             )
         return count
@@ -161,18 +161,18 @@ class Sessions:
         """Whether this gateway made the form for this session."""
         return hmac.compare_digest(self._csrf(text).encode(), csrf.encode())
 
-    def _of_person(self, session: Session, person: Any) -> Caller:
+    def _of_user(self, session: Session, user: Any) -> Caller:
         """Return the caller of a session without a key, with the permissions of a new default key."""
-        department = person.organization_id
-        scopes = quotas.scopes_of(person.user_id, person.organization_id, department)
+        department = user.organization_id
+        scopes = quotas.scopes_of(user.user_id, user.organization_id, department)
         return Caller(
             key_id="",
             key_prefix="",
-            user_id=person.user_id,
+            user_id=user.user_id,
             department=department,
             lanes=self._lanes,
-            organization_id=person.organization_id,
-            role=person.role,
+            organization_id=user.organization_id,
+            role=user.role,
             quotas=tuple(quotas.of_scopes(session, scopes)),
         )
 
@@ -191,5 +191,5 @@ def _open_of(user_id: str) -> ColumnElement[bool]:
     return (column.user_id == user_id) & column.revoked_ns.is_(None) & (column.expires_ns > time.time_ns())
 
 
-def _person(session: Session, user_id: str) -> Any:
+def _user_row(session: Session, user_id: str) -> Any:
     return session.execute(select(user_table).where(user_table.c.user_id == user_id)).one()

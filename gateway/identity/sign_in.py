@@ -35,8 +35,8 @@ def sign_in(write: Callable[[], Session], settings: IdentitySettings, claims: Cl
     _refuse_foreign_domain(settings, claims)
     try:
         with write() as session, session.begin():
-            person = _find(session, claims, address) or _create(session, settings, claims, address)
-            return _with_role(session, settings, claims, person, address)
+            user = _find(session, claims, address) or _create(session, settings, claims, address)
+            return _with_role(session, settings, claims, user, address)
     except IntegrityError:
         raise LoginRefused("The same user signed in elsewhere at the same moment. Try again.") from None
 
@@ -58,7 +58,7 @@ def _refuse_foreign_domain(settings: IdentitySettings, claims: Claims) -> None:
     allowed = {domain.lower() for domain in settings.oidc_allowed_domains}
     if allowed and (claims.email is None or claims.email.rpartition("@")[2] not in allowed):
         raise LoginRefused(
-            "This gateway lets in only verified addresses of certain domains; yours is none of them."
+            "This gateway admits only verified addresses of certain domains, and yours is not one of them."
         )
 
 
@@ -68,7 +68,7 @@ def _find(session: Session, claims: Claims, address: str) -> User | None:
     found = session.execute(select(column.user_id, column.removed_ns).where(same)).one_or_none()
     if found is not None:
         if found.removed_ns is not None:
-            raise LoginRefused("You were removed from this gateway; its admin can let you in again.")
+            raise LoginRefused("You were removed from this gateway. Ask an admin to add you again.")
         return users.present(session, found.user_id)
     return _find_by_email(session, claims, address)
 
@@ -87,16 +87,16 @@ def _find_by_email(session: Session, claims: Claims, address: str) -> User | Non
         return None
     link = {"issuer": claims.issuer, "subject": claims.subject}
     session.execute(update(user_table).where(column.user_id == found).values(link))
-    person = users.present(session, found)
-    _record(session, "user.link", person, address, link)
-    return person
+    user = users.present(session, found)
+    _record(session, "user.link", user, address, link)
+    return user
 
 
 def _create(session: Session, settings: IdentitySettings, claims: Claims, address: str) -> User:
     if not settings.oidc_auto_create:
         known_as = claims.email or claims.subject
         raise LoginRefused(
-            f"Nobody here is known as {known_as}; ask an admin to add you with this e-mail address."
+            f"No user has the address {known_as}. Ask an admin to add you with this e-mail address."
         )
     organization = users.organization_named(session, settings.oidc_organization)
     made = User(
@@ -116,28 +116,28 @@ def _create(session: Session, settings: IdentitySettings, claims: Claims, addres
 def _free_id(session: Session, claims: Claims) -> str:
     """Return a readable account id that is free: it never takes over another user's id."""
     told_apart = hashlib.sha256(f"{claims.issuer}\n{claims.subject}".encode()).hexdigest()[:12]
-    wanted = _NOT_IN_ID.sub("-", claims.email or "")[:60]
-    same = select(user_table.c.user_id).where(user_table.c.user_id == wanted)
-    is_somebodys = session.execute(same).first() is not None or users.has_account(session, wanted)
-    is_taken = is_somebodys or wanted == MARKET_JOBS
-    return wanted if wanted and not is_taken else f"{wanted or 'user'}-{told_apart}"
+    base_id = _NOT_IN_ID.sub("-", claims.email or "")[:60]
+    same = select(user_table.c.user_id).where(user_table.c.user_id == base_id)
+    is_account = session.execute(same).first() is not None or users.has_account(session, base_id)
+    is_taken = is_account or base_id == MARKET_JOBS
+    return base_id if base_id and not is_taken else f"{base_id or 'user'}-{told_apart}"
 
 
-def _with_role(session: Session, settings: IdentitySettings, claims: Claims, person: User, address: str) -> User:
+def _with_role(session: Session, settings: IdentitySettings, claims: Claims, user: User, address: str) -> User:
     role = role_of(settings, claims)
-    if role is None or role == person.role:
-        return person
+    if role is None or role == user.role:
+        return user
     try:
-        return users.change_role(session, person.user_id, role, Actor("identity provider", address))
+        return users.change_role(session, user.user_id, role, Actor("identity provider", address))
     except Conflict:
         # The last instance admin keeps the role, whatever the provider states.
-        return person
+        return user
 
 
-def _record(session: Session, action: str, person: User, address: str, after: dict[str, Any]) -> None:
+def _record(session: Session, action: str, user: User, address: str, after: dict[str, Any]) -> None:
     by = Actor("identity provider", address)
-    target = f"user:{person.user_id}"
-    audit.record(session, by, action, target, organization_id=person.organization_id, after=after)
+    target = f"user:{user.user_id}"
+    audit.record(session, by, action, target, organization_id=user.organization_id, after=after)
 
 
 def _shown(name: str | None) -> str | None:

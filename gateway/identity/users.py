@@ -36,7 +36,7 @@ class Organization:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user with a ledger account; `removed_ns` is set for one who was removed and may not sign in any more."""
+    """A user with a ledger account; `removed_ns` is set for a removed user, who can no longer sign in."""
 
     user_id: str
     organization_id: str
@@ -77,7 +77,7 @@ class Users:
         taken = (column.organization_id == made.organization_id) | (column.name == made.name)
         with refusing_what_others_did("another admin added it"), self._write() as session, session.begin():
             if session.execute(select(organization_table).where(taken)).first():
-                raise Conflict(f"an organization is called {made.organization_id} or {made.name} already")
+                raise Conflict(f"an organization already has the id or name {made.organization_id} or {made.name}")
             session.execute(organization_table.insert().values(asdict(made)))
             _record(session, by, "organization.add", f"organization:{made.organization_id}", made)
         return made
@@ -91,21 +91,23 @@ class Users:
         after: Cursor | None = None,
         limit: int = ROWS_MAX,
     ) -> list[User]:
-        """The users of an organization or all, oldest first, those who were removed only if asked for.
+        """Return the users of an organization or all, oldest first; removed users only if `removed`.
 
-        `text` is looked for in id, name, address and organization. `after` is the cursor of the last one known,
-        for the next page. At most ROWS_MAX.
+        `text` is searched in id, name, address and organization. `after` is the cursor of the previous page's last
+        user. At most ROWS_MAX.
         """
         column = user_table.c
         query = select(*_COLUMNS).order_by(column.created_ns, column.user_id).limit(min(limit, ROWS_MAX))
         if after is not None:
             query = query.where(tuple_(column.created_ns, column.user_id) > (after.at_ns, after.name))
         with self._read() as session:
-            return [User(*row) for row in session.execute(query.where(*_wanted(organization_id, text, removed)))]
+            return [
+                User(*row) for row in session.execute(query.where(*_conditions(organization_id, text, removed)))
+            ]
 
     def count(self, organization_id: str | None = None, text: str = "") -> int:
         """Return how many users `users` lists on all its pages."""
-        query = select(func.count()).select_from(user_table).where(*_wanted(organization_id, text, False))
+        query = select(func.count()).select_from(user_table).where(*_conditions(organization_id, text, False))
         with self._read() as session:
             return session.scalar(query) or 0
 
@@ -139,7 +141,7 @@ class Users:
             raise NotFound(f"User '{user_id}' not found.")
         return User(*found)
 
-    def has_account_of_nobody(self, user_id: str) -> bool:
+    def has_ownerless_account(self, user_id: str) -> bool:
         """Whether the ledger has an account with this id that never belonged to a user of this instance."""
         with self._read() as session:
             known = select(user_table.c.user_id).where(user_table.c.user_id == user_id)
@@ -198,7 +200,7 @@ class Users:
 
 
 def refuse_market_jobs(user_id: str) -> None:
-    """Raises Conflict for the account that the market's jobs have."""
+    """Raises Conflict for the account of the market's jobs."""
     if user_id == MARKET_JOBS:
         raise Conflict(f"{MARKET_JOBS} is the account of the market's jobs; choose another id")
 
@@ -209,7 +211,7 @@ def ensure(session: Session, user_id: str, by: Actor) -> None:
     if found is None:
         insert(session, User(checked_id(user_id, "user"), HOME, user_id, None, "member", time.time_ns()), by)
     elif found.removed_ns is not None:
-        raise Conflict(f"{user_id} was removed; `millrace users add {user_id}` lets them in again")
+        raise Conflict(f"{user_id} was removed; add the user again with `millrace users add {user_id}`")
 
 
 def change_role(session: Session, user_id: str, role: Role, by: Actor) -> User:
@@ -256,7 +258,7 @@ def insert(session: Session, made: User, by: Actor) -> User:
     if before is None:
         session.execute(user_table.insert().values(asdict(made)))
     elif before.removed_ns is None or before.organization_id != made.organization_id:
-        raise Conflict(f"{made.user_id} is somebody already; choose another id")
+        raise Conflict(f"{made.user_id} is already a user; choose another id")
     else:
         values = {"name": made.name, "email": made.email, "role": made.role, "removed_ns": None}
         session.execute(_of(made.user_id).values(values))
@@ -281,16 +283,16 @@ def _refuse_known_email(session: Session, made: User) -> None:
         return
     others = awaits_sign_in(made.email) & (user_table.c.user_id != made.user_id)
     if session.execute(select(user_table.c.user_id).where(others)).first():
-        raise Conflict(f"email: somebody else is known as {made.email} already", param="email")
+        raise Conflict(f"email: another user already has {made.email}", param="email")
 
 
 def mentions(text: str, *columns: ColumnElement[str]) -> ColumnElement[bool]:
-    """Whether a text is in one of the columns, ignoring case. SQLite ignores the case of ASCII alone."""
+    """Match a text in one of the columns, ignoring case. SQLite ignores the case of ASCII only."""
     spelled = sorted({text, text.lower(), text.upper(), text.title()})
     return or_(*(column.icontains(each, autoescape=True) for column in columns for each in spelled))
 
 
-def _wanted(organization_id: str | None, text: str, removed: bool) -> list[ColumnElement[bool]]:
+def _conditions(organization_id: str | None, text: str, removed: bool) -> list[ColumnElement[bool]]:
     column = user_table.c
     found: list[ColumnElement[bool]] = []
     if organization_id is not None:
@@ -336,11 +338,11 @@ def _is_instance_admin() -> Any:
     return (column.organization_id == HOME) & (column.role == "admin") & column.removed_ns.is_(None)
 
 
-def _refuse_last_admin(session: Session, person: User) -> None:
-    if person.organization_id != HOME or person.role != "admin":
+def _refuse_last_admin(session: Session, user: User) -> None:
+    if user.organization_id != HOME or user.role != "admin":
         return
     if session.scalar(select(func.count()).select_from(user_table).where(_is_instance_admin())) == 1:
-        raise Conflict(f"{person.user_id} is the last instance admin. Give another user the role first")
+        raise Conflict(f"{user.user_id} is the last instance admin. Give another user the role first")
 
 
 def _forget_passwords(session: Session, user_id: str) -> None:
@@ -362,7 +364,7 @@ def _record(
     before: User | None = None,
 ) -> None:
     whose = after or before
-    assert whose, "an action is on somebody"
+    assert whose, "an action has a target"
     audit.record(
         session,
         by,

@@ -1,4 +1,4 @@
-"""How much of an answer is paid for before it is there: all of it, or ever more of it as it comes. Pure."""
+"""How much of an answer is reserved in advance: all of it, or growing amounts while it streams. Pure."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ FIRST_TOKENS = 512
 """The first reservation of a stream of unknown length, in tokens of each choice."""
 STEP_TOKENS_MAX = 4096
 USEFUL_TOKENS = 16
-"""Less than this is not worth beginning an answer for, or going on with one."""
+"""The minimum number of tokens for which an answer begins or continues."""
 
 # Claude thinks only on request, which `_works_unseen` checks itself.
 _THINKS_WHEN_TOLD = ("anthropic",)
@@ -55,11 +55,14 @@ class Allowance:
         return less if self.grows and less >= min(USEFUL_TOKENS, self.tokens_max) else 0
 
     def amount_nano(self, tokens: int) -> Nano:
-        """The most that an answer of this length costs. Raises AmountInvalid for more than any request may ask."""
+        """Return the maximum cost of an answer of this length.
+
+        Raises AmountInvalid for more than any request may reserve.
+        """
         return holds.size(self.price, self.prompt_tokens, tokens, self.choices)
 
     def tokens_within(self, amount_nano: int) -> int:
-        """The longest answer that the amount pays for whatever it is made of."""
+        """Return the longest answer that the amount pays for in the most expensive case."""
         token_nano = self.price.dearest_completion_nano * self.choices
         left = amount_nano * TOKENS_PER_PRICE - self.prompt_tokens * _prompt_nano(self.price)
         if left < 0:
@@ -68,13 +71,16 @@ class Allowance:
 
 
 def allowance_of(call: Call, offer: Offer) -> Allowance | None:
-    """None where nothing is charged. Raises RequestInvalid for more than can be followed."""
+    """Return the call's costs at an offer, None if it is free.
+
+    Raises RequestInvalid for more choices than the gateway can count.
+    """
     request = call.request
     if offer.price is None or isinstance(request, TaskRequest):  # No priced offer takes these.
         return None
     if choices_of(request) > CHOICES_MAX:
         field = "n" if isinstance(request, ChatRequest) else "prompt"
-        text = f"{field}: a paid request has at most {CHOICES_MAX} choices in all; ask for fewer, or in parts"
+        text = f"{field}: a paid request has at most {CHOICES_MAX} choices in all; request fewer, or split the request"
         raise RequestInvalid(text, param=field, code="too_many_choices")
     prompt_tokens = prompt_tokens_max(call)
     return Allowance(

@@ -1,4 +1,4 @@
-"""The interface of every lane to the journey: models on offer, and a call that becomes an answer."""
+"""The interface of every lane: its offers, and opening an answer to a call."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -23,7 +23,7 @@ State = Literal["ready", "starting", "draining", "down"]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One model at one backend of a lane, as routing sees it just now. `note` explains a state in words.
+    """One model at one backend of a lane, as routing sees it now. `note` explains a state in words.
 
     `served_as` is the model's name at the backend, if callers know it by an alias. If `model` is an alias,
     `stands_for` are the other names by which callers may request the same model; limits on them also apply.
@@ -84,7 +84,7 @@ class Offer:
         """The tokenizer that counts its answers: the model's, or the one that a listing pins."""
         if self.lane == "market" and self.price:
             return f"market/{self.price.source}"
-        # Owners name the tokenizers of pool models by the names that callers use.
+        # For pool models, owners set tokenizers by the names that callers use.
         return self.model if self.lane == "pool" else self.answers_as
 
     @property
@@ -125,7 +125,7 @@ class Call(Struct, frozen=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """An estimate, made before any tokenizer has seen the prompt."""
+        """Estimate the prompt's tokens without a tokenizer."""
         tokens = self._prompt_tokens
         if tokens is None:
             tokens = estimate_prompt(self.request)
@@ -134,13 +134,13 @@ class Call(Struct, frozen=True):
 
     @property
     def generation(self) -> GenerationRequest:
-        """The request, for lanes that only offer to generate."""
+        """Return the request, for lanes that only generate text."""
         assert not isinstance(self.request, TaskRequest)
         return self.request
 
 
 class Answer(Struct, frozen=True):
-    """An upstream that has begun to answer: the first bytes of the body are there."""
+    """An upstream's answer whose first bytes have arrived."""
 
     status: int
     content_type: str
@@ -150,18 +150,18 @@ class Answer(Struct, frozen=True):
 
 
 class Lane(Protocol):
-    """A way to have requests answered."""
+    """One way to have requests answered: the cluster, the pool, the cloud or the market."""
 
     name: LaneName
 
     def models(self) -> list[str]:
-        """Names for GET /v1/models."""
+        """Return the names for GET /v1/models."""
 
     def offers(self, model: str) -> list[Offer]:
-        """Every backend that has this model or should have it. No I/O."""
+        """Return an offer for every backend that has this model or should have it. No I/O."""
 
     async def open(self, call: Call, offer: Offer) -> Answer:
-        """Returns when the first bytes of the answer are there.
+        """Open an answer; return when its first bytes have arrived.
 
-        Raises LaneFailed while another candidate may still be tried, GenerationError and RequestInvalid for good.
+        Raises LaneFailed if another candidate may be tried; GenerationError and RequestInvalid are final.
         """

@@ -6,20 +6,20 @@ from typing import Protocol
 
 
 class Out(Protocol):
-    """Where bytes go. One event loop writes; nothing blocks."""
+    """The destination of bytes. One event loop writes; no method blocks."""
 
     def write(self, data: bytes) -> None: ...
 
     @property
     def is_full(self) -> bool:
-        """The reader lags: await `drain` before writing much more."""
+        """Whether the reader lags; then await `drain` before writing much more."""
 
     async def drain(self) -> None:
-        """Returns when there is room again, or the client stopped reading."""
+        """Return when there is room again, or the client stopped reading."""
 
 
 class Body(Protocol):
-    """The rest of an answer that has begun. Its holder sends it at most once, and always closes it."""
+    """The rest of an answer that has begun. The owner sends it at most once, and always closes it."""
 
     async def send(self, out: Out) -> None:
         """Write everything, then return.
@@ -32,7 +32,7 @@ class Body(Protocol):
 
 
 class GeneratorBody:
-    """The body of a lane that makes its bytes itself. The generator must be a `begun` one."""
+    """The body of a lane that generates its bytes itself. The generator must be a `begun` one."""
 
     def __init__(self, chunks: AsyncGenerator[bytes]) -> None:
         self._chunks = chunks
@@ -49,7 +49,7 @@ class GeneratorBody:
 
 
 class BytesBody:
-    """A body that is there as a whole."""
+    """A body that is complete from the start."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -62,6 +62,9 @@ class BytesBody:
 
 
 async def begun(body: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """A generator past its first, empty yield: one that never began would not run its `finally` when closed."""
+    """Advance a generator past its first, empty yield.
+
+    A generator that never began would not run its `finally` when it is closed.
+    """
     await anext(body)
     return body

@@ -1,4 +1,4 @@
-"""A caller's body as a backend should have it: single fields exchanged, every other byte as it came."""
+"""Rewrites a caller's body for a backend: replaces single fields and keeps every other byte."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,9 +17,9 @@ _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def for_backend(call: Call, served_as: str | None, *, salt: str | None = None) -> bytes:
-    """The body under the model's name there. A stream is asked for its usage. Raises RequestInvalid.
+    """Return the body with the backend's name of the model. Streams request usage. Raises RequestInvalid.
 
-    Requests with another `salt` find nothing there of what is cached of this one.
+    Requests with another `salt` cannot use the prompt cache of this one.
     """
     request, raw = call.request, call.raw
     if call.content_type != "application/json":
@@ -43,7 +43,7 @@ def for_backend(call: Call, served_as: str | None, *, salt: str | None = None) -
 
 
 def for_replica(call: Call, offer: Offer) -> bytes:
-    """The body for another Millrace. It asks for the stream's tokens, and states the tokens to continue after.
+    """Return the body for another Millrace: it requests the stream's tokens, and has the tokens to continue after.
 
     The seed is stated, so that a gateway that continues samples the same tokens. Raises RequestInvalid.
     """
@@ -62,9 +62,9 @@ def for_replica(call: Call, offer: Offer) -> bytes:
 
 
 def with_fields(call: Call, changes: Mapping[str, Any], *, without: Iterable[str] = ()) -> bytes:
-    """The body with top-level fields replaced or left out; objects are merged into what is there.
+    """Return the body with top-level fields replaced or removed; objects are merged into existing ones.
 
-    Values that stay are passed on as they stand, however deep they are. Raises RequestInvalid.
+    Remaining values are copied byte for byte, at any depth. Raises RequestInvalid.
     """
     try:
         fields = _top_level.decode(call.raw)

@@ -12,7 +12,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def paid_body(call: Call, offer: Offer, without: Iterable[str] = ()) -> bytes:
-    """The caller's bytes without Millrace's fields, and with the limits that the hold assumes.
+    """Return the caller's bytes without Millrace's fields, and with the limits that the hold assumes.
 
     A stream is asked for its usage, which is charged, and the answer is limited to the reserved amount.
     `without` are further fields that must not be passed on. Remaining values are passed on unchanged, however

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 class CallSaid(NamedTuple):
-    """Part of a tool's call, or all of it; `number` tells calls of a choice apart."""
+    """Part of a tool call, or all of it; `number` identifies the call within its choice."""
 
     number: int
     name: str
@@ -31,7 +31,7 @@ def said_of(choice: dict[str, Any]) -> ChoiceSaid:
     if not isinstance(message, dict):
         return ChoiceSaid(content, "", ())
     content += _text(message.get("content")) + _text(message.get("refusal"))
-    # Some servers say it under both names.
+    # Some servers send the text under both names.
     reasoning = _text(message.get("reasoning_content")) or _text(message.get("reasoning"))
     return ChoiceSaid(content, reasoning, tuple(_calls(message)))
 

@@ -1,4 +1,4 @@
-"""How deep a request's own objects go: what is nested too deep can be neither sent on nor written out."""
+"""Limits the nesting of a request's objects, because very deep ones can be neither forwarded nor serialized."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ DEPTH_MAX = 100
 
 
 def check_nesting(request: ChatRequest) -> None:
-    """Raises RequestInvalid, naming the field, where objects of the caller's own are deeper than DEPTH_MAX."""
+    """Raises RequestInvalid, naming the field, if the caller's own objects are deeper than DEPTH_MAX."""
     for field, value in _own_objects(request):
         if value and _is_deeper(value, DEPTH_MAX):
             raise RequestInvalid(f"{field}: nested deeper than {DEPTH_MAX} levels", field)

@@ -1,4 +1,4 @@
-"""Embeddings of the cluster lane: what is on offer, and vectors as the OpenAI API writes them."""
+"""Embeddings of the cluster lane: its offer, and vectors in OpenAI's format."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ _VALUE_BYTES = 4
 
 
 def embedding_offers(manager: EmbeddingManager, model: str) -> list[Offer]:
-    """The embedding model, when that is what `model` names."""
+    """Return the embedding model's offer, if `model` names it."""
     if manager.model_name != model:
         return []
     status, reason = manager.readiness.status
@@ -43,11 +43,11 @@ async def open_embeddings(
     """
     request = call.request
     assert isinstance(request, EmbeddingRequest)
-    asked = EmbedRequest(
+    embed_request = EmbedRequest(
         id=call.id, texts=request.texts, token_ids=request.token_ids, dimensions=request.dimensions
     )
     try:
-        done = await manager.embed(asked, patience_s)
+        done = await manager.embed(embed_request, patience_s)
     except (ClusterBusy, ClusterUnavailable) as error:
         raise LaneBusy(error.message, code=error.code) from error
     except EmbedderLost as error:

@@ -1,4 +1,4 @@
-"""Reads an answer as it passes, with as little parsing as possible: whether it is whole, and its usage.
+"""Reads a passing answer with as little parsing as possible: whether it is complete, and its usage.
 
 Nearly every event of a stream has only text. Such events are passed on after a few searches for the relevant
 fields, and are parsed only if the backend did not count them.
@@ -31,24 +31,24 @@ _NO_USAGE = (b'"usage":null', b'"usage": null')
 
 
 class Reader(Protocol):
-    """Looks at an answer's bytes on their way."""
+    """Inspects an answer's bytes as they pass."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take the next bytes; returns what the caller gets now. Raises LaneFailed for what is no answer."""
+        """Take the next bytes; return the bytes for the caller. Raises LaneFailed if this is not an answer."""
 
     def end(self) -> bytes:
-        """The upstream closed its answer: what was still held back."""
+        """Note that the upstream closed its answer; return the bytes held back so far."""
 
     @property
     def refusal(self) -> Any:
-        """The backend's error message, if it came in place of an answer."""
+        """The backend's error message, if it sent one in place of an answer."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the answer came to its own end, or says itself why not."""
+        """Whether the answer is complete, or states itself why not."""
 
     def fill(self, meter: Meter) -> None:
-        """The answer has ended or was cut: say what it used."""
+        """Note that the answer has ended or was cut, and record its usage."""
 
 
 class StreamReader:
@@ -68,7 +68,7 @@ class StreamReader:
         self._is_paid = is_paid
         self._error: Any = None
         self._passes_usage = request.wants_usage
-        # Several choices end one by one, which only a look at every event can follow.
+        # Several choices end one by one, so every event is inspected.
         self._reads_all = (request.n or 1) > 1 or not isinstance(getattr(request, "prompt", ""), str)
         self._held = bytearray()
         self._kept: Kept | Transcript | None = Kept()
@@ -77,7 +77,7 @@ class StreamReader:
         self._head: dict[str, Any] = {}
         self._usage = Meter()
         self._is_odd = False
-        """Whether some usage makes no sense."""
+        """Whether an implausible usage was reported."""
         self._unfinished: set[int] = set()
         self._finishes: dict[int, str] = {}
         self._is_first = True
@@ -92,7 +92,7 @@ class StreamReader:
         is_first, self._is_first = self._is_first, False
         if self._kept:
             self._kept.add(chunk)
-        # Written out, because this is done for every event of every stream.
+        # Inlined, because it runs for every event of every stream.
         if (
             (_USAGE in chunk and _has_usage(chunk))
             or b"[DONE]" in chunk
@@ -108,7 +108,7 @@ class StreamReader:
         return chunk
 
     def end(self) -> bytes:
-        """Servers that stop without the last empty line meant it; what was cut off in mid-event is dropped."""
+        """Accept a last event without its empty line; drop an event that was cut off."""
         last, self._held = _closed(bytes(self._held)), bytearray()
         passed = self.feed(last) if last else b""
         self._has_ended = True
@@ -123,7 +123,7 @@ class StreamReader:
 
     @property
     def _is_complete(self) -> bool:
-        # Some servers end without [DONE]: a stream is whole as well when every choice that began has finished.
+        # Some servers omit [DONE]: a stream is also complete if every choice has finished.
         is_finished = self._has_ended and bool(self._finishes) and not self._unfinished
         return (self._is_done or is_finished) and not self._error
 
@@ -137,7 +137,7 @@ class StreamReader:
             meter.take(self._usage)
 
     def _own_usage(self) -> bytes:
-        """An event with our count, in front of the end, for a caller who did not get the backend's."""
+        """Return an event with this gateway's count, before the end, if the caller did not get the backend's."""
         if not self._passes_usage or self._error or not (self._is_paid or self._is_odd):
             return b""
         self._count()
@@ -146,7 +146,7 @@ class StreamReader:
         return b"data: %b\n\n" % orjson.dumps(self._head | {"choices": [], "usage": self._usage.as_usage()})
 
     def _count(self) -> None:
-        """Count what was passed on if the backend's own count is none, or none of the text that is there."""
+        """Count the forwarded text if the backend reported no count, or none for existing text."""
         kept, usage = self._kept, self._usage
         if kept is None or (usage.completion_tokens and not self._is_odd):
             return
@@ -159,7 +159,7 @@ class StreamReader:
             self._usage = counted
 
     def _whole_events(self, chunk: bytes) -> bytes:
-        """The complete events of the held and new bytes; the rest is held."""
+        """Return the complete events of the held and new bytes; hold the rest."""
         held = self._held
         if not held and chunk.endswith(_ENDS):
             return _with_plain_lines(chunk)
@@ -173,7 +173,7 @@ class StreamReader:
         return _with_plain_lines(whole)
 
     def _read(self, chunk: bytes) -> bytes:
-        """Look at each event; returns the chunk, less what is not for the caller."""
+        """Inspect each event; return the chunk without the parts that are not for the caller."""
         if DONE in chunk or (_USAGE in chunk and _has_usage(chunk)):
             chunk = b"".join(map(self._passed, events_of(chunk)))
         else:
@@ -182,21 +182,21 @@ class StreamReader:
         return b"".join(map(_without_internals, events_of(chunk))) if self._error else chunk
 
     def _passed(self, event: bytes) -> bytes:
-        """The caller's part of an event. Also records its usage and end."""
+        """Return the caller's part of an event. Also record its usage and end."""
         was_done = self._is_done
-        said = [self._note(data) for data in data_of(event)]
+        parsed = [self._note(data) for data in data_of(event)]
         if self._is_done and not was_done:
             return self._own_usage() + event
-        usages = [one["usage"] for one in said if one and one.get("usage") is not None]
+        usages = [one["usage"] for one in parsed if one and one.get("usage") is not None]
         if not usages:
             return event
         is_odd = any(counts_of(usage) is None for usage in usages)
         self._is_odd |= is_odd
-        if (is_odd or not self._passes_usage) and not any(one.get("choices") for one in said if one):
+        if (is_odd or not self._passes_usage) and not any(one.get("choices") for one in parsed if one):
             return b""
         if not is_odd:
             return event
-        rest = [{name: one[name] for name in one if name != "usage"} for one in said if one]
+        rest = [{name: one[name] for name in one if name != "usage"} for one in parsed if one]
         return b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in rest)
 
     def _note(self, data: bytes) -> dict[str, Any] | None:
@@ -206,7 +206,7 @@ class StreamReader:
         try:
             event = orjson.loads(data)
         except orjson.JSONDecodeError:
-            # Infinite and undefined numbers, which some clients read.
+            # Infinite and undefined numbers are invalid JSON, but some clients read them.
             event = read_leniently(data) if _USAGE in data else None
         if not isinstance(event, dict):
             return None
@@ -219,7 +219,7 @@ class StreamReader:
         return event
 
     def _first_error(self, chunk: bytes) -> Any:
-        """The error that the first event of a stream is."""
+        """Return the error, if the stream's first event is one."""
         first = next(iter(data_of(chunk)), b"")
         try:
             content = orjson.loads(first)
@@ -240,30 +240,30 @@ class StreamReader:
 
 
 def events_of(chunk: bytes) -> list[bytes]:
-    """The chunk cut between its events, each with the empty line after it."""
+    """Split the chunk into its events, each with its empty line."""
     *events, rest = chunk.split(_END)
     return [*(event + _END for event in events), rest]
 
 
 def _without_internals(event: bytes) -> bytes:
-    """An event that tells of an error, without what belongs to the operator's machine."""
+    """Return an error event without details of the operator's machine."""
     data = next(iter(data_of(event)), b"")
     cleaned = error_without_internals(data) if b'"error"' in data else data
     return event if cleaned == data else b"data: %b\n\n" % cleaned
 
 
 def _has_usage(chunk: bytes) -> bool:
-    """Whether a usage is said that is not null."""
+    """Return whether the event has a usage other than null."""
     return chunk.count(_USAGE) > sum(map(chunk.count, _NO_USAGE))
 
 
 def _with_plain_lines(events: bytes) -> bytes:
-    """JSON has no line breaks of its own."""
+    """Return events with LF line ends: JSON has no line breaks of its own."""
     return events.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in events else events
 
 
 def _closed(event: bytes) -> bytes:
-    """The stream's last event with its empty line; nothing of one that was cut off before its end."""
+    """Return the stream's last event with its empty line; nothing if it was cut off."""
     event = _with_plain_lines(event).strip(b"\n") + _END
     return event if any(map(_is_readable, data_of(event))) else b""
 

@@ -44,10 +44,10 @@ UNPRICED: frozenset[Feature] = frozenset(
     )
 )
 
-# Wishes about speed and price: an answer without them is as good.
+# Hints about speed and price: an answer without them is as good.
 HINTS: frozenset[Feature] = frozenset(("service_tier", "prompt_caching", "prediction"))
 
-# The fields of a chat, messages apart, that may ask for a feature.
+# The fields of a chat, other than messages, that may request a feature.
 _ASKING = (
     "tools",
     "functions",
@@ -72,18 +72,21 @@ _PART_FEATURES: dict[str, Feature | None] = {
 
 
 def features_of(request: Request) -> dict[Feature, str]:
-    """The features that a request needs, each with the first field that asks for it."""
-    wanted: dict[Feature, str] = {}
+    """Return the features that a request needs, each with the first field that requests it."""
+    needed: dict[Feature, str] = {}
     if isinstance(request, TaskRequest) or (isinstance(request, ChatRequest) and _asks_nothing(request)):
-        return wanted
-    asked = _of_completion(request) if isinstance(request, CompletionRequest) else _of_chat(request)
-    for feature, field in asked:
-        wanted.setdefault(feature, field)
-    return wanted
+        return needed
+    requested = _of_completion(request) if isinstance(request, CompletionRequest) else _of_chat(request)
+    for feature, field in requested:
+        needed.setdefault(feature, field)
+    return needed
 
 
 def _asks_nothing(request: ChatRequest) -> bool:
-    """Whether it is text alone with none of those fields, as most chats are: that takes a quarter of the time."""
+    """Return whether a chat has only text and none of those fields.
+
+    This is common, and takes a quarter of the time.
+    """
     return _given(request) == _NOTHING_GIVEN and all(map(_is_plain, request.messages))
 
 
@@ -139,8 +142,8 @@ def _of_tools(request: ChatRequest) -> _Asked:
 
 def _of_tool(tool: dict[str, Any], field: str) -> _Asked:
     yield "tools", "tools"
-    # Only a function is run by the caller. Other kinds, or a function with a provider's own fields beside it, may
-    # run at the provider: searches, code, servers that it calls.
+    # The caller runs only functions. Other kinds, or functions with a provider's own fields, may run at the
+    # provider: searches, code, calls to other servers.
     function = tool.get("function")
     if tool.get("type") != "function" or not isinstance(function, dict) or tool.keys() - _FUNCTION_FIELDS:
         yield "hosted_tools", field
@@ -149,7 +152,7 @@ def _of_tool(tool: dict[str, Any], field: str) -> _Asked:
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether this is a plain text message, as nearly every message is. Every model can process it."""
+    """Return whether this is a plain text message, which every model can process."""
     return (
         isinstance(message.content, str)
         and message.role not in ("tool", "function")
@@ -162,7 +165,7 @@ def _is_plain(message: Message) -> bool:
 def _of_message(message: Message, field: str) -> _Asked:
     if message.cache_control is not None or any("cache_control" in call for call in message.tool_calls or ()):
         yield "prompt_caching", f"{field}.cache_control"
-    # Calls that were made and what came of them: without tools in its template a model would not see them.
+    # Past calls and their results: a model without tools in its template would not see them.
     if message.tool_calls or message.role in ("tool", "function"):
         yield "tools", field
     if message.audio is not None:

@@ -1,4 +1,4 @@
-"""A chat whose messages a backend's chat template refused, in the plainer shapes that it may take."""
+"""Simplifies a chat's messages for a backend whose chat template refused them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,10 +19,10 @@ _chat = msgspec.json.Decoder(_Chat)
 
 
 def folded_calls(call: Call) -> Iterator[Call]:
-    """The call with its messages folded, each time for a stricter template; none if folding changes nothing."""
+    """Yield the call with folded messages for ever stricter templates; nothing if folding changes nothing."""
     try:
         messages = _chat.decode(call.raw).messages
     except (msgspec.DecodeError, RecursionError):
-        return  # Nested too deep to be written again: the refusal stands.
+        return  # Nested too deep to be serialized: the refusal remains.
     for folded in folds(messages):
         yield structs.replace(call, raw=with_fields(call, {"messages": folded}))

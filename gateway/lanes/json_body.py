@@ -1,4 +1,4 @@
-"""Reading an answer that comes as one JSON object."""
+"""Reads an answer that is one JSON object."""
 
 from typing import Any
 
@@ -32,12 +32,12 @@ _NOTHING = _Parts()
 
 
 class WholeReader:
-    """Keeps an answer's bytes to read them when they are all there, up to a bound."""
+    """Keeps an answer's bytes up to a bound, to read them when all have arrived."""
 
     def __init__(self, call: Call, status: int, *, is_paid: bool = False) -> None:
         self.status = status
         self.rewritten: bytes | None = None
-        """The whole answer with our count, if its caller is not to see what the backend says in its place."""
+        """The whole answer with this gateway's count, if it replaces the backend's."""
         self._is_paid = is_paid
         self._usage = Meter()
         self.is_json = False
@@ -56,7 +56,7 @@ class WholeReader:
         return chunk
 
     def end(self) -> bytes:
-        """Its length was seen to by the connection."""
+        """Note the end; the connection has checked the answer's length."""
         self._has_ended = True
         chunks = self._chunks
         content = chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -72,7 +72,7 @@ class WholeReader:
 
     @property
     def refusal(self) -> Any:
-        """An error body under status 200, as some backends send it."""
+        """Return an error body under status 200, which some backends send."""
         return None if self._has_choices else _value(self._parts.error)
 
     def fill(self, meter: Meter) -> None:
@@ -81,14 +81,14 @@ class WholeReader:
             meter.take(self._usage)
 
     def _count(self, content: bytes) -> None:
-        """Take the backend's count; if it counts nothing of the text, or not with sound counts, count the text."""
+        """Take the backend's count; if it is missing or implausible, count the text."""
         call, usage = self._call, self._usage
         is_counted = read_usage({"usage": _value(self._parts.usage)}, usage)
         if self._has_choices and not usage.completion_tokens:
-            said = Transcript()
-            said.add(content)
+            transcript = Transcript()
+            transcript.add(content)
             counted = Meter()
-            counted.count_text(generated(said.by_index(), call.request))
+            counted.count_text(generated(transcript.by_index(), call.request))
             if counted.completion_tokens or not is_counted:
                 self._usage, is_counted = counted, False
         if is_counted:
@@ -101,7 +101,10 @@ class WholeReader:
 
     @property
     def _has_answer(self) -> bool:
-        """Whether it has the fields of its kind of answer. An answer too long to keep is assumed to."""
+        """Return whether it has the fields of its kind of answer.
+
+        An answer too long to keep is assumed to have them.
+        """
         if self._size_bytes >= ANSWER_BYTES_MAX:
             return True
         if self._call.kind in GENERATES:
@@ -112,7 +115,7 @@ class WholeReader:
 
 
 def _parts_of(content: bytes) -> _Parts:
-    """Nothing of what is no JSON object."""
+    """Return the parsed answer; an empty one if it is not a JSON object."""
     try:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -120,13 +123,13 @@ def _parts_of(content: bytes) -> _Parts:
 
 
 def _with_usage(content: bytes, usage: Meter) -> bytes:
-    """The answer with these counts in place of the backend's; all else stays byte for byte."""
+    """Return the answer with these counts instead of the backend's; every other byte stays."""
     fields = _top_level.decode(content)
     return msgspec.json.encode(fields | {"usage": usage.as_usage()})
 
 
 def _value(raw: msgspec.Raw) -> Any:
-    """None for what cannot be read: skipping over it did not look at every byte."""
+    """Parse one value; None if it is invalid, because the fast decoder did not check every byte."""
     try:
         return orjson.loads(bytes(raw))
     except orjson.JSONDecodeError:

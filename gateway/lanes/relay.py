@@ -1,4 +1,4 @@
-"""Passing an OpenAI-compatible upstream's answer on, byte for byte, while reading what it used."""
+"""Forwards an OpenAI-compatible upstream's answer byte for byte, and reads its usage meanwhile."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -16,19 +16,19 @@ from runtime.http.origin import Origin
 from runtime.http.upstream import Broken, Connection
 from runtime.redaction import error_without_internals
 
-# Whole answers up to this are held until they are whole: a backend that breaks off can still be replaced.
+# Whole answers up to this size are held until they are complete, so a backend that breaks off can be replaced.
 HELD_BYTES_MAX = 2**20
-# Others may answer in sound or text, which is passed on as it comes.
+# Other kinds may answer in sound or text, which is forwarded as it arrives.
 _ANSWERED_IN_JSON: frozenset[Kind] = GENERATES | {"embedding"}
 _ERROR_PATIENCE_S = 5.0
 
 
 async def relay(upstream: Upstream, call: Call, body: bytes, owned: AsyncExitStack | None = None) -> Answer:
-    """Send the call and return with the first bytes of its answer; `owned` is closed with the answer's body.
+    """Send the call and return with the first bytes of its answer; closing the body also closes `owned`.
 
-    Raises LaneFailed and its kinds: LaneUnreachable when nothing was sent, LaneBrokeOff when it may have been
-    worked on. The journey decides what that means for the next candidate. Raises RequestInvalid for an answer
-    that blames the request, MessagesRefused if a chat template does so.
+    Raises LaneFailed and its kinds: LaneUnreachable if nothing was sent, LaneBrokeOff if work may have begun. The
+    caller decides whether to ask the next candidate. Raises RequestInvalid if the answer blames the request,
+    MessagesRefused if a chat template does.
     """
     try:
         origin, parts = upstream.request(call, body)
@@ -44,9 +44,9 @@ async def relay(upstream: Upstream, call: Call, body: bytes, owned: AsyncExitSta
 
 
 class RelayBody:
-    """An answer under way: bytes go from the connection to the caller as they come, without a task in between."""
+    """An answer in progress: bytes go from the connection to the caller directly, without a task in between."""
 
-    # How each begins; said here, because one is made for every request.
+    # Initial values as class attributes, because every request creates an instance.
     status = 0
     content_type = ""
     _connection: Connection | None = None
@@ -79,7 +79,7 @@ class RelayBody:
         self._began_s = self._heard_s = self._loop.time()
 
     async def begin(self, origin: Origin, parts: list[bytes], *, is_fresh: bool = False) -> bool:
-        """Ask; returns when there is something to pass on. False when the same may be asked once more."""
+        """Send the call; return when there is something to forward. False if the same call may be sent again."""
         try:
             if not is_fresh:
                 self._connection = self._upstream.client.ask_idle(origin, parts, self)
@@ -129,20 +129,20 @@ class RelayBody:
         self._stop()
         self._reader.fill(self.meter)
         if self._is_cut:
-            # Charged as far as it came, and nothing to be kept for others.
+            # Charge the part that arrived, and store nothing for other requests.
             self.meter.is_complete = False
         if self._owned:
             await self._owned.aclose()
 
-    # The callbacks of the connection.
+    # Callbacks of the connection.
 
     def take_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         content_type = headers.get(b"content-type", b"application/json")
         self.status = status
         self.content_type = content_type.decode("latin-1")
         self._retry_after = headers.get(b"retry-after")
-        if self._upstream.is_ours and (told := headers.get(b"x-millrace-prompt-tokens", b"")).isdigit():
-            self.meter.prompt_tokens = int(told)
+        if self._upstream.is_ours and (prompt_tokens := headers.get(b"x-millrace-prompt-tokens", b"")).isdigit():
+            self.meter.prompt_tokens = int(prompt_tokens)
         self._is_cut = self._upstream.is_ours and b"x-millrace-cut" in headers
         reader = self._reader
         if not isinstance(reader, WholeReader) and (status != 200 or b"json" in content_type):
@@ -153,7 +153,7 @@ class RelayBody:
             reader.is_json = b"json" in content_type or self._call.kind in _ANSWERED_IN_JSON
             self._holds_whole = status != 200 or reader.is_json
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            # Encoded bytes cannot be read on their way, and the caller has not said which encodings it knows.
+            # Encoded bytes cannot be read in passing, and the caller has not named the encodings that it supports.
             self._break(LaneFailed(f"{self._upstream.name} answers in an encoding that it was not asked for"))
 
     def take(self, data: bytes) -> None:
@@ -183,7 +183,7 @@ class RelayBody:
             if not self._reader.is_whole:
                 self._problem = LaneBrokeOff(f"{name} ended in the middle of its answer")
         elif self._reader.is_whole:
-            pass  # it has said [DONE], or an error: nothing can follow either
+            pass  # nothing can follow [DONE] or an error
         elif self._has_begun:
             self._problem = LaneBrokeOff(f"{name} broke off: {broken.reason}")
         else:
@@ -227,7 +227,7 @@ class RelayBody:
             self._pause()
 
     def _check_beginning(self) -> None:
-        """Whether this is an answer at all. Raises what it is instead."""
+        """Check whether this is an answer at all; otherwise raise the matching error."""
         if self.status >= 400 and self._call.kind == "chat" and not self._upstream.is_paid:
             check_messages(self._upstream.name, b"".join(self._held))
         if is_failure(self.status):
@@ -245,7 +245,7 @@ class RelayBody:
         return broken.is_unread or (broken.is_stale and not self._upstream.is_paid)
 
     def _change(self) -> asyncio.Future[None]:
-        """To wait for: something is to be done about the answer then."""
+        """Return a future that ends when the answer needs attention."""
         self._waiting = self._loop.create_future()
         return self._waiting
 
@@ -269,7 +269,7 @@ class RelayBody:
         self._wake()
 
     def _stop(self) -> None:
-        """Have the upstream stop its work, if it has not ended."""
+        """Stop the upstream's work, if it has not ended."""
         if self._connection and not self._is_over:
             self._connection.abort()
         self._is_over = True

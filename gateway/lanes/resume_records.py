@@ -45,7 +45,7 @@ def write_record(record: ResumeRecord) -> bytes:
 
 
 def read_record(event: bytes) -> ResumeRecord | None:
-    """None for an event that is none."""
+    """Return the event's record; None if it has none."""
     if not event.startswith(_BEGINNING):
         return None
     try:

@@ -5,7 +5,7 @@ from sqlmodel import Field, SQLModel
 
 
 class AliasRow(SQLModel, table=True):
-    """One name more for models of the pool; `models` is a JSON list, the first that a backend has is meant."""
+    """An alias for models; `models` is a JSON list, and each backend uses the first that it has."""
 
     __tablename__ = "model_alias"
 

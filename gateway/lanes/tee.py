@@ -31,17 +31,17 @@ class Kept:
         return self._events
 
     def _count(self) -> None:
-        """Count what is kept and let it go."""
+        """Count the kept bytes and drop them."""
         content, self._chunks, self._size_bytes = b"".join(self._chunks), [], 0
         if self._events:
-            # A long stream: that nearly all its events have text has been seen.
+            # In a long stream, assume that all further events have text.
             self._events += content.count(b"\ndata:") + content.startswith(b"data:")
             return
         self._events += sum(map(_has_text, data_of(content)))
 
 
 def data_of(content: bytes) -> list[bytes]:
-    """The data of every event in it."""
+    """Return the data of every event."""
     *events, rest = content.split(b"\n\n")
     if not rest and len(content) <= EVENT_BYTES_MAX and all(map(_is_usual, events)):
         return [event[6:] for event in events]
@@ -50,12 +50,12 @@ def data_of(content: bytes) -> list[bytes]:
 
 
 def _is_usual(event: bytes) -> bool:
-    """Whether it is one line of data, as nearly all are: that is found out in a tenth of the time."""
+    """Return whether it is one line of data. Nearly all are, and this check takes a tenth of the time."""
     return event[:6] == b"data: " and b"\n" not in event and b"\r" not in event
 
 
 def _has_text(data: bytes) -> bool:
-    """Whether an event says anything, in any of its choices."""
+    """Return whether an event has text in any of its choices."""
     try:
         event = orjson.loads(data)
     except orjson.JSONDecodeError:

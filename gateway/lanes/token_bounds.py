@@ -1,21 +1,24 @@
-"""The most tokens that a paid request may come to: its prompt, its choices and each of their answers. Pure."""
+"""The maximum number of tokens of a paid request: prompt, choices and each choice's answer. Pure."""
 
 from accounting.metering.counts import tokens_max
 from gateway.dialects.openai import ChatRequest, GenerationRequest
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.tokens import tool_tokens_max
 
-# Every model that no list knows can do this much.
+# The assumed maximum of models that are in no list.
 _OUTPUT_TOKENS = 4096
 # OpenAI's completions stop after this number of tokens by default.
 _COMPLETION_TOKENS = 16
 _FORMAT_TOKENS = 16
-# The most that a model of the price list bills for one inline picture: gpt-4o-mini's 2833 + 5667 a tile, 8 tiles.
+# The maximum that a model of the price list bills for one inline picture: gpt-4o-mini, 2833 + 8 tiles of 5667.
 _MEDIA_TOKENS = 2833 + 8 * 5667
 
 
 def output_bound(request: GenerationRequest, offer: Offer) -> int:
-    """The most tokens that each choice may have. The hold covers them, and the upstream gets this limit."""
+    """Return the maximum number of tokens of each choice.
+
+    The hold covers them, and the upstream gets this limit.
+    """
     if request.tokens_limit is not None:
         return request.tokens_limit
     if not isinstance(request, ChatRequest):
@@ -24,29 +27,29 @@ def output_bound(request: GenerationRequest, offer: Offer) -> int:
 
 
 def choices_of(request: GenerationRequest) -> int:
-    """How many answers a provider generates and charges for, whether or not it shows them all."""
-    wanted = request.n or 1
+    """Return how many answers a provider generates and charges for, even if it does not return them all."""
+    choices = request.n or 1
     if isinstance(request, ChatRequest):
-        return wanted
-    return max(wanted, request.best_of or 1) * _prompts(request.prompt)
+        return choices
+    return max(choices, request.best_of or 1) * _prompts(request.prompt)
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> int:
-    """A list of texts or of token lists is as many prompts; a list of tokens is one."""
+    """Return the number of prompts: one for each text or token list; a list of tokens is one prompt."""
     if isinstance(prompt, str) or isinstance(prompt[0], int):
         return 1
     return len(prompt)
 
 
 def prompt_tokens_max(call: Call) -> int:
-    """The most tokens that a provider may find in a prompt. Raises RequestInvalid."""
-    # Every token of the prompt stands for at least a byte of the body.
+    """Return the maximum number of tokens that a provider may count in a prompt. Raises RequestInvalid."""
+    # Every token of the prompt represents at least one byte of the body.
     text = call.raw.decode("utf-8", "replace")
     return tokens_max([text]) + _added_tokens(call) + tool_tokens_max(call.request)
 
 
 def _added_tokens(call: Call) -> int:
-    """The tokens that a provider adds: its chat format around each message, and pictures, whatever their bytes."""
+    """Return the tokens that a provider adds: its chat format around each message, and pictures of any size."""
     if not isinstance(call.request, ChatRequest):
         return _FORMAT_TOKENS
     messages = call.request.messages

@@ -18,7 +18,7 @@ _COST = re.compile("[0-9]{1,15}")
 
 
 def read_usage(answer: Any, meter: Meter) -> bool:
-    """Take the usage of a parsed answer or event; False when there is none that makes sense."""
+    """Take the usage of a parsed answer or event; return False if there is no plausible usage."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
     counts = counts_of(usage)
     if usage is None or counts is None:
@@ -28,13 +28,15 @@ def read_usage(answer: Any, meter: Meter) -> bool:
     return True
 
 
-def cost_of(said: Any) -> int | None:
-    """Nano-USD that our own buyer says; whatever else says it is not believed, and not asked."""
-    return int(said) if isinstance(said, str) and _COST.fullmatch(said) else None
+def cost_of(text: Any) -> int | None:
+    """Return the cost in nano-USD, which is accepted only from this gateway's own buyer."""
+    return int(text) if isinstance(text, str) and _COST.fullmatch(text) else None
 
 
 def tool_tokens_max(request: Request) -> int:
-    """The most tokens that tools and schemas may add beyond the request's own bytes. Raises RequestInvalid.
+    """Return the maximum number of tokens that tools and schemas may add to the request's own bytes.
+
+    Raises RequestInvalid.
 
     Providers explain to the model how to call tools. If they need schemas without references, these are expanded.
     """
@@ -53,7 +55,7 @@ def tool_tokens_max(request: Request) -> int:
 
 
 def said_in(choice: Any) -> str:
-    """Everything generated in a choice of an answer or of a stream's event, calls of tools included."""
+    """Return everything generated in a choice of an answer or of a stream's event, including tool calls."""
     return said_of(choice).text if isinstance(choice, dict) else ""
 
 

@@ -12,7 +12,7 @@ from gateway.dialects.openai import CompletionRequest, Request
 from gateway.lanes.choice import CallSaid, said_of
 from gateway.lanes.tee import data_of
 
-# JSON around it is twenty times the text of an event: beyond this it is read, and the text alone stays.
+# An event's JSON is twenty times its text: beyond this size it is parsed, and only the text is kept.
 _KEPT_BYTES_MAX = 64 * 2**10
 # Far above any real answer. Text beyond this bound is neither recorded nor charged.
 TEXT_CHARS_MAX = 2**22
@@ -21,16 +21,18 @@ CHOICES_MAX = 1024
 _CALLS_MAX = 1024
 
 
-def generated(said: Mapping[int, Delivered], request: Request) -> tuple[Delivered, ...]:
+def generated(delivered: Mapping[int, Delivered], request: Request) -> tuple[Delivered, ...]:
     """The text of each choice, without an echoed prompt, which is already paid."""
     if not (isinstance(request, CompletionRequest) and request.echo):
-        return tuple(said.values())
+        return tuple(delivered.values())
     prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
-    return tuple(_without(each, prompts[index // (request.n or 1) % len(prompts)]) for index, each in said.items())
+    return tuple(
+        _without(each, prompts[index // (request.n or 1) % len(prompts)]) for index, each in delivered.items()
+    )
 
 
 class Transcript:
-    """Takes an answer's bytes and says what they amount to. Whole events are to be added, or a whole answer."""
+    """Collects an answer's text from its bytes. Add whole events, or a whole answer."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -45,7 +47,7 @@ class Transcript:
             self._read()
 
     def choices(self) -> tuple[Delivered, ...]:
-        """The text so far, by choice."""
+        """Return the text so far, by choice."""
         return tuple(self.by_index().values())
 
     def by_index(self) -> dict[int, Delivered]:
@@ -53,7 +55,7 @@ class Transcript:
         return {index: choice.delivered for index, choice in sorted(self._choices.items())}
 
     def finished(self) -> int:
-        """How many choices have come to their end."""
+        """Return the number of choices that have ended."""
         self._read()
         return sum(choice.has_finished for choice in self._choices.values())
 
@@ -97,26 +99,26 @@ class _Choice:
         return Delivered("".join(self.content), "".join(self.reasoning), tuple(calls))
 
     def hear(self, choice: dict[str, Any]) -> int:
-        """Take one event's part, or the whole; returns the characters in it."""
+        """Take one event's part, or the whole answer; return its number of characters."""
         if choice.get("finish_reason"):
             self.has_finished = True
-        said = said_of(choice)
-        chars = _add(self.content, said.content) + _add(self.reasoning, said.reasoning)
-        return chars + sum(map(self._hear_call, said.calls))
+        texts = said_of(choice)
+        chars = _add(self.content, texts.content) + _add(self.reasoning, texts.reasoning)
+        return chars + sum(map(self._hear_call, texts.calls))
 
-    def _hear_call(self, said: CallSaid) -> int:
-        if said.number not in self.calls and len(self.calls) >= _CALLS_MAX:
+    def _hear_call(self, part: CallSaid) -> int:
+        if part.number not in self.calls and len(self.calls) >= _CALLS_MAX:
             return 0
-        name, arguments = self.calls.setdefault(said.number, ([], []))
-        return _add(name, said.name) + _add(arguments, said.arguments)
+        name, arguments = self.calls.setdefault(part.number, ([], []))
+        return _add(name, part.name) + _add(arguments, part.arguments)
 
 
-def _without(said: Delivered, prompt: str | int | list[int]) -> Delivered:
-    """The text after the prompt. The text of a prompt given as tokens is unknown here."""
+def _without(delivered: Delivered, prompt: str | int | list[int]) -> Delivered:
+    """Return the text after the prompt. The text of a prompt given as tokens is unknown here."""
     if not isinstance(prompt, str):
-        return said
-    content = said.content
-    return replace(said, content="" if prompt.startswith(content) else content.removeprefix(prompt))
+        return delivered
+    content = delivered.content
+    return replace(delivered, content="" if prompt.startswith(content) else content.removeprefix(prompt))
 
 
 def _add(texts: list[str], text: str) -> int:
@@ -134,7 +136,10 @@ def _as_object(data: bytes) -> dict[str, Any]:
 
 
 def read_leniently(data: bytes) -> Any:
-    """Halves of characters, which some servers send one by one, are text to most clients' parsers."""
+    """Parse JSON leniently.
+
+    Some servers send halves of characters separately, which most clients' parsers accept.
+    """
     try:
         return json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):

@@ -11,15 +11,15 @@ from runtime.http.client import Client
 from runtime.http.origin import Origin, split_url
 
 _HEADS_MAX = 64
-# Two pieces of memory are sent without being joined from here on.
+# From this size, head and body are sent without joining them in memory.
 _LARGE_BYTES = 64 * 2**10
 
 
 class Upstream(Struct, frozen=True):
-    """Where to send a call, and how patient to be, in seconds.
+    """The destination of a call, and its timeouts in seconds.
 
-    `is_paid`: what is worked on is charged for, so nothing is asked twice that may have been heard the first time,
-    and the delivered text is kept for the charge. `is_ours`: a process of this gateway, which counts prompts.
+    `is_paid`: work is charged, so a call that may have arrived is never sent again, and the delivered text is kept
+    for the charge. `is_ours`: a process of this gateway, which counts prompts.
     """
 
     name: str
@@ -35,26 +35,26 @@ class Upstream(Struct, frozen=True):
     _heads: dict[tuple[Kind, str], tuple[Origin, bytes]] = {}
 
     def request(self, call: Call, body: bytes) -> tuple[Origin, list[bytes]]:
-        """Where a call goes, and what is sent there. Raises LaneFailed."""
+        """Return the destination and the bytes to send. Raises LaneFailed."""
         origin, head = self._head_for(call)
         head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (head, call.id.encode(), len(body))
         return origin, [head + body] if len(body) < _LARGE_BYTES else [head, body]
 
     def _head_for(self, call: Call) -> tuple[Origin, bytes]:
-        """How all requests of its kind to there begin."""
+        """Return the common beginning of all requests of this kind to this upstream."""
         name = (call.kind, call.content_type)
         found = self._heads.get(name)
         if found is None:
             origin, base_path = split_url(self.base_url, self.socket_path)
             head = _head(origin, base_path + PATHS[call.kind], call.content_type, self.headers)
             found = self._heads[name] = (origin, head)
-            if len(self._heads) > _HEADS_MAX:  # a form names a boundary of its own in each request
+            if len(self._heads) > _HEADS_MAX:  # every form has its own boundary
                 self._heads.clear()
         return found
 
 
 def _head(origin: Origin, path: str, content_type: str, more: Mapping[str, str]) -> bytes:
-    """Raises LaneFailed for a header that would be two."""
+    """Raises LaneFailed for a header with a line break."""
     headers = {"host": origin.authority, "content-type": content_type, "accept-encoding": "identity", **more}
     lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if any("\r" in line or "\n" in line for line in lines):

@@ -13,10 +13,10 @@ from accounting.metering.delivered import Delivered, count_all
 class Meter(Struct):
     """Counts of one answer; the lane fills it while the bytes pass.
 
-    `finish_reasons` are why its choices ended, in their order, if that was seen on the way. `reasoning_tokens`
-    and `tool_tokens` are part of `completion_tokens`, if the counter distinguished them. `delivered` is the text
-    that a tokenizer counts once the answer is over, if one is to (gateway.billing.recount). `cost_nano` is what
-    all sellers of a bought answer are owed together, as this gateway's buyer counts it.
+    `finish_reasons` are those of its choices, in order, if they were seen. `reasoning_tokens` and `tool_tokens`
+    are part of `completion_tokens`, if the counter distinguished them. `delivered` is the text that a tokenizer
+    counts after the answer (gateway.billing.recount), if any. `cost_nano` is the total owed to all sellers of a
+    bought answer, counted by this gateway's buyer.
     """
 
     prompt_tokens: int = 0
@@ -32,7 +32,7 @@ class Meter(Struct):
     cost_nano: int | None = None
 
     def count(self, counts: UsageCounts) -> None:
-        """Take what a backend counted."""
+        """Take a backend's counts."""
         self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.reasoning_tokens = counts
         self.source = "upstream"
 

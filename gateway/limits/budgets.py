@@ -1,4 +1,4 @@
-"""Limits on money with what the ledger says was spent of them."""
+"""Limits on money with the amounts spent according to the ledger."""
 
 import time
 from typing import Any
@@ -14,7 +14,7 @@ from runtime.times import at
 
 
 def budget_facts(session: Session, quota: Quota) -> dict[str, Any]:
-    """A limit on money in this day or month (UTC); what runs just now is not in there yet."""
+    """A limit on money in this day or month (UTC); running requests are not included yet."""
     assert quota.span, "spend is limited in a span"
     begin_s, end_s = window(quota.span, time.time())
     spent_nano = used_in(session, CounterKey.of(quota), begin_s)

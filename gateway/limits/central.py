@@ -1,4 +1,4 @@
-"""Limits in Redis: one call reports and draws for many counters. Imported only where Redis is set."""
+"""Limits in Redis: one call reports and draws for many counters. Imported only if Redis is configured."""
 
 import asyncio
 import secrets
@@ -28,9 +28,9 @@ class CentralUnavailable(Exception):
 class CounterStanding(NamedTuple):
     """The state that a process reports about itself with every exchange.
 
-    `generation` is that of the counters that it has seen, empty before the first. `has_told_again` is whether it
-    has told all its requests under way since it learned that the generation before has vanished. `told_ms` is the
-    time in Redis's clock before which it has reported everything.
+    `generation` is the last seen generation of counters, empty before the first. `has_told_again`: since it
+    learned of the loss of the previous generation, it has reported all its running requests again. `told_ms` is
+    the time on Redis's clock before which it has reported everything.
     """
 
     generation: str = ""

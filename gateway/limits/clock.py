@@ -1,11 +1,13 @@
-"""The wall clock that limits go by: it never goes back, and never stands still."""
+"""The wall clock for limits: it never goes back, and never stops."""
 
 import time
 
 
 class SteadyClock:
-    """Seconds since 1970. A clock that is set forward is followed by `correct`; one that is set back is not, for
-    then seconds would come twice."""
+    """Seconds since 1970.
+
+    `correct` follows a system clock that is set forward, but not back, because seconds would repeat.
+    """
 
     __slots__ = ("_ahead_s",)
 

@@ -1,4 +1,4 @@
-"""Counters of what a limit has left. One event loop owns them.
+"""Counters of a limit's remaining amount. One event loop owns them.
 
 Every counter has the same numbers, which the hot path reads and changes in place. `left` may still be taken
 without asking another process; requests in flight reserve `held`; `taken` is used up permanently. Tokens and
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gateway.limits.windows import MINUTE_S, window
 from gateway.quota import Measure, Quota, Span
 
-# A second counts while any moment of it is within the last 60 seconds: the present one and 60 before it.
+# A second counts while any moment of it is within the last 60 seconds: the current one and 60 before it.
 _SECONDS = MINUTE_S + 1
 
 
@@ -115,10 +115,10 @@ class SlotCounter(Counter):
 
 
 class SlidingCounter(Counter):
-    """Allows at most the amount in any 60 seconds: it records the amount taken in each of the last seconds.
+    """Allows at most the amount in any 60 seconds. It records the amount taken in each of the last seconds.
 
-    `taken` is of the present second alone; `_past` is the sum of the others. What was taken at the begin of a
-    second counts for up to a second longer than it must, never shorter.
+    `taken` is that of the current second; `_past` is the sum of the others. An amount taken at the beginning of a
+    second counts for up to a second too long, never too short.
     """
 
     __slots__ = ("_past", "_ring", "_second")

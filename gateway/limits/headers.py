@@ -1,4 +1,4 @@
-"""What callers read of a limit in OpenAI's headers."""
+"""OpenAI's headers about limits."""
 
 import math
 
@@ -11,7 +11,7 @@ _SHOWN = ("requests", "tokens")
 
 
 class Shown:
-    """One counter's headers, as answer after answer has them: what changes with time is written once a second."""
+    """One counter's headers, cached for consecutive answers: time-dependent values are updated once a second."""
 
     __slots__ = ("_limit", "_remaining", "_reset", "_written_until_s", "counter")
 
@@ -22,7 +22,7 @@ class Shown:
         self._written_until_s = -math.inf
 
     def headers(self, now_s: float) -> Headers:
-        """Limit, rest, and when all of it is there again."""
+        """Return the limit, the rest, and the time of the full reset."""
         if now_s >= self._written_until_s:
             self._limit, _, self._reset = headers_of(self.counter, self.counter.whole_s(now_s))
             self._written_until_s = now_s // 1 + 1
@@ -31,7 +31,7 @@ class Shown:
 
 
 def headers_of(counter: Counter, reset_s: float) -> Headers:
-    """Limit, rest, and when there is more. OpenAI has them for requests and tokens alone."""
+    """Return the limit, the rest, and the time of the reset. OpenAI has them only for requests and tokens."""
     measure = counter.key.measure
     if measure not in _SHOWN:
         return []
@@ -44,7 +44,7 @@ def headers_of(counter: Counter, reset_s: float) -> Headers:
 
 
 def _duration(seconds: float) -> bytes:
-    """As OpenAI writes them: 1h2m3s, 3s, 120ms."""
+    """Format a duration as OpenAI does: 1h2m3s, 3s, 120ms."""
     if seconds < 1:
         return b"%dms" % max(0, round(1000 * seconds))
     minutes, rest_s = divmod(round(seconds), 60)

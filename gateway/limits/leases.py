@@ -234,7 +234,7 @@ class LeaseSource:
                 self._lookups.begin(counter)
 
     def _lose(self, generation: str) -> None:
-        """Redis has lost its counters: book the requests that ended, then report those that are under way."""
+        """Rebuild counters that Redis has lost: book the ended requests, then report the running ones."""
         before, self._standing = self._standing, CounterStanding(generation, self._standing.processes)
         self._wake.set()
         if not before.generation:

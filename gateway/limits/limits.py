@@ -130,4 +130,4 @@ class Limits:
 def _unknown(counter: Counter) -> str:
     """Return the error text if it is unknown whether the limit is reached."""
     limit = in_words(counter.key, counter.amount)
-    return f"What is left of the limit of {limit} cannot be looked up just now. Try again shortly."
+    return f"What is left of the limit of {limit} is unknown now. Try again shortly."

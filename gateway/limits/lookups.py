@@ -42,15 +42,15 @@ class Lookups:
 
     async def wait(self, counters: Iterable[Counter]) -> list[Counter]:
         """Query the ledger and wait up to PATIENCE_S; returns the counters without an answer."""
-        asked = list(counters)
-        for counter in asked:
+        requested = list(counters)
+        for counter in requested:
             self.begin(counter)
-        first = [self._first[counter.key] for counter in asked]
+        first = [self._first[counter.key] for counter in requested]
         await asyncio.wait(first, timeout=PATIENCE_S)
         for future in first:
             if not future.done():
                 future.set_result(None)
-        return [counter for counter in asked if counter.key in self._tasks]
+        return [counter for counter in requested if counter.key in self._tasks]
 
     async def stop(self) -> None:
         """Stop; waiting requests get the error that the ledger does not answer."""

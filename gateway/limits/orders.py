@@ -1,11 +1,11 @@
-"""What a process and those who know all the others' use of a limit tell each other."""
+"""Messages between a process and the shared counters of a limit."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a process reports of one counter, and wants. `left` is its own note of what it had then.
+    """A process's report and request for one counter. `left` is the amount that it had at that time.
 
     `is_again`: Redis did not know the counter; the order reports usage that the ledger does not have yet.
     """
@@ -28,8 +28,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The answer. `elsewhere` is what others hold and do not use; `ended_s` how long ago the oldest lease ended of
-    which nothing was heard since. `is_ledger_early`: other processes have not reported since the ledger was read.
+    """The answer.
+
+    `elsewhere` is the unused amount of other processes; `ended_s` is the time since the end of the oldest silent
+    lease. `is_ledger_early`: other processes have not reported since the ledger was read.
     """
 
     is_known: bool

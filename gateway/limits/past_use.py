@@ -47,7 +47,7 @@ def used_in(session: Session, key: CounterKey, since_s: int) -> int:
 
 
 def _rows_used(session: Session, key: CounterKey, since_ns: int) -> int:
-    """Return the use from the usage rows themselves, because daily sums cannot tell the last minute."""
+    """Return the use from the usage rows themselves, because daily sums do not show the last minute."""
     usage = usage_table.c
     query = select(_measured(key)).where(usage.started_ns >= since_ns, used_by(key.scope))
     if key.model is not None:

@@ -158,7 +158,7 @@ class Plans:
         return plans
 
     def forget(self) -> None:
-        """Drop all plans after counters were dropped: later requests get the current counters."""
+        """Drop all plans after counters were dropped, so that later requests get the current counters."""
         self._by_key.clear()
 
 

@@ -26,8 +26,8 @@ def refusal(counter: Counter, amount: int, room_s: float) -> Refused:
     """
     limit, whose = in_words(counter.key, counter.amount), _whose(counter.key)
     if amount > counter.amount:
-        asked = _quantity(counter.key, amount)
-        message = f"The request may take {asked}, more than the whole limit of {limit} for {whose}."
+        requested = _quantity(counter.key, amount)
+        message = f"The request may take {requested}, more than the whole limit of {limit} for {whose}."
         if counter.key.measure in ("tokens", "spend"):
             message += " Ask for less: a shorter prompt, or a lower max_tokens."
         return Refused(counter, _kind(counter.key)(message, None))
@@ -40,10 +40,8 @@ def refusal(counter: Counter, amount: int, room_s: float) -> Refused:
 
 def unknown_budget(counter: Counter) -> Refused:
     limit, whose = in_words(counter.key, counter.amount), _whose(counter.key)
-    message = (
-        f"What is left of the limit of {limit} for {whose} cannot be looked up just now, so nothing is spent."
-    )
-    message += f" Own machines serve on; try again in {_UNKNOWN_S} s."
+    message = f"What is left of the limit of {limit} for {whose} is unknown now, so nothing is spent."
+    message += f" Local machines still answer. Try again in {_UNKNOWN_S} s."
     return Refused(counter, BudgetUnavailable(message, _UNKNOWN_S))
 
 

@@ -1,4 +1,4 @@
-"""Running sums of what keys, users, teams and organizations use: limits begin with them after a start."""
+"""Running sums of the usage of keys, users, teams and organizations, from which limits start."""
 
 from sqlalchemy import BigInteger, Integer, Text
 from sqlmodel import Field, SQLModel
@@ -7,12 +7,12 @@ _COUNTED = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class UsageSum(SQLModel, table=True):
-    """What the requests of one scope that began on one UTC day came to, for each pair of models.
+    """The usage of one scope's requests that began on one UTC day, for each pair of models.
 
     A trigger on usage rows adds to it (migrations/first_schema/usage_sums.py), so that the sums change in the
-    transaction that books a request, whichever process books it. `scope` is a limit's (`gateway.quota`);
-    `model` is the model that was asked for, `served_model` the one that answered under another name, or empty.
-    `requests` counts those that came to anything, `tokens` leaves out answers from the cache.
+    transaction that books a request, whichever process books it. `scope` is a limit's (`gateway.quota`); `model`
+    is the requested model, `served_model` the one that answered under another name, or empty. `requests` counts
+    requests with a result, `tokens` excludes answers from the cache.
     """
 
     __tablename__ = "usage_sum"

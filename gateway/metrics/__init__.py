@@ -1,7 +1,7 @@
 """The gateway's metrics in Prometheus format.
 
 Modules:
-    metrics  Every Prometheus metric by name; docs/operations.md says the same, and a test compares
-    tallies  Counts, levels and spreads as plain numbers: cheap to add to, made into Prometheus samples at the
+    metrics  Every Prometheus metric by name; docs/operations.md has the same list, and a test compares them
+    tallies  Counters, gauges and histograms as plain numbers: cheap to update, converted for Prometheus at the
              scrape
 """

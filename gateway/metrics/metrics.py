@@ -1,4 +1,4 @@
-"""Every Prometheus metric by name; docs/operations.md says the same, and a test compares."""
+"""Every Prometheus metric by name; docs/operations.md has the same list, and a test compares them."""
 
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -8,7 +8,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2)
-# Predicted by measured: 1 is right, 2 twice as long as it took.
+# Predicted over measured: 1 is exact, 2 predicts twice the actual time.
 _RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.1, 1.25, 1.5, 2, 3, 5, 10)
 
 _COUNT_RATIOS = (0.5, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.25, 1.5, 2, 10)
@@ -19,7 +19,7 @@ Foretold: TypeAlias = Literal["first_token", "token"]
 
 
 class Metrics:
-    """One set per gateway, so that two in one process do not mix. Adding to any of them is a few operations."""
+    """One set per gateway, so that two in one process do not mix. Adding to a metric takes a few operations."""
 
     def __init__(self) -> None:
         self.requests = _counter("requests", "Requests by lane and outcome.", "lane", "outcome")
@@ -117,7 +117,7 @@ class Metrics:
         return cls()
 
     def foretold(self, lane: str, what: Foretold, predicted_s: float, measured_s: float) -> None:
-        """How well routing foretold an answer: the predicted time by the measured one."""
+        """Record the accuracy of a prediction: the predicted time over the measured one."""
         spread = self.first_token_error_ratio if what == "first_token" else self.token_error_ratio
         if measured_s > 0:
             spread.labels(lane).observe(predicted_s / measured_s)
@@ -127,7 +127,7 @@ class Metrics:
         return [each for each in vars(self).values() if isinstance(each, Counter | Gauge | Histogram)]
 
     def of_lane(self, lane: str) -> "LaneTallies":
-        """The metrics that every answer of a lane adds to."""
+        """Return the series of one lane, to which every answer adds."""
         tallies = self._lanes.get(lane)
         if tallies is None:
             tallies = self._lanes[lane] = LaneTallies(
@@ -140,7 +140,7 @@ class Metrics:
         return tallies
 
     def render(self) -> bytes:
-        """Everything in Prometheus' text format, for `CONTENT_TYPE`."""
+        """Return everything in Prometheus' text format, for `CONTENT_TYPE`."""
         lines: list[str] = []
         for each in self.instruments:
             name = each.name + ("_total" if each.kind == "counter" else "")

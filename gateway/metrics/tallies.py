@@ -1,4 +1,4 @@
-"""Counts, levels and spreads as plain numbers: cheap to add to, made into Prometheus samples at the scrape.
+"""Counters, gauges and histograms as plain numbers: cheap to update, converted for Prometheus at the scrape.
 
 One event loop adds to most of them. If threads also do, a count may miss some increments: metrics are for
 monitoring, the ledger is for accounting.
@@ -12,7 +12,7 @@ Labels: TypeAlias = tuple[str, ...]
 Sample: TypeAlias = tuple[str, Labels, tuple[str, ...], float]
 """Suffix of the name, label names, label values, value."""
 
-# A label whose values callers choose must not fill the memory.
+# A label with values chosen by callers must not fill the memory.
 _SERIES_MAX = 2_000
 _OTHER = "other"
 
@@ -79,7 +79,7 @@ class Counter:
 
 
 class Histogram:
-    """Spreads by the values of its labels; observations and bounds are in the metric's unit."""
+    """Histograms by label values; observations and bounds are in the metric's unit."""
 
     kind: Literal["histogram"] = "histogram"
 
@@ -103,7 +103,7 @@ class Histogram:
         return self._bounds
 
     def counts(self) -> dict[Labels, tuple[int, ...]]:
-        """How many observations each bucket has, by labels; one more bucket than there are bounds."""
+        """Return the observations in each bucket, by labels; there is one more bucket than bounds."""
         return {values: tuple(series.counts) for values, series in list(self._series.items())}
 
     def samples(self) -> Iterator[Sample]:
@@ -118,7 +118,7 @@ class Histogram:
 
 
 class Gauge:
-    """A level: the value set last, or the result of `read` at the scrape; by labels if there are any."""
+    """A gauge: the last set value, or the result of `read` at the scrape; by labels if there are any."""
 
     kind: Literal["gauge"] = "gauge"
 

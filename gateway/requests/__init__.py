@@ -1,9 +1,9 @@
 """One request from admission to settlement, in eight steps (docs/architecture.md).
 
 Modules:
-    attempt                 One try at one backend, up to the first bytes of its answer
+    attempt                 Tries one backend, up to the first bytes of its answer
     batch_jobs              Carry out batches: the same path as other requests, on idle capacity
-    client                  The client of a request, as the journey sees it
+    client                  The interface of a request's client, such as a connection
     context                 The state of a request in progress, and how it ended
     continuation            Continues a broken stream at another backend, from the text so far
     deadline                The time that a request allows for its first token
@@ -26,18 +26,19 @@ Modules:
                             rejections
     opener                  Opens an answer at the best candidate, or at the one that replaces it before the first
                             byte
-    outage                  Another gateway that restarts: requests that it alone can answer wait until it is back
+    outage                  Waits for another gateway that restarts, if it alone can answer a request
     preemptible_requests    Serve one preemptible request from admission to settled usage: without queue, quotas,
                             cache or other lanes
-    queue_slot              Waiting for a free slot, or for the end of a pause that a backend asked for, and
-                            looking round meanwhile
+    queue_slot              Waits for a free slot, or for the end of a backend's pause, and updates the decision
+                            meanwhile
     recall                  Finds an answer that exists already, or is being sent to another caller of the same
                             request
-    replica_failover        Continues a broken stream at a twin: another backend of the same weights, after the
-                            same tokens
-    response_headers        The headers that every answer has: its request's id, who gave it, and why that one
-    resumable_stream        Tracks what a caller has of a resumable stream: chunks are passed on when their tokens
-                            are known
+    replica_failover        Continues a broken stream at a replica: another backend with the same weights, after
+                            the same tokens
+    response_headers        The headers of every answer: the request's id, the backend, and the reason for the
+                            choice
+    resumable_stream        Tracks the part of a resumable stream that a caller has: chunks are forwarded when
+                            their tokens are known
     serve                   One request from admission to settled ledger: enter, recall, choose, wait, open, send,
                             settle
     settlement              Finishes a request: releases its slots and holds, reports to routing, and books it
@@ -46,6 +47,5 @@ Modules:
                             as the same answer
     tally                   Estimates how much of an answer a stream has delivered so far, event by event, at low
                             cost
-    truncation              An answer that is cut short where what is paid for ends: what its caller gets in place
-                            of the rest
+    truncation              Ends an answer where its paid part ends, and tells the caller why
 """

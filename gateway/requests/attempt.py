@@ -1,4 +1,4 @@
-"""One try at one backend, up to the first bytes of its answer."""
+"""Tries one backend, up to the first bytes of its answer."""
 
 import asyncio
 
@@ -33,14 +33,14 @@ async def begin(services: Services, call: Call, offer: Offer, dispatch: Dispatch
         dispatch.left()
         raise
     except BaseException:
-        dispatch.left()  # an error of the request's own says nothing against the backend
+        dispatch.left()  # an error caused by the request is not the backend's failure
         raise
     dispatch.first_byte()
     return answer
 
 
 async def _open_in_time(services: Services, call: Call, offer: Offer, dispatch: Dispatch) -> Answer:
-    """Raises LaneTimeout, too. Other lanes have bounds of their own."""
+    """Open the answer at its lane. Also raises LaneTimeout; other lanes have their own timeouts."""
     wait_s = services.settings.pool.first_byte_s
     if dispatch.chosen:
         wait_s = give_up_after_s(dispatch.chosen.predicted, call.request.tokens_limit, wait_s)

@@ -30,17 +30,17 @@ class RequestContext(Struct):
     offer: Offer | None = None
     hold: Hold | None = None
     decided_s: float | None = None
-    """When it was known who is to answer, and its turn there had come."""
+    """When the backend was chosen and had a free slot."""
     first_byte_s: float | None = None
     has_place: bool = False
     ticket: Ticket | None = None
     dispatch: Dispatch | None = None
     turn: str | None = None
-    """The backend, by its label, of whose known slots it has one."""
+    """The label of the backend at which the request has a slot."""
     lead: Lead | None = None
-    """Others who ask the same wait for its answer."""
+    """Whether identical requests wait for its answer."""
     may_pay: bool = True
-    """Whether its caller's money covers candidates that charge."""
+    """Whether the caller's funds cover candidates that charge."""
     refused_models: frozenset[str] = frozenset()
     """Models whose own limits have no room for the request."""
     found: Source | None = None
@@ -62,14 +62,14 @@ class RequestContext(Struct):
 
     @property
     def lane(self) -> str:
-        """Where its answer comes from, for headers, metrics and the ledger."""
+        """The source of the answer, for headers, metrics and the ledger."""
         if self.offer is not None:
             return self.offer.lane
         return FROM_CACHE if self.found else NO_LANE
 
     @property
     def time_left_s(self) -> float | None:
-        """Until its caller gives up waiting for the first token, if the request says so."""
+        """The seconds left for the first token; None if the request sets no deadline."""
         extras = self.call.request.millrace
         if extras is None or extras.deadline_s is None:
             return None

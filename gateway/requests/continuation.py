@@ -16,7 +16,7 @@ from gateway.lanes.features import HINTS
 from gateway.requests.attempt import note_error
 from gateway.requests.context import RequestContext
 from gateway.requests.failover_target import keeping_awake, open_elsewhere
-from gateway.requests.stream_stitching import Joined, Told, next_call
+from gateway.requests.stream_stitching import JoinedStream, RememberedStream, next_call
 from gateway.services import Services
 from runtime.errors import LaneFailed
 
@@ -26,18 +26,18 @@ _TIMES_MAX = 2
 
 
 def continues(call: Call) -> bool:
-    """Whether a broken stream of this call is gone on with; for nearly all, one look says that it is not."""
+    """Return whether a broken stream of this call is continued; for nearly all calls, one check says no."""
     extras = call.request.millrace
     return extras is not None and extras.continue_on_failure and _can_be_joined(call)
 
 
 async def send_on(services: Services, context: RequestContext, answer: Answer, out: Out) -> None:
-    """Send an answer as its body does; what breaks off goes on elsewhere. `answer.meter` has the sum in the end.
+    """Send an answer; if it breaks off, continue at another backend. `answer.meter` has the sum at the end.
 
-    Raises what the last backend broke off with.
+    Raises the last backend's error.
     """
-    told = Told(out)
-    writer: Out = told
+    stream = RememberedStream(out)
+    writer: Out = stream
     part = answer
     failed: set[str] = set()
     while True:
@@ -47,33 +47,35 @@ async def send_on(services: Services, context: RequestContext, answer: Answer, o
         except (LaneFailed, GenerationError) as error:
             broken = context.offer
             failed.add(broken.label if broken else "")
-            more = await _rest(services, context, told, failed)
+            more = await _rest(services, context, stream, failed)
             if more is None:
                 raise
-            note_error(services, broken, error)  # the handler of a raised error notes it itself
+            note_error(services, broken, error)  # the handler of a raised error records it
             backend = context.offer.label if context.offer else ""
             log.warning("answer broke off", request_id=context.call.id, reason=str(error), continued_on=backend)
         finally:
             if part is not answer:
                 await part.body.close()
                 _add(answer.meter, part.meter)
-        told.note(f"continued on {backend}")
-        part, writer = more, Joined(told)
+        stream.note(f"continued on {backend}")
+        part, writer = more, JoinedStream(stream)
 
 
-async def _rest(services: Services, context: RequestContext, told: Told, failed: set[str]) -> Answer | None:
+async def _rest(
+    services: Services, context: RequestContext, stream: RememberedStream, failed: set[str]
+) -> Answer | None:
     if context.dispatch:
         context.dispatch.failed()
-    if len(failed) > _TIMES_MAX or not told.can_go_on:
+    if len(failed) > _TIMES_MAX or not stream.can_go_on:
         return None
-    call = next_call(context.call, told)
+    call = next_call(context.call, stream)
     decision = services.router.decide(context.caller, call)
-    with keeping_awake(told.note):
+    with keeping_awake(stream.note):
         return await open_elsewhere(services, context, call, decision, failed, partial(_may_go_on, context))
 
 
 def _add(sum_: Meter, part: Meter) -> None:
-    """The part's prompt was the first one's, and what had been said."""
+    """Note a further part, whose prompt was the first prompt and the text so far."""
     sum_.completion_tokens += part.completion_tokens
     sum_.compute_ns += part.compute_ns
     sum_.is_complete = part.is_complete
@@ -83,7 +85,7 @@ def _add(sum_: Meter, part: Meter) -> None:
 
 
 def _may_go_on(context: RequestContext, offer: Offer) -> bool:
-    """Whether it takes up a text, and costs what the first one did: nothing."""
+    """Return whether the offer can continue a text, and is free like the first one."""
     takes_up = offer.continues or context.call.kind == "completion"
     return takes_up and offer.price is None and context.offer is not None and context.offer.price is None
 

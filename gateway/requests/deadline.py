@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def in_time(context: RequestContext, doing: Coroutine[Any, Any, T]) -> T:
-    """The result of `doing`. Raises DeadlinePassed if that takes longer than the request allows."""
+    """Return the result of `doing`. Raises DeadlinePassed if it takes longer than the request allows."""
     left_s = context.time_left_s
     if left_s is None:
         return await doing

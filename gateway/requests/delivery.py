@@ -19,7 +19,7 @@ PIECE_BYTES_MAX = 2**10
 
 
 def heard(client: Client, call: Call, offer: Offer | None, recounter: Recounter) -> "RecordingSink | None":
-    """The client of an answer whose text may be asked about; None for nearly all on own machines."""
+    """Return a client that records delivered text; None if no text is counted, as for most local answers."""
     if offer is None or call.kind not in GENERATES:
         return None
     is_checked = recounter.wants_check(offer.counted_as)
@@ -39,7 +39,7 @@ class RecordingSink:
     def tell(
         self,
         meter: Meter,
-        call: Call,  # noqa: ARG002 - others need it, as below
+        call: Call,  # noqa: ARG002 - the interface requires it
         *,
         is_whole: bool,
         others: tuple[Delivered, ...] = (),  # noqa: ARG002
@@ -49,7 +49,7 @@ class RecordingSink:
             meter.delivered = self._said.choices()
 
     async def arrive(self) -> None:
-        """The answer has been written: returns when that is enough to call it delivered."""
+        """Return when the written answer counts as delivered."""
 
     def begin(self, status: int, headers: list[tuple[bytes, bytes]], *, is_stream: bool) -> None:
         self._client.begin(status, headers, is_stream=is_stream)
@@ -84,13 +84,13 @@ class RecordingSink:
 
 
 class AcknowledgedSink(RecordingSink):
-    """A client whose answer counts as far as the operating system has taken it for the caller.
+    """A client whose answer is charged up to the bytes that the socket accepted.
 
-    Nothing more is written while something waits here: what waits when the caller leaves was not delivered.
+    Nothing more is written while bytes wait here: bytes that wait when the caller disconnects are undelivered.
     """
 
     def __init__(self, client: Client, *, is_countable: bool, is_checked: bool) -> None:
-        """`is_countable`: a tokenizer is known that will count it exactly."""
+        """`is_countable`: a known tokenizer will count it exactly."""
         super().__init__(client)
         self._is_countable = is_countable
         self._is_checked = is_checked
@@ -119,14 +119,14 @@ class AcknowledgedSink(RecordingSink):
 
     @property
     def _lags(self) -> bool:
-        """Something was not taken, or not all of it; who was gone by then has left it so."""
+        """Whether some bytes were not accepted; the client may have disconnected before."""
         return self._unsure is not None or bool(self._waiting)
 
     async def arrive(self) -> None:
         await self.drain()
 
     def has_all(self, choices: int) -> bool:
-        """Whether the ends of that number of choices have been delivered."""
+        """Return whether the ends of this number of choices have been delivered."""
         return not self.is_full and self._said.finished() >= choices
 
     def tell(self, meter: Meter, call: Call, *, is_whole: bool, others: tuple[Delivered, ...] = ()) -> None:
@@ -144,18 +144,18 @@ class AcknowledgedSink(RecordingSink):
             return
         # Do not charge the caller for text that sellers are owed for but that did not arrive.
         meter.cost_nano = None
-        said = self._said.by_index()
+        delivered = self._said.by_index()
         if self._client.keeps_calls:
-            said = {index: replace(each, calls=()) for index, each in said.items()}
+            delivered = {index: replace(each, calls=()) for index, each in delivered.items()}
         request = call.request
-        choices = max(generated(said, request), generated(dict(enumerate(others)), request), key=_tokens)
+        choices = max(generated(delivered, request), generated(dict(enumerate(others)), request), key=_tokens)
         meter.count_text(choices)
         if meter.completion_tokens and not meter.prompt_tokens:
             meter.prompt_tokens = call.prompt_tokens
         meter.delivered = choices if self._is_countable else ()
 
     async def drain(self) -> None:
-        """Returns when the socket has accepted everything, or the client stopped reading."""
+        """Return when the socket has accepted everything, or the client stopped reading."""
         while self.is_full:
             await self._client.drain()
             if self._client.is_gone:
@@ -194,7 +194,7 @@ def _tokens(choices: tuple[Delivered, ...]) -> int:
 
 
 def _pieces(data: bytes, bytes_max: int) -> Iterator[bytes]:
-    """Groups of whole events of at most `bytes_max` bytes; a longer event is a group of its own."""
+    """Yield groups of whole events of at most `bytes_max` bytes; a longer event is a separate group."""
     piece = b""
     for event in events_of(data):
         if piece and len(piece) + len(event) > bytes_max:

@@ -14,7 +14,7 @@ _STOP_S = 5.0
 
 
 async def send_out(body: Body, hearing: AcknowledgedSink, choices: int) -> None:
-    """Send the body. Also returns normally if its caller had left and the body reached its end."""
+    """Send the body. Also returns normally if the caller disconnected and the body reached its end."""
     sending = asyncio.create_task(body.send(hearing), name="paid answer")
     try:
         await asyncio.wait((sending,))

@@ -20,7 +20,7 @@ from runtime.errors import LaneFailed, ServiceError
 log = structlog.get_logger(__name__)
 
 _OK = 200
-# A large model may read the prompt and all that was said for minutes; clients give up on less silence.
+# A large model may process the prompt and the text so far for minutes; clients tolerate less silence.
 _SILENCE_S = 15.0
 
 
@@ -32,9 +32,9 @@ async def open_elsewhere(
     failed: set[str],
     may_go_on: Callable[[Offer], bool],
 ) -> Answer | None:
-    """The first bytes of what `call` asks for, which is the rest; None when no backend can continue.
+    """Return the first bytes of the rest, which `call` requests; None if no backend can continue.
 
-    Skips labels in `failed` and adds those of backends that cannot continue after all. Sets the trip's backend.
+    Skips labels in `failed` and adds those of backends that cannot continue. Sets the context's backend.
     """
     for candidate in decision.candidates:
         offer = candidate.offer
@@ -48,7 +48,7 @@ async def open_elsewhere(
             services.metrics.continuations.labels(offer.lane, "failed").inc()
             failed.add(offer.label)
             continue
-        # For the request log; the caller already has its headers.
+        # For the request log; the caller already has the headers.
         context.decision = structs.replace(
             context.decision, said=f"{context.decision.reason}; continued on {offer.label}"
         )
@@ -66,7 +66,7 @@ def keeping_awake(note: Callable[[str], None]) -> Iterator[None]:
     def say() -> None:
         nonlocal timer
         timer = loop.call_later(_SILENCE_S, say)
-        note("still looking for who goes on")
+        note("still looking for a backend that continues")
 
     timer = loop.call_later(_SILENCE_S, say)
     try:
@@ -78,18 +78,18 @@ def keeping_awake(note: Callable[[str], None]) -> Iterator[None]:
 async def _ask(
     services: Services, context: RequestContext, call: Call, decision: Decision, offer: Offer
 ) -> Answer:
-    """Raises LaneFailed also for an answer that is no stream: it cannot be a part of one."""
+    """Open the continuation. Also raises LaneFailed if the answer is not a stream."""
     await enter_for(services, context, offer)
     dispatch = services.router.began(offer.label, decision, offer)
     answer = await begin(services, call, offer, dispatch)
     if not is_stream(answer):
         dispatch.left()
         await answer.body.close()
-        raise LaneFailed(f"{offer.label} answers {answer.status} and does not go on")
+        raise LaneFailed(f"{offer.label} answers {answer.status} and does not continue")
     context.offer, context.dispatch = offer, dispatch
     return answer
 
 
 def is_stream(answer: Answer) -> bool:
-    """Whether it is an answer, and comes in events."""
+    """Return whether it is an answer in events."""
     return answer.status == _OK and answer.content_type.startswith("text/event-stream")

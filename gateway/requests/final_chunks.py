@@ -15,12 +15,15 @@ TRAILER = b"x-millrace-ended"
 
 
 def last_words(call: Call, choices_count: int, tally: Tally, meter: Meter, reason: Ended) -> bytes:
-    """The last events in OpenAI's format. Each unfinished one of the `choices_count` choices ends as `length`."""
+    """Return the last events in OpenAI's format.
+
+    Each unfinished one of `choices_count` choices ends as `length`.
+    """
     head = _head(call, tally)
     is_chat = isinstance(call.request, ChatRequest)
-    said: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
+    empty: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
     unfinished = [index for index in range(choices_count) if index not in tally.finished]
-    choices = [{"index": index, **said, "logprobs": None, "finish_reason": "length"} for index in unfinished]
+    choices = [{"index": index, **empty, "logprobs": None, "finish_reason": "length"} for index in unfinished]
     events = [head | {"choices": [choice]} for choice in choices] or [head | {"choices": []}]
     events[-1]["millrace"] = {"ended": reason}
     if call.generation.wants_usage:

@@ -21,12 +21,12 @@ from gateway.requests.context import RequestContext
 
 log = structlog.get_logger(__name__)
 
-# No request keeps more machines busy all its time.
+# The assumed maximum number of machines that one request keeps busy.
 _STAGES_MAX = 1024
 
 
 def end(context: RequestContext, meter: Meter, ending: Ending) -> Ended:
-    """Take from a trip what outlives it. Raises LedgerError for what no book can hold."""
+    """Return the record of an ended request. Raises LedgerError for values that no ledger can store."""
     offer, call = context.offer, context.call
     return Ended(
         _settlement(context, meter, ending),
@@ -48,7 +48,7 @@ def end(context: RequestContext, meter: Meter, ending: Ending) -> Ended:
 def settle_request(bookkeeper: Bookkeeper, context: RequestContext, meter: Meter, ending: Ending) -> int:
     """Hand an ended request to the ledger and the logs; never raises.
 
-    Returns what counts against its payer's budgets, in nano-USD.
+    Return the amount that counts against its payer's budgets, in nano-USD.
     """
     try:
         return bookkeeper.settle(end(context, meter, ending))
@@ -73,7 +73,7 @@ def observe_answer(metrics: Metrics, context: RequestContext, meter: Meter) -> N
 
 
 def _recount(context: RequestContext, meter: Meter) -> Recount | None:
-    """The recount of an answer. If the backend counted it, the recount is only a check."""
+    """Return the recount of an answer. If the backend counted it, the recount is only a check."""
     offer = context.offer
     if offer is None:
         return None
@@ -83,7 +83,7 @@ def _recount(context: RequestContext, meter: Meter) -> Recount | None:
 
 
 def _correction(context: RequestContext) -> Callable[[int], object] | None:
-    """Counters belong to the event loop; the count is made on another thread."""
+    """Return a function that corrects the counters; it is called on another thread than the event loop's."""
     ticket = context.ticket
     if ticket is None:
         return None
@@ -104,7 +104,7 @@ def _settlement(context: RequestContext, meter: Meter, ending: Ending) -> Settle
 
 
 def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> CloudBill | None:
-    """The provider's charge for the prompt when no text was delivered, for the bearer of that cost."""
+    """Return the provider's charge for the prompt if no text was delivered, for the bearer of that cost."""
     cost_nano = price.charge_for(usage.prompt_tokens, usage.cached_tokens, 0)
     if not cost_nano or bearer in ("none", "seller"):
         return None
@@ -112,7 +112,10 @@ def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> Clou
 
 
 def _bought(usage: UsageRecord, hold: Hold, price: PricedModel, cost_nano: int) -> Settlement:
-    """The exact amount owed to sellers, in nano-USD. Several sellers, or a fallen price, have no one price."""
+    """Return the settlement of a bought answer, with the exact amount owed to sellers.
+
+    Several sellers, or a changed price, have no single price.
+    """
     if not usage.completion_tokens:
         return Settlement(usage, hold)
     usual = bill_of(price, usage)
@@ -153,7 +156,7 @@ def _usage(context: RequestContext, meter: Meter, ending: Ending) -> UsageRecord
 
 
 def _counts(meter: Meter) -> tuple[int, int, int]:
-    """Prompt, cached and completion tokens, as far as any request can have them: some upstreams count nonsense."""
+    """Return prompt, cached and completion tokens, limited to possible values: some upstreams report nonsense."""
     prompt, cached, completion = meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens
     if 0 <= cached <= prompt <= MAX_TOKENS and 0 <= completion <= MAX_TOKENS:
         return prompt, cached, completion
@@ -176,7 +179,7 @@ def _compute_nano(offer: Offer | None, meter: Meter, ending: Ending, duration_s:
 
 
 def _served_model(context: RequestContext) -> str | None:
-    """None if no backend answered, or if the backend uses the same name for the model, as nearly all do."""
+    """Return the answering model; None if no backend answered, or if its name is the requested one."""
     served_as = context.offer.served_as if context.offer and context.first_byte_s is not None else None
     return None if served_as is None or served_as == context.call.request.model else _storable(served_as)
 
@@ -186,7 +189,7 @@ def _between(least: int, number: int, most: int) -> int:
 
 
 def _storable(model: str) -> str:
-    """The name that a caller gave a model, as far as a row may hold it."""
+    """Return the requested model name, cut to a row's limit."""
     if len(model) <= MAX_TEXT and model.isascii() and "\0" not in model:
         return model
     return model[:MAX_TEXT].replace("\0", "").encode(errors="replace").decode()

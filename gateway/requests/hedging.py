@@ -23,12 +23,12 @@ from runtime.errors import LaneFailed, LaneTimeout
 
 log = structlog.get_logger(__name__)
 
-# How often a request that waits for its first byte looks how its backend and the others are doing.
+# The interval at which a request that waits for its first byte checks its backend and the others, in seconds.
 _LOOK_EVERY_S = 1.0
 
 
 def are_equal(first: Offer, second: Offer) -> bool:
-    """Whether the second may be asked beside the first, by what they are: never where either charges. Pure."""
+    """Return whether the second may be asked beside the first: never if either charges. Pure."""
     if first.price is not None or second.price is not None or first.label == second.label:
         return False
     return (first.model, first.clearance) == (second.model, second.clearance)
@@ -37,7 +37,7 @@ def are_equal(first: Offer, second: Offer) -> bool:
 async def open_hedged(
     services: Services, context: RequestContext, offer: Offer, dispatch: Dispatch, others: Sequence[Candidate]
 ) -> Answer:
-    """The first bytes from `offer`, or from another candidate that was asked later and began earlier.
+    """Return the first bytes from `offer`, or from another candidate that was asked later and began earlier.
 
     Also raises LaneTimeout if the next candidate should be asked: the backend answers no probes, or half of the
     request's time is over.
@@ -45,14 +45,14 @@ async def open_hedged(
     times = services.patience.of(offer, is_stream=context.call.request.is_stream)
     began_s = context.elapsed_s
     answer = await _Race(services, context, offer, dispatch, others, times.mostly_s).run()
-    # Where the other one won, this one would have taken longer still.
+    # If the other one won, this one would have taken longer.
     times.add(context.elapsed_s - began_s)
     return answer
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """The second backend's answer, and what it has taken."""
+    """The second backend's answer, and the slot that it took."""
 
     answer: Answer
     offer: Offer
@@ -61,7 +61,7 @@ class _Begun:
 
 
 class _Race:
-    """One request between two backends. The first is waited for in the request's own task, which costs nothing."""
+    """One request between two backends. It waits for the first in its own task, at no cost."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class _Race:
         self._left: LaneTimeout | None = None
         self._is_on = True
         self._is_moved = False
-        """The second one is asked because the first is late, and not only later than mostly."""
+        """Ask the second one only if the first is really late, not just later than usual."""
 
     async def run(self) -> Answer:
         self._look_later()
         try:
             return await begin(self._services, self._context.call, self._first, self._dispatch)
         except asyncio.CancelledError:
-            # It was one of us who stopped it, unless the caller has left as well.
+            # This code stopped it, unless the caller has disconnected as well.
             if (self._won is None and self._left is None) or (self._task and self._task.uncancel() > 0):
                 raise
             if self._won:
@@ -115,7 +115,7 @@ class _Race:
             self._stop()
 
     async def _second_or(self, failure: LaneFailed) -> Answer:
-        """The first one is out of it."""
+        """Continue without the first one: return the second one's answer, or raise `failure`."""
         self._is_on = False
         if self._second is None:
             raise failure
@@ -143,7 +143,7 @@ class _Race:
     def _look_for_second(self, waited_s: float) -> None:
         is_late = waited_s >= min(self._late_s, self._half_s)
         if waited_s >= self._mostly_s and not is_late:
-            self._mostly_s = math.inf  # it is looked for once
+            self._mostly_s = math.inf  # it is searched once
             second = next((c.offer for c in self._others if self._has_time(c.offer)), None)
             if second and self._services.patience.spend():
                 self._start(second)
@@ -162,12 +162,12 @@ class _Race:
         self._second.add_done_callback(self._ended)
 
     def _why_leave(self, waited_s: float) -> str:
-        """Why the first one is not waited for any more; empty if it is."""
+        """Return why the request stops waiting for the first one; empty if it does not."""
         if self._first.lane == "pool" and (offer := self._offer_now()) and offer.state == "down":
             return f"had the request, and now {offer.note.partition('; ')[0]}"
         if self._second is not None:
             return ""
-        # One that answers others is not left: they would all go to the next, and its own to this one.
+        # Do not leave a backend that answers other requests: all of them would move to the next one, and back.
         is_late = waited_s >= self._late_s and any(map(self._is_lively, self._others))
         if (is_late or waited_s >= self._half_s) and self._dispatch.is_mute:
             return f"answered neither this request within {waited_s:.1f} s nor any other"
@@ -193,14 +193,14 @@ class _Race:
             self._dispatch.failed()
 
     def _may_ask(self, offer: Offer) -> bool:
-        """Whether it is an equal of the first, and well."""
+        """Return whether it is equivalent to the first, and healthy."""
         if not are_equal(self._first, offer) or not offer.is_resident or offer.state != "ready":
             return False
         health = self._services.health
         return not health.of(offer.label).breakers.barring(offer.model_there, health.now_s())
 
     def _has_time(self, offer: Offer) -> bool:
-        """Whether it may be asked and has a free slot."""
+        """Return whether it may be asked and has a free slot."""
         if not self._may_ask(offer):
             return False
         if offer.slots is None:
@@ -208,19 +208,19 @@ class _Race:
         return self._services.turns.has_room(offer.label, offer.slots)
 
     def _is_lively(self, candidate: Candidate) -> bool:
-        """Whether it may be asked, and has begun answers since the first one got this request."""
+        """Return whether it may be asked, and has begun answers since the first one got this request."""
         known = candidate.known
         return self._may_ask(candidate.offer) and bool(known and known.rates.heard_s > self._dispatch.began_s)
 
     def _takes_over(self, candidate: Candidate) -> bool:
-        """Whether it has work, and goes through it, while the first one does nothing."""
+        """Return whether it makes progress on its work while the first one does nothing."""
         offer = candidate.offer
         return self._is_lively(candidate) and self._services.turns.has_room(offer.label, offer.slots)
 
     async def _ask(self, offer: Offer) -> _Begun:
         services, context, turn = self._services, self._context, offer.label
         if not services.turns.try_take(turn, offer.slots):
-            raise LaneBusy(f"{turn} has no room any more")
+            raise LaneBusy(f"{turn} has no more room")
         try:
             dispatch = services.router.began(offer.label, context.decision, offer)
             return _Begun(await begin(services, context.call, offer, dispatch), offer, dispatch, turn)
@@ -240,7 +240,7 @@ class _Race:
             self._task.cancel()
 
     def _take(self, begun: _Begun) -> Answer:
-        """The second one's answer is the request's now."""
+        """Make the second one's answer the request's."""
         context = self._context
         self._second = None
         if context.turn is not None:
@@ -259,7 +259,7 @@ class _Race:
         self._services.afterwork.begin(self._put_away(second))
 
     async def _put_away(self, second: "asyncio.Task[_Begun]") -> None:
-        """It may have begun to answer in the very moment in which it was stopped."""
+        """Close its answer, which may have begun at the moment of the stop."""
         await asyncio.wait((second,))
         if second.cancelled() or second.exception():
             return

@@ -16,14 +16,14 @@ from gateway.services import Services
 from runtime.errors import BudgetExceeded, ServiceError
 
 Ended = Literal["credits_exhausted", "budget_exceeded", "payments_frozen", "ledger_unavailable"]
-"""Why an answer gets no further than what is paid for."""
+"""The reason why an answer ends at its paid part."""
 
-# Another request may take the amount that a refusal reports as available before the next try.
+# Another request may take the available amount before the next try.
 _TRIES_MAX = 8
 
 
 async def reserve_funds(services: Services, context: RequestContext, offer: Offer) -> None:
-    """Reserve the call's maximum cost there, or the first part of a stream's. Sets `trip.paid_tokens`.
+    """Reserve the call's maximum cost at the offer, or the first part of a stream's. Sets `paid_tokens`.
 
     An amount reserved for an earlier candidate counts. Raises InsufficientCredit, BudgetExceeded,
     BudgetUnavailable, LedgerUnavailable, AmountInvalid, RequestInvalid.
@@ -50,7 +50,7 @@ async def reserve_funds(services: Services, context: RequestContext, offer: Offe
 
 
 async def reserve_more_funds(services: Services, context: RequestContext, allowance: Allowance) -> Ended | None:
-    """Have more of the answer paid for, if only a little: `trip.paid_tokens` grows, or the reason is returned."""
+    """Reserve more for the answer, even if only a little: `paid_tokens` grows, or the reason is returned."""
     paid = context.paid_tokens
     tokens = allowance.next_tokens(paid)
     reason: Ended = "credits_exhausted"

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 # Percentage of the paid amount that may be used before more is requested.
 _USED_PERCENT = 75
-# How long a stream stands at the border while the ledger does not answer.
+# How long a stream waits at the end of its paid part if the ledger does not answer.
 BORDER_S = 5.0
 _LATE_S = 2.0
 
@@ -39,7 +39,7 @@ class PaidUp(ServiceError):
     """The answer has used its hold, and no more could be reserved."""
 
     def __init__(self, reason: Ended) -> None:
-        super().__init__(f"The answer ends where what was paid for ends: {reason}.")
+        super().__init__(f"The answer ends at its paid part: {reason}.")
         self.reason: Ended = reason
 
 
@@ -106,7 +106,7 @@ class _WholeBody:
 
 
 class _Gathered:
-    """Keeps what is written, up to what any answer is."""
+    """Buffers the bytes, up to the maximum size of an answer."""
 
     def __init__(self) -> None:
         self.chunks: list[bytes] = []
@@ -122,7 +122,7 @@ class _Gathered:
         return self._size_bytes > ANSWER_BYTES_MAX
 
     async def drain(self) -> None:
-        """Raises LaneFailed: there will be no room."""
+        """Raises LaneFailed, because there will be no room."""
         raise LaneFailed(f"sent an answer longer than {ANSWER_BYTES_MAX} bytes")
 
 
@@ -136,7 +136,7 @@ async def _cover_count(services: Services, context: RequestContext, allowance: A
     if price is None or context.hold is None:
         return
     counts = (meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens, meter.reasoning_tokens)
-    reason = "beyond the length asked for"
+    reason = "beyond the requested length"
     try:
         counted_nano = price.charge_for(*counts)
         amount_nano = min(counted_nano, allowance.amount_nano(allowance.tokens_max))
@@ -151,7 +151,7 @@ async def _cover_count(services: Services, context: RequestContext, allowance: A
 
 
 class _Rolling:
-    """Where such an answer is written to: passes on what is paid for, and has more paid for in time."""
+    """The sink of such an answer: forwards the paid part, and reserves more in time."""
 
     out: Out
 
@@ -164,7 +164,7 @@ class _Rolling:
         self._asking: asyncio.Task[Ended | None] | None = None
         self._refusal: Ended | None = None
         self._has_asked_here = False
-        """Whether more was requested at the border where the answer is now."""
+        """Whether more was requested at the answer's current position."""
 
     def write(self, data: bytes) -> None:
         if self._is_all_paid and not self._waiting:
@@ -178,7 +178,7 @@ class _Rolling:
         return bool(self._waiting) or self.out.is_full
 
     async def drain(self) -> None:
-        """Raises PaidUp if the waiting part is not paid for and will not be."""
+        """Raises PaidUp if the waiting part cannot be paid."""
         self._pass()  # More may have been reserved since the last write.
         while self._waiting:
             await self._wait_for_more()
@@ -199,7 +199,7 @@ class _Rolling:
 
     @property
     def _paid_tokens(self) -> int:
-        """The paid tokens of all choices together. Once the maximum is paid, events are not examined."""
+        """Return the paid tokens of all choices together. After the maximum is paid, events are not examined."""
         return self._context.paid_tokens * self._allowance.choices
 
     def _pass(self) -> None:
@@ -220,7 +220,7 @@ class _Rolling:
         try:
             refusal = await reserve_more_funds(self._services, self._context, self._allowance)
         except Exception:
-            # The task's edge: what is paid for is paid for, whatever became of more.
+            # The task's edge: the paid part stays paid even if reserving more failed.
             log.exception("hold not extended", request_id=self._context.call.id)
         self._asking, self._refusal = None, refusal
         if refusal is None:
@@ -243,11 +243,11 @@ class _Rolling:
             raise PaidUp("ledger_unavailable")
 
     def _pass_part(self) -> None:
-        """Pass the beginning of an event that exceeds the paid rest: some upstreams send one event in all."""
+        """Forward the beginning of an event that exceeds the paid rest: some upstreams send only one event."""
         size_bytes = self._tally.bytes_left(self._paid_tokens)
         part = part_of(self._waiting[0], size_bytes)
         if part and not self._tally.take(part, self._paid_tokens):
-            part = part_of(part, size_bytes // 2)  # digits and marks are twice as many tokens
+            part = part_of(part, size_bytes // 2)  # digits and punctuation have twice as many tokens
             part = part if part and self._tally.take(part, self._paid_tokens) else None
         if part:
             self.out.write(part)

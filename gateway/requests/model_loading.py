@@ -12,7 +12,7 @@ from gateway.lanes.pool.lane import PoolLane
 from gateway.lanes.pool.members import Pool
 from gateway.lanes.pool.residence import can_be_told, reside
 from gateway.requests.attempt import note_error
-from gateway.requests.no_backend import why_nobody
+from gateway.requests.no_backend import no_backend_error
 from gateway.requests.queue_slot import first_pause
 from gateway.routing.decision import sift
 from gateway.routing.need import need_of
@@ -26,7 +26,7 @@ _LOADING_TIMES = 5
 async def look_after(
     services: Services, caller: Caller, request_id: str, upkeep: Upkeep, address: str = ""
 ) -> None:
-    """Returns when the model is loaded or unloaded, or if no action is needed: other backends load on request.
+    """Return when the model is loaded or unloaded, or if no action is needed: other backends load on request.
 
     It counts as a request within the caller's limits. Only instance admins can unload a model that others may be
     using, or set how long it stays loaded; for other callers the backend decides. `address` is the caller's
@@ -53,12 +53,12 @@ async def _carry_out(services: Services, caller: Caller, request_id: str, upkeep
     lane = services.lanes.get("pool")
     pool = lane.pool if isinstance(lane, PoolLane) else None
     having = _having(pool, caller, call) if pool else []
-    if not (decision.candidates or (having and upkeep.wanted == "unload")):
-        raise why_nobody(call, decision, first_pause(services, decision))
+    if not (decision.candidates or (having and upkeep.action == "unload")):
+        raise no_backend_error(call, decision, first_pause(services, decision))
     if pool is None:
         return
     is_admin = caller.role == "admin" and caller.organization_id == HOME
-    if upkeep.wanted == "unload":
+    if upkeep.action == "unload":
         if is_admin and having:
             await _put_away(services, pool, having, upkeep, Actor(f"user:{caller.user_id}", address))
     elif (best := decision.candidates[0].offer).lane == "pool":
@@ -66,14 +66,14 @@ async def _carry_out(services: Services, caller: Caller, request_id: str, upkeep
 
 
 def _having(pool: Pool, caller: Caller, call: Call) -> list[Offer]:
-    """Every backend that can be told about this very model, as far as the caller may use it; drained ones too."""
+    """Return every backend that can load or unload this model for the caller, including drained ones."""
     offers = [offer for offer in pool.offers(call.request.model) if can_be_told(pool, offer)]
     passed, rejections = sift(need_of(call, caller, 0), caller, offers)
     return passed + [rejected.offer for rejected in rejections if rejected.objection.check == "draining"]
 
 
 async def _put_away(services: Services, pool: Pool, offers: list[Offer], upkeep: Upkeep, by: Actor) -> None:
-    """Everywhere, also where another backend fails; written down before. Raises the first failure."""
+    """Unload at every backend, even if one fails; the audit log has it before. Raises the first failure."""
     where = {"backends": [offer.backend for offer in offers]}
     await asyncio.to_thread(services.directory.audit.add, by, "model.unload", f"model:{upkeep.model}"[:200], where)
     failures: list[LaneFailed] = []

@@ -12,8 +12,8 @@ from runtime.errors import Overloaded, RequestInvalid, ServiceError
 _NEARNESS: tuple[Check, ...] = ("lane", "kind", "features", "context", "provider", "price")
 
 
-def why_nobody(call: Call, decision: Decision, pause: Pause | None = None) -> ServiceError:
-    """`pause` is the one that ends first of those that backends asked for."""
+def no_backend_error(call: Call, decision: Decision, pause: Pause | None = None) -> ServiceError:
+    """Return the error. `pause` is the first to end of the pauses that backends asked for."""
     model, rejections = call.request.model, decision.rejections
     if not rejections:
         message = f"Model '{model}' not found. List models with GET /v1/models."
@@ -40,11 +40,11 @@ def why_nobody(call: Call, decision: Decision, pause: Pause | None = None) -> Se
 
 
 def _not_now(model: str, decision: Decision) -> str:
-    return f"'{model}' cannot be served just now: {decision.reason}."
+    return f"'{model}' cannot be served now: {decision.reason}."
 
 
 def _by_ability(call: Call, rejections: list[Rejection]) -> tuple[list[Rejection], list[Rejection]]:
-    """Rejections whose offers have the ability, and the others, each with what its offer lacks."""
+    """Return rejections of able offers, and the others, each with what its offer lacks."""
     able: list[Rejection] = []
     lacking: list[Rejection] = []
     for rejection in rejections:
@@ -65,7 +65,7 @@ def _unsupported(call: Call, lacking: list[Rejection]) -> FeatureUnsupported:
 
 
 def _for_good(call: Call, decision: Decision, nearest: Rejection) -> ServiceError:
-    """This gateway can never answer the request as it is; the error names the field that causes it."""
+    """Return the error for a request that this gateway can never answer; it names the field that causes it."""
     message = _with_remedy(f"'{call.request.model}' cannot answer this request: {decision.reason}.", nearest)
     match nearest.objection.check:
         case "context":

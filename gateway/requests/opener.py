@@ -15,7 +15,7 @@ from gateway.requests.context import RequestContext
 from gateway.requests.deadline import in_time
 from gateway.requests.hedging import open_hedged
 from gateway.requests.holds import reserve_funds
-from gateway.requests.no_backend import why_nobody
+from gateway.requests.no_backend import no_backend_error
 from gateway.requests.outage import Failure
 from gateway.requests.queue_slot import first_pause, move_turn, take_other_turn, wait_for_candidate
 from gateway.routing.decision import Candidate
@@ -28,9 +28,9 @@ log = structlog.get_logger(__name__)
 # count, and neither does a gateway that restarts: the request waits for these.
 ATTEMPTS_MAX = 3
 
-# The caller's money does not cover the candidate, and says nothing against those that charge nothing.
+# The caller's funds do not cover the candidate; free candidates are not affected.
 _NO_MONEY = (BudgetExceeded, BudgetUnavailable, InsufficientCredit, LedgerUnavailable, PayerFrozen, TooManyHangUps)
-# That, or no room within the limits of a model that would have answered in another's place.
+# Such a refusal, or no room within the limits of a model that would have answered in another's place.
 _REFUSED = (RateLimited, *_NO_MONEY)
 
 
@@ -76,7 +76,7 @@ async def open_first(services: Services, context: RequestContext) -> Answer:
             if _may_cost_twice(offer, error):
                 break
     pause = first_pause(services, context.decision)
-    raise refusal or failure or why_nobody(context.call, context.decision, pause)
+    raise refusal or failure or no_backend_error(context.call, context.decision, pause)
 
 
 async def _others(
@@ -85,12 +85,12 @@ async def _others(
     """The remaining candidates that the refusal does not affect, with a turn at the first; else none."""
     log.info("not covered", request_id=context.call.id, lane=context.lane, reason=str(refusal))
     if isinstance(refusal, _NO_MONEY) and context.offer and context.offer.lane == "market":
-        # Given credits, which the market does not take, may pay a provider.
+        # Promotional credits, which the market does not accept, may pay a provider.
         rest = deque(candidate for candidate in rest if candidate.offer.lane != "market")
     elif isinstance(refusal, _NO_MONEY):
         context.may_pay = False
     elif context.offer:
-        # Behind the same alias another backend may have another model.
+        # Another backend may have another model behind the same alias.
         context.refused_models |= frozenset(context.offer.stands_for or (context.offer.model,))
     context.decision = structs.replace(context.decision, candidates=tuple(rest))
     try:
@@ -108,7 +108,7 @@ async def enter_for(services: Services, context: RequestContext, offer: Offer) -
 
 
 async def _open(services: Services, context: RequestContext, offer: Offer, others: Sequence[Candidate]) -> Answer:
-    """`others` may be asked in its place."""
+    """Open the answer at this candidate; `others` may be asked in its place."""
     await enter_for(services, context, offer)
     if offer.price is not None:
         if wait_s := services.limits.hang_ups.wait_s(context.caller.user_id):
@@ -121,7 +121,7 @@ async def _open(services: Services, context: RequestContext, offer: Offer, other
         context.has_asked = offer.price is not None
         try:
             answer = await begin(services, context.call, offer, dispatch)
-        except Exception:  # it has failed, or refused: then it is paid nothing
+        except Exception:  # it has failed or refused, so it is paid nothing
             context.has_asked = False
             raise
     context.first_byte_s = context.elapsed_s
@@ -129,7 +129,7 @@ async def _open(services: Services, context: RequestContext, offer: Offer, other
 
 
 def _may_cost_twice(offer: Offer, error: LaneFailed) -> bool:
-    """Whether asking another candidate could have the same work paid for twice.
+    """Return whether asking another candidate could pay for the same work twice.
 
     On own machines (cluster, pool) wasted work costs no money: the next candidate is always asked. A
     provider that was not reached, or that answered with an error, charges nothing; one that fell silent after

@@ -1,6 +1,6 @@
-"""Another gateway that restarts: requests that it alone can answer wait until it is back.
+"""Waits for another gateway that restarts, if it alone can answer a request.
 
-It comes back by itself within a minute or two, with the same models, and answers what it did not begin to answer.
+It returns within a minute or two, with the same models, and answers requests that it had not begun to answer.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Failure(NamedTuple):
     offer: Offer
     at_s: float
     is_cut: bool
-    """Whether its connection failed and a retry costs nothing: it received nothing, or the own cluster worked."""
+    """Whether its connection failed and a retry is free: it received nothing, or its own cluster did the work."""
 
     @classmethod
     def of(cls, services: Services, offer: Offer, error: LaneFailed) -> "Failure":
@@ -35,11 +35,11 @@ class Failure(NamedTuple):
 
 
 Failures = Mapping[tuple[str, str], Failure]
-"""By the backend's label and the model's name, those that a request had."""
+"""A request's failures, by the backend's label and the model's name."""
 
 
 def find_outage(services: Services, decision: Decision, failed: Failures) -> str | None:
-    """The outage to wait for, if a gateway that answered recently cannot be reached; it is probed soon."""
+    """Return the outage to wait for, if a gateway that answered recently is unreachable; it is probed soon."""
     away = [failure.offer for failure in failed.values() if _is_away(services, failure)]
     for rejection in decision.rejections:
         offer, check = rejection.offer, rejection.objection.check
@@ -54,19 +54,19 @@ def find_outage(services: Services, decision: Decision, failed: Failures) -> str
 
 
 def answers_again(services: Services, offer: Offer, failed: Failures) -> bool:
-    """Whether a request may go there after its failures: only a gateway that was away may get it once more."""
+    """Return whether a request may go there after its failures: only a gateway that was away may get it again."""
     failure = failed.get((offer.label, offer.model))
     return failure is None or (failure.is_cut and offer.is_gateway and not _is_away(services, failure))
 
 
 def _is_away(services: Services, failure: Failure) -> bool:
-    """Whether its connection failed and it has answered nothing since."""
+    """Return whether its connection failed and it has not answered since."""
     backend = _gateway(services, failure.offer) if failure.is_cut else None
     return backend is not None and (backend.asked_s or 0.0) < failure.at_s
 
 
 def _is_unsure(services: Services, offer: Offer) -> bool:
-    """Whether its requests failed, and no probe has told yet whether it is there at all."""
+    """Return whether its requests failed, and no probe has shown yet whether it is reachable."""
     backend = _gateway(services, offer)
     failed_s = services.health.of(offer.label).breakers.failed_s(offer.model_there)
     return backend is not None and (backend.asked_s or 0.0) < failed_s
@@ -77,7 +77,7 @@ def _gateway(services: Services, offer: Offer) -> Backend | None:
 
 
 def _pool(services: Services) -> Pool:
-    """The only lane that has other gateways."""
+    """Return the pool lane, the only one with other gateways."""
     lane = services.lanes["pool"]
     assert isinstance(lane, PoolLane)
     return lane.pool

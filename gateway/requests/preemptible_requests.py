@@ -17,7 +17,7 @@ from gateway.lanes.token_bounds import choices_of
 from gateway.requests.client import Client
 from gateway.requests.context import RequestContext
 from gateway.requests.finished import settle_request
-from gateway.requests.no_backend import why_nobody
+from gateway.requests.no_backend import no_backend_error
 from gateway.requests.response_headers import headers_of
 from gateway.requests.settlement import refusal
 from gateway.services import Services
@@ -55,7 +55,7 @@ def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Of
     model = call.request.model
     offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]
     if not offers:
-        raise why_nobody(call, decision)
+        raise no_backend_error(call, decision)
     return offers, RequestContext.begin(call, caller, decision)
 
 
@@ -109,10 +109,10 @@ class _Hosted:
 
     def _give_up(self, error: Exception) -> Ending:
         """Send the reason after the last complete event, or as the answer if none has begun."""
-        said = to_api_error(error)
-        log.info("preemptible request ends", request_id=self._context.call.id, reason=said.code)
-        self._client.break_off(said)
-        status = 200 if self._has_begun else said.status
+        api_error = to_api_error(error)
+        log.info("preemptible request ends", request_id=self._context.call.id, reason=api_error.code)
+        self._client.break_off(api_error)
+        status = 200 if self._has_begun else api_error.status
         if isinstance(error, Preempted):
             return Ending(status, "interrupted", "preempted")
         return Ending(status, "failed", str(error)) if self._has_begun else refusal(error)

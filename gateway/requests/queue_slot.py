@@ -1,4 +1,4 @@
-"""Waiting for a free slot, or for the end of a pause that a backend asked for, and looking round meanwhile."""
+"""Waits for a free slot, or for the end of a backend's pause, and updates the decision meanwhile."""
 
 import math
 import time
@@ -14,12 +14,12 @@ from gateway.routing.queueing.turns import Wish
 from gateway.services import Services
 from runtime.errors import QueueFull
 
-# How often decisions may move a request between queues; then it goes to an allowed backend without waiting.
+# How often decisions may move a request between queues. After that it goes to an allowed backend without waiting.
 _MOVES_MAX = 8
 
 
 class Pause(Struct, frozen=True):
-    """A backend asked to be left alone with a model, with 429 if `is_limit` and else with 503."""
+    """A backend asked for a pause of a model: with 429 if `is_limit`, otherwise with 503."""
 
     name: str
     """The backend's label and its name for the model."""
@@ -32,7 +32,7 @@ class Pause(Struct, frozen=True):
 
 
 def take_at_once(services: Services, context: RequestContext, offer: Offer) -> bool:
-    """Whether the request may go there now; then it has taken a slot."""
+    """Return whether the request may go there now; then it has taken a slot."""
     label = offer.label
     if not services.turns.try_take(label, offer.slots):
         return False
@@ -41,9 +41,9 @@ def take_at_once(services: Services, context: RequestContext, offer: Offer) -> b
 
 
 async def take_turn(services: Services, context: RequestContext) -> None:
-    """Wait until the trip's first candidate, which may be another one by then, has room for the request.
+    """Wait until the first candidate, which may change meanwhile, has room for the request.
 
-    `trip.turn` has one of its slots, unless no candidate is left, or the request changed queues too often.
+    `context.turn` then has one of its slots, unless no candidate is left or the request changed queues too often.
     If the wait ends without a turn, the next best candidate with room is taken. Raises QueueFull if none has room.
     """
     for _ in range(_MOVES_MAX):
@@ -66,7 +66,7 @@ async def take_turn(services: Services, context: RequestContext) -> None:
 
 
 def first_pause(services: Services, decision: Decision) -> Pause | None:
-    """The earliest-ending pause of those that ruled a candidate out of the decision."""
+    """Return the first pause to end of those that excluded a candidate from the decision."""
     now_s, found = services.health.now_s(), []
     for rejection in decision.rejections:
         if rejection.objection.check == "breaker":
@@ -79,7 +79,7 @@ def first_pause(services: Services, decision: Decision) -> Pause | None:
 
 
 async def wait_for_candidate(services: Services, context: RequestContext, failed: Failures) -> bool:
-    """Wait until a backend that did not fail may be asked. Gives the trip a new decision and a turn at its first.
+    """Wait until a backend that did not fail may be asked. Sets a new decision, and takes a slot at its first.
 
     It waits for the end of a pause that a backend asked for, or for another gateway that restarts.
     False if there is neither, or if neither ends within the request's timeout.
@@ -107,7 +107,7 @@ async def wait_for_candidate(services: Services, context: RequestContext, failed
 
 
 def _is_over(services: Services, context: RequestContext, failed: Failures) -> bool:
-    """Whether a candidate may be asked, or none is left to wait for."""
+    """Return whether a candidate may be asked, or none is left to wait for."""
     if _decide_again(services, context, failed):
         return True
     return not (first_pause(services, context.decision) or find_outage(services, context.decision, failed))
@@ -125,7 +125,7 @@ async def _sit_out(
 
 
 def _decide_again(services: Services, context: RequestContext, failed: Failures) -> bool:
-    """Whether anybody may be asked now; the trip has the decision."""
+    """Return whether any candidate may be asked now; the context has the decision."""
     decision = _allowed(context, services.router.decide(context.caller, context.call))
     candidates = tuple(c for c in decision.candidates if answers_again(services, c.offer, failed))
     context.decision = structs.replace(decision, candidates=candidates)
@@ -133,14 +133,14 @@ def _decide_again(services: Services, context: RequestContext, failed: Failures)
 
 
 async def take_other_turn(services: Services, context: RequestContext) -> None:
-    """Leave the candidates that the trip ruled out: take a turn at the best of the others. Raises QueueFull."""
+    """Skip the excluded candidates, and take a slot at the best of the others. Raises QueueFull."""
     _leave_turn(services, context)
     context.decision = _allowed(context, context.decision)
     await take_turn(services, context)
 
 
 def _allowed(context: RequestContext, decision: Decision) -> Decision:
-    """Without what the trip has ruled out: for nearly all that is nothing."""
+    """Return the decision without excluded candidates; nearly all requests have none."""
     if context.may_pay and not context.refused_models:
         return decision
     candidates = tuple(
@@ -156,7 +156,7 @@ def _is_open(context: RequestContext, offer: Offer) -> bool:
 
 
 async def _wait(services: Services, context: RequestContext, best: Candidate) -> bool:
-    """In the line of that backend. False when another decision has become better; the trip has it then."""
+    """Wait in this backend's queue. False if another decision became better; the context then has it."""
     offer, predicted = best.offer, best.predicted
     caller, record = context.caller, services.health.of(offer.label)
     wish = _wish(services, context, max(0.0, predicted.time_s - predicted.wait_s))
@@ -178,7 +178,7 @@ async def _wait(services: Services, context: RequestContext, best: Candidate) ->
 
 
 def _leads_elsewhere(services: Services, decision: Decision, here: Offer) -> bool:
-    """Whether to leave the line: something else is better and has room, or nothing is to be had here any more."""
+    """Return whether to leave the queue: a better candidate has room, or this one is no longer available."""
     label = here.label
     present = next((candidate.offer for candidate in decision.candidates if candidate.offer.label == label), None)
     if present is None:
@@ -189,10 +189,10 @@ def _leads_elsewhere(services: Services, decision: Decision, here: Offer) -> boo
 
 
 def _still_serves(services: Services, context: RequestContext, offer: Offer) -> bool:
-    """The turn has come. Things have changed meanwhile: what is sent there goes by the present decision."""
+    """Take the slot, update the decision, and return whether it still allows this backend."""
     label = context.turn = offer.label
     record = services.health.of(label)
-    waiting, record.waiting = record.waiting, 0  # requests behind this one do not delay it
+    waiting, record.waiting = record.waiting, 0  # later requests do not delay this one
     decision = _allowed(context, services.router.decide(context.caller, context.call))
     record.waiting = waiting
     mine = [candidate for candidate in decision.candidates if candidate.offer.label == label]
@@ -214,14 +214,14 @@ def _go_elsewhere(services: Services, context: RequestContext) -> bool:
 
 
 def _wish(services: Services, context: RequestContext, request_s: float) -> Wish:
-    """Sessions of the console have no key: each user there waits for themselves."""
+    """Return the request for a slot. Console sessions have no API key, so fairness there is between users."""
     caller = context.caller
     key = caller.key_id or f"user:{caller.user_id}"
     return Wish(key, caller.priority, _patience_s(services, context), request_s)
 
 
 def _patience_s(services: Services, context: RequestContext) -> float:
-    """The rest of the request's timeout, in seconds."""
+    """Return the rest of the request's timeout, in seconds."""
     if (left_s := context.time_left_s) is not None:
         return left_s
     return max(0.0, services.settings.routing.queue_s - context.elapsed_s)
@@ -234,6 +234,6 @@ def _leave_turn(services: Services, context: RequestContext) -> None:
 
 
 def move_turn(services: Services, context: RequestContext, offer: Offer) -> None:
-    """Move the trip to another backend immediately, with a slot there if one is free."""
+    """Move the request to another backend immediately, with a slot there if one is free."""
     _leave_turn(services, context)
     take_at_once(services, context, offer)

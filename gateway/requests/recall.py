@@ -8,7 +8,10 @@ from gateway.services import Services
 
 
 async def recall(services: Services, context: RequestContext) -> Answer | None:
-    """An answer that needs no backend. Without one, the trip may become the leader for identical requests."""
+    """Return an answer that needs no backend.
+
+    Without one, the request may become the leader for identical requests.
+    """
     found = await services.answers.find(context.call, context.caller, privacy_of(context.call, context.caller))
     if not isinstance(found, Found):
         context.lead = found

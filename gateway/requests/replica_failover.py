@@ -1,10 +1,10 @@
-"""Continues a broken stream at a twin: another backend of the same weights, after the same tokens.
+"""Continues a broken stream at a replica: another backend with the same weights, after the same tokens.
 
-Twins are other gateways' clusters and our own. Every token's draw rests on the seed and the token's place alone:
-the caller sees the answer that an unbroken stream would have been; tools, schemas and several choices included.
+Replicas are other gateways' clusters and our own. Every token's draw depends only on the seed and the position. So
+the caller gets the answer of an unbroken stream, including tools, schemas and several choices.
 
-    first twin:   chunk chunk chunk | lost
-    second twin:                      chunk chunk done     asked with the tokens of the first three
+    first:        chunk chunk chunk | lost
+    second:                           chunk chunk done     asked with the tokens of the first three
     caller:       chunk chunk chunk   chunk chunk done
 """
 
@@ -26,17 +26,17 @@ from runtime.errors import LaneBrokeOff, LaneFailed
 
 log = structlog.get_logger(__name__)
 
-# An answer that breaks off at one twin after the other may be what they break by.
+# An answer that breaks off at several replicas in turn may be the cause itself.
 _LOSSES_MAX = 8
 _SEED_BITS = 61
-# Errors caused by the request. They do not count against the backend, and every twin would return the same.
+# Errors caused by the request. They do not count against the backend, and every replica would return the same.
 _OF_THE_REQUEST = (RequestInvalid, ContextLengthExceeded)
 
 
 def with_replicas(context: RequestContext) -> Call:
-    """The trip's call, prepared so that a twin can continue it, if its first candidate has a twin.
+    """Return the call, prepared so that a replica can continue it, if its first candidate has a replica.
 
-    For nearly all calls one look says that it has none.
+    For nearly all calls, one check shows that it has none.
     """
     candidates, call = context.decision.candidates, context.call
     if not candidates or not candidates[0].offer.weights or not _can_be_resumed(call):
@@ -45,7 +45,7 @@ def with_replicas(context: RequestContext) -> Call:
     if not any(_is_free_replica(candidate.offer, weights) for candidate in candidates[1:]):
         return call
     request = call.generation
-    # The weights that the caller expects do not matter between twins: `lasting` filters what is passed on.
+    # The caller's expected weights do not matter between replicas: `lasting` filters the forwarded part.
     extras = structs.replace(request.millrace or Extras(), resumable=True, weights=None)
     seed = request.seed
     if seed is None and request.temperature != 0:
@@ -53,17 +53,20 @@ def with_replicas(context: RequestContext) -> Call:
     return structs.replace(call, request=structs.replace(request, millrace=extras, seed=seed))
 
 
-def lasting(services: Services, context: RequestContext, asked: Call, answer: Answer) -> Answer:
-    """The answer that twins continue, if the call was prepared for it. `asked` is the caller's request."""
-    offer, extras = context.offer, asked.request.millrace
-    if context.call is asked or offer is None or not offer.weights or not is_stream(answer):
+def lasting(services: Services, context: RequestContext, original: Call, answer: Answer) -> Answer:
+    """Return an answer that replicas continue, if the call was prepared for it.
+
+    `original` is the caller's request.
+    """
+    offer, extras = context.offer, original.request.millrace
+    if context.call is original or offer is None or not offer.weights or not is_stream(answer):
         return answer
     tells = extras is not None and extras.resumable and extras.weights in (None, offer.weights)
     return structs.replace(answer, body=ReplicaBody(services, context, answer, tells=tells))
 
 
 class ReplicaBody:
-    """The body of an answer that is resumed at twins of its backend. Its first part's meter has the sum."""
+    """The body of an answer that is resumed at replicas of its backend. Its first part's meter has the sum."""
 
     def __init__(self, services: Services, context: RequestContext, answer: Answer, *, tells: bool) -> None:
         assert context.offer
@@ -75,11 +78,11 @@ class ReplicaBody:
         self._spent_ns = 0
         self._losses = 0
         self._failed: set[str] = set()
-        """Labels of those that have failed since the answer last got any further."""
+        """Labels of backends that have failed since the answer's last progress."""
         self._tokens = 0
 
     async def send(self, out: Out) -> None:
-        """Raises what the last backend broke off with."""
+        """Send the answer. Raises the last backend's error."""
         stream = ResumableStream(out, self._context.call.generation.n or 1, passes_records=self._tells)
         try:
             while not await self._send_part(stream):
@@ -92,7 +95,10 @@ class ReplicaBody:
         await self._part.body.close()
 
     async def _send_part(self, stream: ResumableStream) -> bool:
-        """Whether the answer is complete; if not, the next part has begun. Raises errors that no twin can fix."""
+        """Return whether the answer is complete; if not, the next part has begun.
+
+        Raises errors that no replica can fix.
+        """
         try:
             await self._send_all(stream)
         except _OF_THE_REQUEST:
@@ -103,14 +109,14 @@ class ReplicaBody:
             await self._part.body.close()
             if not await self._go_on(stream, error):
                 raise
-            note_error(self._services, broken, error)  # the handler of a raised error notes it itself
+            note_error(self._services, broken, error)  # the handler of a raised error records it
             return stream.is_done
         if self._part is not self._first:
             self._leave()
         return True
 
     async def _send_all(self, stream: ResumableStream) -> None:
-        """The part up to its end. Raises LaneBrokeOff for one that ends with an error event, or makes no sense."""
+        """Send the part up to its end. Raises LaneBrokeOff if it ends with an error event or is implausible."""
         try:
             await self._part.body.send(stream)
             stream.end()
@@ -121,12 +127,12 @@ class ReplicaBody:
             raise LaneBrokeOff(f"{label} broke off: {stream.failure}")
 
     def _leave(self) -> None:
-        """A part's time and tokens are not those of an answer: routing learns nothing of them."""
+        """Report the part's end; routing ignores its time and tokens, which are not those of a whole answer."""
         if self._context.dispatch:
             self._context.dispatch.left()
 
     def _note_loss(self, stream: ResumableStream) -> None:
-        """Where it has got further, those that failed before may be asked once more: perhaps they are back."""
+        """After progress, allow failed backends again: they may be back."""
         context, tokens = self._context, stream.tokens
         if tokens > self._tokens:
             self._failed.clear()
@@ -188,7 +194,7 @@ def _is_free_replica(offer: Offer, weights: str) -> bool:
 
 
 def _can_be_resumed(call: Call) -> bool:
-    """Whether this gateway may resume the answer. A request that itself resumes one is left to its client."""
+    """Return whether this gateway may resume the answer. If the request itself resumes one, its client does it."""
     request = call.request
     if call.kind not in GENERATES or not request.is_stream or (request.millrace and request.millrace.resume):
         return False

@@ -1,4 +1,4 @@
-"""The headers that every answer has: its request's id, who gave it, and why that one."""
+"""The headers of every answer: the request's id, the backend, and the reason for the choice."""
 
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ from gateway.requests.final_chunks import TRAILER
 from runtime.request_ids import HEADER
 
 _REASON_CHARS = 400
-# Line breaks in a reason, which may quote a backend, would be further headers.
+# A reason may quote a backend; strip line breaks so it cannot inject headers.
 _UNPRINTABLE = dict.fromkeys((*range(32), 127), " ")
 _FOUND: dict[Source, str] = {
     "hit": "the same request was answered before",
@@ -48,5 +48,5 @@ def _reason(context: RequestContext) -> str:
 
 @lru_cache(maxsize=1024)
 def printable(text: str) -> bytes:
-    """Text as a header's value. Most answers give the same few reasons."""
+    """Return text as a header's value, cached, because most answers have the same few reasons."""
     return text[:_REASON_CHARS].translate(_UNPRINTABLE).encode("ascii", "replace")

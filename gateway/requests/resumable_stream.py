@@ -1,7 +1,7 @@
-"""Tracks what a caller has of a resumable stream: chunks are passed on when their tokens are known.
+"""Tracks the part of a resumable stream that a caller has: chunks are forwarded when their tokens are known.
 
-Records (gateway.lanes.resume_records) come before their chunks and stay here. A chunk with a record is passed
-on when all of that record's chunks are there. So the caller's text and the noted tokens always agree.
+Records (gateway.lanes.resume_records) precede their chunks and are not forwarded. A chunk with a record is
+forwarded when all of that record's chunks have arrived. So the caller's text and the noted tokens always agree.
 """
 
 from array import array
@@ -18,12 +18,12 @@ from runtime.sse import DONE, EVENT_BYTES_MAX
 # Fields that are equal in all parts of an answer.
 _SAME = ("id", "created", "model", "system_fingerprint")
 _DATA = b"data:"
-# Far more than one step's tokens need.
+# Far more than the tokens of one step need.
 _CHUNKS_MAX = 1000
 
 
 class PartUseless(Exception):
-    """Nothing of the present part is passed on any more: its body is to stop."""
+    """The current part cannot be used, so its body must stop."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Choice:
 
 
 class ResumableStream:
-    """One stream out of the parts that several backends give. Each part but the first begins with `join`."""
+    """One stream from parts of several backends. Each part except the first begins with `join`."""
 
     def __init__(self, out: Out, choices: int, *, passes_records: bool = False) -> None:
         self._out = out
@@ -65,7 +65,7 @@ class ResumableStream:
         self._is_done = False
 
     def join(self) -> None:
-        """The next part comes from another backend. Drop incomplete data of the last part."""
+        """Begin the next part, from another backend. Drop incomplete data of the last part."""
         self._begin()
         self._is_joined = True
 
@@ -75,22 +75,22 @@ class ResumableStream:
 
     @property
     def is_known(self) -> bool:
-        """Whether `tokens` are all that the caller has. Nothing untold is ever passed on of a joined part."""
+        """Whether `tokens` are everything that the caller has. Joined parts only forward recorded chunks."""
         return self._is_joined or bool(self._tells)
 
     @property
     def can_go_on(self) -> bool:
-        """Whether nothing was told that no record says, and there is still something to tell."""
+        """Whether every forwarded chunk has a record, and the answer is incomplete."""
         return self._tells is not False and not self._is_done and self.tokens <= HAD_TOKENS_MAX
 
     def is_told(self, *, with_usage: bool) -> bool:
-        """Whether the caller has everything but perhaps the end, which needs no backend."""
+        """Whether the caller has everything except possibly the end, which needs no backend."""
         has_usage = not with_usage or any(b'"usage"' in event for event in self._last)
         return self._is_done or (has_usage and all(choice.is_finished for choice in self._choices))
 
     @property
     def is_done(self) -> bool:
-        """Whether the end has been told."""
+        """Whether the end was sent."""
         return self._is_done
 
     @property
@@ -101,27 +101,27 @@ class ResumableStream:
         ]
 
     def write(self, data: bytes) -> None:
-        """Whole events, as lanes' bodies give them."""
+        """Take whole events, as lanes' bodies write them."""
         passed = b"".join(self._take(part + b"\n\n") for part in data.split(b"\n\n") if part)
         if passed:
             self._out.write(passed)
 
     def end(self) -> None:
-        """The part ended of its own accord; with or without [DONE], what was kept back up to the end goes out."""
+        """Note the part's regular end, with or without [DONE]; send the held-back data."""
         if self._record:
-            self._fail("ended before what its last record stands for")
+            self._fail("ended before the chunks of its last record")
         elif self._last and not self.failure:
             self._out.write(b"".join(self._last))
             self._last = []
 
     def finish(self) -> None:
-        """Send the end if it is missing, in place of a part that did not reach it."""
+        """Send the end if the last part did not reach it."""
         if not self._is_done:
             self._out.write(b"".join(self._last) + b"data: %b\n\n" % DONE)
         self.failure, self._is_done = "", True
 
     def note(self, text: str) -> None:
-        """A comment, which clients of event streams pass over."""
+        """Send a comment, which clients of event streams ignore."""
         self._out.write(b": %b\n\n" % text.encode())
 
     @property
@@ -129,13 +129,13 @@ class ResumableStream:
         return bool(self.failure) or self._out.is_full
 
     async def drain(self) -> None:
-        """Raises PartUseless where no room would help the part."""
+        """Wait for room. Raises PartUseless if the part cannot be used."""
         if self.failure:
             raise PartUseless
         await self._out.drain()
 
     def _take(self, event: bytes) -> bytes:
-        """The part of the event, and of the waiting chunks, to pass on to the caller now."""
+        """Return the part of the event and of the waiting chunks to forward now."""
         if self.failure or self._is_done:
             return b""
         if record := read_record(event):
@@ -152,12 +152,12 @@ class ResumableStream:
         if self._tells:
             return self._take_last(event) if self._record is None else self._take_chunk(event, self._record)
         if self._is_joined:
-            return self._fail("does not say where it goes on")
+            return self._fail("does not state its position")
         self._tells = False
         return event
 
     def _take_record(self, record: ResumeRecord, event: bytes) -> bytes:
-        if self._tells is False:  # too late: what was told before is not known
+        if self._tells is False:  # too late: the tokens of earlier chunks are unknown
             return event if self._passes_records else b""
         self._tells = True
         if problem := self._problem_with(record):
@@ -177,7 +177,7 @@ class ResumableStream:
 
     def _take_chunk(self, event: bytes, record: ResumeRecord) -> bytes:
         if _is_end(event):
-            return self._fail("ended before what its last record stands for")
+            return self._fail("ended before the chunks of its last record")
         if not self._hold(self._group, self._as_one(event)):
             return b""
         whole = record.chunks + self._passes_records
@@ -188,11 +188,11 @@ class ResumableStream:
         held.append(event)
         self._held_bytes += len(event)
         if self._held_bytes > EVENT_BYTES_MAX:
-            self._fail(f"tells more than {EVENT_BYTES_MAX} bytes of what cannot be passed on yet")
+            self._fail(f"tells more than {EVENT_BYTES_MAX} bytes that cannot be forwarded yet")
         return not self.failure
 
     def _fail(self, problem: str) -> bytes:
-        """No more of the part goes on to the caller, now or later."""
+        """Forward nothing more of the part."""
         self.failure = problem
         self._record, self._group, self._last, self._held_bytes = None, [], [], 0
         return b""
@@ -201,7 +201,7 @@ class ResumableStream:
         group, self._record, self._group = b"".join(self._group), None, []
         self._held_bytes -= len(group)
         choice = self._choices[record.choice]
-        if choice.is_finished:  # and told once more by who took it up
+        if choice.is_finished:  # and sent again by the next backend
             return b""
         choice.take(record)
         return group
@@ -214,16 +214,16 @@ class ResumableStream:
         return last
 
     def _as_one(self, event: bytes) -> bytes:
-        """The event as a part of the one answer."""
+        """Return the event as a part of the joined answer."""
         if self._head and not self._is_joined:
             return event
-        said = _as_object(event)
-        if said is None:
+        fields = _as_object(event)
+        if fields is None:
             return event
         if not self._head:
-            self._head = {name: said[name] for name in _SAME if name in said}
+            self._head = {name: fields[name] for name in _SAME if name in fields}
             return event
-        return b"data: %b\n\n" % orjson.dumps(said | self._head)
+        return b"data: %b\n\n" % orjson.dumps(fields | self._head)
 
 
 def _is_end(event: bytes) -> bool:
@@ -240,7 +240,7 @@ def _problem_of(event: bytes) -> str:
 
 def _as_object(event: bytes) -> dict[str, Any] | None:
     try:
-        said = orjson.loads(event[len(_DATA) :])
+        fields = orjson.loads(event[len(_DATA) :])
     except orjson.JSONDecodeError:
         return None
-    return said if isinstance(said, dict) else None
+    return fields if isinstance(fields, dict) else None

@@ -31,12 +31,15 @@ from runtime.errors import LaneFailed
 
 log = structlog.get_logger(__name__)
 
-# Tokens that limits reserve for an answer whose length the request leaves open.
+# The tokens that limits reserve for an answer without a requested length.
 _OUTPUT_TOKENS = 1024
 
 
 async def serve(services: Services, caller: Caller, call: Call, client: Client) -> None:
-    """Answer a call. Raises what gateway.errors turns into a status; later errors are the answer's last event."""
+    """Answer a call.
+
+    Raises errors that gateway.errors maps to a status; later errors are the answer's last event.
+    """
     context = RequestContext.begin(call, caller)
     try:
         answer = await _enter(services, context)
@@ -79,7 +82,7 @@ async def _enter(services: Services, context: RequestContext) -> Answer:
 
 
 async def _deliver(services: Services, context: RequestContext, answer: Answer, client: Client) -> None:
-    """Send the answer; settles when it ends, however it ends."""
+    """Send the answer, and settle the request in any case."""
     outcome: Outcome = "interrupted"
     problem = ""
     hearing = heard(client, context.call, context.offer, services.bookkeeper.recounter)
@@ -99,7 +102,7 @@ async def _deliver(services: Services, context: RequestContext, answer: Answer, 
     except PaidUp as end:
         outcome, problem = await cut_short(services.bookkeeper.recounter, context, answer, client, end)
     except (LaneFailed, GenerationError) as error:
-        # The status line is long gone: a stream ends with an error event and without [DONE].
+        # The status is already sent, so a stream ends with an error event and without [DONE].
         outcome, problem = "failed", str(error)
         log.warning("answer broke off", request_id=context.call.id, reason=problem)
         note_error(services, context.offer, error)
@@ -107,7 +110,7 @@ async def _deliver(services: Services, context: RequestContext, answer: Answer, 
     finally:
         try:
             await answer.body.close()
-        finally:  # a place that is not given back would be missing for good
+        finally:  # a slot that is not released would be lost permanently
             if hearing:
                 others = context.lead.told() if context.lead else ()
                 hearing.tell(answer.meter, context.call, is_whole=outcome == "complete", others=others)

@@ -28,7 +28,7 @@ def report(context: RequestContext, meter: Meter, ending: Ending) -> None:
 
 
 def settle(services: Services, context: RequestContext, meter: Meter, ending: Ending) -> None:
-    """Give back what the request had taken, and write down what came of it."""
+    """Release the request's slots and holds, and record its result."""
     if context.has_place:
         services.admission.leave()
     if context.turn is not None:
@@ -40,14 +40,14 @@ def settle(services: Services, context: RequestContext, meter: Meter, ending: En
         meter.source = "characters"
     spent_nano = settle_request(services.bookkeeper, context, meter, ending)
     if context.ticket:
-        # A cached answer needed no backend: it counts as a request, and as no tokens.
+        # A cached answer needed no backend: it counts as a request without tokens.
         tokens = 0 if context.found else meter.prompt_tokens + meter.completion_tokens
         is_served = ending.outcome != "refused" and context.first_byte_s is not None
         context.ticket.leave(tokens, spent_nano, is_served=is_served or ending.prompt != "none")
 
 
 def _bearer(hang_ups: HangUps, context: RequestContext, meter: Meter, ending: Ending) -> Bearer:
-    """The bearer of a prompt's cost if no text was delivered.
+    """Return the bearer of a prompt's cost if no text was delivered.
 
     Once the provider has begun, the caller bears it. Before that this gateway does, or the seller, for as many
     requests as a payer may leave unpaid. A failed backend is paid nothing. The buyer states what sellers are owed.
@@ -64,7 +64,7 @@ def _bearer(hang_ups: HangUps, context: RequestContext, meter: Meter, ending: En
     is_bought = offer.lane == "market"
     if context.first_byte_s is not None:
         return "none" if is_bought or ending.outcome == "failed" else "caller"
-    if ending.outcome == "interrupted" and not context.is_left:  # this gateway stops
+    if ending.outcome == "interrupted" and not context.is_left:  # this gateway is stopping
         return "none" if is_bought else "gateway"
     is_unpaid = hang_ups.take(context.caller.user_id)
     if is_bought:

@@ -11,20 +11,20 @@ _PARTED = ("content", "reasoning_content", "reasoning", "refusal")
 
 
 def part_of(event: bytes, size_bytes: int) -> bytes | None:
-    """The event with its text cut to `size_bytes` of UTF-8; None if it has no text that can be cut.
+    """Return the event with its text cut to `size_bytes` of UTF-8; None if it has no text that can be cut.
 
     Only the text of one choice is cut, in one field: half a tool call is of no use.
     """
     try:
         (data,) = data_of(event)
-        said = orjson.loads(data)
-        (choice,) = said["choices"]
+        fields = orjson.loads(data)
+        (choice,) = fields["choices"]
         parted = _parted(choice, size_bytes)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     if parted is None:
         return None
-    head = {name: value for name, value in said.items() if name != "usage"}
+    head = {name: value for name, value in fields.items() if name != "usage"}
     return b"data: %b\n\n" % msgspec.json.encode(head | {"choices": [parted]})
 
 

@@ -18,8 +18,8 @@ _BESIDE = ("tool_calls", "function_call", "reasoning_content", "reasoning", "ref
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class Told:
-    """Passes a stream on, and remembers what its caller was told."""
+class RememberedStream:
+    """Forwards a stream, and remembers the forwarded text."""
 
     def __init__(self, out: Out) -> None:
         self._out = out
@@ -27,7 +27,7 @@ class Told:
         self.head: dict[str, Any] = {}
         self.text = ""
         self.tokens = 0
-        """Events with text, which stand for the tokens."""
+        """The number of events with text, which approximates the tokens."""
         self._is_more_than_text = False
         self._is_over = False
 
@@ -41,7 +41,7 @@ class Told:
         self._out.write(data)
 
     def note(self, text: str) -> None:
-        """A comment, which clients of event streams pass over."""
+        """Send a comment, which clients of event streams ignore."""
         self._out.write(b": %b\n\n" % text.encode())
 
     @property
@@ -58,39 +58,39 @@ class Told:
             return
         self.head = self.head or {name: event[name] for name in _SAME if name in event}
         choice = _first_choice(event)
-        said = choice.get("delta") if "delta" in choice else choice
-        if not isinstance(said, dict):
+        delta = choice.get("delta") if "delta" in choice else choice
+        if not isinstance(delta, dict):
             return
-        text = said.get("content") if "delta" in choice else said.get("text")
+        text = delta.get("content") if "delta" in choice else delta.get("text")
         if isinstance(text, str) and text:
             self.text += text
             self.tokens += 1
-        self._is_more_than_text = self._is_more_than_text or any(said.get(name) for name in _BESIDE)
+        self._is_more_than_text = self._is_more_than_text or any(delta.get(name) for name in _BESIDE)
         self._is_over = self._is_over or bool(choice.get("finish_reason") or event.get("error"))
 
 
-class Joined:
-    """The other backend's stream, written as a part of the answer that was begun."""
+class JoinedStream:
+    """Writes the other backend's stream as a part of the begun answer."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, stream: RememberedStream) -> None:
+        self._stream = stream
         self._events = EventSplitter()
-        self._said_tokens = told.tokens
+        self._said_tokens = stream.tokens
 
     def write(self, data: bytes) -> None:
         for event in self._events.feed(data):
             if written := self._rewritten(event):
-                self._told.write(b"data: %b\n\n" % written)
+                self._stream.write(b"data: %b\n\n" % written)
 
     @property
     def is_full(self) -> bool:
-        return self._told.is_full
+        return self._stream.is_full
 
     async def drain(self) -> None:
-        await self._told.drain()
+        await self._stream.drain()
 
     def _rewritten(self, data: bytes) -> bytes | None:
-        """None for what says nothing new: that an assistant speaks has been said."""
+        """Return the event; None if it has nothing new: the role was already sent."""
         event = _as_object(data)
         if event is None:
             return data
@@ -101,29 +101,29 @@ class Joined:
             return None
         if isinstance(usage := event.get("usage"), dict):
             _add_usage(usage, self._said_tokens)
-        return orjson.dumps(event | self._told.head)
+        return orjson.dumps(event | self._stream.head)
 
 
-def next_call(call: Call, told: Told) -> Call:
-    """The request for the rest, as the caller sent it: the text so far is the beginning of its answer."""
-    if not told.text:
-        # Fields for twins are not for the caller.
+def next_call(call: Call, stream: RememberedStream) -> Call:
+    """Return the caller's request for the rest: the text so far is the beginning of its answer."""
+    if not stream.text:
+        # Fields for replicas are not for the caller.
         return structs.replace(call, request=read_request(call.kind, call.raw))
     fields = _top_level.decode(call.raw)
     request = call.generation
     if isinstance(request, ChatRequest):
-        said = msgspec.json.encode({"role": "assistant", "content": told.text})
+        message = msgspec.json.encode({"role": "assistant", "content": stream.text})
         messages = bytes(fields["messages"]).strip()
-        fields["messages"] = msgspec.Raw(messages[:-1] + b"," + said + b"]")
-        # Tells vLLM, SGLang and llama-server that the last message is unfinished; Ollama assumes that anyway.
+        fields["messages"] = msgspec.Raw(messages[:-1] + b"," + message + b"]")
+        # Tells vLLM, SGLang and llama-server that the last message is unfinished; Ollama assumes this by default.
         fields["continue_final_message"] = msgspec.Raw(b"true")
         fields["add_generation_prompt"] = msgspec.Raw(b"false")
     else:
-        fields["prompt"] = msgspec.Raw(msgspec.json.encode(f"{request.prompt}{told.text}"))
+        fields["prompt"] = msgspec.Raw(msgspec.json.encode(f"{request.prompt}{stream.text}"))
     for name in ("max_tokens", "max_completion_tokens"):
         limit = getattr(request, name, None)
         if limit is not None:
-            fields[name] = msgspec.Raw(b"%d" % max(1, limit - told.tokens))
+            fields[name] = msgspec.Raw(b"%d" % max(1, limit - stream.tokens))
     raw = msgspec.json.encode(fields)
     return Call(call.id, call.kind, read_request(call.kind, raw), raw, call.tenant)
 

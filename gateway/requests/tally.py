@@ -14,35 +14,35 @@ _DENSE = b"0123456789!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class Tally:
-    """Tokens of all choices together, as far as they can be told from outside: by their bytes, or by their events.
+    """Estimates the tokens of all choices together, by their bytes or by their events.
 
-    Letters are a quarter of a token a byte. Digits and marks are half of one: tables, code and hexadecimal have
-    shorter tokens than words do. Most upstreams send a token an event; those that send letter by letter do not,
-    so that an event of one letter is none. The charge is counted when the answer is over; this estimate only says
-    when to reserve more. If an upstream reports a higher usage on the way, that counts.
+    A letter is a quarter of a token. Digits and punctuation are half of one: tables, code and hexadecimal have
+    shorter tokens than words. Most upstreams send one token per event. Some send single letters, so an event of
+    one letter does not count. The charge is counted after the answer; this estimate only decides when to reserve
+    more. If an upstream reports a higher usage during the stream, that counts.
     """
 
     def __init__(self) -> None:
         self.tokens = 0
         self.first: dict[str, Any] = {}
-        """The first event: what comes last has its id and model."""
+        """The first event; the last events repeat its id and model."""
         self.finished: set[int] = set()
-        """The choices that have come to their own end."""
+        """The choices that have ended regularly."""
         self._quarters = 0
         self._events = 0
 
     def bytes_left(self, tokens_max: int) -> int:
-        """How much more text of letters there is room for."""
+        """The remaining room, in bytes of letters."""
         return 4 * tokens_max - self._quarters
 
     def take(self, event: bytes, tokens_max: int) -> bool:
-        """Count an event in, unless that would be more than `tokens_max`; False then."""
+        """Count an event; return False, uncounted, if it would exceed `tokens_max`."""
         quarters = texts = events = told_tokens = 0
         finished: list[int] = []
-        for said in map(_object, data_of(event)):
-            self.first = self.first or said
-            told_tokens = max(told_tokens, _told(said))
-            for choice in _choices(said):
+        for event_fields in map(_object, data_of(event)):
+            self.first = self.first or event_fields
+            told_tokens = max(told_tokens, _told(event_fields))
+            for choice in _choices(event_fields):
                 text = said_in(choice).encode(errors="replace")
                 texts += len(text)
                 quarters += 2 * len(text) - len(text.translate(None, _DENSE))
@@ -61,20 +61,20 @@ class Tally:
 
 
 def _is_letter(text: bytes) -> bool:
-    """Whether it is less than a token is: nothing, or one letter of a word."""
+    """Return whether it is less than a token: nothing, or one letter of a word."""
     return not text or (len(text) == 1 and text not in _DENSE)
 
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        said = orjson.loads(data)
+        parsed = orjson.loads(data)
     except orjson.JSONDecodeError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
-def _choices(said: dict[str, Any]) -> list[dict[str, Any]]:
-    choices = said.get("choices")
+def _choices(event_fields: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = event_fields.get("choices")
     return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
 
 
@@ -83,7 +83,7 @@ def _index(choice: dict[str, Any]) -> int:
     return index if isinstance(index, int) else 0
 
 
-def _told(said: dict[str, Any]) -> int:
-    usage = said.get("usage")
+def _told(event_fields: dict[str, Any]) -> int:
+    usage = event_fields.get("usage")
     tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
     return tokens if isinstance(tokens, int) else 0

@@ -1,4 +1,4 @@
-"""An answer that is cut short where what is paid for ends: what its caller gets in place of the rest."""
+"""Ends an answer where its paid part ends, and tells the caller why."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ _SHARED = "the answer that was shared with another caller was not paid to its en
 async def cut_short(
     recounter: Recounter, context: RequestContext, answer: Answer, client: Client, end: PaidUp
 ) -> tuple[Outcome, str]:
-    """Say that the answer came to its limit, and why. Returns how the request ended, and the problem in words."""
+    """Send the end with the reason. Return how the request ended, and the problem in words."""
     if context.tally is None or context.allowance is None:
         error = LaneBrokeOff(_SHARED)
         client.break_off(to_api_error(error))
@@ -47,7 +47,7 @@ async def cut_short(
 
 
 async def _count(recounter: Recounter, context: RequestContext, meter: Meter) -> None:
-    """If the caller gets a count, it is the one that will be booked."""
+    """Count the answer now if the caller gets a count, so that it equals the booked count."""
     if not (context.call.generation.wants_usage and meter.delivered and context.offer):
         return
     try:

@@ -1,4 +1,4 @@
-"""How far predictions were off: the last errors of each backend, and their median."""
+"""The accuracy of predictions: the last errors of each backend, and their median."""
 
 from collections import deque
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Accuracy:
         self._errors: dict[tuple[str, Predicted], deque[tuple[float, float]]] = {}
 
     def add(self, label: str, lane: LaneName, kind: Predicted, predicted_s: float, seen_s: float) -> None:
-        # An answer that comes as a whole says nothing of its parts.
+        # A whole answer shows nothing about its parts.
         if self._report and kind != "request":
             self._report(lane, kind, predicted_s, seen_s)
         errors = self._errors.get((label, kind))
@@ -35,7 +35,7 @@ class Accuracy:
         errors.append((abs(predicted_s - seen_s), seen_s))
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """By backend and kind: median absolute error in seconds, and as a share of the median time."""
+        """Return by backend and kind: the median absolute error in seconds, and as a share of the median time."""
         found: dict[str, dict[str, float]] = {}
         for (label, kind), errors in self._errors.items():
             off_s, seen_s = median(error for error, _ in errors), median(seen for _, seen in errors)

@@ -1,9 +1,9 @@
-"""A circuit breaker: a backend that keeps failing gets a pause, then one request at a time to show it is well.
+"""A circuit breaker: a backend that keeps failing gets a pause, then one trial request at a time.
 
 closed --failures in a row--> open --pause over--> half open --one trial--> closed, or open for twice as long
 
-Each model of a backend has a breaker of its own: one that fails or is over its rate limit says nothing against the
-others. Only a backend that cannot be reached is left alone with all of its models.
+Each model of a backend has its own breaker, because a failure or rate limit of one model does not concern the
+others. Only an unreachable backend is paused with all of its models.
 """
 
 from collections import OrderedDict
@@ -16,11 +16,11 @@ _PAUSE_S = 5.0
 _PAUSE_MAX_S = 60.0
 # The longest pause that a backend's own retry time may set, in seconds.
 _ASKED_PAUSE_MAX_S = 600.0
-# A backend that has no room and does not say until when: the first pause, which doubles up to _PAUSE_MAX_S.
+# The first pause of a backend without room that gives no retry time; it doubles up to _PAUSE_MAX_S.
 _UNTOLD_PAUSE_S = 1.0
-# A backend of many models keeps the breakers of those that failed last.
+# A backend with many models keeps the breakers of those that failed last.
 _MODELS_MAX = 64
-# Between being chosen for the trial and beginning it; and from when on a trial without a sign of life is void.
+# The time between being chosen for the trial and beginning it, and the time after which a silent trial is void.
 _CLAIM_S = 1.0
 _TRIAL_S = 30.0
 
@@ -29,9 +29,9 @@ BreakerState = Literal["closed", "open", "half_open", "trial"]
 
 @dataclass(slots=True)
 class Breaker:
-    """One backend's, or one model's there. Times are those of the clock that the caller reads.
+    """The breaker of a backend, or of one model there. Times are on the caller's clock.
 
-    Until `asked_until_s` the backend asked to be left alone, with 429 if `is_limit` and else with 503.
+    Until `asked_until_s` the backend asked for a pause, with 429 if `is_limit`, otherwise with 503.
     """
 
     failures_in_row: int = 0
@@ -39,7 +39,7 @@ class Breaker:
     asked_until_s: float = 0.0
     trial_until_s: float = 0.0
     failed_s: float = 0.0
-    """When it failed last."""
+    """The time of the last failure."""
     is_limit: bool = False
     _asked_in_row: int = 0
 
@@ -53,13 +53,13 @@ class Breaker:
         return "trial" if now_s < self.trial_until_s else "half_open"
 
     def admits(self, now_s: float) -> bool:
-        """Whether a request may go there."""
+        """Return whether a request may go there."""
         if not self.failures_in_row and not self.asked_until_s:
             return True
         return self.state(now_s) in ("closed", "half_open")
 
     def claim(self, now_s: float) -> None:
-        """A request was chosen for the trial. For a short time no other request is."""
+        """Note that a request was chosen for the trial. For a short time no other request is."""
         if self.state(now_s) == "half_open":
             self.trial_until_s = now_s + _CLAIM_S
 
@@ -68,7 +68,7 @@ class Breaker:
             self.trial_until_s = now_s + _TRIAL_S
 
     def succeeded(self) -> None:
-        """A pause that was asked for goes on: this answer began before it."""
+        """Note a success. A requested pause continues, because this answer began before it."""
         self.failures_in_row = self._asked_in_row = 0
         self.trial_until_s = 0.0
 
@@ -81,7 +81,10 @@ class Breaker:
             self.closed_until_s = now_s + min(_PAUSE_MAX_S, _PAUSE_S * 2**doublings)
 
     def asked(self, now_s: float, retry_after_s: float | None, *, is_limit: bool) -> None:
-        """A healthy backend asked for a pause of `retry_after_s`. Without a time, consecutive pauses grow."""
+        """Note that a healthy backend asked for a pause of `retry_after_s`.
+
+        Without a time, consecutive pauses grow.
+        """
         if now_s >= self.asked_until_s:
             self._asked_in_row += 1
         doublings = min(8, max(0, self._asked_in_row - 1))
@@ -91,23 +94,23 @@ class Breaker:
             self.asked_until_s, self.is_limit = until_s, is_limit
 
     def left(self) -> None:
-        """The trial ended without a verdict: the next one may try."""
+        """Note that the trial ended without a verdict; the next request may try."""
         self.trial_until_s = 0.0
 
 
 @dataclass(slots=True)
 class Breakers:
-    """A backend's own breaker, and those of its models that failed lately. A model goes by its name there."""
+    """A backend's own breaker, and those of its recently failed models, by their names there."""
 
     backend: Breaker = field(default_factory=Breaker)
     _models: OrderedDict[str, Breaker] = field(default_factory=OrderedDict)
 
     def of(self, model: str) -> Breaker:
-        """That of a model that failed; an unused one for all others."""
+        """Return a failed model's breaker; an unused one for all others."""
         return self._models.get(model) or Breaker()
 
     def barring(self, model: str, now_s: float) -> Breaker | None:
-        """The one that lets no request for this model pass now, if any."""
+        """Return the breaker that blocks requests for this model now, if any."""
         if not self.backend.admits(now_s):
             return self.backend
         found = self._models.get(model) if self._models else None
@@ -141,13 +144,13 @@ class Breakers:
         self._model(model).asked(now_s, retry_after_s, is_limit=is_limit)
 
     def failed_s(self, model: str) -> float:
-        """When a request for this model failed last, or none reached the backend; 0.0 if that never happened."""
+        """Return when a request for this model last failed or could not reach the backend; 0.0 if never."""
         return max(one.failed_s for one in self._both(model))
 
     def answered(self, *, was_down: bool) -> None:
-        """A probe got an answer, so connections are possible. Pauses that the backend asked for go on.
+        """Note a probe's answer: connections are possible. Pauses that the backend asked for continue.
 
-        If it was down, the failures of its models were another process's.
+        If it was down, its models' failures belong to an earlier process.
         """
         for one in (self.backend, *(self._models.values() if was_down else ())):
             one.failures_in_row, one.trial_until_s = 0, 0.0

@@ -25,14 +25,14 @@ from gateway.settings import LaneName, RoutingSettings
 
 # A predicted wait of this length counts as a queue, if a backend does not report its number of slots.
 _LONG_WAIT_S = 1.0
-# Where costs are equal: a whole copy answers faster than the same layers split, and both belong to us.
+# If costs are equal: a whole copy answers faster than the same layers split over machines.
 _ORDER: dict[LaneName, int] = {"pool": 0, "cluster": 1, "cloud": 2, "market": 3}
 
 
 class Candidate(Struct, frozen=True):
-    """An offer that could answer, with what it is predicted to take, and out of what that was predicted.
+    """An offer that could answer, with its prediction and the prediction's inputs.
 
-    A Struct: thousands are made each second.
+    A Struct, because thousands are created each second.
     """
 
     offer: Offer
@@ -49,14 +49,14 @@ class Candidate(Struct, frozen=True):
 
 
 class Rejection(Struct, frozen=True):
-    """An offer that cannot answer; `rule` when it may not."""
+    """An offer that cannot answer; `rule` is set if it may not."""
 
     offer: Offer
     objection: Objection
 
     @property
     def reason(self) -> str:
-        """In words for callers."""
+        """Return the reason in words for callers."""
         return self.objection.told
 
     @property
@@ -65,9 +65,9 @@ class Rejection(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """Candidates, best first, and what was ruled out. `chain` are the hashes of the prompt's beginning.
+    """Candidates, best first, and rejections. `chain` has the hashes of the prompt's beginning.
 
-    Candidates of other models than the one asked for are fallbacks that its owner named.
+    Candidates of other models than the requested one are the owner's fallbacks.
     """
 
     candidates: tuple[Candidate, ...]
@@ -79,7 +79,7 @@ class Decision(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """In a sentence for callers why the first leads, or why there is none."""
+        """Return a sentence for callers: why the first leads, or why there is none."""
         if self.said:
             return self.said
         if len(self.candidates) == 1 and not self.rejections:
@@ -93,7 +93,7 @@ class Decision(Struct, frozen=True):
         return text
 
     def as_data(self) -> dict[str, Any]:
-        """For the database and for people who ask why."""
+        """Return plain data for the database and for explanations."""
         return {
             "reason": self.reason,
             "candidates": [reasons.candidate_data(c.offer, c.predicted) for c in self.candidates],
@@ -102,7 +102,7 @@ class Decision(Struct, frozen=True):
 
 
 def sift(need: Need, caller: Caller, offers: Sequence[Offer]) -> tuple[list[Offer], list[Rejection]]:
-    """The offers that may and can answer, by all rules that do not depend on a backend's current state."""
+    """Select the offers that may and can answer, by all rules that do not depend on a backend's current state."""
     passed: list[Offer] = []
     rejections: list[Rejection] = []
     for offer in offers:
@@ -116,7 +116,7 @@ def sift(need: Need, caller: Caller, offers: Sequence[Offer]) -> tuple[list[Offe
 def weigh(
     need: Need, known: Known, matched_tokens: int, now_s: float, weights: RoutingSettings, ceiling: Ceiling | None
 ) -> Candidate | Rejection:
-    """A passed offer becomes a candidate, unless it would cost more than the ceiling."""
+    """Turn a passed offer into a candidate, or a rejection if it would cost more than the ceiling."""
     predicted = predict(need, known, matched_tokens, now_s, weights)
     if ceiling and predicted.nano > ceiling.amount_nano:
         return Rejection(known.offer, ceiling.objection(predicted.nano))
@@ -124,7 +124,7 @@ def weigh(
 
 
 def rank(need: Need, candidates: list[Candidate]) -> list[Candidate]:
-    """Best first, as many as the request's preferences want."""
+    """Return the best first, as many as the request's preferences allow."""
     if len(candidates) > 1:
         _sort(candidates, need)
         ready_first(candidates)
@@ -174,20 +174,23 @@ def _explore(candidates: list[Candidate]) -> None:
         return
     weight = candidates[0].offer.weight
     for at in range(1, len(candidates)):
-        # A backend of less weight is one that its owner wants to be asked seldom.
+        # Owners give less weight to backends that should be used rarely.
         if candidates[at].offer.weight >= weight and _may_be_explored(candidates[at]):
             candidates.insert(0, candidates.pop(at))
             return
 
 
 def _has_queue(candidate: Candidate) -> bool:
-    """Whether all its slots are taken; without known slots, whether the wait is a long one."""
+    """Return whether all its slots are taken; without known slots, whether the predicted wait is long."""
     slots, predicted = candidate.offer.slots, candidate.predicted
     return predicted.load.beside >= slots if slots else predicted.wait_s >= _LONG_WAIT_S
 
 
 def _may_be_explored(candidate: Candidate) -> bool:
-    """Whether to try it: one request at a time, only if the model is loaded. After a failure only costs decide."""
+    """Return whether to try it: one request at a time, only if the model is loaded.
+
+    After a failure only costs decide.
+    """
     predicted, offer = candidate.predicted, candidate.offer
     if offer.price is not None or not predicted.is_untried or not predicted.load.is_resident:
         return False

@@ -1,4 +1,4 @@
-"""One request at one backend: what it waits for, and what its times teach about the backend."""
+"""One request at one backend: its wait, and learning from its times."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ class Memory(Struct, frozen=True):
 
 
 class Dispatch(Struct):
-    """Begun by Router.began; ends with one of succeeded, failed, refused or left. Later calls do nothing.
+    """Created by Router.began; ends with one of succeeded, failed, refused or left. Later calls do nothing.
 
     Without a `chosen` candidate there is no prediction, and only the outcome is learned.
     """
@@ -40,7 +40,7 @@ class Dispatch(Struct):
     began_s: float = 0.0
     first_s: float | None = None
     pending_tokens: int = 0
-    """The tokens of its prompt, until its answer begins."""
+    """The tokens of its prompt, counted until its answer begins."""
     teaches: bool = False
     has_ended: bool = False
 
@@ -49,12 +49,12 @@ class Dispatch(Struct):
         self.record.began(self.model, now_s)
         load = self.chosen.predicted.load if self.chosen else None
         if load and load.is_stream:
-            # An answer that comes as a whole does not show when its prompt is through, and is not counted.
+            # A whole answer does not show when its prompt was processed, so it is not counted.
             self.pending_tokens = max(1, load.prompt_tokens - load.matched_tokens)
             self.record.owes(self.pending_tokens, now_s)
 
     def first_byte(self, seconds: float | None = None) -> None:
-        """The answer has begun, by our own clock or after `seconds` at this backend."""
+        """Note that the answer has begun, by the clock or after `seconds` at this backend."""
         if self.has_ended or self.first_s is not None:
             return
         now_s = self.clock()
@@ -79,7 +79,7 @@ class Dispatch(Struct):
             chosen.known.rates.saw_first_token(predicted.load, first_s)
 
     def succeeded(self, tokens: int = 0, cached_tokens: int | None = None) -> None:
-        """The answer was whole; counts are the meter's. `cached_tokens` is for backends that are known to tell."""
+        """Note a complete answer with the meter's counts. `cached_tokens` is only for backends that report it."""
         if self._ends():
             now_s, chosen = self.clock(), self.chosen
             self.record.succeeded(self.model, now_s)
@@ -90,25 +90,28 @@ class Dispatch(Struct):
                 self._learn(chosen, chosen.known, now_s - self.began_s, tokens, cached_tokens)
 
     def failed(self) -> None:
-        """The backend broke off."""
+        """Note that the backend broke off."""
         if self._ends():
             self.record.failed(self.model, self.clock())
 
     @property
     def is_mute(self) -> bool:
-        """Whether the backend has begun no answer for this model since it got this request, and is giving none."""
+        """Return whether the backend has begun no answer for this model since this request, nor is sending one."""
         known = self.chosen.known if self.chosen else None
         return known is not None and not self.record.speaking and known.rates.heard_s <= self.began_s
 
     def gave_up(self) -> None:
-        """No first byte came in the time that was allowed: the next request there is expected to take as long."""
+        """Note that no first byte came in time: the next request there is expected to take as long."""
         chosen, seconds = self.chosen, self.clock() - self.began_s
         if chosen and chosen.known and chosen.predicted.load.is_stream and not self.has_ended:
             chosen.known.rates.saw_first_token(chosen.predicted.load, seconds)
         self.failed()
 
     def refused(self, error: LaneFailed) -> None:
-        """The backend did not answer. One that was only busy is well, and gets a pause if it asked for one."""
+        """Note that the backend did not answer.
+
+        A busy backend is healthy, and gets a pause if it asked for one.
+        """
         if isinstance(error, LaneBusy):
             if error.asks_for_pause and self._ends():
                 is_limit = isinstance(error, LaneLimited)
@@ -120,7 +123,10 @@ class Dispatch(Struct):
             self.failed()
 
     def left(self) -> None:
-        """The caller disconnected, the request was at fault, or the backend was only busy: no verdict on it."""
+        """Note an end without a verdict.
+
+        The caller disconnected, the request was invalid, or the backend was busy.
+        """
         if self._ends():
             self.record.left(self.model, self.clock())
 

@@ -1,18 +1,18 @@
-"""A small straight-line model that is learned as observations come: seconds out of a few known causes.
+"""A small linear model, learned online: seconds as a sum of a few known causes.
 
-Least squares over decaying sums, drawn towards what is assumed beforehand. Each cause counts in seconds as the
-assumption has it (cause x assumed rate), so a coefficient of 1 says that the assumption was right; it is held by
-as many observations as `_PRIOR` says. Errors count relative to what was predicted, as times scatter.
+Least squares over decaying sums, regularised towards assumed rates. Each cause is scaled to seconds by its assumed
+rate, so a coefficient of 1 means that the assumption was right. The assumption has the weight of `_PRIOR`
+observations. Errors are relative to the prediction, because times scatter in proportion.
 """
 
 from collections.abc import Sequence
 from operator import mul
 
-# The weight that an observation keeps with each newer one: about the last fifty count.
+# The factor by which each new observation reduces older ones: about the last fifty count.
 _KEEP = 0.98
-# How many observations the assumption is worth.
+# The assumption's weight in observations.
 _PRIOR = 0.5
-# One that takes many times as long as predicted has met something else: a cold file, a stuck link.
+# An observation far above the prediction had another cause, such as a cold file or a stuck link.
 _OUTLIER = 5.0
 _OUTLIERS_MAX = 2
 _TRUSTED_AFTER = 8
@@ -25,12 +25,12 @@ _FADE = 0.25
 
 
 class Fit:
-    """seconds = sum of cause x rate, with rates from zero up."""
+    """seconds = sum of cause x rate, with non-negative rates."""
 
     __slots__ = ("_moments", "_outliers", "_pairs", "_responses", "_start", "_weight", "rates", "seen")
 
     def __init__(self, assumed: Sequence[float]) -> None:
-        """`assumed` are the rates, above zero, that hold until something was seen."""
+        """`assumed` are the rates, above zero, used until the first observation."""
         self._start = tuple(assumed)
         self.rates = list(assumed)
         size = len(assumed)
@@ -79,7 +79,7 @@ class Fit:
             self._solve()
 
     def _solve(self) -> None:
-        """The rates that fit best; a cause that would have to give time back is left out."""
+        """Solve for the best rates; a cause whose rate would be negative is dropped."""
         size = len(self._start)
         whole = [[0.0] * size for _ in range(size)]
         for (row, column), value in zip(self._pairs, self._moments, strict=True):

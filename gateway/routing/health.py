@@ -1,4 +1,4 @@
-"""How each backend is doing: requests under way, what they wait for, failures, its breakers, its models' rates."""
+"""Each backend's health: requests in progress, pending prompts, failures, breakers, its models' rates."""
 
 import math
 import time
@@ -11,15 +11,15 @@ from gateway.routing.breaker import Breakers
 from gateway.routing.priors import Speed
 from gateway.routing.rates import Rates
 
-# A backend of many models keeps the rates of those it was asked for lately.
+# A backend with many models keeps the rates of recently requested ones.
 _MODELS_MAX = 64
 # Backends come and go with discovery; this is far more than any gateway has at a time.
 _BACKENDS_MAX = 4096
-# Until something was seen, one in a hundred is taken to fail, with the weight of ten requests.
+# The assumed failure rate is one in a hundred, with the weight of ten requests.
 USUAL_FAILURE_SHARE = 0.01
 _PRIOR_REQUESTS = 10.0
 _HALF_LIFE_S = 120.0
-# A thousandth of them fades in this time.
+# The time in which a thousandth of the weight fades.
 _FADE_EVERY_S = 0.2
 
 
@@ -60,7 +60,7 @@ class Health:
         return [(speed, rates.size_bytes) for rates in others if rates.size_bytes and (speed := rates.speed)]
 
     def stalled_s(self, beside: int, slots: int | None, now_s: float) -> float:
-        """How long no slot has come free, where all are taken, or no stream has begun that is owed."""
+        """Return how long no slot has become free while all are taken, or no pending stream has begun."""
         if not self.in_flight:
             return 0.0
         stalled_s = now_s - self.freed_s if slots and beside >= slots else 0.0
@@ -73,7 +73,10 @@ class Health:
         self.pending_tokens += tokens
 
     def failure_share(self, now_s: float) -> float:
-        """How likely the next request fails: what was seen, fading by half in two minutes, drawn to the usual."""
+        """Return the probability that the next request fails.
+
+        It combines observations, with a half-life of two minutes, and a prior.
+        """
         if not self._failed:
             return USUAL_FAILURE_SHARE
         fade = math.exp2((self._counted_s - now_s) / _HALF_LIFE_S)
@@ -81,7 +84,7 @@ class Health:
         return (self._failed * fade + prior) / (self._ended * fade + _PRIOR_REQUESTS)
 
     def began(self, model: str, now_s: float) -> None:
-        """A request for this model was sent there; one of those below follows."""
+        """Note that a request for this model was sent there; one of the methods below follows."""
         if not self.in_flight:
             self.freed_s = now_s
         self.in_flight += 1
@@ -98,18 +101,18 @@ class Health:
         self._count(now_s, has_failed=True)
 
     def unreachable(self, now_s: float) -> None:
-        """No connection, whichever model was asked for."""
+        """Note that there was no connection; this concerns all models."""
         self._end(now_s)
         self.breakers.unreachable(now_s)
         self._count(now_s, has_failed=True)
 
     def left(self, model: str, now_s: float) -> None:
-        """The caller disconnected, or the request was at fault: no verdict on the backend."""
+        """Note an end without a verdict: the caller disconnected, or the request was invalid."""
         self._end(now_s)
         self.breakers.left(model)
 
     def asked(self, model: str, now_s: float, retry_after_s: float | None, *, is_limit: bool) -> None:
-        """The backend is healthy but has no room for this model, or asks for a pause with it."""
+        """Note that the backend is healthy but has no room for this model, or asked for a pause."""
         self.left(model, now_s)
         self.breakers.asked(model, now_s, retry_after_s, is_limit=is_limit)
 

@@ -38,7 +38,7 @@ NO_PREFERENCES = Preferences()
 
 
 class Need(Struct, frozen=True):
-    """`output_tokens` is the request's limit, if any; `expected_tokens` is what the answer probably comes to."""
+    """`output_tokens` is the request's limit, if any; `expected_tokens` is the answer's probable length."""
 
     model: str
     features: frozenset[Feature]
@@ -53,7 +53,7 @@ class Need(Struct, frozen=True):
 
 
 def need_of(call: Call, caller: Caller, expected_tokens: int) -> Need:
-    """Raises RequestInvalid for preferences that cannot be read."""
+    """Return the request's needs. Raises RequestInvalid for invalid preferences."""
     request = call.request
     extras, provider = request.millrace, request.provider
     return Need(
@@ -71,12 +71,12 @@ def need_of(call: Call, caller: Caller, expected_tokens: int) -> Need:
 
 
 def _lane(extras: Extras) -> LaneName | None:
-    """Only the cluster can continue after an answer's tokens; other lanes would start again."""
+    """Return the requested lane; a resumption needs the cluster, which alone can continue after given tokens."""
     return "cluster" if extras.resume else extras.lane
 
 
 def privacy_of(call: Call, caller: Caller) -> Privacy:
-    """A key's label is a floor: a request may ask for more privacy, never for less."""
+    """Return the label. A key's label is the minimum: a request may ask for more privacy, never for less."""
     extras, least = call.request.millrace, caller.privacy
     if extras is None or extras.privacy is None or PRIVACY_RANK[extras.privacy] <= PRIVACY_RANK[least]:
         return least
@@ -103,7 +103,7 @@ def _names(given: Sequence[str] | None) -> frozenset[str] | None:
 
 
 def _nano(usd_per_mtok: str | float | None, field: str) -> int | None:
-    """A price in USD per million tokens, written as clients write it, in nano-USD."""
+    """Convert a client's price in USD per million tokens to nano-USD."""
     if usd_per_mtok is None:
         return None
     try:

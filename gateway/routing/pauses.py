@@ -18,7 +18,7 @@ from gateway.routing.tables import pause_table
 log = structlog.get_logger(__name__)
 
 Pausable = Literal["cloud", "market", "selling"]
-"""The lanes to other people's machines, and one's own machines' work for others."""
+"""The switches: lanes to third parties' machines, and selling on own machines."""
 
 # Another gateway of the same database sees a change within this time.
 LOOK_EVERY_S = 5.0
@@ -26,7 +26,7 @@ LOOK_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """`actor` has paused it, as the audit log names them."""
+    """A paused switch; `actor` is the name in the audit log."""
 
     name: Pausable
     since_ns: int
@@ -34,7 +34,10 @@ class Pause:
 
 
 class Pauses:
-    """Kept in the database, so that they outlive the process. `tell` gets all that rests, with every change."""
+    """Stored in the database, so that pauses survive restarts.
+
+    `tell` receives all paused switches after every change.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class Pauses:
         return self._now
 
     def start(self) -> None:
-        """Read now, and then at intervals. Raises SQLAlchemyError if the database is unavailable."""
+        """Read now, and then periodically. Raises SQLAlchemyError if the database is unavailable."""
         self._take(self._stored())
         self._task = asyncio.create_task(self._keep_looking(), name="pauses")
 
@@ -99,10 +102,10 @@ class Pauses:
         with self._read() as session:
             return tuple(Pause(*row) for row in session.execute(select(pause_table).order_by(pause_table.c.name)))
 
-    def _take(self, found: tuple[Pause, ...]) -> None:
-        if found != self._now:
-            self._now = found
-            self._tell(frozenset(pause.name for pause in found))
+    def _take(self, pauses: tuple[Pause, ...]) -> None:
+        if pauses != self._now:
+            self._now = pauses
+            self._tell(frozenset(pause.name for pause in pauses))
 
     async def _keep_looking(self) -> None:
         while True:

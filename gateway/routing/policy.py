@@ -1,7 +1,7 @@
-"""Hard rules, checked before offers are weighed: which offers may, can, and are wanted to answer. Pure.
+"""Hard rules, checked before offers are weighed: permissions, abilities and preferences. Pure.
 
-Every check has a name, and says what rules an offer out and what would help. Configured rules (a key's, a privacy
-label) are distinct from a backend's missing abilities, because they end in different errors.
+Every check has a name, a reason for the rejection, and a remedy. Configured rules (a key's, a privacy label) are
+distinct from a backend's missing abilities, because they lead to different errors.
 """
 
 from collections.abc import Iterable, Set
@@ -62,17 +62,20 @@ _WORDS: dict[Check, tuple[str, str]] = {
     ),
     "provider": ("provider.{} leaves it out", "change the request's provider preferences"),
     "price": ("costs more than provider.max_price.{} allows", "raise the price, or leave it out"),
-    "spend": ("would cost about ${}, and {} allows ${} at most", "ask for less, or have the limit raised"),
+    "spend": ("would cost about ${}, and {} allows ${} at most", "reduce the request, or have the limit raised"),
     "down": ("{}", "see the backend's own log"),
-    "draining": ("is being drained and takes nothing new", "undo the drain, or wait"),
+    "draining": ("is draining and accepts no new requests", "undo the drain, or wait"),
     "breaker": ("{}", "wait a few seconds"),
-    "paused": ("an operator has paused the {} lane", "have an operator resume it, on the console's first page"),
+    "paused": (
+        "an operator has paused the {} lane",
+        "ask an instance admin to resume it on the console's overview",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Why an offer may not be used: the rule by name, whose it is, and what it allows."""
+    """The rule that forbids an offer: its name, its owner, and what it allows."""
 
     name: str
     sentence: str
@@ -90,7 +93,7 @@ class Objection(Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """The sentence for callers: of a backend that is down they get the reason, not the operator's remedy."""
+        """Return the sentence for callers; for a backend that is down, without the operator's remedy."""
         if self.check != "down":
             return self.sentence
         return without_internals(self.sentence.partition("; ")[0])
@@ -106,7 +109,7 @@ class Objection(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The most that one request may be predicted to cost, and whose word that is."""
+    """The maximum predicted cost of one request, and the source of this limit."""
 
     amount_nano: int
     source: str
@@ -116,7 +119,7 @@ class Ceiling:
 
 
 def objection_to(offer: Offer, need: Need, caller: Caller) -> Objection | None:
-    """The first objection to this offer, apart from health; None if it may and can answer."""
+    """Return the first objection to this offer, other than health; None if it may and can answer."""
     if need.lane and offer.lane != need.lane:
         return Objection("lane", (need.lane,))
     found = _forbidden(offer, need, caller) or _unable(offer, need)
@@ -126,10 +129,10 @@ def objection_to(offer: Offer, need: Need, caller: Caller) -> Objection | None:
 
 
 def clearance_of(offer: Offer) -> Privacy:
-    """The most private label that may go there.
+    """Return the most private label that may go there.
 
-    A third party's machine is never cleared for private requests. A provider or seller is cleared for internal
-    ones if this gateway's owner says so, else for public ones.
+    A third party's machine never gets private requests. A provider or seller gets internal ones if this gateway's
+    owner allows it, otherwise only public ones.
     """
     if offer.lane not in FOREIGN:
         return offer.clearance
@@ -146,7 +149,7 @@ def _forbidden(offer: Offer, need: Need, caller: Caller) -> Objection | None:
         clearance = clearance_of(offer)
         if PRIVACY_RANK[need.privacy] > PRIVACY_RANK[clearance]:
             return Objection("privacy", (need.privacy, clearance))
-    # Own machines are where their owner is; a provider of unknown place is in none of the allowed ones.
+    # Own machines are in their owner's region; a provider without a known region is in none.
     if (
         caller.regions is not None
         and (offer.region or offer.lane in FOREIGN)
@@ -158,7 +161,7 @@ def _forbidden(offer: Offer, need: Need, caller: Caller) -> Objection | None:
 
 
 def lack_of(offer: Offer, kind: Kind, features: Set[Feature]) -> Objection | None:
-    """What the model at this backend cannot do, for any caller."""
+    """Return an objection for an ability that the model at this backend lacks, for any caller."""
     if kind not in offer.kinds:
         is_embedding = kind in GENERATES and "embedding" in offer.kinds
         return Objection("kind", ("is an embedding model" if is_embedding else f"does not {DOES[kind]}",))
@@ -211,13 +214,13 @@ def _too_dear(offer: Offer, wished: Preferences) -> Objection | None:
 
 
 def names_of(offer: Offer) -> frozenset[str]:
-    """The names of an offer in a request's preferences: its backend, provider, lane, or both."""
+    """Return the names of an offer in a request's preferences: its backend, provider, lane, or both."""
     provider = (offer.price.provider,) if offer.price and offer.price.provider else ()
     return frozenset(name.lower() for name in (offer.backend, offer.lane, offer.label, *provider))
 
 
 def place_in(order: Iterable[str], offer: Offer) -> int:
-    """How early the request names this offer; those it does not name come after all that it does."""
+    """Return the position at which the request names this offer; unnamed offers come last."""
     names = names_of(offer)
     place = 0
     for place, name in enumerate(order, 1):
@@ -227,7 +230,7 @@ def place_in(order: Iterable[str], offer: Offer) -> int:
 
 
 def price_nano(offer: Offer, need: Need) -> int:
-    """The expected cost of the answer, in nano-USD."""
+    """Return the expected cost of the answer, in nano-USD."""
     if offer.price is None:
         return 0
     return charge(offer.price.price_for(need.prompt_tokens), need.prompt_tokens, 0, need.expected_tokens)

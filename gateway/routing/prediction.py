@@ -19,13 +19,13 @@ from gateway.routing.policy import price_nano
 from gateway.routing.rates import STARTING_S, Load, Rates
 from gateway.settings import RoutingSettings
 
-# Failures up to this share are weather: they tell no backend from another.
+# Failures up to this share are noise and do not distinguish backends.
 _USUAL_RISK = 0.02
 _LEAST_WEIGHT = 0.001
 
 
 class Known(Struct, frozen=True):
-    """An offer with its backend's record and what the model takes there; both go on changing."""
+    """An offer with its backend's record and the model's rates there; both keep changing."""
 
     offer: Offer
     health: Health
@@ -33,7 +33,7 @@ class Known(Struct, frozen=True):
 
 
 class Prediction(Struct, frozen=True, gc=False):
-    """The formula's terms. `nano` is what the caller would be charged, `cost_nano` what is compared.
+    """The formula's terms. `nano` is the caller's charge, `cost_nano` the compared cost.
 
     `is_untried`: the model has not answered at this backend yet.
     """
@@ -55,7 +55,10 @@ class Prediction(Struct, frozen=True, gc=False):
 
 
 def predict(need: Need, known: Known, matched_tokens: int, now_s: float, weights: RoutingSettings) -> Prediction:
-    """Never fails, and never less for a busier backend. `matched_tokens` of the prompt it was sent before."""
+    """Predict a request.
+
+    Never fails, and never gives less for a busier backend. `matched_tokens` of the prompt were sent there before.
+    """
     offer, rates = known.offer, known.rates
     load = load_on(need, known, matched_tokens, now_s)
     first_token_s, wait_s, token_s = rates.predict(load)
@@ -63,7 +66,7 @@ def predict(need: Need, known: Known, matched_tokens: int, now_s: float, weights
     if not load.is_resident:
         load_s = loading_s(known, now_s)
         first_token_s += load_s
-        # Each wait that a loaded model would have spared others counts for loading it.
+        # Each wait that loading would have spared counts in favour of loading the model.
         begin_s = first_token_s - min(load_s, rates.regret_s)
     nano = price_nano(offer, need) if offer.price else 0
     tokens, failure_share = need.expected_tokens, known.health.failure_share(now_s)
@@ -91,7 +94,7 @@ def predict(need: Need, known: Known, matched_tokens: int, now_s: float, weights
 
 
 def load_on(need: Need, known: Known, matched_tokens: int, now_s: float) -> Load:
-    """The load ahead of the request: this gateway's own count, or the backend's if that is higher."""
+    """Return the load ahead of the request: this gateway's own count, or the backend's if that is higher."""
     offer, health = known.offer, known.health
     beside = health.in_flight
     if offer.running is not None or offer.queued is not None:
@@ -113,7 +116,7 @@ def load_on(need: Need, known: Known, matched_tokens: int, now_s: float) -> Load
 
 
 def loading_s(known: Known, now_s: float) -> float:
-    """Until the model is there; less for those who come while it is being loaded."""
+    """Return the seconds until the model is loaded; less if loading has begun."""
     offer = known.offer
     whole_s = offer.load_s or (STARTING_S if offer.state == "starting" else 0.0)
     since_s = known.rates.loading_since_s

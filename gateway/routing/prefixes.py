@@ -18,7 +18,7 @@ REMEMBERED_BLOCKS = 16_384
 # The limit for all backends together: 30 MB of memory.
 _ALL_BLOCKS_MAX = 2**18
 
-# A backend that says it had less than this part of what it was sent has thrown it away since.
+# A backend that reports less than this share of the sent prefix has dropped it.
 _CONTRADICTED = 0.5
 _BLOCKS_LEAST = BLOCKS_MAX
 
@@ -28,7 +28,7 @@ Chain = Sequence[int]
 
 
 def chain_of(request: Request, *salt: str) -> Chain:
-    """The checksums of a prompt's whole blocks, from its beginning. Tokens instead of text have none."""
+    """Return the checksums of a prompt's whole blocks, from its beginning; none for prompts of tokens."""
     text = _text_of(request).encode("utf-8", "surrogatepass")
     at = hash(salt) & 0xFFFFFFFF
     ends = range(BLOCK_BYTES, min(len(text), _BYTES) + 1, BLOCK_BYTES)
@@ -36,7 +36,7 @@ def chain_of(request: Request, *salt: str) -> Chain:
 
 
 def _text_of(request: Request) -> str:
-    """As much of the prompt's text as is looked at."""
+    """Return the part of the prompt's text that is used."""
     if isinstance(request, ChatRequest):
         parts: list[str] = []
         size = 0
@@ -52,7 +52,7 @@ def _text_of(request: Request) -> str:
 
 
 def _said(request: ChatRequest) -> Iterator[str]:
-    """Tools stand before the conversation in every chat template; their names tell one set from another."""
+    """Tools precede the conversation in every chat template; their names identify the set."""
     if request.tools:
         functions = (tool.get("function") for tool in request.tools)
         yield from (str(function.get("name"))[:_BYTES] for function in functions if isinstance(function, dict))
@@ -67,10 +67,10 @@ def _said(request: ChatRequest) -> Iterator[str]:
 
 
 class PrefixIndex:
-    """Per backend the blocks it was sent, least recently used out first.
+    """The blocks sent to each backend; the least recently used are dropped first.
 
-    A block never outlives the one before it: a chain is renewed from its end, so the beginning is the youngest.
-    That is why a match can be found by halving.
+    A block never outlives the previous one, because a chain is renewed from its end. So a match can be found by
+    bisection.
     """
 
     def __init__(self, blocks_max: int = REMEMBERED_BLOCKS) -> None:
@@ -80,7 +80,7 @@ class PrefixIndex:
         self._total = 0
 
     def insert(self, label: str, chain: Chain) -> None:
-        """The backend is being sent a prompt with these blocks."""
+        """Note that the backend gets a prompt with these blocks."""
         if not chain:
             return
         seen = self._seen.setdefault(label, OrderedDict())
@@ -105,19 +105,22 @@ class PrefixIndex:
             del self._seen[label]
             self._sizes.pop(label, None)
 
-    def learn_size(self, label: str, believed: int, found: int) -> None:
-        """A backend said how many tokens of a prompt it had. Far fewer than it was sent: its cache is smaller."""
-        if not found and label not in self._sizes:
-            return  # many never say anything but zero
+    def learn_size(self, label: str, believed: int, cached: int) -> None:
+        """Note the cached tokens that a backend reported.
+
+        If they are far fewer than sent, its cache is smaller.
+        """
+        if not cached and label not in self._sizes:
+            return  # many always report zero
         size = self._sizes.get(label, self._blocks_max)
-        if found < _CONTRADICTED * believed:
+        if cached < _CONTRADICTED * believed:
             size = max(_BLOCKS_LEAST, min(size, len(self._seen.get(label, ()))) * 9 // 10)
         elif size < self._blocks_max:
             size = min(self._blocks_max, size + size // 100 + 1)
         self._sizes[label] = size
 
     def matched_bytes(self, label: str, chain: Chain) -> int:
-        """How much of the beginning this backend was sent before."""
+        """Return the length of the prefix that this backend was sent before."""
         seen = self._seen.get(label)
         if not seen or not chain or chain[0] not in seen:
             return 0
@@ -131,7 +134,7 @@ class PrefixIndex:
         return low * BLOCK_BYTES
 
     def holds_half(self, label: str, chain: Chain) -> bool:
-        """A quick look: whether it was sent at least the first half."""
+        """Return whether it was sent at least the first half; a quick check."""
         seen = self._seen.get(label)
         return bool(seen and chain) and chain[len(chain) // 2] in (seen or ())
 

@@ -1,7 +1,7 @@
-"""The rates assumed for a model at a backend that has not answered with it yet. Pure.
+"""The assumed rates for a model that has not answered at a backend yet. Pure.
 
-The nearest evidence counts: the backend's own plan, then its other models, then the same model at other own
-backends, then the lane's usual rates. Rates scale with model size, because every token reads the whole model.
+The best evidence is used: the backend's own plan, its other models, the same model at other own backends, the
+lane's usual rates. Rates scale with model size, because every token reads the whole model.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def prior_of(
     siblings: Sequence[tuple[Speed, int]] = (),
     replicas: Sequence[Speed] = (),
 ) -> Speed:
-    """`siblings` are the backend's other models with their bytes; `twins` is the same model at own backends."""
+    """Return the prior. `siblings` are the backend's other models with sizes, `replicas` this model elsewhere."""
     if offer.first_token_s or offer.token_s or offer.price is not None:
         return _foretold(offer)
     usual = _USUAL[offer.lane]
@@ -56,7 +56,7 @@ def prior_of(
 
 
 def _foretold(offer: Offer) -> Speed:
-    """As the backend's plan says, or its lane's usual speed."""
+    """Return the speed of the backend's plan, or its lane's usual speed."""
     overhead_s, prompt_s, token_s = _USUAL[offer.lane]
     if offer.first_token_s:
         overhead_s, prompt_s = 0.1 * offer.first_token_s, 0.9 * offer.first_token_s / _TOLD_PROMPT_TOKENS
@@ -68,6 +68,6 @@ def _scale(size_bytes: float, than_bytes: float) -> float:
 
 
 def _middle(speeds: Sequence[Speed], usual: Speed) -> Speed:
-    """The median of each part, and never zero: a rate of zero would never be updated."""
+    """Return the median of each part, never zero: a rate of zero would never be updated."""
     found = (median(values) for values in zip(*speeds, strict=True))
     return Speed(*(max(each, _LEAST_SHARE * floor) for each, floor in zip(found, usual, strict=True)))

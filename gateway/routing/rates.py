@@ -21,10 +21,10 @@ _ASSUMED_BATCH_SHARE = 0.05
 # For a backend that does not report its slots: the share that is assumed of the wait computed for the slots
 # seen in use. Providers have room for every request.
 _ASSUMED_SERIAL: dict[LaneName, float] = {"cluster": 0.2, "pool": 0.2, "cloud": 0.001, "market": 0.2}
-# How far first tokens are off what was predicted, as a share.
+# The relative error of predicted first tokens.
 _ASSUMED_SPREAD = 0.2
 _LEAST_S = 0.001
-# A backend that was passed over this many times in a row may have changed.
+# A backend that was not chosen this many times in a row may have changed.
 _OLD_AFTER = 200
 # The cost of a previously sent token as a share of a new one's: some have left the backend's cache.
 _ASSUMED_KNOWN_SHARE = 0.1
@@ -52,9 +52,9 @@ class Load(Struct, frozen=True, gc=False):
 
 
 class Rates:
-    """One model's at one backend. `spread` is by what share its first tokens come off their time.
+    """One model's rates at one backend. `spread` is the relative error of its first tokens.
 
-    `regret_s` and `loading_since_s` are of a model that is not loaded there. An answer last began at `heard_s`.
+    `regret_s` and `loading_since_s` concern a model that is not loaded there. The last answer began at `heard_s`.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Rates:
 
     @property
     def speed(self) -> Speed | None:
-        """The speed of a request alone, from its answers or the backend's plan; None without either."""
+        """Return the speed of a single request, from its answers or the backend's plan; None without either."""
         if not self.has_answered and not any(self.told):
             return None
         overhead_s, prompt_s, _, _ = self.first.rates
@@ -106,7 +106,7 @@ class Rates:
 
     @property
     def token_alone_s(self) -> float:
-        """Seconds per token of a request that has the backend to itself."""
+        """Return the seconds per token of a request that is alone at the backend."""
         return sum(self.each.rates)
 
     def expect(self, prior: Speed) -> None:
@@ -140,20 +140,23 @@ class Rates:
         return True
 
     def was_passed_over(self) -> None:
-        """Another one was better by what is known: which may be old. Slowly it gets another chance."""
+        """Note that another backend was chosen.
+
+        Old measurements fade, so that this one slowly gets another chance.
+        """
         self.passed_over += 1
         if self.passed_over % _OLD_AFTER == 0:
             self.first.fade()
             self.each.fade()
 
     def holds_for(self, offer: Offer) -> bool:
-        """Whether this was learned of the same backend as it is now: a new plan, other slots, are another one."""
+        """Return whether the rates belong to the backend's current configuration: its plan and slots."""
         return self.slots == offer.slots and self.told == (offer.first_token_s, offer.token_s)
 
     def predict(self, load: Load) -> tuple[float, float, float]:
-        """Seconds to the first token, how many of them are spent waiting, and seconds for each further token.
+        """Return the seconds to the first token, the part spent waiting, and the seconds for each further token.
 
-        Never less for more load. In one piece, since it runs for every candidate of every request.
+        Never less for more load. One function, because it runs for every candidate of every request.
         """
         overhead_s, prompt_s, known_s, serial = self.first.rates
         known, beside, slots = load.matched_tokens, load.beside, load.slots
@@ -199,19 +202,19 @@ class Rates:
         self.service_s += _ALPHA * (service_s - self.service_s)
 
     def _own_s(self, load: Load) -> float:
-        """From its turn to its first token."""
+        """Return the time from a request's turn to its first token."""
         overhead_s, prompt_s, known_s, _ = self.first.rates
         known = load.matched_tokens
         return overhead_s + prompt_s * (load.prompt_tokens - known) + known_s * known
 
     def _queue_s(self, load: Load) -> float:
-        """Service time ahead of it: until enough slots are free, or all of it if the slot count is unknown."""
+        """Return the service time ahead, until enough slots are free; all of it if the slot count is unknown."""
         if load.slots is None:
             return load.beside * self.service_s
         return max(0, load.beside - load.slots + 1) * self.service_s / load.slots
 
     def _causes(self, load: Load) -> tuple[float, float, float, float]:
-        """The causes of a first token's time. Only the longer of the two predicted waits counts."""
+        """Return the causes of a first token's time. Only the longer of the two predicted waits counts."""
         known, queue_s = load.matched_tokens, self._queue_s(load)
         new = load.prompt_tokens - known
         _, prompt_s, _, serial = self.first.rates

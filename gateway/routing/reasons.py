@@ -11,7 +11,7 @@ from gateway.routing.prediction import Prediction
 from gateway.settings.base import FOREIGN
 from runtime.redaction import without_internals
 
-# Waits, cache hits and risks below these are not worth a word.
+# Waits, cache hits and risks below these values are not mentioned.
 _WORTH_SAYING_S = 1.0
 _WORTH_SAYING = 20
 _RISK = 0.05
@@ -35,7 +35,10 @@ def of_candidate(predicted: Prediction) -> str:
 def _in_words(
     time_s: float, nano: int, wait_s: int, load_s: int, cached: int, failing: int, is_untried: bool
 ) -> str:
-    """Every answer's header says it, and most say the same: to write it takes longer than to decide. Percents."""
+    """Describe a prediction, cached; shares are in percent.
+
+    Every answer's header has them, most are equal, and formatting is slower than deciding.
+    """
     text = f"about {time_s:.1f} s and ${format_usd(nano)}"
     if wait_s:
         text += f", {wait_s} s of it waiting"
@@ -55,7 +58,7 @@ def of_only_one(offer: Offer, predicted: Prediction) -> str:
 
 
 def of_decision(first: Sequence[tuple[Offer, Prediction]], rejected: Sequence[tuple[Offer, str]]) -> str:
-    """Why the first of the candidates leads; `first` are the best two at most."""
+    """Return why the first of the candidates leads; `first` are at most the best two."""
     if not first:
         return "; ".join(f"{offer.label}: {reason}" for offer, reason in rejected) or "no lane has this model"
     offer, predicted = first[0]
@@ -74,7 +77,7 @@ def of_decision(first: Sequence[tuple[Offer, Prediction]], rejected: Sequence[tu
 
 
 def candidate_data(offer: Offer, predicted: Prediction) -> dict[str, Any]:
-    """Every term of the formula; seconds, tokens and nano-USD."""
+    """Return every term of the formula: seconds, tokens and nano-USD."""
     return {
         "lane": offer.label,
         "model": offer.model,

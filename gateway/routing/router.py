@@ -1,4 +1,4 @@
-"""Puts the facts of this moment before the decision: what is on offer, how it has been doing, what is asked."""
+"""Collects the inputs of a decision: the current offers, their health, and the request's needs."""
 
 import random
 from collections.abc import Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ _ENOUGH = 3
 
 
 class Router:
-    """Decides for calls; the same function answers those who only ask. Told how each attempt went, it learns."""
+    """Decides for calls and for simulations with the same function, and learns from reported attempts."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Router:
         report: Report | None = None,
         seed: int | None = None,
     ) -> None:
-        """`report` gets each prediction beside what was seen; `seed` makes the lots repeatable."""
+        """`report` receives each prediction with the measured value; `seed` makes random choices repeatable."""
         self._lanes = tuple(lanes.values())
         self._health = health
         self._weights = weights
@@ -56,7 +56,7 @@ class Router:
         self._accuracy = Accuracy(report)
         self._memory = Memory(self._accuracy, self._lengths, self._prefixes)
         self._shortlists = Shortlists(health, self._ceiling)
-        self._lots = random.Random(seed)  # noqa: S311 - lots, not secrets
+        self._lots = random.Random(seed)  # noqa: S311 - samples, not secrets
         self._paused: frozenset[str] = frozenset()
 
     def pause(self, lanes: Collection[str]) -> None:
@@ -64,10 +64,10 @@ class Router:
         self._paused = frozenset(lanes)
 
     def decide(self, caller: Caller, call: Call) -> Decision:
-        """The decision to act on. Raises RequestInvalid for preferences that cannot be read."""
+        """Return the decision to act on. Raises RequestInvalid for invalid preferences."""
         decision = self.explain(caller, call)
         if decision.candidates:
-            # A backend that is given one trial gets no second request until that has begun.
+            # A backend on trial gets no second request until the trial has begun.
             first = decision.candidates[0].offer
             self._health.of(first.label).breakers.claim(first.model_there, self._health.now_s())
         return decision
@@ -94,7 +94,7 @@ class Router:
         return Decision(tuple(candidates), tuple(rejections), "", chain, caller.key_id, model)
 
     def _last_resort(self, need: Need, rejections: list[Rejection]) -> list[Candidate]:
-        """Where an estimate turns everybody away: our own cluster counts exactly, and says so in its error."""
+        """If an estimate excludes all offers, let the cluster decide: it counts exactly and reports the error."""
         exact = [r for r in rejections if r.objection.check == "context" and r.offer.lane == "cluster"]
         rejections[:] = [r for r in rejections if r not in exact]
         now_s = self._health.now_s()
@@ -105,7 +105,7 @@ class Router:
     def _weigh(
         self, need: Need, caller: Caller, call: Call, chain: list[int]
     ) -> tuple[list[Candidate], list[Rejection]]:
-        """Candidates and rejections of one model. Fills `chain` if there is a choice that needs it."""
+        """Return candidates and rejections of one model. Fills `chain` if there is a choice that needs it."""
         now_s = self._health.now_s()
         offers = self._offers(need.model, call.request.model)
         stopped = [offer for offer in offers if offer.lane in self._paused] if self._paused else []
@@ -132,17 +132,17 @@ class Router:
                 rejections.append(weighed)
         return rank(need, candidates), rejections
 
-    def _offers(self, model: str, asked: str) -> list[Offer]:
+    def _offers(self, model: str, requested_model: str) -> list[Offer]:
         offers: list[Offer] = []
         for lane in self._lanes:
             offers += lane.offers(model)
-        if model == asked:
+        if model == requested_model:
             return offers
-        # The request's bytes name another model: the lane has to put this one's name there.
+        # The request's bytes name another model, which the lane must replace.
         return [replace(offer, served_as=offer.served_as or offer.model) for offer in offers]
 
     def _admitted(self, passed: Sequence[Known], rejections: list[Rejection], now_s: float) -> list[Known]:
-        """The offers whose breaker lets requests pass; the others join the rejections."""
+        """Return the offers whose breaker allows requests; the others become rejections."""
         admitted = []
         for known in passed:
             breaker = known.health.breakers.barring(known.offer.model_there, now_s)
@@ -153,14 +153,14 @@ class Router:
         return admitted
 
     def _sample(self, known: list[Known], chain: Chain) -> list[Known]:
-        """Some by lot, and those that have seen much of the prompt."""
+        """Return a random sample, and the offers that have seen much of the prompt."""
         warm = [one for one in known if self._prefixes.holds_half(one.offer.label, chain)][: SAMPLE // 2]
         labels = {one.offer.label for one in warm}
         cold = [one for one in known if one.offer.label not in labels]
         return warm + self._lots.sample(cold, SAMPLE - len(warm))
 
     def _ceiling(self, caller: Caller, model: str) -> Ceiling | None:
-        """The least of what the settings and the caller's spend quotas allow for one request."""
+        """Return the lowest limit of the settings and the caller's spend quotas for one request."""
         ceiling = self._ceiling_of_all
         for quota in caller.quotas:
             concerns = quota.measure == "spend" and quota.model in (None, model)
@@ -201,8 +201,8 @@ class Router:
             rates = candidate.known.rates
             rates.was_passed_over()
             if candidate.predicted.load_s:
-                # As with skis, that are bought once renting has cost as much: the model is loaded when the waits
-                # that it would have spared come to the time that loading takes.
+                # Like buying skis once renting has cost as much: load the model when the spared waits add up to
+                # the loading time.
                 loaded_s = candidate.predicted_s - candidate.predicted.load_s
                 rates.regret_s += max(0.0, chosen.predicted_s - loaded_s)
 
@@ -220,5 +220,5 @@ def _candidate(candidates: Sequence[Candidate], label: str, offer: Offer | None)
 
 def _pause(breaker: Breaker, now_s: float) -> str:
     if now_s < breaker.asked_until_s:
-        return f"asked to be left alone for {breaker.asked_until_s - now_s:.0f} s more"
+        return f"asked for a pause, which ends in {breaker.asked_until_s - now_s:.0f} s"
     return f"failed {breaker.failures_in_row} times in a row and has a pause"

@@ -44,7 +44,7 @@ class Shortlists:
         self._by_need: dict[tuple[object, ...], Shortlist] = {}
 
     def of(self, need: Need, caller: Caller, offers: Sequence[Offer], now_s: float) -> Shortlist:
-        """As `sift` would find it now."""
+        """Return the result of `sift` for the current offers."""
         if not offers or need.preferences is not NO_PREFERENCES:
             return self._make(need, caller, offers, now_s)
         name = (caller.key_id, need.model, need.features, need.kind, need.privacy, need.lane)
@@ -59,7 +59,7 @@ class Shortlists:
         return found
 
     def known(self, offers: Sequence[Offer]) -> list[Known]:
-        """Offers with what is known of them."""
+        """Return offers with their records."""
         records = [(offer, self._health.of(offer.label)) for offer in offers]
         found = [Known(offer, record, record.rates_of(offer)) for offer, record in records]
         untried = [known for known in found if known.offer.price is None and not known.rates.has_answered]

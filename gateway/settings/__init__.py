@@ -1,23 +1,23 @@
-"""The one reader of environment and settings file; everything else receives plain values.
+"""Reads the environment and the settings file; all other code receives plain values.
 
 Modules:
     base          The base classes and types of every settings section
-    batches       How much of files and batches is kept, and how far batches keep out of everybody's way
+    batches       Settings of files and batches: retention, and how much capacity batches leave to other requests
     cache         Settings of the answer cache: what is cached, for whom and how long
     cloud         The cloud lane: providers, their models and prices
-    cluster       The cluster lane: the model that own machines hold together
+    cluster       The cluster lane: the model that is split across your machines
     coordination  Settings of the coordinator through which gateways agree on leaders, membership and revoked keys
     identity      Settings of authentication: sign-in through an identity provider, and limits on wrong keys and
                   passwords
-    ledger        Where gateways that share a PostgreSQL reach the one among them that writes the ledger
-    limits        Settings of Redis, which several gateways share
-    metering      Counting tokens, and what own machines cost
-    payments      Payments through Stripe: whose account, which conditions
+    ledger        The address at which gateways that share a PostgreSQL reach the one that writes the ledger
+    limits        Settings of a Redis that several gateways share
+    metering      Settings for counting tokens, and the cost of your machines
+    payments      Payments through Stripe: the account and the terms
     pool          The pool lane: whole copies of models on single machines
-    responses     How long answers of the Responses API are kept for those who asked for it
+    responses     Retention of stored answers of the Responses API
     routing       Settings of routing between lanes: hard rules and weights
-    server        Where the gateway listens, what it keeps and what it writes down
-    telemetry     Whether and where traces and metrics in OpenTelemetry's GenAI conventions go
+    server        Settings of the server: addresses, storage and logs
+    telemetry     Export of traces and metrics in OpenTelemetry's GenAI conventions
 """
 
 import difflib
@@ -147,18 +147,18 @@ class Settings(BaseSettings):
 
 
 class _EnvironmentSource(EnvSettingsSource):
-    """MILLRACE_* variables; one that should be JSON and is not is refused by its name."""
+    """MILLRACE_* variables; invalid JSON is refused by the variable's name."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:
             return super().decode_complex_value(field_name, field, value)
         except (ValueError, RecursionError):
-            # The parent says the section alone. The value may hold secrets and is not repeated.
+            # The parent names only the section. The value may contain secrets and is not repeated.
             name = next(
                 (have for have in os.environ if _is_variable_of(have, field_name) and os.environ[have] == value),
                 field_name,
             )
-            # Inside of a mapping there is no field, whatever the annotation says.
+            # A mapping's values are not fields, whatever their annotation is.
             examples = getattr(field, "examples", None)
             like = f", such as {examples[0]}" if examples else ""
             raise SettingsInvalid(f"{name}: JSON expected{like}") from None
@@ -169,7 +169,7 @@ def _is_variable_of(variable: str, field_name: str) -> bool:
 
 
 class _FileSource(PydanticBaseSettingsSource):
-    """millrace.toml in the data folder that the stronger sources name."""
+    """millrace.toml in the data folder, which stronger sources name."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
         return None, field_name, False
@@ -178,7 +178,7 @@ class _FileSource(PydanticBaseSettingsSource):
         try:
             path = whole(Path(self.current_state.get("data_dir") or default_data_dir())) / FILE_NAME
         except ValueError:
-            return {}  # Said of data_dir itself.
+            return {}  # The message concerns data_dir itself.
         try:
             return tomllib.loads(path.read_bytes().decode())
         except (FileNotFoundError, NotADirectoryError):
@@ -192,7 +192,10 @@ class _FileSource(PydanticBaseSettingsSource):
 
 
 def read_settings(**given: Any) -> Settings:
-    """Settings from all sources; `given` (nested dictionaries) is the command line's. Raises SettingsInvalid."""
+    """Return settings from all sources; `given` (nested dictionaries) comes from the command line.
+
+    Raises SettingsInvalid.
+    """
     refuse_unknown(os.environ)
     try:
         return Settings(**given)
@@ -206,11 +209,14 @@ def read_settings(**given: Any) -> Settings:
 
 
 def _nearest(place: tuple[int | str, ...]) -> str:
-    """The setting that was probably meant by an unknown one in millrace.toml: alike, or so called elsewhere."""
+    """Return the setting that an unknown name in millrace.toml probably means.
+
+    It has a similar name, or the same name in another section.
+    """
     *way, key = (str(part) for part in place)
     kind: type[BaseModel] = Settings
     for part in way:
-        # Keys of mappings and places in lists are no fields.
+        # Keys of mappings and positions in lists are not fields.
         if field := kind.model_fields.get(part):
             kind = next(_models_in(field.annotation), kind)
     elsewhere = [name for name in _dotted() if name.rpartition(".")[2] == key]
@@ -231,12 +237,12 @@ def _dotted() -> Iterator[str]:
 
 
 def refuse_unknown(environment: Mapping[str, str]) -> None:
-    """Raises SettingsInvalid for a MILLRACE_* variable that sets nothing, with the nearest that does."""
+    """Raises SettingsInvalid for an unknown MILLRACE_* variable, with the nearest known one."""
     known = [variable.name for variable in variables()]
     for name in sorted(environment):
         if not name.startswith(ENV_PREFIX):
             continue
-        # Beyond a known name goes the key of a mapping, as in MILLRACE_CLOUD__MODELS__fast.
+        # After a known name, the key of a mapping may follow, as in MILLRACE_CLOUD__MODELS__fast.
         if any(name == have or name.startswith(have + _DELIMITER) for have in known):
             continue
         near = difflib.get_close_matches(name, known, n=1)
@@ -244,7 +250,7 @@ def refuse_unknown(environment: Mapping[str, str]) -> None:
 
 
 class Variable(NamedTuple):
-    """A setting as people read of it. `default` is what they would write themselves; empty if that is nothing."""
+    """A setting for documentation. `default` is written as users would write it; empty if there is none."""
 
     name: str
     default: str
@@ -252,7 +258,7 @@ class Variable(NamedTuple):
 
 
 def variables() -> Iterator[Variable]:
-    """Every setting's variable, for checks and documentation."""
+    """Yield every setting's variable, for checks and documentation."""
     for name, field in Settings.model_fields.items():
         variable = ENV_PREFIX + name.upper()
         section = field.annotation

@@ -5,11 +5,14 @@ from typing import Literal
 LaneName = Literal["cluster", "pool", "cloud", "market"]
 
 FOREIGN: frozenset[LaneName] = frozenset(("cloud", "market"))
-"""Lanes that lead to other people's machines: what goes there is never private, and is paid for."""
+"""Lanes to third parties' machines: requests there are never private, and are charged."""
 
 Privacy = Literal["public", "internal", "private"]
-"""How far a request may travel. `private`: own machines alone; `internal`: also providers under contract;
-`public`: anywhere. A lane, a backend or a provider is cleared up to one of them."""
+"""How far a request may travel.
+
+`private`: only own machines; `internal`: also providers under contract; `public`: anywhere. A lane, a backend or a
+provider is cleared up to one of them.
+"""
 
 PRIVACY_RANK: dict[Privacy, int] = {"public": 0, "internal": 1, "private": 2}
 

@@ -1,4 +1,4 @@
-"""How much of files and batches is kept, and how far batches keep out of everybody's way."""
+"""Settings of files and batches: retention, and how much capacity batches leave to other requests."""
 
 from pydantic import Field
 

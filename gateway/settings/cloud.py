@@ -60,7 +60,7 @@ class CloudModel(Section):
 
     @property
     def own_price(self) -> Price | None:
-        """The price in nano-USD per million tokens, if the owner set one; cached tokens cost the same."""
+        """Return the price in nano-USD per million tokens, if the owner set one; cached tokens cost the same."""
         if self.prompt_usd_per_mtok is None:
             return None
         prompt_nano = parse_usd(self.prompt_usd_per_mtok)

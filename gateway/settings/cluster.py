@@ -1,4 +1,4 @@
-"""The cluster lane: the model that own machines hold together."""
+"""The cluster lane: the model that is split across your machines."""
 
 from pathlib import PureWindowsPath
 from typing import Annotated, Literal
@@ -9,9 +9,9 @@ from runtime.settings import Section
 
 
 def _safe(name: str) -> str:
-    """It goes into answers, logs and addresses."""
+    """Check the name, which is part of answers, logs and URLs."""
     if not name.isprintable() or ".." in PureWindowsPath(name).parts:
-        raise ValueError("printable characters, and no `..`, make the name of a model")
+        raise ValueError("a model's name must have printable characters, and no `..`")
     return name
 
 

@@ -75,15 +75,17 @@ class IdentitySettings(Section):
         if self.oidc_issuer is None:
             return self
         if not _is_safe(self.oidc_issuer):
-            raise ValueError("oidc_issuer: an https:// address without query; http:// is for this machine alone")
+            raise ValueError(
+                "oidc_issuer: an https:// address without query; http:// is allowed for this machine only"
+            )
         if not self.oidc_client_id:
-            raise ValueError("oidc_client_id: the provider knows this gateway by one; set it beside oidc_issuer")
+            raise ValueError("oidc_client_id: set it together with oidc_issuer")
         if self.oidc_client_secret and self.oidc_client_secret_file:
             raise ValueError("oidc_client_secret and oidc_client_secret_file: set one of the two")
         return self
 
     def client_secret(self) -> str | None:
-        """Read again for each use, so a changed file needs no restart. Raises OSError."""
+        """Return the secret, read for each use, so a changed file needs no restart. Raises OSError."""
         if self.oidc_client_secret_file is not None:
             return Path(self.oidc_client_secret_file).read_text().strip()
         return self.oidc_client_secret.get_secret_value() if self.oidc_client_secret else None

@@ -1,4 +1,4 @@
-"""Where gateways that share a PostgreSQL reach the one among them that writes the ledger."""
+"""The address at which gateways that share a PostgreSQL reach the one that writes the ledger."""
 
 from pydantic import Field
 

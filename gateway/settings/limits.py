@@ -1,4 +1,4 @@
-"""Settings of Redis, which several gateways share."""
+"""Settings of a Redis that several gateways share."""
 
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -9,7 +9,7 @@ from runtime.settings import Section
 
 
 def _is_redis_url(url: SecretStr) -> SecretStr:
-    """The message leaves the URL out, for it may hold a password."""
+    """Check the URL; the message omits it, because it may contain a password."""
     try:
         scheme = urlsplit(url.get_secret_value()).scheme
     except ValueError:

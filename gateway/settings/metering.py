@@ -1,4 +1,4 @@
-"""Counting tokens, and what own machines cost."""
+"""Settings for counting tokens, and the cost of your machines."""
 
 import re
 from typing import Annotated, Self

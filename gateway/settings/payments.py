@@ -1,4 +1,4 @@
-"""Payments through Stripe: whose account, which conditions."""
+"""Payments through Stripe: the account and the terms."""
 
 from collections.abc import Sequence
 from typing import Literal, Self
@@ -84,7 +84,7 @@ class PaymentsSettings(Section):
     @field_validator("secret_key")
     @classmethod
     def _is_a_secret_key(cls, key: SecretStr | None) -> SecretStr | None:
-        """The message leaves the key out."""
+        """Check the key; the message omits it."""
         if key is not None and not key.get_secret_value().startswith(_KEYS):
             raise ValueError(f"a secret key begins with one of {', '.join(_KEYS)}")
         return key
@@ -99,7 +99,7 @@ class PaymentsSettings(Section):
     @classmethod
     def _are_in_cents(cls, texts: Sequence[str]) -> tuple[str, ...]:
         if not all(map(_checked_cents, texts)):
-            raise ValueError("nobody buys credits for nothing")
+            raise ValueError("an amount of credits must be above zero")
         return tuple(texts)
 
     @field_validator("success_url", "cancel_url", "onboarding_url", "base_url")
@@ -113,12 +113,12 @@ class PaymentsSettings(Section):
     def _has_one_key(self) -> Self:
         if self.secret_key is not None and self.secret_key_file is not None:
             raise ValueError("secret_key and secret_key_file: set one of the two")
-        if self.is_wanted and not self.webhook_secrets:
-            raise ValueError("webhook_secrets: without one nothing that Stripe tells can be believed")
+        if self.is_enabled and not self.webhook_secrets:
+            raise ValueError("webhook_secrets: at least one is required to verify Stripe's messages")
         return self
 
     @property
-    def is_wanted(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether this gateway takes payments."""
         return self.secret_key is not None or self.secret_key_file is not None
 

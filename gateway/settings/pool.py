@@ -30,21 +30,21 @@ _OWN_SUFFIXES = (".local", ".lan", ".internal", ".home.arpa", ".localhost")
 
 
 def _checked_url(text: str) -> str:
-    """An address we may ask, with its /v1 where no path is given. Raises ValueError."""
+    """Return the address of a backend, with /v1 if it has no path. Raises ValueError."""
     parts = urlsplit(text.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text!r} is no http:// or https:// address")
     if parts.username is not None or parts.password is not None:
         raise ValueError("credentials do not belong in the address; set api_key")
     if parts.query or parts.fragment:
-        raise ValueError(f"{text!r} must end with its path; leave out what follows ? or #")
-    _ = parts.port  # Raises for one that is no port.
+        raise ValueError(f"{text!r} must end with its path, without ? or #")
+    _ = parts.port  # Raises for an invalid port.
     path = parts.path.rstrip("/") or "/v1"
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
 def _one_line(key: SecretStr | None) -> SecretStr | None:
-    """A key that can stand in a header. Its value is not repeated."""
+    """Check that the key is valid in a header. The message omits its value."""
     if key and not (key.get_secret_value().isascii() and key.get_secret_value().isprintable()):
         raise ValueError("a key is one line of ASCII")
     return key
@@ -83,7 +83,7 @@ class PoolBackend(Section):
 
     @property
     def is_own(self) -> bool:
-        """Whether the address is one of this machine or of its own networks."""
+        """Return whether the address belongs to this machine or to private networks."""
         return is_own_host(urlsplit(self.base_url).hostname or "")
 
     @property
@@ -92,7 +92,7 @@ class PoolBackend(Section):
 
 
 def is_own_host(host: str) -> bool:
-    """Judge by form only. A name is not resolved; it counts as own if public DNS cannot know it."""
+    """Decide by form only. A name is not resolved; it counts as own if public DNS cannot contain it."""
     try:
         return not ipaddress.ip_address(host).is_global
     except ValueError:

@@ -1,4 +1,4 @@
-"""How long answers of the Responses API are kept for those who asked for it."""
+"""Retention of stored answers of the Responses API."""
 
 from pydantic import Field
 

@@ -71,7 +71,7 @@ class RoutingSettings(Section):
 
 
 def chain_of_fallbacks(model: str, fallbacks: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """A model's fallbacks, each followed by its own, every model once. Raises ValueError for a circle."""
+    """Return a model's fallbacks, each followed by its own, every model once. Raises ValueError for a cycle."""
     found: list[str] = []
 
     def follow(name: str, path: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Where the gateway listens, what it keeps and what it writes down."""
+"""Settings of the server: addresses, storage and logs."""
 
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Literal
@@ -35,12 +35,15 @@ class ServerSettings(Section):
 
 
 def _unmapped(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
-    """As callers' addresses are compared. Raises ValueError for a network of everybody."""
+    """Return networks in the form for comparison with client addresses.
+
+    Raises ValueError for a network of all addresses.
+    """
     inner = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
     if inner is not None and network.prefixlen >= _MAPPED_BITS:
         network = ip_network((inner, network.prefixlen - _MAPPED_BITS))
     if network.prefixlen == 0:
-        raise ValueError(f"{network} would trust everybody's word; name the proxies' own networks")
+        raise ValueError(f"{network} would trust every client; name the proxies' own networks")
     return network
 
 
@@ -61,7 +64,7 @@ class LogSettings(Section):
 
     @property
     def style(self) -> str:
-        """As nodes take it."""
+        """Return format and level as one text, for nodes."""
         return f"{self.format}:{self.level}"
 
 

@@ -1,4 +1,4 @@
-"""Whether and where traces and metrics in OpenTelemetry's GenAI conventions go."""
+"""Export of traces and metrics in OpenTelemetry's GenAI conventions."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""One line of JSON for every request, written by the batch: ids, counts and times, never a word of a prompt."""
+"""One line of JSON for every request, written in batches: ids, counts and times, never any prompt text."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -42,14 +42,14 @@ class AccessLine(Struct, omit_defaults=True):
 
 
 class AccessLog:
-    """Writes to where our log lines go; a witness of the bookkeeper's batches."""
+    """Writes to the log's output; a witness of the bookkeeper's batches."""
 
     def __init__(self, sink: TextIO | None = None) -> None:
         self._sink = sink or log_sink()
         self._encoder = Encoder()
 
     def write(self, batch: Iterable[Booked]) -> None:
-        """All lines of a batch in one write."""
+        """Write all lines of a batch at once."""
         lines = [_line(ended) for ended, _ in batch]
         self._sink.write(self._encoder.encode_lines(lines).decode())
         self._sink.flush()
@@ -88,5 +88,5 @@ def _utc(time_ns: int) -> str:
 
 @lru_cache(maxsize=16)
 def _second(seconds: int) -> str:
-    """Thousands of requests come in the same one."""
+    """Format a second's time stamp, cached, because thousands of requests share it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

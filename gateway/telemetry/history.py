@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from accounting.ledger.postings import FROM_CACHE
 from gateway.metrics.metrics import Metrics
-from gateway.telemetry.slots import Ring, Slot, of_all_lanes, percentile, spread_over, summed
+from gateway.telemetry.slots import RingBuffer, Slot, of_all_lanes, percentile, spread_over, summed
 
 if TYPE_CHECKING:
     from gateway.billing.settlement_worker import Booked
@@ -18,7 +18,7 @@ STEP_S = 5
 _HOUR_SLOTS = 3600 // STEP_S
 _MINUTE_S = 60
 _DAY_SLOTS = 24 * 60
-# Batches of ended requests between two samples: far more than the clerk can book.
+# Batches of ended requests between two samples: far more than the settlement worker can book.
 _BATCHES_MAX = 10_000
 
 FIRST_TOKEN, TOKEN = "first_token", "token"
@@ -75,7 +75,7 @@ class History:
         self._metrics = metrics
         self._load = load
         self._clock = clock
-        self._rings = (Ring(STEP_S, _HOUR_SLOTS), Ring(_MINUTE_S, _DAY_SLOTS))
+        self._buffers = (RingBuffer(STEP_S, _HOUR_SLOTS), RingBuffer(_MINUTE_S, _DAY_SLOTS))
         self._made: deque[_Made] = deque(maxlen=_BATCHES_MAX)
         self._requests: dict[tuple[str, ...], float] = {}
         self._spreads: _Spreads = {}
@@ -91,7 +91,7 @@ class History:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def witness(self, batch: Iterable["Booked"]) -> None:
-        """Note when tokens of ended requests were made and worked for: evenly from the first one to the end."""
+        """Note when tokens of ended requests were generated and computed: evenly from the first one to the end."""
         made: _Made = {}
         for ended, _ in batch:
             usage = ended.settlement.usage
@@ -108,19 +108,19 @@ class History:
         self._made.append(made)
 
     def sample(self) -> None:
-        """Take what has been counted since the last time."""
+        """Take the counts since the last sample."""
         now_s = self._clock()
         while self._made:
             for (lane, number), (tokens, busy_s) in self._made.popleft().items():
                 self._add(number * STEP_S, now_s, Slot(0, tokens={lane: tokens}, busy_s={lane: busy_s}))
-        # Taken on the stroke, it tells of the slot that has just ended.
+        # The sample is taken at a slot's end, so it belongs to the slot that has just ended.
         self._add(now_s - STEP_S / 2, now_s, self._since_last())
 
     def recent(self, seconds: int = _MINUTE_S) -> Recent:
-        """Over the last `seconds`, or since the start if that is less."""
+        """Return the activity over the last `seconds`, or since the start if that is less."""
         slots = self.last(seconds)
         total = summed(slots)
-        lasted_s = min(len(slots) * self._ring(seconds).step_s, max(float(STEP_S), self._clock() - self.since_s))
+        lasted_s = min(len(slots) * self._buffer(seconds).step_s, max(float(STEP_S), self._clock() - self.since_s))
         return Recent(
             lasted_s,
             {lane: tokens / lasted_s for lane, tokens in total.tokens.items()},
@@ -131,13 +131,13 @@ class History:
         )
 
     def last(self, seconds: int) -> list[Slot]:
-        """Slots of the last `seconds`, oldest first: of five seconds within the hour, else of a minute."""
-        ring = self._ring(seconds)
-        return ring.last(max(1, seconds // ring.step_s), self._clock())
+        """Return the slots of the last `seconds`, oldest first: 5 s long within the hour, else a minute."""
+        buffer = self._buffer(seconds)
+        return buffer.last(max(1, seconds // buffer.step_s), self._clock())
 
     def step_s(self, seconds: int) -> int:
-        """How long each of those slots is."""
-        return self._ring(seconds).step_s
+        """Return the length of those slots, in seconds."""
+        return self._buffer(seconds).step_s
 
     def pace(self, slot: Slot) -> Pace:
         metrics, spreads = self._metrics, slot.spreads
@@ -153,13 +153,13 @@ class History:
             percentile(ratio_bounds, of_all_lanes(spreads, TOKEN_RATIO), 0.5),
         )
 
-    def _ring(self, seconds: int) -> Ring:
-        fine, coarse = self._rings
+    def _buffer(self, seconds: int) -> RingBuffer:
+        fine, coarse = self._buffers
         return fine if seconds <= fine.span_s else coarse
 
     def _add(self, time_s: float, now_s: float, what: Slot) -> None:
-        for ring in self._rings:
-            slot = ring.at(ring.number_of(time_s), ring.number_of(now_s))
+        for buffer in self._buffers:
+            slot = buffer.at(buffer.number_of(time_s), buffer.number_of(now_s))
             if slot is not None:
                 slot.add(what)
 
@@ -194,7 +194,7 @@ class History:
 
     async def _run(self) -> None:
         while True:
-            # On the stroke of a slot, so that each sample belongs to one.
+            # At the end of a slot, so that each sample belongs to one.
             await asyncio.sleep(STEP_S - self._clock() % STEP_S)
             self.sample()
 

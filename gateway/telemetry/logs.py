@@ -1,4 +1,4 @@
-"""Our own and the libraries' log lines: one form, on stderr."""
+"""Log lines of this program and its libraries, in one format on stderr."""
 
 import logging
 
@@ -8,7 +8,7 @@ from cluster.nodes.process import log_sink
 
 
 def configure_logs(level: str, form: str) -> None:
-    """Send our own and the libraries' log lines to stderr in one form; stdout stays for data."""
+    """Send log lines of this program and its libraries to stderr in one format; stdout is for data."""
     number = logging.getLevelNamesMapping()[level.upper()]
     sink = log_sink()
     shared: list[structlog.typing.Processor] = [

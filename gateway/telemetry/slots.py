@@ -1,4 +1,4 @@
-"""Activity per equal period, of which the last are kept; and percentiles of counted buckets."""
+"""Activity in equal time slots, of which the last are kept; and percentiles of histograms."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from itertools import accumulate, zip_longest
 
 @dataclass(slots=True)
 class Slot:
-    """One stretch of time: `number` counts such stretches since the epoch.
+    """A time slot: `number` counts slots since the epoch.
 
-    `tokens` are those of answers, in the stretch in which they were made, and `busy_s` the seconds that own
-    machines computed for them, all machines together. `spreads` are counts of a histogram's buckets, by its name
-    and lane. `waiting` and `in_flight` are the most that were seen.
+    `tokens` are those generated in this slot, and `busy_s` the total seconds of own machines' work for them.
+    `spreads` are counts of a histogram's buckets, by its name and lane. `waiting` and `in_flight` are maximum
+    values.
     """
 
     number: int
@@ -38,8 +38,8 @@ class Slot:
         self.in_flight = max(self.in_flight, other.in_flight)
 
 
-class Ring:
-    """The last `size` slots of `step_s` seconds each; those in which nothing happened take no room."""
+class RingBuffer:
+    """A ring buffer of the last `size` slots of `step_s` seconds each; slots without activity take no memory."""
 
     def __init__(self, step_s: int, size: int) -> None:
         self.step_s = step_s
@@ -51,7 +51,7 @@ class Ring:
         return self.step_s * self.size
 
     def at(self, number: int, newest: int) -> Slot | None:
-        """The slot to add to; None for one that is not kept any more, or not yet begun."""
+        """Return the slot to add to; None if it is no longer kept or has not begun."""
         if not newest - self.size < number <= newest:
             return None
         slot = self._slots[number % self.size]
@@ -63,7 +63,7 @@ class Ring:
         return int(time_s // self.step_s)
 
     def last(self, count: int, now_s: float) -> list[Slot]:
-        """The slots that are over, oldest first; at most all but the one that is not."""
+        """Return completed slots, oldest first; at most all except the current one."""
         newest = self.number_of(now_s)
         return [self._kept(number) for number in range(newest - min(count, self.size - 1), newest)]
 
@@ -73,7 +73,7 @@ class Ring:
 
 
 def summed(slots: Iterable[Slot]) -> Slot:
-    """All of it as if it had been one stretch of time."""
+    """Return the sum of slots as one slot."""
     total = Slot(0)
     for slot in slots:
         total.add(slot)
@@ -85,7 +85,7 @@ def added(counts: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
 
 
 def of_all_lanes(spreads: Mapping[tuple[str, str], tuple[int, ...]], name: str) -> tuple[int, ...]:
-    """A histogram's buckets with the lanes taken together."""
+    """Return a histogram's buckets, summed over the lanes."""
     counts: tuple[int, ...] = ()
     for (found, _), more in spreads.items():
         if found == name:
@@ -94,7 +94,7 @@ def of_all_lanes(spreads: Mapping[tuple[str, str], tuple[int, ...]], name: str) 
 
 
 def spread_over(begin_s: float, end_s: float, step_s: int) -> Iterator[tuple[int, float]]:
-    """Yield each slot with the share of a time that falls into it. A moment falls into one slot."""
+    """Yield each slot with the share of a period that falls into it. A single moment falls into one slot."""
     first, last = int(begin_s // step_s), int(end_s // step_s)
     if last <= first:
         yield last, 1.0
@@ -115,13 +115,13 @@ def percentile(bounds: Sequence[float], counts: Sequence[int], share: float) -> 
     total = sum(counts)
     if not total:
         return None
-    wanted = share * total
+    rank = share * total
     below = 0
     for index, reached in enumerate(accumulate(counts)):
-        if reached >= wanted and reached > below:
+        if reached >= rank and reached > below:
             if index >= len(bounds):
                 return float(bounds[-1])
             least = bounds[index - 1] if index else 0.0
-            return least + (bounds[index] - least) * (wanted - below) / (reached - below)
+            return least + (bounds[index] - least) * (rank - below) / (reached - below)
         below = reached
     return float(bounds[-1])

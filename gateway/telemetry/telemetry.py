@@ -1,4 +1,4 @@
-"""Spans and metrics in OpenTelemetry's GenAI conventions, made of ended requests and sent from threads of the SDK.
+"""Spans and metrics in OpenTelemetry's GenAI conventions, from ended requests, sent by the SDK's threads.
 
 Only loaded if the settings name a collector: the SDK is an extra (`otel`).
 """
@@ -21,7 +21,7 @@ from gateway.billing.finished_request import Ended
 from gateway.billing.settlement_worker import Booked
 from gateway.settings.telemetry import TelemetrySettings
 
-# The names that the conventions have for what can be asked; the rest keeps its own.
+# The conventions' names of request kinds; other kinds keep their own names.
 _OPERATIONS = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
@@ -34,7 +34,7 @@ Attributes = dict[str, AttributeValue]
 
 
 class Telemetry:
-    """A witness of the bookkeeper's batches. Prompts and answers are not among what it tells."""
+    """A witness of the bookkeeper's batches. It never exports prompts or answers."""
 
     def __init__(self, settings: TelemetrySettings) -> None:
         assert settings.otlp_endpoint
@@ -60,7 +60,7 @@ class Telemetry:
             self._measure(ended, attributes)
 
     def stop(self) -> None:
-        """Send what waits, as far as the collector takes it within the exporters' time limits."""
+        """Send pending data, as far as the collector accepts it within the exporters' time limits."""
         self._traces.shutdown()
         self._meters.shutdown()
 

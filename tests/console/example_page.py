@@ -22,7 +22,7 @@ from runtime.errors import NotFound
 router = APIRouter(prefix="/console/models")
 
 
-class Wanted(BaseModel):
+class FilterForm(BaseModel):
     name: str = Field(min_length=3)
     slots: int = Field(ge=1)
     price: UsdAmount
@@ -63,7 +63,7 @@ ticking = Ticking()
 
 @router.get("")
 async def show(visitor: Viewer) -> Response:
-    form: Form[Wanted] = Form.showing(name="llama", slots=4)
+    form: Form[FilterForm] = Form.showing(name="llama", slots=4)
     return page("example/page.html", visitor, form=form, text=ticking.text)
 
 
@@ -74,7 +74,7 @@ async def live(request: Request, visitor: Viewer) -> Response:
 
 @router.post("")
 async def create(request: Request, visitor: Manager) -> Response:
-    form = await read_form(request, visitor, Wanted)
+    form = await read_form(request, visitor, FilterForm)
     if form.value is None:
         return page("example/page.html", visitor, 400, form=form, text=ticking.text)
     return go(visitor, "/console/models/llama", f"{form.value.name} <made>: {form.value!r}")
@@ -91,7 +91,7 @@ async def nope(visitor: Viewer) -> Response:
 
 
 @router.get("/house")
-async def house(visitor: Operator) -> Response:
+async def instance(visitor: Operator) -> Response:
     return page("example/page.html", visitor, form=Form(), text="house")
 
 

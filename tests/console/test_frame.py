@@ -35,7 +35,7 @@ def framed(served: Served, ticking: Ticking) -> Served:
     return Served(served.services, create_app(served.services, Target("127.0.0.1", 1)))
 
 
-async def test_whoever_is_not_signed_in_comes_back_to_where_they_were(framed: Served) -> None:
+async def test_a_visitor_without_a_session_returns_to_their_page(framed: Served) -> None:
     async with framed.client({"accept": "text/html"}) as stranger:
         sent = await stranger.get(f"{MODELS}?lane=cloud&page=2")
         assert (sent.status_code, sent.headers["location"]) == (

@@ -133,7 +133,7 @@ async def test_what_changes_is_drawn_once_and_sent_once(watched: Served, ticking
         assert one.status == 200
 
 
-async def test_whoever_comes_back_gets_what_they_have_not_seen(watched: Served, ticking: Ticking) -> None:
+async def test_a_returning_viewer_gets_what_they_have_not_seen(watched: Served, ticking: Ticking) -> None:
     async with visiting(watched) as owner, watching(watched, owner) as stays:
         await stays.until("load")
         async with watching(watched, owner, stays.last_id) as back:
@@ -145,7 +145,7 @@ async def test_whoever_comes_back_gets_what_they_have_not_seen(watched: Served, 
             assert "three" in stranger.text
 
 
-async def test_what_one_person_sees_is_not_drawn_for_another(watched: Served, ticking: Ticking) -> None:
+async def test_what_one_user_sees_is_not_drawn_for_another(watched: Served, ticking: Ticking) -> None:
     watched.services.directory.users.add("ann")
     watched.services.directory.users.add("bob")
     async with (

@@ -278,7 +278,7 @@ async def test_what_waits_while_the_books_hang_is_bounded_and_the_rest_is_on_dis
         database.answers.clear()
         for number in range(60):
             settle_request(bookkeeper, context(POOL, request_id=f"req_{number}"), said(), DONE)
-        # The clerk's thread may have taken one batch out of the queue before it was full.
+        # The settlement thread may have taken one batch out of the queue before it was full.
         assert 20 <= bookkeeper.waiting <= 40
         spooled = (tmp_path / "unbooked.jsonl").read_text().splitlines()
         assert len(spooled) == 60 - bookkeeper.waiting

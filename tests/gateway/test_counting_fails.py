@@ -55,13 +55,13 @@ def ended(request_id: str, recount: Recount | None = None) -> Ended:
 
 
 def booked(tmp_path: Path, settler: Settling, answers: list[Ended]) -> Spool:
-    """What is on disk after a clerk has had these, one batch, and has stopped."""
+    """What is on disk after a settlement worker has had these, one batch, and has stopped."""
     spool, metrics = Spool(tmp_path / "unbooked.jsonl"), Metrics.create()
-    clerk = SettlementWorker(settler, spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
+    worker = SettlementWorker(settler, spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
     for answer in answers:
-        clerk.add(answer)
-    clerk.start()
-    clerk.stop(30)
+        worker.add(answer)
+    worker.start()
+    worker.stop(30)
     return spool
 
 
@@ -79,42 +79,42 @@ def test_one_answer_that_cannot_be_counted_is_booked_with_all_others(tmp_path: P
     assert (settler.taken, spool.read()) == (["good", "bad", "worse", "last"], [])
 
 
-def test_a_batch_that_breaks_its_clerk_is_on_disk(tmp_path: Path) -> None:
+def test_a_batch_that_breaks_its_worker_is_on_disk(tmp_path: Path) -> None:
     settler = Settling()
     settler.breaks = True
     spool = booked(tmp_path, settler, [ended("one"), ended("two")])
     assert [entry.settlement.usage.request_id for entry in spool.read()] == ["one", "two"]
 
 
-def test_what_ends_in_the_moment_in_which_the_clerk_stops_is_on_disk(tmp_path: Path) -> None:
+def test_what_ends_in_the_moment_in_which_the_worker_stops_is_on_disk(tmp_path: Path) -> None:
     spool, metrics = Spool(tmp_path / "unbooked.jsonl"), Metrics.create()
-    clerk = SettlementWorker(Settling(), spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
+    worker = SettlementWorker(Settling(), spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
 
     class Interrupted(deque[Ended]):
         def append(self, ended: Ended) -> None:
-            clerk.stop(30)
+            worker.stop(30)
             super().append(ended)
 
-    clerk.add(ended("one"))
-    clerk._waiting = Interrupted(clerk._waiting)
-    clerk.add(ended("two"))
-    clerk.add(ended("three"))
+    worker.add(ended("one"))
+    worker._waiting = Interrupted(worker._waiting)
+    worker.add(ended("two"))
+    worker.add(ended("three"))
     assert [entry.settlement.usage.request_id for entry in spool.read()] == ["one", "two", "three"]
 
 
 def test_what_the_clerk_takes_in_the_moment_in_which_it_stops_is_on_disk(tmp_path: Path) -> None:
     spool, metrics = Spool(tmp_path / "unbooked.jsonl"), Metrics.create()
-    clerk = SettlementWorker(Settling(), spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
+    worker = SettlementWorker(Settling(), spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
     taken: list[Ended] = []
 
     class Overtaken(deque[Ended]):
         def popleft(self) -> Ended:
-            clerk._waiting = deque(self)
+            worker._waiting = deque(self)
             self.clear()
-            taken.extend(clerk._next_batch(0.0))
+            taken.extend(worker._next_batch(0.0))
             return super().popleft()
 
-    clerk._waiting = Overtaken([ended("one"), ended("two")])
-    clerk.stop(30)
+    worker._waiting = Overtaken([ended("one"), ended("two")])
+    worker.stop(30)
     assert len(taken) == 2
     assert [entry.settlement.usage.request_id for entry in spool.read()] == ["one", "two"]

@@ -49,7 +49,7 @@ _PROTOCOL = (
     *("market/buyer/errors.py", "market/buyer/purchase.py"),
 )
 _MADE = ("Refusal", "LineInvalid", "Row")
-# What an identity signs for its house.
+# What an identity signs for its marketplace.
 _NO_COMMANDS = ("millrace seller",)
 _CODE = re.compile(r"[a-z]+(_[a-z]+)*")
 # Names of files look like settings.

@@ -33,7 +33,7 @@ async def test_a_busy_backend_is_not_a_broken_one(
             asked: dict[str, Any] = {"model": model, "millrace": {"deadline_s": 1}}
             answered = await running.ask(**asked)
             assert (answered.status, answered.headers["retry-after"]) == (status, retry_after)
-            # It is not asked again before its time, and whoever asks us is told how long that is.
+            # It is not asked again before its time, and our caller is told how long that is.
             again = await running.ask(**asked)
             assert (again.status, again.headers["retry-after"]) == (status, retry_after)
             assert len(desk.requests) == 1

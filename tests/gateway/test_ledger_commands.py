@@ -92,7 +92,7 @@ def test_a_mistake_is_one_line_and_wrong_usage(folder: Path, words: tuple[str, .
 
 
 def test_a_verification_ends_with_the_gateway_that_wanted_it(folder: Path) -> None:
-    """Whose place as the parent somebody else takes: nobody waits for the answer."""
+    """Another process becomes the parent: nobody waits for the answer."""
     asked = VerifyQuestion(DataFolder(folder).dsn, os.getppid(), from_block=1, limit_s=60)
     orphaned = msgspec.structs.replace(asked, gateway_pid=os.getpid())
     verdicts = [answer(question).verdict or {} for question in (asked, orphaned)]

@@ -29,7 +29,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         engine = open_engine(f"sqlite:///{running.folder / 'millrace.db'}")
         began_ns = time.time_ns() - 10**15
         with write_sessions(engine)() as session, session.begin():
-            users, keys, quotas = zip(*(_person(number, began_ns) for number in range(MANY)), strict=True)
+            users, keys, quotas = zip(*(_user(number, began_ns) for number in range(MANY)), strict=True)
             session.execute(user_table.insert(), users)
             session.execute(api_key_table.insert(), keys)
             session.execute(quota_table.insert(), quotas)
@@ -37,10 +37,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield running
 
 
-def _person(number: int, began_ns: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _user(number: int, began_ns: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Several at a time, as a script makes them: a page may end between two of the same time."""
     at_ns, user = began_ns + number // 8, f"user-{number:05}"
-    person = {"user_id": user, "organization_id": HOME, "name": user, "role": "member", "created_ns": at_ns}
+    user_row = {"user_id": user, "organization_id": HOME, "name": user, "role": "member", "created_ns": at_ns}
     key_id = f"{number:032x}"
     key: dict[str, Any] = {
         "key_id": key_id,
@@ -50,7 +50,7 @@ def _person(number: int, began_ns: int) -> tuple[dict[str, Any], dict[str, Any],
     }
     key |= {"user_id": user, "department": HOME, "lanes": "cluster", "created_ns": at_ns}
     quota = {"scope": f"key:{key_id}", "measure": "spend", "span": "month", "model": "", "amount": LIMIT_NANO}
-    return person, key, quota
+    return user_row, key, quota
 
 
 def _pages(gateway: Gateway, path: str, name: str, cursor: str) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def _pages(gateway: Gateway, path: str, name: str, cursor: str) -> list[dict[str
         place = {cursor: page["next"]}
 
 
-def test_the_api_pages_through_every_key_person_and_limit(gateway: Gateway) -> None:
+def test_the_api_pages_through_every_key_user_and_limit(gateway: Gateway) -> None:
     for path, name, cursor, mark, is_theirs in (
         ("/admin/keys", "keys", "before", "name", "key-"),
         ("/admin/users", "users", "after", "user_id", "user-"),
@@ -110,7 +110,7 @@ def _millrace(gateway: Gateway, *words: str) -> Result:
     return result
 
 
-def test_the_console_pages_through_every_key_and_person(gateway: Gateway) -> None:
+def test_the_console_pages_through_every_key_and_user(gateway: Gateway) -> None:
     with httpx.Client(
         base_url=gateway.root, headers={"accept": "text/html"}, trust_env=False, timeout=60
     ) as client:

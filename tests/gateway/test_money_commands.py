@@ -28,13 +28,13 @@ def test_a_payment_with_a_name_is_added_once(tmp_path: Path) -> None:
     assert balance[0]["credits_usd"] == "5.00"
 
 
-def test_a_message_that_nobody_has_cannot_be_tried_again(tmp_path: Path) -> None:
+def test_an_unknown_message_cannot_be_retried(tmp_path: Path) -> None:
     assert millrace(tmp_path, "credit", "add", "1.00").exit_code == 0
     refused = millrace(tmp_path, "payments", "retry", "evt_1")
     assert (refused.exit_code, "there is no message evt_1" in refused.stderr) == (2, True)
 
 
-def test_credits_are_somebody_s(tmp_path: Path) -> None:
+def test_credits_belong_to_a_user(tmp_path: Path) -> None:
     refused = millrace(tmp_path, "credit", "add", "1.00", "--user", "ann")
     assert (refused.exit_code, "millrace users add ann" in refused.stderr) == (2, True)
     assert millrace(tmp_path, "users", "add", "ann").exit_code == 0

@@ -1,4 +1,4 @@
-"""Pages of the request log: every row that is wanted, once, and nobody else's."""
+"""Pages of the request log: every row that is wanted, once, and no other user's."""
 
 import time
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def test_a_model_is_found_by_either_of_its_names(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("walked_max", [1, 2, 2000])
-def test_users_see_what_they_asked_and_nobody_elses(
+def test_users_see_only_their_own_requests(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, walked_max: int
 ) -> None:
     monkeypatch.setattr(request_filter, "WALKED_MAX", walked_max)
@@ -109,6 +109,6 @@ def test_users_see_what_they_asked_and_nobody_elses(
 
 
 @pytest.mark.parametrize("text", ["", "x.y", "-1.a", "²", str(2**63), "1." + "a" * 600])
-def test_a_cursor_of_nobodys_is_refused_by_name(text: str) -> None:
+def test_an_unknown_cursor_is_refused_by_name(text: str) -> None:
     with pytest.raises(RequestInvalid, match="before"):
         Cursor.parse(text)

@@ -50,7 +50,7 @@ async def books(engine: Engine) -> AsyncIterator[LedgerService]:
 
 
 def unguarded(engine: Engine, statement: str) -> None:
-    """Change the past, as whoever owns the database can."""
+    """Change the past, as the database's owner can."""
     with engine.begin() as connection:
         if engine.dialect.name == "sqlite":
             connection.execute(text("DROP TRIGGER IF EXISTS account_fixed"))
@@ -104,7 +104,7 @@ async def test_broken_books_spend_nothing_until_they_are_mended(books: LedgerSer
     assert (await books.hold("r3", ANN, 100)).amount_nano == 100
 
 
-async def test_whoever_is_frozen_spends_nothing(books: LedgerService) -> None:
+async def test_a_frozen_user_spends_nothing(books: LedgerService) -> None:
     for user in ("ann", "bob"):
         await books.credit(f"c-{user}", user, 1000, "test")
     frozen = {"ann": "dispute dp_1"}

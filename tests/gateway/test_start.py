@@ -1,4 +1,4 @@
-"""A start is lean: what serving models does without is not there until somebody wants it."""
+"""A start is lean: what serving models does without is not loaded until it is needed."""
 
 import asyncio
 import subprocess
@@ -68,7 +68,7 @@ def test_revisions_are_those_that_alembic_knows() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_is_made_on_demand_is_made_once_whoever_asks_at_once() -> None:
+async def test_what_is_made_on_demand_is_made_once_for_simultaneous_requests() -> None:
     made: list[ASGIApp] = []
 
     def make() -> ASGIApp:

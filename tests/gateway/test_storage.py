@@ -72,19 +72,19 @@ def running(folder: Path) -> Iterator[Running]:
         yield Running(stack.enter_context(running_gateway(folder, model=None, settings=settings)))
 
 
-def assert_nothing_is_kept(house: Running, reason: str) -> None:
-    until(lambda: None if house.is_ready() else True)
-    refused = house.asked_to_keep()
+def assert_nothing_is_kept(instance: Running, reason: str) -> None:
+    until(lambda: None if instance.is_ready() else True)
+    refused = instance.asked_to_keep()
     for about, answer in refused.items():
         error = answer.json()["error"]
         codes = {"database_unavailable", "storage_unavailable"}
         assert answer.status_code == 503, (about, answer.text)
         assert error["code"] in codes, (about, answer.text)
         assert error["type"] == "server_error", "no provider is blamed"
-        assert str(house.gateway.folder) not in answer.text
-    assert ask(house.gateway, house.key, FREE).status == 200, "what needs no disk goes on"
-    assert reason in house.admin.get("/readyz").json()["reason"]
-    assert reason in house.admin.get("/healthz").json()["reason"]
+        assert str(instance.gateway.folder) not in answer.text
+    assert ask(instance.gateway, instance.key, FREE).status == 200, "what needs no disk goes on"
+    assert reason in instance.admin.get("/readyz").json()["reason"]
+    assert reason in instance.admin.get("/healthz").json()["reason"]
 
 
 def unlink_database(folder: Path) -> None:
@@ -93,9 +93,9 @@ def unlink_database(folder: Path) -> None:
 
 @pytest.mark.parametrize("delete", [shutil.rmtree, pytest.param(unlink_database, marks=pytest.mark.slow)])
 def test_nothing_is_acknowledged_once_the_data_is_deleted(delete: Callable[[Path], None], tmp_path: Path) -> None:
-    with running(tmp_path / "data") as house:
-        delete(house.gateway.folder)
-        assert_nothing_is_kept(house, "was removed or replaced")
+    with running(tmp_path / "data") as instance:
+        delete(instance.gateway.folder)
+        assert_nothing_is_kept(instance, "was removed or replaced")
 
 
 @pytest.fixture
@@ -122,27 +122,27 @@ def fill(ballast: Path) -> Path:
 
 
 def test_nothing_is_acknowledged_while_the_disk_is_full(small_disk: Path) -> None:
-    with running(small_disk) as house:
+    with running(small_disk) as instance:
         ballast = fill(small_disk / "ballast")
-        assert_nothing_is_kept(house, "is full")
-        assert any("is full" in each for each in _found_by_doctor(house.gateway))
+        assert_nothing_is_kept(instance, "is full")
+        assert any("is full" in each for each in _found_by_doctor(instance.gateway))
         ballast.unlink()
-        until(lambda: house.is_ready() or None)
-        kept = house.asked_to_keep()
+        until(lambda: instance.is_ready() or None)
+        kept = instance.asked_to_keep()
         assert {about: answer.status_code for about, answer in kept.items()} == dict.fromkeys(kept, 200)
-        client = house.gateway.http(house.key)
+        client = instance.gateway.http(instance.key)
         response_id = kept["response"].json()["id"]
         assert client.get(f"/v1/responses/{response_id}").status_code == 200
 
 
 def test_the_doctor_and_readyz_tell_that_the_disk_is_read_only(small_disk: Path) -> None:
-    with running(small_disk) as house:
-        # Over itself: files that are open for writing stay so, and whoever opens another is refused.
+    with running(small_disk) as instance:
+        # Over itself: files that are open for writing stay so, and opening another is refused.
         for options in (["--bind", str(small_disk)], ["-o", "remount,bind,ro"]):
             subprocess.run(["mount", *options, str(small_disk)], check=True)
-        until(lambda: None if house.is_ready() else True)
-        assert "is read-only" in house.admin.get("/readyz").json()["reason"]
-        assert any("is read-only" in each for each in _found_by_doctor(house.gateway))
+        until(lambda: None if instance.is_ready() else True)
+        assert "is read-only" in instance.admin.get("/readyz").json()["reason"]
+        assert any("is read-only" in each for each in _found_by_doctor(instance.gateway))
 
 
 def _found_by_doctor(gateway: Gateway) -> list[str]:

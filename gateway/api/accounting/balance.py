@@ -1,4 +1,4 @@
-"""/accounting/v1/balance: what a user may spend, the part of it that is reserved, and what they owe."""
+"""/accounting/v1/balance: a user's available and reserved credits, and their debt."""
 
 import time
 
@@ -13,14 +13,16 @@ from accounting.spending.credit_grants import GrantLeft, grants_of
 from accounting.spending.funding_sources import credits_of
 from gateway.api.accounting.dependencies import Facts, organization_of, user_of
 from gateway.api.authority import AnyCaller, Authority
-from gateway.api.fields import Wanted
+from gateway.api.fields import OptionalText
 from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1")
 
 
 @router.get("/balance")
-async def show_balance(authority: AnyCaller, user: Wanted = None, organization: Wanted = None) -> Facts:
+async def show_balance(
+    authority: AnyCaller, user: OptionalText = None, organization: OptionalText = None
+) -> Facts:
     """Show the caller's credits; for admins those of a user (`user`) or an organization balance (`organization`).
 
     A saved `ledger_checkpoint`, the newest block of the ledger, shows later whether the past was rewritten.
@@ -38,37 +40,37 @@ def _of_pool(session: Session, pool_id: str) -> Facts:
 
 
 def _of_user(session: Session, authority: Authority, user_id: str) -> Facts:
-    """`available` is all that pays for a request at a provider now: promo lots, the pool, own credits."""
-    person = authority.directory.users.ever(user_id)
+    """`available` may pay for a cloud request now: credit grants, organization balance, own credits."""
+    user = authority.directory.users.ever(user_id)
     now_ns = time.time_ns()
-    lots = grants_of(session, user_id)
+    grants = grants_of(session, user_id)
     paid = balance(session, chart.user_paid(user_id))
-    shares_pool = person.removed_ns is None
-    lasting = [left for left in lots if left.grant.expires_ns > now_ns]
-    payer = Payer(user_id, person.organization_id if shares_pool else "")
+    shares_pool = user.removed_ns is None
+    lasting = [left for left in grants if left.grant.expires_ns > now_ns]
+    payer = Payer(user_id, user.organization_id if shares_pool else "")
     available_nano = sum(share.amount_nano for share in credits_of(session, payer, now_ns))
-    held_nano = sum(left.held_nano for left in lots) + paid.held_nano
+    held_nano = sum(left.held_nano for left in grants) + paid.held_nano
     return {
         "user": user_id,
-        "organization": person.organization_id,
+        "organization": user.organization_id,
         "available": format_usd(available_nano),
         "held": format_usd(held_nano),
         "owed": format_usd(balance(session, chart.user_receivable(user_id)).posted_nano),
         "paid": _amounts(paid),
-        "promo": [_lot(left) for left in lasting],
-        "pool": _of_pool(session, person.organization_id) if shares_pool else None,
+        "promo": [_grant_facts(left) for left in lasting],
+        "pool": _of_pool(session, user.organization_id) if shares_pool else None,
     }
 
 
-def _amounts(found: Balance) -> Facts:
+def _amounts(amounts: Balance) -> Facts:
     return {
-        "credits": format_usd(found.posted_nano),
-        "held": format_usd(found.held_nano),
-        "available": format_usd(found.available_nano),
+        "credits": format_usd(amounts.posted_nano),
+        "held": format_usd(amounts.held_nano),
+        "available": format_usd(amounts.available_nano),
     }
 
 
-def _lot(left: GrantLeft) -> Facts:
+def _grant_facts(left: GrantLeft) -> Facts:
     return {
         "id": left.grant.id,
         "scope": left.grant.scope,

@@ -1,4 +1,4 @@
-"""/accounting/v1/budgets: what keys, users, teams and organizations may spend in a day or a month."""
+"""/accounting/v1/budgets: daily and monthly spending limits of keys, users, teams and organizations."""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from accounting.money import UsdAmount
 from gateway.api.accounting.dependencies import Facts, Key, scope_of
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import AnyCaller, Manager
-from gateway.api.fields import Body, Text, Wanted
+from gateway.api.fields import Body, OptionalText, Text
 from gateway.api.quotas import refuse_own
 from gateway.identity.quotas import of_scopes
 from gateway.limits.budgets import budget_facts
@@ -28,7 +28,7 @@ Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX)]
 
 
 class NewBudget(Body):
-    """Paid lanes are closed to the scope where they would cost more than this in a day or a month (UTC)."""
+    """The scope cannot use paid lanes if they would cost more than this in a day or a month (UTC)."""
 
     scope: Scope
     span: BudgetSpan
@@ -38,7 +38,7 @@ class NewBudget(Body):
 
 @router.get("")
 async def list_budgets(
-    authority: AnyCaller, scope: Wanted = None, offset: Offset = 0, limit: Limit = LIMIT_MAX
+    authority: AnyCaller, scope: OptionalText = None, offset: Offset = 0, limit: Limit = LIMIT_MAX
 ) -> Facts:
     """List budgets of the caller's key; for admins those of their own scopes, or with `all` all limits.
 
@@ -57,9 +57,9 @@ async def list_budgets(
 
 
 def _found(authority: AnyCaller, session: Session, scope: str | None, offset: int, limit: int) -> list[Quota]:
-    wanted = None if scope is None else scope_of(authority, scope)
-    if wanted is not None:
-        found = of_scopes(session, (wanted,))
+    allowed = None if scope is None else scope_of(authority, scope)
+    if allowed is not None:
+        found = of_scopes(session, (allowed,))
     elif scope is None and authority.caller is not None:
         found = list(authority.caller.quotas)
     else:
@@ -68,9 +68,9 @@ def _found(authority: AnyCaller, session: Session, scope: str | None, offset: in
 
 
 @router.put("")
-async def set_budget(authority: Manager, _: Key, wanted: NewBudget) -> Facts:
+async def set_budget(authority: Manager, _: Key, body: NewBudget) -> Facts:
     """Set a budget; it replaces the one with the same scope, span and model."""
-    quota = Quota(wanted.scope, "spend", wanted.amount, wanted.span, wanted.model)
+    quota = Quota(body.scope, "spend", body.amount, body.span, body.model)
 
     def change() -> None:
         refuse_own(authority, quota.scope)
@@ -83,7 +83,7 @@ async def set_budget(authority: Manager, _: Key, wanted: NewBudget) -> Facts:
 
 @router.delete("")
 async def remove_budget(
-    authority: Manager, scope: Annotated[Scope, Query()], span: BudgetSpan, model: Wanted = None
+    authority: Manager, scope: Annotated[Scope, Query()], span: BudgetSpan, model: OptionalText = None
 ) -> dict[str, Any]:
     """Remove a budget."""
     quota = Quota(scope, "spend", 0, span, model or None)

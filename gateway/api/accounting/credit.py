@@ -11,7 +11,7 @@ from accounting.ledger.postings import Posted, Posting
 from accounting.money import UsdAmount, format_usd
 from accounting.rules import grants
 from accounting.spending.credit_grants import CreditGrant
-from gateway.api.accounting.dependencies import Facts, Key, User
+from gateway.api.accounting.dependencies import Facts, Key, UserCaller
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.authority import AnyCaller, Authority, Operator
 from gateway.api.fields import Body, Text, as_ns
@@ -26,7 +26,7 @@ Amount = Annotated[UsdAmount, Field(gt=0)]
 
 
 class NewCredit(Body):
-    """Against money that reached the gateway's bank: for a user, or for an organization's pool."""
+    """Credits for money that arrived in the gateway's bank account: for a user, or for an organization balance."""
 
     user: Text | None = None
     organization: Text | None = None
@@ -36,12 +36,12 @@ class NewCredit(Body):
     @model_validator(mode="after")
     def _has_one_owner(self) -> Self:
         if (self.user is None) == (self.organization is None):
-            raise ValueError("user or organization: say whose, one of the two")
+            raise ValueError("user or organization: set exactly one of the two")
         return self
 
 
 class NewPromo(Body):
-    """Credits that end one day. They pay for cloud requests: the market takes none."""
+    """Promotional credits, which expire. They pay for cloud requests, but not on the market."""
 
     user: Text
     amount: Amount
@@ -61,74 +61,74 @@ class OutOfPool(Body):
 
 
 @router.post("")
-async def give(operator: Operator, key: Key, wanted: NewCredit) -> Facts:
+async def give(operator: Operator, key: Key, body: NewCredit) -> Facts:
     """Give credits to a user or an organization balance; the user's debts are paid from them first."""
     credit_id, ledger = id_of("credit", operator.actor.name, key), operator.services.ledger
-    if wanted.user is not None:
-        person = await asyncio.to_thread(operator.directory.users.user, wanted.user)
-        posted = await ledger.credit(credit_id, person.user_id, wanted.amount, wanted.reason)
-        whose = f"user:{person.user_id}"
+    if body.user is not None:
+        recipient = await asyncio.to_thread(operator.directory.users.user, body.user)
+        posted = await ledger.credit(credit_id, recipient.user_id, body.amount, body.reason)
+        whose = f"user:{recipient.user_id}"
     else:
-        found = await asyncio.to_thread(operator.directory.users.organization, wanted.organization or "")
-        posted = await ledger.credit_pool(credit_id, found.organization_id, wanted.amount, wanted.reason)
+        found = await asyncio.to_thread(operator.directory.users.organization, body.organization or "")
+        posted = await ledger.credit_pool(credit_id, found.organization_id, body.amount, body.reason)
         whose = f"organization:{found.organization_id}"
-    facts = {"id": credit_id, "to": whose, "amount": format_usd(wanted.amount), "reason": wanted.reason}
+    facts = {"id": credit_id, "to": whose, "amount": format_usd(body.amount), "reason": body.reason}
     return await _done(operator, "credit.add", whose, posted, facts)
 
 
 @router.post("/promo")
-async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
+async def give_promo(operator: Operator, key: Key, body: NewPromo) -> Facts:
     """Give a user promotional credits that expire.
 
     Raises RequestInvalid if the credits would expire in the past or too far ahead.
     """
     grant_id = id_of("promo", operator.actor.name, key)
-    person = await asyncio.to_thread(operator.directory.users.user, wanted.user)
-    expires_ns = as_ns(wanted.expires)
+    recipient = await asyncio.to_thread(operator.directory.users.user, body.user)
+    expires_ns = as_ns(body.expires)
     assert expires_ns is not None, "the field is there"
-    lot = CreditGrant(grant_id, person.user_id, wanted.amount, expires_ns, wanted.scope, wanted.reason)
+    grant = CreditGrant(grant_id, recipient.user_id, body.amount, expires_ns, body.scope, body.reason)
     try:
-        posted = await operator.services.ledger.grant(lot)
+        posted = await operator.services.ledger.grant(grant)
     except PostingInvalid as error:
         raise RequestInvalid(f"expires: {error}", param="expires") from error
     facts = {
         "id": grant_id,
-        "to": f"user:{lot.user_id}",
-        "amount": format_usd(lot.amount_nano),
-        "scope": lot.scope,
+        "to": f"user:{grant.user_id}",
+        "amount": format_usd(grant.amount_nano),
+        "scope": grant.scope,
     }
-    facts |= {"expires": at(expires_ns), "reason": lot.reason}
-    return await _done(operator, "credit.grant", f"user:{lot.user_id}", posted, facts)
+    facts |= {"expires": at(expires_ns), "reason": grant.reason}
+    return await _done(operator, "credit.grant", f"user:{grant.user_id}", posted, facts)
 
 
 @router.post("/pool")
-async def fund_pool(authority: AnyCaller, person: User, key: Key, wanted: IntoPool) -> Facts:
+async def fund_pool(authority: AnyCaller, caller: UserCaller, key: Key, body: IntoPool) -> Facts:
     """Transfer own credits to the organization balance; only an operator can return them.
 
     Those bought by card a short while ago stay, since the bank may take them back.
     """
-    move_id, organization_id = id_of("pool", person.user_id, key), person.organization_id
-    posting = grants.pool_funded(move_id, person.user_id, organization_id, wanted.amount)
-    posted = await _put_in(authority.services, person.user_id, wanted.amount, posting)
-    facts = {"id": move_id, "to": f"organization:{organization_id}", "amount": format_usd(wanted.amount)}
-    return await _done(authority, "credit.pool", f"user:{person.user_id}", posted, facts)
+    move_id, organization_id = id_of("pool", caller.user_id, key), caller.organization_id
+    posting = grants.pool_funded(move_id, caller.user_id, organization_id, body.amount)
+    posted = await _put_in(authority.services, caller.user_id, body.amount, posting)
+    facts = {"id": move_id, "to": f"organization:{organization_id}", "amount": format_usd(body.amount)}
+    return await _done(authority, "credit.pool", f"user:{caller.user_id}", posted, facts)
 
 
 @router.post("/pool/return")
-async def return_from_pool(operator: Operator, key: Key, wanted: OutOfPool) -> Facts:
+async def return_from_pool(operator: Operator, key: Key, body: OutOfPool) -> Facts:
     """Return credits of an organization balance to a user; the user's debts are paid from them first.
 
     Raises RequestInvalid if the user is not of that organization.
     """
     move_id, users = id_of("pool-return", operator.actor.name, key), operator.directory.users
-    person = await asyncio.to_thread(users.user, wanted.user)
-    if person.organization_id != wanted.organization:
-        raise RequestInvalid(f"user: {wanted.user} is not of {wanted.organization}", param="user")
-    posting = grants.pool_returned(move_id, person.organization_id, person.user_id, wanted.amount)
+    recipient = await asyncio.to_thread(users.user, body.user)
+    if recipient.organization_id != body.organization:
+        raise RequestInvalid(f"user: {body.user} does not belong to {body.organization}", param="user")
+    posting = grants.pool_returned(move_id, recipient.organization_id, recipient.user_id, body.amount)
     posted = await _moved(operator.services.ledger, posting)
-    await operator.services.ledger.settle_debt(posting.idem_key, person.user_id)
-    facts = {"id": move_id, "to": f"user:{person.user_id}", "amount": format_usd(wanted.amount)}
-    return await _done(operator, "credit.return", f"organization:{person.organization_id}", posted, facts)
+    await operator.services.ledger.settle_debt(posting.idem_key, recipient.user_id)
+    facts = {"id": move_id, "to": f"user:{recipient.user_id}", "amount": format_usd(body.amount)}
+    return await _done(operator, "credit.return", f"organization:{recipient.organization_id}", posted, facts)
 
 
 async def _put_in(services: Services, user_id: str, amount_nano: int, posting: Posting) -> Posted:

@@ -56,9 +56,9 @@ class KeyedRoute(APIRoute):
 
         async def answer_once(request: Request) -> Response:
             authority = await admitted(request)
-            key, asked = key_of(request), await _asked(request)
+            key, keyed_request = key_of(request), await _asked(request)
             before: AskedBefore = request.app.state.asked
-            begun = await anyio.to_thread.run_sync(before.begin, authority.actor.name, key, asked)
+            begun = await anyio.to_thread.run_sync(before.begin, authority.actor.name, key, keyed_request)
             if isinstance(begun, Answer):
                 return _replayed(request, begun)
             return await _answered(handle, request, before, begun)

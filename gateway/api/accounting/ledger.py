@@ -1,4 +1,4 @@
-"""/accounting/v1/ledger: is the ledger what it was when it was signed, and does it add up? For operators."""
+"""/accounting/v1/ledger: verifies that the ledger matches its signed blocks and adds up. For operators."""
 
 import os
 import time
@@ -39,20 +39,20 @@ async def verify(
 ) -> Facts:
     """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, null when it was all.
 
-    One verification at a time. Accounts are added up only by one that comes from block 1 to the end: where that
-    takes longer there is `millrace ledger verify`. The newest block that this gateway has seen must be there. An
-    event may be without a block for `unproven_max_s` seconds.
+    Only one verification runs at a time. Only a verification from block 1 to the end adds up accounts; if that
+    takes longer, use `millrace ledger verify`. The newest block that this gateway has seen must exist. An event
+    may be in no block for `unproven_max_s` seconds.
 
     Raises Overloaded while another verification runs, and RequestInvalid if `from_block` is not in the ledger.
     """
     services = operator.services
     if services.verifying.locked():
-        raise Overloaded("The ledger is being verified; ask again when that has ended.")
+        raise Overloaded("A verification of the ledger is running. Try again when it has ended.")
     async with services.verifying:
         dsn, signers = _dsn(services.settings), tuple(signed_by)
         kept = tuple(str(checkpoint) for checkpoint in (known, services.ledger.checkpoint) if checkpoint)
-        asked = VerifyQuestion(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
-        reply = await verify_in_process(asked)
+        question = VerifyQuestion(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
+        reply = await verify_in_process(question)
     if reply.verdict is None:
         raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")
     return reply.verdict
@@ -82,8 +82,9 @@ async def show_blocks(
 
 @router.get("/health")
 async def show_health(operator: Operator, deep: bool = False) -> Facts:
-    """List broken rules, accepted violations and entries in no block. `deep` checks every transfer again, at most
-    once a minute; `age_s` is the age of the check.
+    """List broken rules, accepted violations and entries in no block.
+
+    `deep` checks every transfer again, at most once a minute; `age_s` is the age of the check.
     """
     ledger = operator.services.ledger
     trouble = operator.services.storage.trouble
@@ -99,12 +100,12 @@ async def show_health(operator: Operator, deep: bool = False) -> Facts:
     }
 
 
-def _broken_facts(found: BrokenRule) -> Facts:
-    return {"rule": found.rule, "meaning": found.meaning, "where": list(found.where)}
+def _broken_facts(violation: BrokenRule) -> Facts:
+    return {"rule": violation.rule, "meaning": violation.meaning, "where": list(violation.where)}
 
 
 def block_facts(block: SignedBlock) -> Facts:
-    """Bytes as hex; times as decimal strings, for they are beyond what JSON's numbers hold."""
+    """Return bytes as hex, and times as decimal strings, because they exceed the range of JSON's numbers."""
     return {
         "n": block.n,
         "from_seq": block.from_seq,

@@ -21,10 +21,10 @@ Limit = Annotated[int, Query(ge=1, le=LISTED_MAX)]
 
 
 def _payments_service(request: Request, response: Response) -> "PaymentsService":
-    """Payments; every answer about them says whether money is real."""
+    """Return the payments service; the mode header of every answer says whether money is real."""
     payments_service: PaymentsService | None = request.app.state.services.payments_service
     if payments_service is None:
-        raise FeatureUnsupported("This gateway takes no payments: its owner has not set up Stripe.")
+        raise FeatureUnsupported("This gateway has no payments, because Stripe is not configured.")
     response.headers[MODE_HEADER] = "live" if payments_service.is_live else "test"
     return payments_service
 
@@ -43,16 +43,16 @@ async def own(
     found = await payments_service.ask(find, object_id)
     caller = authority.caller
     if not is_operator(authority) and (caller is None or owner(found) != caller.user_id):
-        raise NotFound(f"there is no {object_id} here")
+        raise NotFound(f"{object_id} not found")
     return found
 
 
-def whose(authority: Authority, wanted: str | None) -> str | None:
+def whose(authority: Authority, user_id: str | None) -> str | None:
     """Return the user to list: the caller; for operators the requested user or None (all). Raises RoleForbids."""
     if is_operator(authority):
-        return wanted
+        return user_id
     assert authority.caller, "the machine is an operator"
-    if wanted not in (None, authority.caller.user_id):
+    if user_id not in (None, authority.caller.user_id):
         raise RoleForbids("user: only instance admins see what others paid", param="user")
     return authority.caller.user_id
 
@@ -60,7 +60,7 @@ def whose(authority: Authority, wanted: str | None) -> str | None:
 def page(
     payments_service: "PaymentsService", found: Sequence[Any], limit: int, facts: Callable[[Any], Facts]
 ) -> Facts:
-    """The first `limit` of what was found; `next` is the `before` of the next page."""
+    """Return the first `limit` of the objects; `next` is the `before` of the next page."""
     shown = found[:limit]
     return {
         "data": [facts(one) for one in shown],

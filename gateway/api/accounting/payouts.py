@@ -1,4 +1,4 @@
-"""/accounting/v1/sellers and payouts: who sells says where they are paid, and asks for what they have earned."""
+"""/accounting/v1/sellers and payouts: sellers set up their payout account and request payouts."""
 
 import asyncio
 
@@ -6,11 +6,11 @@ from fastapi import APIRouter
 
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.tables import Payout
-from gateway.api.accounting.dependencies import Facts, Key, User
+from gateway.api.accounting.dependencies import Facts, Key, UserCaller
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
 from gateway.api.authority import AnyCaller, Operator
-from gateway.api.fields import Body, Named, Text, Wanted
+from gateway.api.fields import Body, Named, OptionalText, Text
 from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1", route_class=KeyedRoute)
@@ -27,17 +27,17 @@ class NewPayout(Body):
 
 
 @router.post("/sellers/onboard")
-async def onboard(payments_service: Paying, person: User, key: Key) -> Facts:
+async def onboard(payments_service: Paying, caller: UserCaller, key: Key) -> Facts:
     """Start the onboarding of a seller at Stripe: `url` is a page of Stripe's that expires within minutes."""
-    link_id = id_of("link", person.user_id, key)
-    url = await payments_service.ask(payments_service.payments.sellers.onboard, person.user_id, link_id)
+    link_id = id_of("link", caller.user_id, key)
+    url = await payments_service.ask(payments_service.payments.sellers.onboard, caller.user_id, link_id)
     return {"url": url, "mode": payments_service.mode}
 
 
 @router.get("/sellers/me")
-async def show_account(payments_service: Paying, person: User) -> Facts:
+async def show_account(payments_service: Paying, caller: UserCaller) -> Facts:
     """Show whether the caller can be paid, and what is missing."""
-    account = await payments_service.ask(payments_service.payments.sellers.find, person.user_id)
+    account = await payments_service.ask(payments_service.payments.sellers.find, caller.user_id)
     return {
         "ready": account.is_ready,
         "reason": account.frozen_reason or account.reason,
@@ -46,30 +46,32 @@ async def show_account(payments_service: Paying, person: User) -> Facts:
 
 
 @router.put("/sellers/frozen/{user}")
-async def freeze_seller(
-    payments_service: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen
-) -> Facts:
+async def freeze_seller(payments_service: Paying, operator: Operator, _: Key, user: Named, body: Frozen) -> Facts:
     """Stop payouts to a seller with a reason, for example disputed money, or resume them with null."""
-    person = await asyncio.to_thread(operator.directory.users.ever, user)
-    facts: Facts = {"seller": person.user_id, "frozen": wanted.why}
+    seller = await asyncio.to_thread(operator.directory.users.ever, user)
+    facts: Facts = {"seller": seller.user_id, "frozen": body.why}
     await asyncio.to_thread(operator.directory.audit.add, operator.actor, "sellers.freeze", f"user:{user}", facts)
-    await payments_service.ask(payments_service.payments.sellers.freeze, person.user_id, wanted.why)
+    await payments_service.ask(payments_service.payments.sellers.freeze, seller.user_id, body.why)
     return facts
 
 
 @router.post("/payouts")
-async def open_payout(payments_service: Paying, person: User, key: Key, wanted: NewPayout) -> Facts:
+async def open_payout(payments_service: Paying, caller: UserCaller, key: Key, body: NewPayout) -> Facts:
     """Pay out available earnings."""
-    payout_id = id_of("payout", person.user_id, key)
+    payout_id = id_of("payout", caller.user_id, key)
     payout = await payments_service.ask(
-        payments_service.payments.payouts.open, payout_id, person.user_id, wanted.amount
+        payments_service.payments.payouts.open, payout_id, caller.user_id, body.amount
     )
     return _facts(payout) | {"mode": payments_service.mode}
 
 
 @router.get("/payouts")
 async def list_payouts(
-    payments_service: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+    payments_service: Paying,
+    authority: AnyCaller,
+    user: OptionalText = None,
+    before: OptionalText = None,
+    limit: Limit = 20,
 ) -> Facts:
     """List the caller's payouts, newest first; for operators all users'."""
     found = await payments_service.ask(

@@ -1,4 +1,4 @@
-"""/accounting/v1/payments: how payments are, Stripe against the ledger, and who is frozen. For operators."""
+"""/accounting/v1/payments: state, reconciliation with Stripe, and frozen users. For operators."""
 
 import asyncio
 
@@ -45,12 +45,12 @@ async def retry(payments_service: Paying, operator: Operator, _: Key, message: N
 
 
 @router.put("/frozen/{user}")
-async def freeze(payments_service: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
+async def freeze(payments_service: Paying, operator: Operator, _: Key, user: Named, body: Frozen) -> Facts:
     """Freeze a user with a reason, or unfreeze with null: a frozen user cannot spend or buy."""
-    person = await asyncio.to_thread(operator.directory.users.ever, user)
-    facts: Facts = {"user": person.user_id, "frozen": wanted.why}
+    payer = await asyncio.to_thread(operator.directory.users.ever, user)
+    facts: Facts = {"user": payer.user_id, "frozen": body.why}
     await asyncio.to_thread(operator.directory.audit.add, operator.actor, "payments.freeze", f"user:{user}", facts)
-    await payments_service.ask(payments_service.payments.payers.freeze, person.user_id, wanted.why)
+    await payments_service.ask(payments_service.payments.payers.freeze, payer.user_id, body.why)
     await payments_service.ask(payments_service.frozen.look)
-    # A dispute that is open freezes whatever is wished here.
-    return facts | {"frozen": payments_service.frozen.why(person.user_id)}
+    # An open dispute freezes the user in any case.
+    return facts | {"frozen": payments_service.frozen.why(payer.user_id)}

@@ -1,4 +1,4 @@
-"""/accounting/v1/refunds: bought credits go back to the card that they came from."""
+"""/accounting/v1/refunds: return bought credits to the card that paid for them."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from gateway.api.accounting.dependencies import Facts, Key
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
 from gateway.api.authority import AnyCaller, Operator
-from gateway.api.fields import Body, Named, Text, Wanted
+from gateway.api.fields import Body, Named, OptionalText, Text
 from runtime.times import at
 
 if TYPE_CHECKING:
@@ -26,18 +26,20 @@ class NewRefund(Body):
 
 
 @router.post("")
-async def open_refund(payments_service: Paying, operator: Operator, key: Key, wanted: NewRefund) -> Facts:
+async def open_refund(payments_service: Paying, operator: Operator, key: Key, body: NewRefund) -> Facts:
     """Refund a top-up: credits are not a way to move money from one card to another."""
     refund_id = id_of("refund", operator.actor.name, key)
-    refund = await payments_service.ask(
-        payments_service.payments.refunds.open, refund_id, wanted.topup, wanted.amount
-    )
+    refund = await payments_service.ask(payments_service.payments.refunds.open, refund_id, body.topup, body.amount)
     return _facts(refund) | {"mode": payments_service.mode}
 
 
 @router.get("")
 async def list_refunds(
-    payments_service: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+    payments_service: Paying,
+    authority: AnyCaller,
+    user: OptionalText = None,
+    before: OptionalText = None,
+    limit: Limit = 20,
 ) -> Facts:
     """List refunds of the caller's top-ups, newest first; for operators all users'."""
     found = await payments_service.ask(
@@ -60,7 +62,7 @@ async def show_refund(payments_service: Paying, authority: AnyCaller, refund_id:
 
 
 async def refunds_of(payments_service: "PaymentsService", topup_ids: Collection[str]) -> list[Facts]:
-    """What was given back of top-ups that the caller may see, newest first."""
+    """Return refunds of top-ups that the caller may see, newest first."""
     return [
         _facts(refund)
         for refund in await payments_service.ask(payments_service.payments.refunds.of_topups, topup_ids)

@@ -1,4 +1,4 @@
-"""Which routes of /accounting/v1 there are: those of payments only where the owner has set up Stripe."""
+"""The routes of /accounting/v1. Routes of payments exist only if Stripe is configured."""
 
 from fastapi import APIRouter, Request
 
@@ -9,7 +9,7 @@ _PAYMENTS = ("payments", "topups", "refunds", "payouts", "sellers", "webhooks")
 
 
 def accounting_routers(*, has_payments: bool) -> list[APIRouter]:
-    """In the order in which they are looked through."""
+    """Return the routers in matching order."""
     always = [balance, transactions, usage, budgets, credit, usage_refunds]
     return [*(module.router for module in always), *(_payments() if has_payments else [_no_payments()])]
 
@@ -29,4 +29,4 @@ def _no_payments() -> APIRouter:
 
 
 async def _refuse(_: Request) -> None:
-    raise FeatureUnsupported("This gateway takes no payments: its owner has not set up Stripe.")
+    raise FeatureUnsupported("This gateway has no payments, because Stripe is not configured.")

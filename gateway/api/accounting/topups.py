@@ -1,4 +1,4 @@
-"""/accounting/v1/topups: credits for money. Amounts are decimal strings in USD."""
+"""/accounting/v1/topups: buy credits. Amounts are decimal strings in USD."""
 
 from typing import Annotated
 
@@ -8,11 +8,11 @@ from pydantic import Field
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.tables import Payer, Topup
 from accounting.payments.terms import AUTO_DAY_MAX, AUTO_MONTH_NANO, quote
-from gateway.api.accounting.dependencies import Facts, Key, User
+from gateway.api.accounting.dependencies import Facts, Key, UserCaller
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
 from gateway.api.authority import AnyCaller
-from gateway.api.fields import Body, Named, Wanted
+from gateway.api.fields import Body, Named, OptionalText
 from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1/topups", route_class=KeyedRoute)
@@ -29,7 +29,7 @@ class NewTopup(Body):
 class AutoTopup(Body):
     """Buy `amount` with the saved method whenever fewer credits than `below` are left, at most `per_day` times.
 
-    What is paid so in a UTC month, fees included, is at most `per_month`.
+    The total in a UTC month, including fees, is at most `per_month`.
     """
 
     below: UsdAmount
@@ -51,10 +51,10 @@ async def quote_topup(payments_service: Paying, _: AnyCaller, amount: Annotated[
 
 
 @router.get("/auto")
-async def show_auto(payments_service: Paying, person: User) -> Facts:
+async def show_auto(payments_service: Paying, caller: UserCaller) -> Facts:
     """Show the settings of automatic top-ups."""
-    payer = await payments_service.ask(payments_service.payments.payers.find, person.user_id)
-    spent_nano = await payments_service.ask(payments_service.payments.topups.spent_automatically, person.user_id)
+    payer = await payments_service.ask(payments_service.payments.payers.find, caller.user_id)
+    spent_nano = await payments_service.ask(payments_service.payments.topups.spent_automatically, caller.user_id)
     return _auto_facts(payments_service.mode, payer) | {
         "spent_this_month": format_usd(spent_nano),
         "has_method": payer.method_id is not None,
@@ -64,38 +64,42 @@ async def show_auto(payments_service: Paying, person: User) -> Facts:
 
 
 @router.put("/auto")
-async def set_auto(payments_service: Paying, person: User, _: Key, wanted: AutoTopup) -> Facts:
+async def set_auto(payments_service: Paying, caller: UserCaller, _: Key, body: AutoTopup) -> Facts:
     """Turn on automatic top-ups below a threshold."""
     payers = payments_service.payments.payers
-    terms = (wanted.below, wanted.amount, wanted.per_day, wanted.per_month)
-    await payments_service.ask(payers.top_up_below, person.user_id, *terms)
-    return _auto_facts(payments_service.mode, await payments_service.ask(payers.find, person.user_id))
+    terms = (body.below, body.amount, body.per_day, body.per_month)
+    await payments_service.ask(payers.top_up_below, caller.user_id, *terms)
+    return _auto_facts(payments_service.mode, await payments_service.ask(payers.find, caller.user_id))
 
 
 @router.delete("/auto")
-async def end_auto(payments_service: Paying, person: User) -> Facts:
+async def end_auto(payments_service: Paying, caller: UserCaller) -> Facts:
     """Turn automatic top-ups off."""
-    await payments_service.ask(payments_service.payments.payers.top_up_no_more, person.user_id)
+    await payments_service.ask(payments_service.payments.payers.top_up_no_more, caller.user_id)
     return _auto_facts(
-        payments_service.mode, await payments_service.ask(payments_service.payments.payers.find, person.user_id)
+        payments_service.mode, await payments_service.ask(payments_service.payments.payers.find, caller.user_id)
     )
 
 
 @router.post("")
-async def open_topup(payments_service: Paying, person: User, key: Key, wanted: NewTopup) -> Facts:
+async def open_topup(payments_service: Paying, caller: UserCaller, key: Key, body: NewTopup) -> Facts:
     """Start a top-up: `url` is where to pay; the credits are booked when Stripe confirms the payment."""
-    topup_id = id_of("topup", person.user_id, key)
+    topup_id = id_of("topup", caller.user_id, key)
 
     def opened() -> Topup:
         topups = payments_service.payments.topups
-        return topups.open(topup_id, person.user_id, wanted.amount, saves_method=wanted.save_method)
+        return topups.open(topup_id, caller.user_id, body.amount, saves_method=body.save_method)
 
     return _facts(await payments_service.ask(opened)) | {"mode": payments_service.mode}
 
 
 @router.get("")
 async def list_topups(
-    payments_service: Paying, authority: AnyCaller, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+    payments_service: Paying,
+    authority: AnyCaller,
+    user: OptionalText = None,
+    before: OptionalText = None,
+    limit: Limit = 20,
 ) -> Facts:
     """List own top-ups, newest first; for operators all users'. `next` is the `before` of the next page."""
     found = await payments_service.ask(

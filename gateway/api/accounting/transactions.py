@@ -12,13 +12,13 @@ from accounting.money import format_usd
 from accounting.spending.credit_grants import grants_of
 from gateway.api.accounting.dependencies import Facts, Form, managed, sheet, user_of
 from gateway.api.authority import AnyCaller, Authority
-from gateway.api.fields import Wanted
+from gateway.api.fields import OptionalText
 from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1")
 
 PAGE_MAX = 1_000
-_LOTS_MAX = 100
+_GRANTS_MAX = 100
 _COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
 
 Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
@@ -28,8 +28,8 @@ Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 @router.get("/transactions")
 async def list_transactions(
     authority: AnyCaller,
-    user: Wanted = None,
-    organization: Wanted = None,
+    user: OptionalText = None,
+    organization: OptionalText = None,
     before: Before = None,
     limit: Limit = 100,
     format: Form = "json",  # noqa: A002 - the query's own name
@@ -37,7 +37,7 @@ async def list_transactions(
     """Show the caller's statement; for admins that of a user or an organization balance. `next` is the `before` of
     the next page.
 
-    A pending line puts something aside and moves nothing, a void line gives it back.
+    A pending line reserves credits without moving them; a void line releases them.
     """
     found = await authority.services.ledger.look(
         lambda session: _lines(session, _accounts(session, authority, user, organization), before, limit + 1)
@@ -52,8 +52,8 @@ def _accounts(session: Session, authority: Authority, user: str | None, organiza
     if organization is not None:
         return [chart.pool_paid(managed(authority, organization))]
     user_id = user_of(authority, user)
-    lots = [chart.user_promo(user_id, left.grant.id) for left in grants_of(session, user_id, limit=_LOTS_MAX)]
-    return [chart.user_paid(user_id), chart.user_receivable(user_id), *lots]
+    grants = [chart.user_promo(user_id, left.grant.id) for left in grants_of(session, user_id, limit=_GRANTS_MAX)]
+    return [chart.user_paid(user_id), chart.user_receivable(user_id), *grants]
 
 
 def _lines(

@@ -1,4 +1,4 @@
-"""/accounting/v1/usage: what was asked and what it cost, in groups, as JSON or CSV."""
+"""/accounting/v1/usage: requests and their cost, in groups, as JSON or CSV."""
 
 import time
 from typing import Annotated
@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 
 from gateway.api.accounting.dependencies import Form, is_operator, scope_of, sheet
 from gateway.api.authority import AnyCaller, Authority
-from gateway.api.fields import Since, Wanted, as_ns
+from gateway.api.fields import OptionalText, Since, as_ns
 from gateway.billing.usage_report import DAY_NS, DAYS, GROUPS_MAX, columns, group_names, usage_report
 
 router = APIRouter(prefix="/accounting/v1")
@@ -26,7 +26,7 @@ async def show_usage(
     by: By = "day,model",
     since: Since = None,
     until: Since = None,
-    scope: Wanted = None,
+    scope: OptionalText = None,
     offset: Offset = 0,
     limit: Limit = LIMIT_MAX,
     format: Form = "json",  # noqa: A002 - the query's own name
@@ -56,8 +56,8 @@ async def show_usage(
     return JSONResponse({"data": rows, "next": after})
 
 
-def _scope(authority: Authority, wanted: str | None) -> str | None:
-    """None for everybody's."""
-    if wanted is None and authority.caller is not None:
+def _scope(authority: Authority, scope: str | None) -> str | None:
+    """Return the scope; None means the usage of all users."""
+    if scope is None and authority.caller is not None:
         return f"user:{authority.caller.user_id}"
-    return None if wanted is None else scope_of(authority, wanted)
+    return None if scope is None else scope_of(authority, scope)

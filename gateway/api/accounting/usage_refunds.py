@@ -1,4 +1,4 @@
-"""/accounting/v1/refunds/usage: what a request was charged is given back to who paid it, whole or in part."""
+"""/accounting/v1/refunds/usage: refund a request's charge to its payer, completely or in part."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ _TRIES_MAX = 8
 
 
 class UsageRefund(Body):
-    """Without `amount` all that was charged. `provider_credits` where the cloud provider will not bill it."""
+    """Without `amount`, the full charge is refunded. `provider_credits`: the cloud provider will not bill it."""
 
     request_id: Text
     amount: Annotated[UsdAmount, Field(gt=0)] | None = None
@@ -37,14 +37,14 @@ class UsageRefund(Body):
 
 
 @router.post("/usage")
-async def refund_usage(operator: Operator, _: Key, wanted: UsageRefund) -> Facts:
+async def refund_usage(operator: Operator, _: Key, body: UsageRefund) -> Facts:
     """Refund a request's charge, once: another amount for a refunded request is refused.
 
     Raises LedgerBusy if the charge changes during each of several tries.
     """
     ledger = operator.services.ledger
     for _try in range(_TRIES_MAX):
-        charge, amount_nano, posting = await ledger.look(lambda session: _asked(session, wanted))
+        charge, amount_nano, posting = await ledger.look(lambda session: _asked(session, body))
         if posting is None:
             break
         try:
@@ -55,16 +55,16 @@ async def refund_usage(operator: Operator, _: Key, wanted: UsageRefund) -> Facts
             continue  # Another caller refunded it a moment ago.
         break
     else:
-        raise LedgerBusy(f"what request {wanted.request_id} was charged changes too quickly")
-    facts = {"request": wanted.request_id, "amount": format_usd(amount_nano), "reason": wanted.reason}
-    add_once, target = operator.directory.audit.add_once, f"request:{wanted.request_id}"
+        raise LedgerBusy(f"the charge of request {body.request_id} changes too quickly")
+    facts = {"request": body.request_id, "amount": format_usd(amount_nano), "reason": body.reason}
+    add_once, target = operator.directory.audit.add_once, f"request:{body.request_id}"
     await asyncio.to_thread(add_once, operator.actor, "usage.refund", target, facts, named_by="request")
-    await _settle_debts(ledger, wanted.request_id)
+    await _settle_debts(ledger, body.request_id)
     return {
-        "request_id": wanted.request_id,
+        "request_id": body.request_id,
         "charged": format_usd(charge.charge_nano),
         "amount": format_usd(amount_nano),
-        "reason": wanted.reason,
+        "reason": body.reason,
     }
 
 
@@ -76,23 +76,23 @@ async def _settle_debts(ledger: LedgerService, request_id: str) -> None:
         await ledger.settle_debt(key, user_id)
 
 
-def _asked(session: Session, wanted: UsageRefund) -> tuple[Charged, int, Posting | None]:
+def _asked(session: Session, body: UsageRefund) -> tuple[Charged, int, Posting | None]:
     """Return the charge, the amount to refund, and the posting for it, or None if it is booked already.
 
     Raises NotFound, Conflict, RequestInvalid.
     """
-    charge = find_charge(session, wanted.request_id)
+    charge = find_charge(session, body.request_id)
     if charge is None:
-        raise NotFound(f"nothing was charged for a request {wanted.request_id}")
-    amount_nano = charge.charge_nano if wanted.amount is None else wanted.amount
+        raise NotFound(f"there is no charge for request {body.request_id}")
+    amount_nano = charge.charge_nano if body.amount is None else body.amount
     if amount_nano > charge.charge_nano:
         raise RequestInvalid(f"amount: {format_usd(charge.charge_nano)} was charged", param="amount")
-    booked = event_legs(session, f"refund:{wanted.request_id}")
+    booked = event_legs(session, f"refund:{body.request_id}")
     if booked:
         given_nano = sum(leg.amount_nano for leg in booked if leg.debit == charge.clearing)
         if given_nano != amount_nano:
-            raise Conflict(f"amount: {format_usd(given_nano)} of it was given back before", param="amount")
+            raise Conflict(f"amount: {format_usd(given_nano)} was already refunded", param="amount")
         return charge, amount_nano, None
     standing = find_refund_parties(session, charge, time.time_ns())
-    event = refund(charge, amount_nano, wanted.reason, standing, provider_credits=wanted.provider_credits)
+    event = refund(charge, amount_nano, body.reason, standing, provider_credits=body.provider_credits)
     return charge, amount_nano, event

@@ -1,4 +1,4 @@
-"""/accounting/v1/webhooks: where Stripe tells what happened. Open to everybody; only Stripe's signature counts."""
+"""/accounting/v1/webhooks: Stripe's notifications. Open to any caller; Stripe's signature is required."""
 
 from typing import TYPE_CHECKING
 
@@ -37,5 +37,5 @@ async def _take(payments_service: "PaymentsService", source: Source, request: Re
     try:
         is_new = await payments_service.hear(source, bytes(body), signature)
     except WebhookRefused as error:
-        raise RequestInvalid(f"This is no message of Stripe's for us: {error}", code="webhook_refused") from error
+        raise RequestInvalid(f"This is not a valid message of Stripe: {error}", code="webhook_refused") from error
     return {"received": True, "new": is_new}

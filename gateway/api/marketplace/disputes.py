@@ -5,7 +5,7 @@ import base64
 from fastapi import APIRouter
 
 from accounting.money import format_usd
-from gateway.api.accounting.dependencies import User
+from gateway.api.accounting.dependencies import UserCaller
 from gateway.api.marketplace.dependencies import Facts, Open, read_record
 from gateway.api.marketplace.forms import Id, NewDispute, ShownPrompt
 from market.errors import RecordInvalid
@@ -24,35 +24,35 @@ router = APIRouter(prefix="/market/v1/disputes")
 
 
 @router.post("")
-async def bring(marketplace: Open, person: User, wanted: NewDispute) -> Facts:
+async def bring(marketplace: Open, caller: UserCaller, body: NewDispute) -> Facts:
     """Submit a text, the prompt or receipts.
 
     The first submission opens the dispute, for a fee that is kept if it loses.
     """
-    listing = read_record(wanted.listing, "listing") if wanted.listing else None
-    receipts = tuple(read_record(raw, "receipts") for raw in wanted.receipts)
-    digest = read_record(wanted.allocation, "allocation").digest
-    texts = {n: ChoiceText(text.content, text.reasoning, text.calls) for n, text in wanted.texts.items()}
-    prompt = _shown(wanted.prompt) if wanted.prompt else None
-    brought = Brought(digest, wanted.lane, listing, texts, prompt, receipts)
-    await marketplace.ask(marketplace.disputes.check, person.user_id, brought)
+    listing = read_record(body.listing, "listing") if body.listing else None
+    receipts = tuple(read_record(raw, "receipts") for raw in body.receipts)
+    digest = read_record(body.allocation, "allocation").digest
+    texts = {n: ChoiceText(text.content, text.reasoning, text.calls) for n, text in body.texts.items()}
+    prompt = _shown(body.prompt) if body.prompt else None
+    brought = Brought(digest, body.lane, listing, texts, prompt, receipts)
+    await marketplace.ask(marketplace.disputes.check, caller.user_id, brought)
     if listing:
         offer, needed = _offer(listing), await marketplace.ask(marketplace.disputes.tokenizers)
         await marketplace.counters.fetch(offer.tokenizer_sha256, offer.endpoint, needed)
-    row = await marketplace.ask(marketplace.disputes.bring, person.user_id, brought)
+    row = await marketplace.ask(marketplace.disputes.bring, caller.user_id, brought)
     if row.status == "decided":
         await marketplace.ask(marketplace.settlements.submit, digest, ())
     return _facts(row)
 
 
 @router.get("/{allocation}")
-async def show_lanes(marketplace: Open, person: User, allocation: Id) -> Facts:
+async def show_lanes(marketplace: Open, caller: UserCaller, allocation: Id) -> Facts:
     """Show the state of each lane of an allocation to its buyer and seller; `allocation` is its record's digest.
 
     Unsettled lanes come with the records behind them and the buyer's statements about its keys, so that the result
     can be verified without trusting the marketplace.
     """
-    lanes = await marketplace.ask(marketplace.disputes.of, person.user_id, allocation)
+    lanes = await marketplace.ask(marketplace.disputes.of, caller.user_id, allocation)
     statements = await marketplace.ask(marketplace.disputes.statements_of, allocation)
     return {
         "lanes": [_lane(standing) | {"dispute": _facts(row) if row else None} for standing, row in lanes],

@@ -140,11 +140,11 @@ def relay_router(relay: Relay) -> APIRouter:
 
 def _add_sellers_routes(router: APIRouter, relay: Relay) -> None:
     @router.post("/market/v1/jobs/nonce")
-    async def give_nonce(asked: SessionAsked, request: Request) -> dict[str, str]:
+    async def give_nonce(body: SessionAsked, request: Request) -> dict[str, str]:
         """Return a nonce for a seller without a tunnel to sign within a minute."""
         relay.check_network(request)
-        await relay.check_seller(asked.identity)
-        return {"nonce": relay.sessions.nonce(asked.identity), "marketplace": relay.marketplace}
+        await relay.check_seller(body.identity)
+        return {"nonce": relay.sessions.nonce(body.identity), "marketplace": relay.marketplace}
 
     @router.post("/market/v1/jobs/session")
     async def open_session(proven: SessionProven, request: Request) -> dict[str, str | int]:

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 
 from accounting.money import format_usd
 from accounting.payments.errors import PayerFrozen
-from gateway.api.accounting.dependencies import Key, User
+from gateway.api.accounting.dependencies import Key, UserCaller
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.marketplace import disputes, sellers
 from gateway.api.marketplace.dependencies import Facts, Open, Shared, read_record
@@ -50,50 +50,52 @@ async def show_marketplace(marketplace: Open, services: Shared) -> Facts:
 
 
 @keyed.post("/allocations")
-async def allocate(marketplace: Open, services: Shared, person: User, key: Key, wanted: NewAllocation) -> Facts:
+async def allocate(
+    marketplace: Open, services: Shared, caller: UserCaller, key: Key, body: NewAllocation
+) -> Facts:
     """Reserve credits for a seller; the answer's record proves it to the seller.
 
     Raises RequestInvalid if `hours` is above the marketplace's limit.
     """
-    await _check(services, person)
-    if wanted.hours > marketplace.context.terms.allocation_hours_max:
+    await _check(services, caller)
+    if body.hours > marketplace.context.terms.allocation_hours_max:
         most = marketplace.context.terms.allocation_hours_max
         raise RequestInvalid(f"hours is too large. Credits are allocated for at most {most} hours.", param="hours")
-    allocation_id = f"a-{id_of('allocation', person.user_id, key)}"
-    asked = AllocationRequest(allocation_id, person.payer, wanted.buyer, wanted.seller, wanted.limit, wanted.hours)
-    raw = await marketplace.ask(marketplace.allocations.issue, asked)
+    allocation_id = f"a-{id_of('allocation', caller.user_id, key)}"
+    allocation = AllocationRequest(allocation_id, caller.payer, body.buyer, body.seller, body.limit, body.hours)
+    raw = await marketplace.ask(marketplace.allocations.issue, allocation)
     return {"allocation": raw.decode()}
 
 
-async def _check(services: Services, person: Caller) -> None:
+async def _check(services: Services, caller: Caller) -> None:
     """Raises LedgerBroken, PayerFrozen, PolicyForbids."""
-    if "market" not in person.lanes:
+    if "market" not in caller.lanes:
         raise PolicyForbids("This key may not buy on the market. Use one with the lane market.")
-    if person.privacy != "public" or person.models is not None or person.regions is not None:
+    if caller.privacy != "public" or caller.models is not None or caller.regions is not None:
         raise PolicyForbids(
             "The marketplace cannot check an allocation's requests. Use a key without privacy, model or region limits."
         )
     await services.ledger.inspection.looked()
     services.ledger.inspection.check()
-    if why := services.ledger.frozen_why(person.user_id):
-        raise PayerFrozen(person.user_id, why)
-    if any(quota.measure == "spend" for quota in person.quotas):
+    if why := services.ledger.frozen_why(caller.user_id):
+        raise PayerFrozen(caller.user_id, why)
+    if any(quota.measure == "spend" for quota in caller.quotas):
         raise PolicyForbids(
             "A key with a budget cannot allocate, since the budget could not limit it. Use a key without one."
         )
 
 
 @plain.post("/settlements")
-async def settle(marketplace: Open, wanted: NewSettlement, request: Request) -> Facts:
+async def settle(marketplace: Open, body: NewSettlement, request: Request) -> Facts:
     """Accept what buyer and seller have signed, from any caller, any number of times.
 
     Raises RateLimited if the caller's network sends too many records.
     """
     network = network_of(request.client.host if request.client else "")
-    if not marketplace.records.takes(network, SETTLEMENT_RECORDS + len(wanted.records) + len(wanted.statements)):
+    if not marketplace.records.takes(network, SETTLEMENT_RECORDS + len(body.records) + len(body.statements)):
         raise RateLimited("Too many records from this network. Send them again in a minute.", 60)
-    digest = read_record(wanted.allocation, "allocation").digest
-    records, statements = ([raw.encode() for raw in raws] for raws in (wanted.records, wanted.statements))
+    digest = read_record(body.allocation, "allocation").digest
+    records, statements = ([raw.encode() for raw in raws] for raws in (body.records, body.statements))
     return _settled(await marketplace.ask(marketplace.settlements.submit, digest, records, statements))
 
 

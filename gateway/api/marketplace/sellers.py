@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.ledger.balances import available
 from accounting.money import format_usd
-from gateway.api.accounting.dependencies import Key, User
+from gateway.api.accounting.dependencies import Key, UserCaller
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Named
@@ -21,21 +21,21 @@ plain = APIRouter(prefix="/market/v1/sellers")
 
 
 @keyed.post("")
-async def register(marketplace: Open, person: User, _: Key, wanted: NewSeller) -> Facts:
+async def register(marketplace: Open, caller: UserCaller, _: Key, body: NewSeller) -> Facts:
     """Let an identity sell for the caller's account, which receives its earnings from now on."""
-    statements = [raw.encode() for raw in wanted.statements]
-    asked = person.user_id, wanted.identity, wanted.key, wanted.proof, statements
-    await marketplace.ask(marketplace.sellers.register, *asked)
-    return {"account": person.user_id, "identity": wanted.identity}
+    statements = [raw.encode() for raw in body.statements]
+    arguments = caller.user_id, body.identity, body.key, body.proof, statements
+    await marketplace.ask(marketplace.sellers.register, *arguments)
+    return {"account": caller.user_id, "identity": body.identity}
 
 
 @plain.get("/me")
-async def show_seller(marketplace: Open, person: User) -> Facts:
+async def show_seller(marketplace: Open, caller: UserCaller) -> Facts:
     """Show the caller's account, by the id in a seller's proof; its selling identities, and their earnings.
 
     `lacking` is what a new seller still has to show; all of it is zero after the new-seller period.
     """
-    account = person.user_id
+    account = caller.user_id
     earned = await marketplace.ask(_earned, marketplace, account)
     probation = await marketplace.ask(marketplace.earnings.probation_of, account)
     return {
@@ -62,20 +62,20 @@ def _earned(marketplace: Marketplace, user_id: str) -> dict[str, int]:
 
 
 @keyed.put("/{user}/suspended")
-async def suspend(marketplace: Open, operator: Operator, _: Key, user: Named, wanted: Suspended) -> Facts:
+async def suspend(marketplace: Open, operator: Operator, _: Key, user: Named, body: Suspended) -> Facts:
     """Suspend or reinstate a seller: while suspended it gets no allocations, and its earnings stay pending."""
-    facts: Facts = {"seller": user, "suspended": wanted.why}
+    facts: Facts = {"seller": user, "suspended": body.why}
     await _write_down(operator, "market.suspend", user, facts)
-    await marketplace.ask(marketplace.sellers.suspend, user, wanted.why)
+    await marketplace.ask(marketplace.sellers.suspend, user, body.why)
     return facts
 
 
 @keyed.post("/{user}/forfeit")
-async def forfeit(marketplace: Open, operator: Operator, _: Key, user: Named, wanted: Forfeited) -> Facts:
+async def forfeit(marketplace: Open, operator: Operator, _: Key, user: Named, body: Forfeited) -> Facts:
     """On proof of fraud, return pending earnings to the buyers, and suspend the seller."""
-    await _write_down(operator, "market.forfeit", user, {"seller": user, "why": wanted.why})
-    sales = await marketplace.ask(marketplace.forfeiture.forfeit, user, wanted.why)
-    return {"seller": user, "why": wanted.why, "sales": sales}
+    await _write_down(operator, "market.forfeit", user, {"seller": user, "why": body.why})
+    sales = await marketplace.ask(marketplace.forfeiture.forfeit, user, body.why)
+    return {"seller": user, "why": body.why, "sales": sales}
 
 
 async def _write_down(operator: Authority, action: str, user: str, facts: Facts) -> None:

@@ -28,12 +28,12 @@ def open_recounter(settings: MeteringSettings, metrics: Metrics) -> Recounter:
 
 
 def use_cluster(recounter: Recounter, controller: Controller) -> None:
-    """The model that the cluster serves has its tokenizer beside it, pinned by the model's own digest."""
+    """Use the tokenizer of the cluster's model too; it is stored beside the model and pinned by its digest."""
     recounter.tokenizers.look_also(partial(_of_cluster, controller))
 
 
 def write_prices(lanes: Mapping[LaneName, Lane], write: Callable[[], Session]) -> None:
-    """Write down what everything costs from now on, before anybody is charged for it."""
+    """Record the current prices before any request is charged by them."""
     prices = {
         name: offer.price
         for lane in lanes.values()

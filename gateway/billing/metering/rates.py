@@ -22,9 +22,9 @@ from gateway.settings import CostsSettings
 log = structlog.get_logger(__name__)
 
 SAMPLE_S = 30.0
-# Samples of a busy machine per measurement: a version of the rate lasts half an hour at least.
+# The number of samples of a busy machine per measurement: a version of the rate lasts at least half an hour.
 _SAMPLES = 60
-# The same work draws a little more or less: smaller changes are none.
+# The power of the same work varies a little, so smaller changes are ignored.
 _CHANGE_RATIO = 0.1
 _MEASURED = re.compile(r"measured ([0-9]{1,7}) W")
 
@@ -37,18 +37,18 @@ class PowerMeter:
     _before: Energy | None = None
 
     def watts(self) -> float | None:
-        """The mean since the last time of what has counters, with what cards draw now; None where nothing says."""
+        """Return the counters' mean power since the last call, plus the cards' current power; None if unknown."""
         energy = read_energy(self.zones, time.monotonic())
         before, self._before = self._before, energy
         of_processors = mean_watts(self.zones, before, energy) if before else None
         of_cards = card_watts()
         known = [each for each in (of_processors, of_cards) if each is not None]
-        # Where counters can be read, cards alone are not the machine: the first reading has no mean yet.
+        # If counters exist, cards alone are not the whole machine: the first reading has no mean yet.
         return sum(known) if known and (of_processors is not None or not self.zones) else None
 
 
 class Rates:
-    """Keeps the versions of own machines' rates. `is_busy` says whether this gateway is working."""
+    """Keeps the versions of own machines' rates. `is_busy` returns whether this gateway is working."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Rates:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _measure(self) -> None:
-        """Only what is drawn at work counts: samples between which the gateway rested are left out."""
+        """Count only power during work: samples between which the gateway was idle are dropped."""
         meter, samples, was_busy = PowerMeter(), [], False
         while True:
             await asyncio.sleep(SAMPLE_S)
@@ -104,7 +104,7 @@ class Rates:
         self._write_down(self._now)
 
     def _measured_before(self) -> float | None:
-        """The watts of the last measurement, by another start; prices may be others since."""
+        """Return the watts measured before this start; prices may have changed since."""
         try:
             with self._read() as session:
                 last = versions.version_at(session, CLUSTER_LANE, ANY_MACHINE, time.time_ns())
@@ -142,9 +142,9 @@ class Rates:
             log.error("own costs cannot be reckoned", reason=str(error))
             return {}
 
-    def _write_down(self, found: dict[tuple[str, str], PricedModel]) -> None:
+    def _write_down(self, prices: dict[tuple[str, str], PricedModel]) -> None:
         try:
-            for (_, name), priced in found.items():
+            for (_, name), priced in prices.items():
                 with self._write() as session, session.begin():
                     versions.record(session, {name: priced}, time.time_ns())
         except SQLAlchemyError as error:

@@ -1,7 +1,6 @@
 """Payments as a part of the gateway; imported only if Stripe is configured.
 
 Modules:
-    factory           Payments put together from the settings, running beside the ledger until the gateway ends
-    payments_service  Payments as routes ask them: in a few threads of their own, with what goes wrong in the API's
-                      terms
+    factory           Assembles payments from the settings; they run beside the ledger until the gateway ends
+    payments_service  Payments for routes: calls run in separate threads, and errors become the API's
 """

@@ -1,4 +1,4 @@
-"""Payments put together from the settings, running beside the ledger until the gateway ends."""
+"""Assembles payments from the settings; they run beside the ledger until the gateway ends."""
 
 import os
 import uuid
@@ -37,44 +37,49 @@ def open_payments_service(
     write: Callable[[], Session],
     check: Callable[[], None],
 ) -> PaymentsService:
-    """Payments over the ledger of `writer`. The caller starts `Till.keeper`.
+    """Payments over the ledger of `writer`. The caller starts `PaymentsService.keeper`.
 
     `check` raises LedgerBroken while the ledger breaks a rule.
 
     Raises:
         SettingsInvalid: the key's file cannot be used, or the ledger is of the other mode.
     """
-    wanted = settings.payments
+    payments_settings = settings.payments
     try:
-        keep_mode(write, is_live=is_live(secret_key(wanted)))
+        keep_mode(write, is_live=is_live(secret_key(payments_settings)))
     except WrongMode as error:
         raise SettingsInvalid(
-            f"payments.secret_key: {error}; test money and real money need a ledger each"
+            f"payments.secret_key: {error}; test mode and live mode need separate ledgers"
         ) from None
-    stripe = Stripe(secret_key(wanted), base_url=wanted.base_url)
+    stripe = Stripe(secret_key(payments_settings), base_url=payments_settings.base_url)
     calls = Calls(stripe, write)
     context = PaymentsContext(Ledger(writer, read), calls, write, terms_of(settings), check=check)
     inbox = Inbox(
         write,
         {
-            "account": [secret.get_secret_value() for secret in wanted.webhook_secrets],
-            "connect": [secret.get_secret_value() for secret in wanted.connect_webhook_secrets],
+            "account": [secret.get_secret_value() for secret in payments_settings.webhook_secrets],
+            "connect": [secret.get_secret_value() for secret in payments_settings.connect_webhook_secrets],
         },
         stripe.is_live,
         calls.failpoint,
-        wanted.account_id,
+        payments_settings.account_id,
     )
-    payments = open_payments(context, inbox, grace_s=wanted.grace_h * _HOUR_S)
+    payments = open_payments(context, inbox, grace_s=payments_settings.grace_h * _HOUR_S)
     holder = f"{os.getpid()}-{uuid.uuid4().hex}"
     chores = Chores(read, write, holder, is_alone=settings.database.dsn is None)
     frozen = FrozenUsers(read)
     frozen.look()
-    schedule = Schedule(wanted.tick_s, wanted.daily_hour, wanted.payout_schedule, wanted.days_kept)
+    schedule = Schedule(
+        payments_settings.tick_s,
+        payments_settings.daily_hour,
+        payments_settings.payout_schedule,
+        payments_settings.days_kept,
+    )
     return PaymentsService(payments, Keeper(payments, chores, frozen, schedule), frozen)
 
 
 def watch(payments_service: PaymentsService, metrics: Metrics) -> None:
-    """Let the metrics say how payments are."""
+    """Add the state of payments to the metrics."""
     keeper = payments_service.keeper
 
     def note(name: str) -> dict[tuple[str, ...], float]:
@@ -103,27 +108,27 @@ def secret_key(settings: PaymentsSettings) -> str:
         found = Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsInvalid(f"payments.secret_key_file: {path} cannot be read: {error}") from None
-    # The same rules as for a key in the settings, told without it.
+    # The same rules as for a key in the settings, without the key in the message.
     if not found.startswith(("sk_", "rk_")) or not found.isascii() or " " in found:
-        raise SettingsInvalid(f"payments.secret_key_file: {path} holds no secret key of Stripe's")
+        raise SettingsInvalid(f"payments.secret_key_file: {path} has no secret key of Stripe")
     return found
 
 
 def terms_of(settings: Settings) -> PaymentTerms:
     """This gateway's payment terms from the settings."""
-    wanted, server = settings.payments, settings.server
+    payments_settings, server = settings.payments, settings.server
     own = settings.identity.public_url or f"http://127.0.0.1:{server.port}"
     console = f"{own.rstrip('/')}/console"
     return PaymentTerms(
-        topup_amounts_nano=tuple(parse_usd(text) for text in wanted.topup_amounts_usd),
-        fee_bps=wanted.fee_bps,
-        fee_min_nano=parse_usd(wanted.fee_min_usd),
-        payout_min_nano=parse_usd(wanted.payout_min_usd),
-        payout_day_max_nano=parse_usd(wanted.payout_day_max_usd),
-        account_rest_s=wanted.account_rest_h * _HOUR_S,
-        pool_rest_s=wanted.pool_rest_days * 24 * _HOUR_S,
-        # Stripe puts its session's id in: the page then says which top-up it is about.
-        success_url=wanted.success_url or f"{console}/balance/paid?session={{CHECKOUT_SESSION_ID}}",
-        cancel_url=wanted.cancel_url or f"{console}/balance/cancelled",
-        onboarding_url=wanted.onboarding_url or f"{console}/selling/earnings",
+        topup_amounts_nano=tuple(parse_usd(text) for text in payments_settings.topup_amounts_usd),
+        fee_bps=payments_settings.fee_bps,
+        fee_min_nano=parse_usd(payments_settings.fee_min_usd),
+        payout_min_nano=parse_usd(payments_settings.payout_min_usd),
+        payout_day_max_nano=parse_usd(payments_settings.payout_day_max_usd),
+        account_rest_s=payments_settings.account_rest_h * _HOUR_S,
+        pool_rest_s=payments_settings.pool_rest_days * 24 * _HOUR_S,
+        # Stripe inserts its session's id, by which the page finds the top-up.
+        success_url=payments_settings.success_url or f"{console}/balance/paid?session={{CHECKOUT_SESSION_ID}}",
+        cancel_url=payments_settings.cancel_url or f"{console}/balance/cancelled",
+        onboarding_url=payments_settings.onboarding_url or f"{console}/selling/earnings",
     )

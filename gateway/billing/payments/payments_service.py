@@ -1,4 +1,4 @@
-"""Payments as routes ask them: in a few threads of their own, with what goes wrong in the API's terms."""
+"""Payments for routes: calls run in separate threads, and errors become the API's."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from runtime.errors import Conflict, NotFound, Overloaded, RequestInvalid
 T = TypeVar("T")
 
 _THREADS = 4
-# Threads of their own: Stripe's messages are accepted however slow its answers are.
+# Separate threads, so that Stripe's messages are accepted even if its answers are slow.
 _INBOX_THREADS = 2
 _STOP_S = 25.0
 
@@ -72,7 +72,7 @@ class PaymentsService:
             raise Overloaded(f"Stripe has not answered yet. Ask again with the same {HEADER}.") from error
 
     async def hear(self, source: Source, body: bytes, signature: str) -> bool:
-        """Take a message of Stripe's; False for one that was here before. Raises WebhookRefused."""
+        """Accept a message of Stripe; return False for a repeated one. Raises WebhookRefused."""
         receive = self.payments.inbox.receive
         is_new = await anyio.to_thread.run_sync(receive, source, body, signature, limiter=self.inbox_threads)
         if is_new:
@@ -80,7 +80,7 @@ class PaymentsService:
         return is_new
 
     def moving(self, user_id: str, amount_nano: int) -> Move:
-        """A user's move of credits to others, which ones bought a short while ago have no part in."""
+        """Return a transfer of a user's credits, which excludes recently bought ones."""
         return Move(self.payments.topups.context, user_id, amount_nano)
 
     def stop(self) -> bool:

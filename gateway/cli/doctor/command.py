@@ -77,10 +77,10 @@ def _mended(finding: Finding) -> str:
         return ""
 
 
-def _end(found: list[Finding], *, fix: bool) -> None:
-    fails = sum(finding.level == "fail" for finding in found)
-    warns = sum(finding.level == "warn" for finding in found)
-    fixable = sum(finding.mend is not None for finding in found)
+def _end(findings: list[Finding], *, fix: bool) -> None:
+    fails = sum(finding.level == "fail" for finding in findings)
+    warns = sum(finding.level == "warn" for finding in findings)
+    fixable = sum(finding.mend is not None for finding in findings)
     if fixable and not fix:
         output.say(f"{fixable} {'issue' if fixable == 1 else 'issues'} can be fixed with --fix")
     if fails:

@@ -61,8 +61,10 @@ def cards() -> Iterator[Finding]:
         yield fail("driver", f"nvidia-smi cannot be run: {type(error).__name__}", "reinstall the driver")
         return
     if done.returncode != 0:
-        said = (done.stdout or done.stderr).strip().splitlines()
-        yield fail("driver", f"nvidia-smi: {said[0] if said else 'failed'}", "reinstall the driver")
+        output_lines = (done.stdout or done.stderr).strip().splitlines()
+        yield fail(
+            "driver", f"nvidia-smi: {output_lines[0] if output_lines else 'failed'}", "reinstall the driver"
+        )
         return
     yield from (_card(line) for line in done.stdout.splitlines()[:64] if line.strip())
 
@@ -125,10 +127,10 @@ def mtu() -> Finding:
 def clock() -> Finding:
     """Check whether a time service runs; only the gateway sees the offset to other machines."""
     program = shutil.which("timedatectl")
-    said = ""
+    is_synchronized = ""
     if program is not None:
         try:
-            said = subprocess.run(
+            is_synchronized = subprocess.run(
                 [program, "show", "--property=NTPSynchronized", "--value"],
                 capture_output=True,
                 timeout=_PATIENCE_S,
@@ -136,10 +138,10 @@ def clock() -> Finding:
                 text=True,
             ).stdout.strip()
         except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-            said = ""
-    if said == "yes":
+            is_synchronized = ""
+    if is_synchronized == "yes":
         return ok("clock", "a time service keeps the clock")
-    if said == "no":
+    if is_synchronized == "no":
         return warn("clock", "no time service keeps the clock", "`timedatectl set-ntp true`")
     return unseen("clock", "unknown whether a time service keeps the clock", "turn on NTP")
 

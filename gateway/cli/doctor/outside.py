@@ -25,11 +25,11 @@ _MTU_MIN = 1400
 def look_outside(settings: Settings) -> Iterator[Finding]:
     folder = DataFolder(settings.data_dir)
     running = folder.read_running()
-    asked = peek(running, "/admin/cluster")
-    if asked is None and running is not None and psutil.pid_exists(int(running["pid"])):
+    reply = peek(running, "/admin/cluster")
+    if reply is None and running is not None and psutil.pid_exists(int(running["pid"])):
         what = f"running (pid {running['pid']}), but not answering at {running['base_url']}"
         yield fail("gateway", what, "check its log, then restart it")
-    elif asked is None:
+    elif reply is None:
         yield from ports(settings)
         yield unseen(
             "cluster",
@@ -40,7 +40,7 @@ def look_outside(settings: Settings) -> Iterator[Finding]:
         yield ok("gateway", "running and answering")
         for trouble in (peek(running, "/readyz", (200, 503)) or {}).get("warnings", []):
             yield fail("gateway", trouble, "fix the cause; the gateway retries automatically")
-        yield from machines(asked)
+        yield from machines(reply)
         yield from backends(peek(running, "/admin/pool") or [])
     yield from controller(folder.node / "controller.json")
     if settings.market.marketplace_url:

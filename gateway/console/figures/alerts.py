@@ -52,9 +52,9 @@ def of_cluster(status: str, reason: str, picture: Picture, absent: Mapping[str, 
         found += [
             Alert("warn", f"{tank.name}: {each.what}", _as_sentence(each.remedy), path) for each in tank.warnings
         ]
-    told = {tank.name for tank in picture.tanks for each in tank.warnings if each.cause == "wifi"}
+    named = {tank.name for tank in picture.tanks for each in tank.warnings if each.cause == "wifi"}
     for wire in picture.wires:
-        if wire.mark and not {wire.sender, wire.receiver} & told:
+        if wire.mark and not {wire.sender, wire.receiver} & named:
             what = f"The link from {wire.sender} to {wire.receiver} is {wire.mark}: {wire.delay}, {wire.rate}"
             remedy = "Connect both by cable, or move the stage to another machine"
             found.append(Alert("warn", what.rstrip(", "), remedy, "/console/cluster#links"))
@@ -83,7 +83,7 @@ def of_silent(backends: Iterable[tuple[str, str]]) -> list[Alert]:
 
 
 def of_troubles(troubles: Iterable[str]) -> list[Alert]:
-    """Return alerts for whatever keeps the gateway from storing data, or its clouds from answering."""
+    """Return alerts for problems that prevent storing data or cloud answers."""
     remedy = "Fix the cause; the gateway retries automatically"
     return [Alert("bad", _as_sentence(trouble), remedy) for trouble in troubles]
 

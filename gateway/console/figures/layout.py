@@ -82,7 +82,7 @@ class LayoutLine:
 class Drawing:
     width: float
     height: float
-    ring: tuple[Box, ...]
+    pipeline: tuple[Box, ...]
     lines: tuple[LayoutLine, ...]
     beside: tuple[Box, ...]
     beside_y: float
@@ -111,17 +111,17 @@ def sketch(topology: Topology, card: ModelCard | None) -> Sketch:
 
 def place(picture: Picture, form: LayoutForm) -> Drawing:
     """Return everything with its coordinates; the origin is at the top left."""
-    left = _BUS if len(picture.ring) > 1 else _EDGE
-    ring = [_box(tank, form, *_snake(at, form, left)) for at, tank in enumerate(picture.ring)]
-    bottom = max((box.y + box.height for box in ring), default=0.0)
-    lines = [_line(wire, *pair, form) for wire, pair in zip(picture.wires, _neighbours(ring), strict=False)]
+    left = _BUS if len(picture.pipeline) > 1 else _EDGE
+    pipeline = [_box(tank, form, *_snake(at, form, left)) for at, tank in enumerate(picture.pipeline)]
+    bottom = max((box.y + box.height for box in pipeline), default=0.0)
+    lines = [_line(wire, *pair, form) for wire, pair in zip(picture.wires, _neighbours(pipeline), strict=False)]
     if picture.wires:
         bottom += _TITLE
-    beside_y = bottom + (_TITLE if ring else _EDGE)
+    beside_y = bottom + (_TITLE if pipeline else _EDGE)
     beside = _beside(picture.beside, form, left, beside_y)
     bottom = max((box.y + box.height for box in beside), default=bottom)
-    right = max((box.x + box.width for box in (*ring, *beside)), default=float(left))
-    return Drawing(right + _EDGE, bottom + _EDGE, tuple(ring), tuple(lines), tuple(beside), beside_y - _EDGE)
+    right = max((box.x + box.width for box in (*pipeline, *beside)), default=float(left))
+    return Drawing(right + _EDGE, bottom + _EDGE, tuple(pipeline), tuple(lines), tuple(beside), beside_y - _EDGE)
 
 
 def _snake(at: int, form: LayoutForm, left: int) -> tuple[float, float]:
@@ -161,8 +161,8 @@ def _levels(parts: Sequence[PicturePart], top: float, height: float) -> tuple[Le
     return tuple(levels)
 
 
-def _neighbours(ring: Sequence[Box]) -> list[tuple[Box, Box]]:
-    return list(zip(ring, [*ring[1:], *ring[:1]], strict=True))
+def _neighbours(pipeline: Sequence[Box]) -> list[tuple[Box, Box]]:
+    return list(zip(pipeline, [*pipeline[1:], *pipeline[:1]], strict=True))
 
 
 def _line(wire: Wire, sender: Box, receiver: Box, form: LayoutForm) -> LayoutLine:

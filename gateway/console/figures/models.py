@@ -46,8 +46,8 @@ def precision_of(offer: Offer) -> str:
 
 def model_rows(entries: Sequence[Entry], loadable: Iterable[str] = ()) -> list[ModelRow]:
     """Return rows by name; `loadable` are names that a backend can load and unload."""
-    told = frozenset(loadable)
-    return [_row(entry, is_loadable=entry.name in told) for entry in entries]
+    manageable = frozenset(loadable)
+    return [_row(entry, is_loadable=entry.name in manageable) for entry in entries]
 
 
 def _row(entry: Entry, *, is_loadable: bool) -> ModelRow:

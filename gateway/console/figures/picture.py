@@ -55,7 +55,7 @@ class Tank:
     reason: str
     standby_of: tuple[int, ...] = ()
     stage_ms: float | None = None
-    is_head: bool = False
+    is_coordinator: bool = False
     is_pace: bool = False
     is_draining: bool = False
     is_embedder: bool = False
@@ -74,7 +74,7 @@ class Tank:
     def role(self) -> str:
         """The role in words."""
         if self.stage is not None:
-            return f"stage {self.stage}" + (" · coordinator" if self.is_head else "")
+            return f"stage {self.stage}" + (" · coordinator" if self.is_coordinator else "")
         if self.is_draining:
             return "drained"
         if self.standby_of:
@@ -106,26 +106,26 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`ring` has the stages in order, `beside` the machines without a stage."""
+    """`pipeline` has the stages in order, `beside` the machines without a stage."""
 
     status: str
     reason: str
     model: str | None
-    ring: tuple[Tank, ...]
+    pipeline: tuple[Tank, ...]
     wires: tuple[Wire, ...]
     beside: tuple[Tank, ...]
 
     @property
     def tanks(self) -> tuple[Tank, ...]:
-        return (*self.ring, *self.beside)
+        return (*self.pipeline, *self.beside)
 
     @property
     def summary(self) -> str:
         """One sentence for screen readers."""
         if not self.tanks:
             return "no machines yet"
-        stages = f"{len(self.ring)} {'stage' if len(self.ring) == 1 else 'stages'}"
-        paced = next((f", bottleneck {tank.name}" for tank in self.ring if tank.is_pace), "")
+        stages = f"{len(self.pipeline)} {'stage' if len(self.pipeline) == 1 else 'stages'}"
+        paced = next((f", bottleneck {tank.name}" for tank in self.pipeline if tank.is_pace), "")
         beside = f"; {len(self.beside)} not in use" if self.beside else ""
         return f"{self.model or 'no model'}, {stages}{paced}{beside}"
 
@@ -138,14 +138,14 @@ def draw(topology: Topology, card: ModelCard | None) -> Picture:
     # Use the members' current state, not the state at planning time.
     present = {member.node_id: member for member in topology.members}
     pace = _pace(plan)
-    ring = tuple(
+    pipeline = tuple(
         _tank(topology, present.get(stage.member.node_id, stage.member), stage, card, is_pace=at == pace)
         for at, stage in enumerate(stages)
     )
     beside = tuple(
         _tank(topology, member, None, card) for member in topology.members if member.node_id not in held
     )
-    return Picture(topology.status, topology.reason, topology.model, ring, _wires(topology, ring), beside)
+    return Picture(topology.status, topology.reason, topology.model, pipeline, _wires(topology, pipeline), beside)
 
 
 def _pace(plan: Plan | None) -> int | None:
@@ -178,7 +178,7 @@ def _tank(
         reason=stage.reason if stage else _reason_beside(topology, member, copies),
         standby_of=tuple(copy.spec.index for copy in copies),
         stage_ms=_stage_ms(topology.plan, stage),
-        is_head=node_id == topology.coordinator,
+        is_coordinator=node_id == topology.coordinator,
         is_pace=is_pace,
         is_draining=node_id in topology.draining,
         is_embedder=node_id == topology.embedder,
@@ -221,9 +221,9 @@ def _reason_beside(topology: Topology, member: Member, copies: Sequence[PlannedS
         return "drained: no plan uses it"
     if copies:
         return copies[0].reason
-    said = topology.plan.reasons if topology.plan else ()
+    reasons = topology.plan.reasons if topology.plan else ()
     left_out = f"{member.name} is left out"
-    return next((reason for reason in said if reason.startswith(left_out)), "no plan uses it yet")
+    return next((reason for reason in reasons if reason.startswith(left_out)), "no plan uses it yet")
 
 
 def _parts(
@@ -249,12 +249,12 @@ def _parts(
     return tuple(PicturePart(kind, size_bytes) for kind, size_bytes in sizes.items() if size_bytes > 0)
 
 
-def _wires(topology: Topology, ring: Sequence[Tank]) -> tuple[Wire, ...]:
+def _wires(topology: Topology, pipeline: Sequence[Tank]) -> tuple[Wire, ...]:
     """Return the links between neighbours, and the one back to the coordinator; none for one machine."""
-    if len(ring) < 2:
+    if len(pipeline) < 2:
         return ()
-    pairs = zip(ring, [*ring[1:], ring[0]], strict=True)
-    return tuple(_wire(topology, a, b, is_back=b is ring[0]) for a, b in pairs)
+    pairs = zip(pipeline, [*pipeline[1:], pipeline[0]], strict=True)
+    return tuple(_wire(topology, a, b, is_back=b is pipeline[0]) for a, b in pairs)
 
 
 def duration(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 Modules:
     blocks    The shapes of a Messages request, checked as they are parsed
-    errors    Errors as Anthropic's clients read them: by status, and by a type of few
-    requests  A Messages request becomes a chat request
-    writer    An answer becomes an Anthropic message, whole or as its events
+    errors    Errors in Anthropic's format: the status, and one of a few types
+    requests  Translates a Messages request to a chat request
+    writer    Writes an answer as an Anthropic message, whole or as events
 """

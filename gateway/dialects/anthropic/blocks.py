@@ -1,4 +1,4 @@
-"""The shapes of a Messages request, checked as they are parsed. Fields that we do not act on are let pass."""
+"""The shapes of a Messages request, checked as they are parsed. Unused fields are ignored."""
 
 from typing import Annotated, Any, Literal
 
@@ -55,7 +55,7 @@ class ToolUse(Struct, frozen=True, tag="tool_use"):
 
 
 class ToolReference(Struct, frozen=True, tag="tool_reference"):
-    """A tool that the client's own search for tools has found; the request has it among its tools."""
+    """A tool that the client's tool search found; the request also lists it among its tools."""
 
     tool_name: str
 

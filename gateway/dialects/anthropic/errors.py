@@ -1,4 +1,4 @@
-"""Errors as Anthropic's clients read them: by status, and by a type of few."""
+"""Errors in Anthropic's format: the status, and one of a few types."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""A Messages request becomes a chat request."""
+"""Translates a Messages request to a chat request."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -38,60 +38,60 @@ _ASIDE = Text | Image | Document | SearchResult
 
 
 def read_messages(raw: bytes) -> Question:
-    """POST /v1/messages as lanes take it. Raises RequestInvalid and FeatureUnsupported."""
-    asked = decode(_messages, raw)
+    """Translate POST /v1/messages for lanes. Raises RequestInvalid and FeatureUnsupported."""
+    request = decode(_messages, raw)
     for name in ("mcp_servers", "container"):
-        if getattr(asked, name):
+        if getattr(request, name):
             raise FeatureUnsupported(f"{name}: no model here can use it; leave it out", param=name)
-    chat = _chat(asked) | _sampling(asked)
-    if response_format := _format(asked):
+    chat = _chat(request) | _sampling(request)
+    if response_format := _format(request):
         chat["response_format"] = response_format
-    if asked.stream:
+    if request.stream:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     body = msgspec.json.encode(chat)
     return Question("chat", read_request("chat", body), body)
 
 
 def read_count(raw: bytes) -> Question:
-    """POST /v1/messages/count_tokens: the chat whose prompt is to be counted."""
+    """Translate POST /v1/messages/count_tokens: return the chat whose prompt is to be counted."""
     body = msgspec.json.encode(_chat(decode(_count, raw)))
     return Question("chat", read_request("chat", body), body)
 
 
-def _chat(asked: CountRequest) -> Json:
-    messages = [message for at, turn in enumerate(asked.messages) for message in _turn(turn, f"messages[{at}]")]
-    if system := _plain(asked.system or ""):
+def _chat(request: CountRequest) -> Json:
+    messages = [message for at, turn in enumerate(request.messages) for message in _turn(turn, f"messages[{at}]")]
+    if system := _plain(request.system or ""):
         messages.insert(0, {"role": "system", "content": system})
-    chat: Json = {"model": asked.model, "messages": messages or [{"role": "user", "content": ""}]}
-    if asked.tools:
-        chat["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(asked.tools)]
-        chat |= _choice(asked.tool_choice) if asked.tool_choice else {}
+    chat: Json = {"model": request.model, "messages": messages or [{"role": "user", "content": ""}]}
+    if request.tools:
+        chat["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools)]
+        chat |= _choice(request.tool_choice) if request.tool_choice else {}
     return chat
 
 
-def _sampling(asked: MessagesRequest) -> Json:
+def _sampling(request: MessagesRequest) -> Json:
     fields: Json = {
-        "max_tokens": asked.max_tokens,
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "top_k": asked.top_k,
-        "stop": asked.stop_sequences or None,
-        "user": asked.metadata.user_id if asked.metadata else None,
-        "millrace": asked.millrace,
-        "provider": asked.provider,
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "stop": request.stop_sequences or None,
+        "user": request.metadata.user_id if request.metadata else None,
+        "millrace": request.millrace,
+        "provider": request.provider,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _format(asked: MessagesRequest) -> Json | None:
-    """Structured answers, under either of the names that the field has had."""
-    wanted = asked.output_format
-    if asked.output_config and asked.output_config.format is not None:
-        wanted = asked.output_config.format
-    if wanted is None:
+def _format(request: MessagesRequest) -> Json | None:
+    """Return the response format, given under the field's current or former name."""
+    output_format = request.output_format
+    if request.output_config and request.output_config.format is not None:
+        output_format = request.output_config.format
+    if output_format is None:
         return None
-    schema = wanted.get("schema")
-    if wanted.get("type") != "json_schema" or not isinstance(schema, dict):
+    schema = output_format.get("schema")
+    if output_format.get("type") != "json_schema" or not isinstance(schema, dict):
         text = "output_config.format: an object of type json_schema with a schema is expected"
         raise RequestInvalid(text, param="output_config.format", code="invalid_value")
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
@@ -118,7 +118,7 @@ def _choice(choice: ToolChoice) -> Json:
 
 
 def _turn(turn: Turn, field: str) -> Iterator[Json]:
-    """One message, or several: results of tools are messages of their own, and go before what is said to them."""
+    """Yield one message or several: tool results are separate messages and precede the text about them."""
     if isinstance(turn.content, str):
         yield {"role": turn.role, "content": turn.content}
     elif turn.role == "assistant":
@@ -152,7 +152,7 @@ def _user(role: str, blocks: list[Block], field: str) -> Iterator[Json]:
             content = block.content if isinstance(block.content, list) else [Text(block.content)]
             text = _plain([one for one in content if not isinstance(one, Image)])
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
-            # Only text fits into a tool's message: pictures are shown right behind it.
+            # A tool's message can only have text, so its pictures follow in the next message.
             parts += [_part(one) for one in content if isinstance(one, Image)]
         elif isinstance(block, _ASIDE):
             parts.append(_part(block))
@@ -163,7 +163,7 @@ def _user(role: str, blocks: list[Block], field: str) -> Iterator[Json]:
 
 
 def _joined(parts: list[Json]) -> Any:
-    """Text alone as one string, which every backend's template knows."""
+    """Return text alone as one string, which every backend's template supports."""
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     return parts
@@ -182,7 +182,7 @@ def _part(block: _ASIDE) -> Json:
 
 
 def _plain(content: str | list[Any]) -> str:
-    """The text of blocks."""
+    """Return the blocks' text."""
     if isinstance(content, str):
         return content
     return "\n".join(_text_of(block) for block in content)
@@ -200,4 +200,6 @@ def _text_of(block: Any) -> str:
 
 def _misplaced(block: Block, role: str, field: str) -> RequestInvalid:
     kind = type(block).__struct_config__.tag
-    return RequestInvalid(f"{field}: a block of type {kind} cannot stand in a message of the {role}", param=field)
+    return RequestInvalid(
+        f"{field}: a block of type {kind} is not allowed in a message of the {role}", param=field
+    )

@@ -1,4 +1,4 @@
-"""An answer becomes an Anthropic message, whole or as its events."""
+"""Writes an answer as an Anthropic message, whole or as events."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _REASONS = {
 
 
 class MessageWriter(ChatWriter):
-    """Blocks follow one another: what comes in another kind than the open block closes it."""
+    """Writes blocks one after another: a piece of another kind closes the open block."""
 
     def __init__(self, question: Question, request_id: str) -> None:
         super().__init__(is_stream=question.request.is_stream)
@@ -66,7 +66,7 @@ class MessageWriter(ChatWriter):
 
     def _begin(self) -> bytes:
         self._has_begun = True
-        # What the prompt took is known at the end alone, and clients want a number here.
+        # The prompt's token count is known only at the end, but clients require a number here.
         usage = _counts(Usage(prompt=estimate_prompt(self._question.request)))
         return _event("message_start", message=self._message(usage)) + _event("ping")
 
@@ -115,7 +115,7 @@ class MessageWriter(ChatWriter):
         index = self._blocks - 1
         events = [_event("content_block_stop", index=index)]
         if self._open == "thinking":
-            # We sign nothing; clients that send thinking back want the field.
+            # The gateway signs nothing; clients that send thinking back require the field.
             signature = {"type": "signature_delta", "signature": ""}
             events.insert(0, _event("content_block_delta", index=index, delta=signature))
         self._open = None

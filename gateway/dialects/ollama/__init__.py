@@ -2,8 +2,8 @@
 
 Modules:
     embeddings  Translates an embedding answer for either of Ollama's two routes
-    errors      Errors as Ollama's clients read them: the status, and one sentence
-    requests    Ollama's requests become chats, completions and embeddings
+    errors      Errors in Ollama's format: the status, and one sentence
+    requests    Translates Ollama's requests to chats, completions and embeddings
     shapes      The shapes of Ollama's requests, checked as they are parsed
-    writer      An answer becomes Ollama's: one JSON object, or one a line
+    writer      Writes an answer in Ollama's format: one JSON object, or one on each line
 """

@@ -1,4 +1,4 @@
-"""Errors as Ollama's clients read them: the status, and one sentence."""
+"""Errors in Ollama's format: the status, and one sentence."""
 
 import msgspec
 

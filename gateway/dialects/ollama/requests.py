@@ -1,11 +1,11 @@
-"""Ollama's requests become chats, completions and embeddings."""
+"""Translates Ollama's requests to chats, completions and embeddings."""
 
 from typing import Any
 
 import msgspec
 
 from gateway.dialects.base import Question
-from gateway.dialects.model_loading import Upkeep, UpkeepAsked, Wanted
+from gateway.dialects.model_loading import LoadAction, Upkeep, UpkeepAsked
 from gateway.dialects.ollama.shapes import (
     ChatBody,
     ChatMessage,
@@ -29,77 +29,77 @@ _embed = msgspec.json.Decoder(EmbedBody)
 _embeddings = msgspec.json.Decoder(EmbeddingsBody)
 
 _NO_OPTIONS = Options()
-# How the usual picture formats begin, in base64.
+# The first characters of common picture formats in base64.
 _PICTURES = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "UklGR": "webp"}
 
 
 def read_chat(raw: bytes) -> Question:
-    """POST /api/chat as lanes take it. Raises RequestInvalid, UpkeepAsked."""
-    asked = decode(_chat, raw)
-    if not asked.messages:
-        raise _upkeep(asked, "messages", {"message": {"role": "assistant", "content": ""}})
-    fields: Json = {"messages": _messages(asked.messages)}
-    if asked.tools:
-        fields["tools"] = asked.tools
-    return _question("chat", asked, fields | _chat_fields(asked))
+    """Translate POST /api/chat for lanes. Raises RequestInvalid, UpkeepAsked."""
+    request = decode(_chat, raw)
+    if not request.messages:
+        raise _upkeep(request, "messages", {"message": {"role": "assistant", "content": ""}})
+    fields: Json = {"messages": _messages(request.messages)}
+    if request.tools:
+        fields["tools"] = request.tools
+    return _question("chat", request, fields | _chat_fields(request))
 
 
 def read_generate(raw: bytes) -> Question:
-    """POST /api/generate: a chat of one message, or a completion where the prompt is to go as it is.
+    """Translate POST /api/generate to a chat of one message, or to a completion if the prompt is raw.
 
     Raises RequestInvalid, UpkeepAsked.
     """
-    asked = decode(_generate, raw)
-    if not asked.prompt and not asked.images:
-        raise _upkeep(asked, "prompt", {"response": ""})
-    if asked.raw or asked.suffix:
-        suffix = {"suffix": asked.suffix} if asked.suffix else {}
-        # Completions end after 16 tokens unless told otherwise, Ollama's do not.
-        return _question("completion", asked, {"max_tokens": 4096, "prompt": asked.prompt, **suffix})
-    system = [ChatMessage("system", asked.system)] if asked.system else []
-    messages = [*system, ChatMessage("user", asked.prompt, asked.images)]
-    return _question("chat", asked, {"messages": _messages(messages)} | _chat_fields(asked))
+    request = decode(_generate, raw)
+    if not request.prompt and not request.images:
+        raise _upkeep(request, "prompt", {"response": ""})
+    if request.raw or request.suffix:
+        suffix = {"suffix": request.suffix} if request.suffix else {}
+        # Completions end after 16 tokens by default, Ollama's do not.
+        return _question("completion", request, {"max_tokens": 4096, "prompt": request.prompt, **suffix})
+    system = [ChatMessage("system", request.system)] if request.system else []
+    messages = [*system, ChatMessage("user", request.prompt, request.images)]
+    return _question("chat", request, {"messages": _messages(messages)} | _chat_fields(request))
 
 
 def read_embed(raw: bytes) -> Question:
-    asked = decode(_embed, raw)
-    dimensions = {"dimensions": asked.dimensions} if asked.dimensions else {}
-    return _encoded("embedding", asked, {"input": asked.input, **dimensions})
+    request = decode(_embed, raw)
+    dimensions = {"dimensions": request.dimensions} if request.dimensions else {}
+    return _encoded("embedding", request, {"input": request.input, **dimensions})
 
 
 def read_embeddings(raw: bytes) -> Question:
     """Return the question of an older embeddings request. Raises RequestInvalid if it has no prompt."""
-    asked = decode(_embeddings, raw)
-    if not asked.prompt:
+    request = decode(_embeddings, raw)
+    if not request.prompt:
         raise RequestInvalid("prompt: missing", param="prompt", code="missing_required_parameter")
-    return _encoded("embedding", asked, {"input": asked.prompt})
+    return _encoded("embedding", request, {"input": request.prompt})
 
 
-def _upkeep(asked: GenerationFields, field: str, nothing: Json) -> UpkeepAsked:
-    """Ollama takes a request without a question as a wish to load the model, or to put it away."""
-    if not asked.is_time:
+def _upkeep(request: GenerationFields, field: str, nothing: Json) -> UpkeepAsked:
+    """Return the upkeep for a request without a question, by which Ollama loads or unloads a model."""
+    if not request.is_time:
         message = "keep_alive: no duration; give seconds as a number, or text with units such as 5m or 1h30m"
         raise RequestInvalid(message, param="keep_alive")
-    body = _body(asked, {"messages": [{"role": "user", "content": ""}]})
-    wanted: Wanted = "unload" if asked.is_last else "load"
-    return UpkeepAsked(Upkeep(wanted, asked.model, body, nothing, asked.keep_alive), field)
+    body = _body(request, {"messages": [{"role": "user", "content": ""}]})
+    action: LoadAction = "unload" if request.is_last else "load"
+    return UpkeepAsked(Upkeep(action, request.model, body, nothing, request.keep_alive), field)
 
 
-def _question(kind: Kind, asked: GenerationFields, fields: Json) -> Question:
-    stream = {"stream": True, "stream_options": {"include_usage": True}} if asked.is_stream else {}
-    options = _options(asked.options or _NO_OPTIONS)
-    return _encoded(kind, asked, {**fields, **options, **stream})
+def _question(kind: Kind, request: GenerationFields, fields: Json) -> Question:
+    stream = {"stream": True, "stream_options": {"include_usage": True}} if request.is_stream else {}
+    options = _options(request.options or _NO_OPTIONS)
+    return _encoded(kind, request, {**fields, **options, **stream})
 
 
-def _encoded(kind: Kind, asked: CommonFields, fields: Json) -> Question:
-    body = _body(asked, fields)
+def _encoded(kind: Kind, request: CommonFields, fields: Json) -> Question:
+    body = _body(request, fields)
     return Question(kind, read_request(kind, body), body)
 
 
-def _body(asked: CommonFields, fields: Json) -> bytes:
-    extras = {"millrace": asked.millrace, "provider": asked.provider}
+def _body(request: CommonFields, fields: Json) -> bytes:
+    extras = {"millrace": request.millrace, "provider": request.provider}
     given = {name: value for name, value in extras.items() if value is not None}
-    return msgspec.json.encode({"model": asked.model, **fields, **given})
+    return msgspec.json.encode({"model": request.model, **fields, **given})
 
 
 def _options(options: Options) -> Json:
@@ -110,29 +110,32 @@ def _options(options: Options) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _chat_fields(asked: GenerationFields) -> Json:
+def _chat_fields(request: GenerationFields) -> Json:
     fields: Json = {}
-    if asked.format == "json":
+    if request.format == "json":
         fields["response_format"] = {"type": "json_object"}
-    elif isinstance(asked.format, dict):
-        described = {"name": "answer", "schema": asked.format, "strict": True}
+    elif isinstance(request.format, dict):
+        described = {"name": "answer", "schema": request.format, "strict": True}
         fields["response_format"] = {"type": "json_schema", "json_schema": described}
-    if asked.think is not None:
-        fields |= _thinking(asked.think)
-    if asked.logprobs:
-        fields |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
+    if request.think is not None:
+        fields |= _thinking(request.think)
+    if request.logprobs:
+        fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
     return fields
 
 
 def _thinking(think: bool | str) -> Json:
-    """Models that can be told to think are told by their template, or by how much."""
+    """Return the fields that turn a model's thinking on: a template argument, or the effort."""
     if isinstance(think, str):
         return {"reasoning_effort": think}
     return {"chat_template_kwargs": {"enable_thinking": think}}
 
 
 def _messages(messages: list[ChatMessage]) -> list[Json]:
-    """Ollama's calls have no ids: those that answer them do so in order, or by the tool's name."""
+    """Translate messages and give tool calls ids.
+
+    Ollama's have none: results refer to calls by order or by the tool's name.
+    """
     numbered = _Calls()
     return [_message(message, numbered) for message in messages]
 
@@ -166,7 +169,7 @@ class _Calls:
         }
 
     def answered(self, tool_name: str | None) -> str:
-        """The id of the oldest open call, of this tool where it is named."""
+        """Return the id of the oldest open call, of this tool if it is named."""
         for at, (call_id, name) in enumerate(self._open):
             if tool_name in (None, name):
                 del self._open[at]

@@ -1,4 +1,4 @@
-"""The shapes of Ollama's requests, checked as they are parsed. Fields that we do not act on are let pass."""
+"""The shapes of Ollama's requests, checked as they are parsed. Unused fields are ignored."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -10,7 +10,7 @@ from gateway.dialects.openai import STOPS_MAX, TOOLS_MAX, Extras, ModelName, Pro
 Image = Annotated[str, Meta(min_length=1)]
 Format = Literal["", "json"] | dict[str, Any]
 
-# How Go writes durations: every number has its unit, so that there is one way alone to read each.
+# Go's duration format: every number has its unit, so each text has one meaning.
 _DURATION = re.compile(r"[-+]?(?:0|(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:h|m|s|ms|us|\u00b5s|\u03bcs|ns))+)")
 _MORE_THAN_NOTHING = re.compile(r"[1-9]")
 
@@ -35,7 +35,7 @@ class ChatMessage(Struct, frozen=True):
 
 
 class Options(Struct, frozen=True):
-    """Those that every backend knows; -1 and -2 for `num_predict` mean no limit."""
+    """Options that every backend supports; -1 and -2 for `num_predict` mean no limit."""
 
     num_predict: Annotated[int, Meta(ge=-2, le=10_000_000)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -50,7 +50,7 @@ class Options(Struct, frozen=True):
 
 
 class CommonFields(Struct, frozen=True, kw_only=True):
-    """What every request has: its model, and our own wishes about where it goes."""
+    """Fields of every request: its model, and Millrace's routing preferences."""
 
     model: ModelName
     millrace: Extras | None = None
@@ -58,7 +58,7 @@ class CommonFields(Struct, frozen=True, kw_only=True):
 
 
 class GenerationFields(CommonFields, frozen=True, kw_only=True):
-    """What chats and completions have in common. Answers are streamed unless `stream` is false."""
+    """Fields that chats and completions share. Answers are streamed unless `stream` is false."""
 
     stream: bool | None = None
     format: Format | None = None
@@ -74,14 +74,14 @@ class GenerationFields(CommonFields, frozen=True, kw_only=True):
 
     @property
     def is_last(self) -> bool:
-        """Whether the model is to be put away after it: kept for no time, in seconds or as Go writes durations."""
+        """Whether `keep_alive` is zero, in seconds or as a Go duration: the model is then unloaded afterwards."""
         if isinstance(self.keep_alive, str):
             return self.is_time and not _MORE_THAN_NOTHING.search(self.keep_alive)
         return self.keep_alive == 0
 
     @property
     def is_time(self) -> bool:
-        """Whether `keep_alive`, where it is given, is one that an Ollama takes."""
+        """Whether `keep_alive` is missing or has a form that Ollama accepts."""
         return not isinstance(self.keep_alive, str) or _DURATION.fullmatch(self.keep_alive) is not None
 
 
@@ -110,6 +110,6 @@ class EmbedBody(CommonFields, frozen=True, kw_only=True):
 
 
 class EmbeddingsBody(CommonFields, frozen=True, kw_only=True):
-    """POST /api/embeddings, the older way: one text, one vector."""
+    """POST /api/embeddings, the older route: one text, one vector."""
 
     prompt: str

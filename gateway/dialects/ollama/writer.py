@@ -1,4 +1,4 @@
-"""An answer becomes Ollama's: one JSON object, or one a line."""
+"""Writes an answer in Ollama's format: one JSON object, or one on each line."""
 
 import time
 from abc import abstractmethod
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 class _LineWriter(ChatWriter):
-    """Calls of tools are told whole, at the end: Ollama has their arguments as objects."""
+    """Sends tool calls complete at the end, because Ollama has their arguments as objects."""
 
     def __init__(self, question: Question, _: str, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(is_stream=question.request.is_stream)
@@ -55,20 +55,20 @@ class _LineWriter(ChatWriter):
     def _error_body(self, error: ApiError) -> bytes:
         return error_body(error)
 
-    def _line(self, said: Said, *, is_done: bool) -> bytes:
+    def _line(self, content: Said, *, is_done: bool) -> bytes:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        line = {"model": self._question.request.model, "created_at": now, **self._answer(said)}
-        if said.logprobs:
-            line["logprobs"] = said.logprobs
+        line = {"model": self._question.request.model, "created_at": now, **self._answer(content)}
+        if content.logprobs:
+            line["logprobs"] = content.logprobs
         line["done"] = is_done
         return msgspec.json.encode(line | (self._figures() if is_done else {})) + b"\n"
 
     @abstractmethod
-    def _answer(self, said: Said) -> Json:
-        """What was said, under the names that the route has for it."""
+    def _answer(self, content: Said) -> Json:
+        """Return the text, under the route's field names."""
 
     def _figures(self) -> Json:
-        """Durations are nanoseconds. When the model began to write is told from its first words."""
+        """Return the final counts and durations in nanoseconds. The generation starts with the first text."""
         usage = self.said.usage or Usage(prompt=estimate_prompt(self._question.request))
         now_ns = self._clock()
         first_ns = self._first_ns or now_ns
@@ -86,20 +86,22 @@ class _LineWriter(ChatWriter):
 class ChatLineWriter(_LineWriter):
     """POST /api/chat."""
 
-    def _answer(self, said: Said) -> Json:
-        message: Json = {"role": "assistant", "content": said.text + said.refusal}
-        if reasoning := said.reasoning:
+    def _answer(self, content: Said) -> Json:
+        message: Json = {"role": "assistant", "content": content.text + content.refusal}
+        if reasoning := content.reasoning:
             message["thinking"] = reasoning
-        if said.calls:
-            message["tool_calls"] = [_call(call, at) for at, call in enumerate(said.calls)]
+        if content.calls:
+            message["tool_calls"] = [_call(call, at) for at, call in enumerate(content.calls)]
         return {"message": message}
 
 
 class GenerateLineWriter(_LineWriter):
     """POST /api/generate."""
 
-    def _answer(self, said: Said) -> Json:
-        return {"response": said.text + said.refusal} | ({"thinking": said.reasoning} if said.thoughts else {})
+    def _answer(self, content: Said) -> Json:
+        return {"response": content.text + content.refusal} | (
+            {"thinking": content.reasoning} if content.thoughts else {}
+        )
 
 
 def _call(call: ToolCall, index: int) -> Json:

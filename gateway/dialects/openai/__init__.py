@@ -1,16 +1,15 @@
-"""The OpenAI API's shapes: requests checked as they are parsed, and where they are answered.
+"""The OpenAI API's shapes: requests checked as they are parsed, and their paths.
 
 Modules:
-    checks           What types cannot say of a request: fields that exclude or need each other
+    checks           Checks that types cannot express: fields that exclude or need each other
     fields           Fields common to all requests, and the bounds of field values
-    forms            Multipart forms that travel on byte for byte: only the few fields that say where to are read
+    forms            Multipart forms, forwarded byte for byte: only the few fields that routing needs are read
     generation       Requests for generated text: chats and completions
-    kinds            What can be asked for, and where OpenAI-compatible servers answer it
-    models           What GET /v1/models says of a model
-    part_head        The head of a form's part, read so strictly that every server behind us reads it the same way
-    prompt_estimate  An estimate of a prompt's tokens, made before any tokenizer has seen it
-    reader           A body becomes a request: parsed once, checked while it is parsed, and refused by the name of
-                     its field
+    kinds            The kinds of requests, and their paths at OpenAI-compatible servers
+    models           A model in the answer to GET /v1/models
+    part_head        The head of a form's part, read so strictly that every backend reads it the same way
+    prompt_estimate  Estimates a prompt's tokens without a tokenizer
+    reader           Parses a body into a request, once, and checks it meanwhile; errors name the field
     tasks            Requests other than for generated text: embeddings, rankings, moderation, pictures, sound
 """
 

@@ -1,4 +1,4 @@
-"""What types cannot say of a request: fields that exclude or need each other. Each raises RequestInvalid."""
+"""Checks that types cannot express: fields that exclude or need each other. Each raises RequestInvalid."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def _check_biases(biases: dict[str, float]) -> None:
 
 
 def _check_message(message: Message, field: str) -> None:
-    """Content that is not there would be read as empty, and answered all the same."""
+    """Backends would read missing content as empty and answer anyway."""
     if message.content is None and message.role not in ("assistant", "function"):
         text = f"{field}.content: a {message.role} message needs content"
         raise RequestInvalid(text, param=f"{field}.content", code="missing_required_parameter")
@@ -107,7 +107,7 @@ def _check_format(response_format: dict[str, Any]) -> None:
 
 
 def _check_integers(param: str, schema: Any) -> None:
-    """Grammars and other programs count in 64 bits."""
+    """Raises RequestInvalid for integers beyond 64 bits, which grammars and other programs cannot represent."""
     left = [schema]
     while left:
         value = left.pop()
@@ -116,7 +116,7 @@ def _check_integers(param: str, schema: Any) -> None:
         elif isinstance(value, list):
             left += value
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise _invalid(param, "an integer in the schema does not fit into 64 bits; take a smaller one")
+            raise _invalid(param, "an integer in the schema does not fit into 64 bits; use a smaller one")
 
 
 def _name(tool: dict[str, Any]) -> str:

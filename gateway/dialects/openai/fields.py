@@ -23,9 +23,9 @@ ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-
 
 
 class Had(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The part of one choice that a caller has of an answer that broke off elsewhere: tokens and characters.
+    """The part of one choice that a caller already has of a broken answer: tokens and characters.
 
-    `text_offset` is where the next token of a completion's log-probabilities begins.
+    `text_offset` is the start of the next token in a completion's log-probabilities.
     """
 
     token_ids: Annotated[list[TokenId], Meta(max_length=HAD_TOKENS_MAX)]
@@ -36,13 +36,14 @@ class Had(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
 class Extras(Struct, frozen=True, forbid_unknown_fields=True):
     """The optional `millrace` object of a request.
 
-    `continue_on_failure` allows an answer that a foreign backend broke off to be taken up by another one from its
-    text, which is not what the first would have said; never with tools or a schema. `deadline_s` is when the
-    caller gives up waiting for the first token, or for an answer that comes as a whole.
+    `continue_on_failure` lets another backend continue a broken answer from its text, although the first one might
+    have continued differently; never with tools or a schema. `deadline_s` is how long the caller waits for the
+    first token, or for a whole answer.
 
-    Gateways say the rest to each other. `resumable` asks a stream of the cluster lane to tell its tokens beside
-    its chunks; `resume` has, for each choice, what the caller was told of an answer that is to go on behind it.
-    `weights` are those that the caller expects: of others nothing is told, and nothing is gone on with.
+    Gateways use the other fields among themselves. `resumable` asks a stream of the cluster lane to state its
+    tokens beside its chunks. `resume` has, for each choice, the part that the caller already received; the answer
+    continues after it. `weights` are those that the caller expects; other weights neither state tokens nor
+    continue.
     """
 
     lane: LaneName | None = None
@@ -88,7 +89,7 @@ class ProviderPreferences(Struct, frozen=True):
 
 
 class RequestFields(Struct, frozen=True, kw_only=True):
-    """The fields that routing and the ledger read of a request of any kind."""
+    """The fields that routing and the ledger read, for requests of every kind."""
 
     model: ModelName
     stream: bool | None = None

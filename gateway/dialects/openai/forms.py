@@ -1,6 +1,6 @@
-"""Multipart forms that travel on byte for byte: only the few fields that say where to are read.
+"""Multipart forms, forwarded byte for byte: only the few fields that routing needs are read.
 
-The boundary is the body's first line, so that a body says all by itself. Files are skipped, not copied.
+The boundary is taken from the body's first line, so no header is needed. Files are skipped, not copied.
 """
 
 import re
@@ -18,13 +18,13 @@ from runtime.errors import RequestInvalid
 PARTS_MAX = 100
 FIELD_BYTES_MAX = 64 * 2**10
 _HEAD_BYTES_MAX = 4096
-# What RFC 2046 allows in a boundary, at most 70 of it.
+# The characters that RFC 2046 allows in a boundary, at most 70.
 _BOUNDARY = re.compile(rb"--([0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-])\r\n")
 _READ = ("model", "stream", "user", "millrace", "provider")
 
 
 def read_form(raw: bytes) -> tuple[FormRequest, str]:
-    """What routing needs of a form, and its content type. Raises RequestInvalid naming the field."""
+    """Return the fields that routing needs, and the content type. Raises RequestInvalid naming the field."""
     boundary = _boundary(raw)
     fields: dict[str, Any] = {}
     for head, start, end in _parts(raw, boundary):
@@ -44,7 +44,7 @@ def read_form(raw: bytes) -> tuple[FormRequest, str]:
 
 
 def with_model(raw: bytes, model: str) -> bytes:
-    """The form for a backend that knows the model by another name."""
+    """Return the form for a backend that has another name for the model."""
     boundary = _boundary(raw)
     for head, start, end in _parts(raw, boundary):
         if head.name == "model":
@@ -61,13 +61,13 @@ def _boundary(raw: bytes) -> bytes:
 
 
 def _parts(raw: bytes, boundary: bytes) -> Iterator[tuple[PartHead, int, int]]:
-    """Each part's head, and where its content begins and ends."""
+    """Yield each part's head, and the start and end of its content."""
     delimiter = b"\r\n--" + boundary
     at = len(delimiter) - 2
     for _ in range(PARTS_MAX):
         if raw.startswith(b"--", at):
             if raw[at + 2 :].strip(b"\r\n"):
-                raise RequestInvalid("The form goes on after its end.", code="invalid_form")
+                raise RequestInvalid("The form has data after its end.", code="invalid_form")
             return
         if not raw.startswith(b"\r\n", at):
             raise RequestInvalid(
@@ -83,7 +83,7 @@ def _parts(raw: bytes, boundary: bytes) -> Iterator[tuple[PartHead, int, int]]:
 
 
 def _value(name: str, content: bytes) -> Any:
-    """Forms hold text alone: flags and objects are written out in it."""
+    """Convert text to a value: in forms, flags and objects are written as text."""
     if len(content) > FIELD_BYTES_MAX:
         raise RequestInvalid(f"{name}: longer than {FIELD_BYTES_MAX} bytes", param=name, code="invalid_value")
     try:

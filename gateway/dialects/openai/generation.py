@@ -24,7 +24,7 @@ class ContentPart(Struct, frozen=True):
 
     @property
     def is_by_reference(self) -> bool:
-        """Whether it names a picture, or something else, that does not travel in the request itself."""
+        """Whether it refers to a picture or other data outside of the request."""
         url = self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url
         return url is not None and not url.startswith("data:image/")
 
@@ -69,7 +69,7 @@ class _Sampled(RequestFields, frozen=True, kw_only=True):
 
 
 class ChatRequest(_Sampled, frozen=True, kw_only=True):
-    """The fields of POST /v1/chat/completions that we act on; others travel on in the original bytes."""
+    """The fields of POST /v1/chat/completions that the gateway uses; the original bytes have the others."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
     max_completion_tokens: PositiveTokens | None = None
@@ -95,12 +95,12 @@ class ChatRequest(_Sampled, frozen=True, kw_only=True):
 
     @property
     def alternatives(self) -> int:
-        """Log-probabilities wanted per token, -1 for none at all."""
+        """The number of alternatives per token in log-probabilities; -1 if log-probabilities are not requested."""
         return (self.top_logprobs or 0) if self.logprobs else -1
 
 
 class CompletionRequest(_Sampled, frozen=True, kw_only=True):
-    """The fields of POST /v1/completions that we act on."""
+    """The fields of POST /v1/completions that the gateway uses."""
 
     prompt: str | list[str | TokenId | list[TokenId]]
     suffix: str | None = None

@@ -1,4 +1,4 @@
-"""What can be asked for, and where OpenAI-compatible servers answer it."""
+"""The kinds of requests, and their paths at OpenAI-compatible servers."""
 
 from typing import Literal, get_args
 
@@ -32,7 +32,7 @@ PATHS: dict[Kind, str] = {
     "transcription": "/audio/transcriptions",
     "translation": "/audio/translations",
 }
-"""Behind a base URL that ends in /v1."""
+"""Return the path behind a base URL that ends in /v1."""
 
 DOES: dict[Kind, str] = {
     "chat": "chat",
@@ -47,4 +47,4 @@ DOES: dict[Kind, str] = {
     "transcription": "transcribe",
     "translation": "translate speech",
 }
-"""What a model that takes such requests can do, in words for those who ask it for something else."""
+"""Return what a model of this kind can do, for error messages."""

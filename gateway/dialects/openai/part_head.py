@@ -1,4 +1,4 @@
-"""The head of a form's part, read so strictly that every server behind us reads it the same way."""
+"""The head of a form's part, read so strictly that every backend reads it the same way."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _DISPOSITION = "content-disposition"
 _TYPE = "content-type"
 _ENCODING = "content-transfer-encoding"
 _KNOWN = frozenset((_DISPOSITION, _TYPE, _ENCODING, "content-length"))
-# Some servers decode base64 and quoted-printable, most do not: these mean "as it is".
+# Some servers decode base64 and quoted-printable, most do not: the encodings here mean "unchanged".
 _AS_IT_IS = frozenset((b"binary", b"8bit", b"7bit"))
 _CHARSET = re.compile(rb'(?i);[ \t]*charset[ \t]*=[ \t]*"?([^";\s]*)')
 _READABLE = frozenset((b"utf-8", b"us-ascii"))

@@ -1,4 +1,4 @@
-"""An estimate of a prompt's tokens, made before any tokenizer has seen it."""
+"""Estimates a prompt's tokens without a tokenizer."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from gateway.dialects.openai.generation import ChatRequest, Message
 from gateway.dialects.openai.reader import Request
 from gateway.dialects.openai.tasks import EmbeddingRequest, TaskRequest
 
-# Usual price of a picture of common size at the large providers, in tokens; its bytes do not tell.
+# The typical price of a picture at the large providers, in tokens; its size in bytes says nothing about it.
 _PICTURE_TOKENS = 1000
 _MESSAGE_TOKENS = 4
 

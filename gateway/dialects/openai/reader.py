@@ -1,4 +1,4 @@
-"""A body becomes a request: parsed once, checked while it is parsed, and refused by the name of its field."""
+"""Parses a body into a request, once, and checks it meanwhile; errors name the field."""
 
 import json
 import math
@@ -50,8 +50,8 @@ def read_request(kind: Kind, body: bytes) -> Request:
     if len(body) > HAD_BYTES_MAX:
         _check_resume(body)
     request = decode(_decoders[kind], body)
-    # Rarely so, and mostly for a tool's field of that name. As an escape each of its letters begins like this.
-    # For the speed of these searches: one byte is looked for a hundred times faster than several.
+    # This is rare, and mostly a tool's field of that name. An escaped letter begins like this. Searching for one
+    # byte is a hundred times faster than for several.
     if body.find(b'"model"') != body.rfind(b'"model"') or (b"\\" in body and b"\\u006" in body):
         _check_model(body)
     if check := _checks.get(kind):
@@ -71,28 +71,31 @@ _resuming = msgspec.json.Decoder(_Resuming)
 
 
 def _check_resume(body: bytes) -> None:
-    """Before its tokens are made numbers, which take many times the bytes that they come in."""
+    """Check the size before its tokens become numbers, which take many times the bytes of their text."""
     try:
         found = _resuming.decode(body).millrace
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return  # What is wrong is said where the whole is read.
+        return  # The full parse reports the error.
     if found and len(bytes(found.resume)) > HAD_BYTES_MAX:
         text = f"millrace.resume: too long; {HAD_TOKENS_MAX} tokens are allowed in all"
         raise RequestInvalid(text, param="millrace.resume", code="invalid_value")
 
 
 def _check_model(body: bytes) -> None:
-    """Backends differ in which of two models counts; the one that a key may use was decided by one of them."""
+    """Refuse a body that names a model twice: backends differ in which one counts.
+
+    The key was checked for one of them.
+    """
     try:
         fields = json.loads(body, object_pairs_hook=list)
     except (ValueError, RecursionError):
-        raise RequestInvalid("The body is not JSON that everybody reads alike.", code="invalid_json") from None
+        raise RequestInvalid("The body is JSON that servers read differently.", code="invalid_json") from None
     if [name for name, _ in fields].count("model") > 1:
         raise RequestInvalid("model: given more than once", param="model", code="invalid_value")
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """What the body holds. Raises RequestInvalid naming the field, or saying what is wrong with the JSON."""
+    """Return the parsed body. Raises RequestInvalid naming the field, or the JSON error."""
     if not body:
         raise RequestInvalid("The request has no body; send a JSON object.", code="invalid_json")
     try:
@@ -101,24 +104,24 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise refusal(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if param := _find_non_finite(body):
-            message = f"{param}: NaN and Infinity are no JSON numbers"
+            message = f"{param}: NaN and Infinity are not JSON numbers"
             raise RequestInvalid(message, param=param, code="invalid_json") from None
         raise RequestInvalid(f"The body is not valid JSON: {error}", code="invalid_json") from None
 
 
 def refusal(error: msgspec.ValidationError, under: str = "") -> RequestInvalid:
-    """The error by its field's name; `under` is where in the request the checked value stands."""
+    """Return the error with its field's name; `under` is the position of the checked value in the request."""
     text = str(error)
     at, missing = _PATH.search(text), _MISSING.search(text)
     places = (under, at.group(1) if at else "", missing.group(1) if missing else "")
     param = ".".join(place for place in places if place).replace(".[", "[")
-    said = _PATH.sub("", text)
+    problem = _PATH.sub("", text)
     code = "missing_required_parameter" if missing else "invalid_value"
-    return RequestInvalid(f"{param}: {said}" if param else said, param=param or None, code=code)
+    return RequestInvalid(f"{param}: {problem}" if param else problem, param=param or None, code=code)
 
 
 def _find_non_finite(body: bytes) -> str | None:
-    """The top-level field that holds NaN or Infinity, which Python's json writes and JSON does not have."""
+    """Return the top-level field with NaN or Infinity, which Python's json writes but JSON does not have."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):

@@ -35,12 +35,12 @@ class EmbeddingRequest(TaskRequest, frozen=True, kw_only=True):
 
     @property
     def texts(self) -> list[str]:
-        """The inputs that are texts."""
+        """Return the inputs that are texts."""
         return [self.input] if isinstance(self.input, str) else [one for one in self.input if isinstance(one, str)]
 
     @property
     def token_ids(self) -> list[list[int]]:
-        """The inputs that are lists of tokens; one list of tokens is one input."""
+        """Return the inputs that are lists of tokens; one list of tokens is one input."""
         if isinstance(self.input, str):
             return []
         single = [one for one in self.input if isinstance(one, int)]
@@ -48,7 +48,7 @@ class EmbeddingRequest(TaskRequest, frozen=True, kw_only=True):
 
 
 class RerankRequest(TaskRequest, frozen=True, kw_only=True):
-    """POST /v1/rerank as Jina and Cohere have it: which documents answer the query best."""
+    """POST /v1/rerank in the format of Jina and Cohere: ranks documents by how well they answer the query."""
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Documents

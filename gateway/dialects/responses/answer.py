@@ -20,20 +20,20 @@ def response_id(request_id: str) -> str:
 
 
 def item_id(kind: str, request_id: str, place: int | str) -> str:
-    """Item ids tell their response's, so that a reference to one is found without a list of them all."""
+    """Item ids contain their response's id, so a reference is resolved without a list of all items."""
     return f"{kind}_{request_id}_{place}"
 
 
 def response_of_item(item: str) -> str | None:
-    """The id of the response that an item belongs to; None for an item that this gateway did not make."""
+    """Return the id of the response that an item belongs to; None if this gateway did not make the item."""
     kind, _, rest = item.partition("_")
     request_id, _, place = rest.rpartition("_")
     return response_id(request_id) if kind in ("msg", "fc", "ctc", "rs") and request_id and place else None
 
 
-def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
+def begun(request: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
     """Return the response before any output."""
-    chosen = (asked.text and asked.text.format) or TextFormat()
+    chosen = (request.text and request.text.format) or TextFormat()
     return {
         "id": response_id(request_id),
         "object": "response",
@@ -42,38 +42,38 @@ def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "instructions": asked.instructions,
-        "max_output_tokens": asked.max_output_tokens,
-        "max_tool_calls": asked.max_tool_calls,
-        "model": asked.model,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "model": request.model,
         "output": [],
-        "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "previous_response_id": asked.previous_response_id,
-        "prompt_cache_key": asked.prompt_cache_key,
-        "reasoning": {"effort": asked.reasoning and asked.reasoning.effort, "summary": None},
-        "safety_identifier": asked.safety_identifier,
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": request.previous_response_id,
+        "prompt_cache_key": request.prompt_cache_key,
+        "reasoning": {"effort": request.reasoning and request.reasoning.effort, "summary": None},
+        "safety_identifier": request.safety_identifier,
         "service_tier": "default",
         "store": is_stored,
-        "temperature": 1.0 if asked.temperature is None else asked.temperature,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": _format(chosen)},
-        "tool_choice": asked.tool_choice or "auto",
-        "tools": [_tool(tool) for tool in asked.tools or () if tool.type in ("function", "custom", "namespace")],
-        "top_logprobs": asked.top_logprobs or 0,
-        "top_p": 1.0 if asked.top_p is None else asked.top_p,
-        # A prompt that does not fit is refused, whatever the request asks for.
+        "tool_choice": request.tool_choice or "auto",
+        "tools": [_tool(tool) for tool in request.tools or () if tool.type in ("function", "custom", "namespace")],
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        # A prompt that does not fit is always refused.
         "truncation": "disabled",
-        "metadata": asked.metadata or {},
-        **({} if asked.user is None else {"user": asked.user}),
+        "metadata": request.metadata or {},
+        **({} if request.user is None else {"user": request.user}),
     }
 
 
-def ended(response: Json, said: Said, output: list[Json]) -> Json:
+def ended(response: Json, content: Said, output: list[Json]) -> Json:
     """Return the response with all output."""
-    reason = _INCOMPLETE.get(said.finish or "")
+    reason = _INCOMPLETE.get(content.finish or "")
     done: Json = {"status": "incomplete", "incomplete_details": {"reason": reason}}
     if reason is None:
         done = {"status": "completed", "completed_at": int(time.time())}
-    return response | done | {"output": output, "usage": _usage(said.usage or Usage())}
+    return response | done | {"output": output, "usage": _usage(content.usage or Usage())}
 
 
 def failed(response: Json, error: ApiError, output: list[Json]) -> Json:

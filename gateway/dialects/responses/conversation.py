@@ -1,4 +1,4 @@
-"""What a question points at in earlier responses, looked up before it is asked."""
+"""Looks up the earlier responses that a question refers to."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,10 +20,10 @@ REFERENCES_MAX = 1000
 
 
 async def resolve(store: ResponseStore, caller: Caller, question: Question) -> Question:
-    """The question with the conversation before it. Waits only where it points at something stored.
+    """Return the question with the conversation before it. Waits only if it refers to a stored response.
 
-    Raises NotFound for what is not the caller's, or is no more; RequestInvalid for too long a conversation;
-    StorageUnavailable if its answer is to be kept and cannot be.
+    Raises NotFound for a response that is deleted or another owner's, RequestInvalid for a conversation that is
+    too long, and StorageUnavailable if the answer is to be stored and cannot be.
     """
     assert isinstance(question, ResponsesQuestion)
     owner, label = owner_of(caller), question.label
@@ -45,14 +45,14 @@ def most_private(*labels: Privacy) -> Privacy:
 
 
 def items_of(response: StoredResponse) -> list[Item]:
-    """What was asked and what was said, in order."""
-    asked: list[Item] = orjson.loads(response.input)
+    """Return the items of the input and of the answer, in order."""
+    items: list[Item] = orjson.loads(response.input)
     answer: dict[str, Any] = orjson.loads(response.answer)
-    return [*asked, *answer["output"]]
+    return [*items, *answer["output"]]
 
 
 class _Memory:
-    """What one owner's stored responses say. `label` is the most private of all that were read."""
+    """Reads one owner's stored responses. `label` is the most private label read so far."""
 
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
@@ -61,40 +61,40 @@ class _Memory:
         self.label: Privacy = "public"
 
     async def earlier(self, previous_id: str | None) -> list[Item]:
-        """The items of a response and of those before it."""
+        """Return the items of a response and of those before it."""
         if previous_id is None:
             return []
         try:
             chain = await self._store.chain(self._owner, previous_id)
         except NotFound:
             raise NotFound(
-                f"previous_response_id: {previous_id[:80]!r} is not stored, or one before it is not any more",
+                f"previous_response_id: {previous_id[:80]!r} or an earlier response is not stored any more",
                 param="previous_response_id",
                 code="previous_response_not_found",
             ) from None
         return [item for response in chain for item in self._read(response)]
 
     async def looked_up(self, items: Iterable[Item]) -> list[Item]:
-        """The items with those that references stand for in their places; each response is fetched once."""
+        """Return the items with references replaced; each response is fetched once."""
         found: list[Item] = []
         for at, item in enumerate(items):
             if type_of(item) != REFERENCE:
                 found.append(item)
                 continue
-            wanted = convert(item, ReferenceItem, f"input[{at}]").id
-            if wanted not in self._known and len(self._known) <= REFERENCES_MAX:
-                self._known |= await self._items_beside(wanted)
-            if wanted not in self._known:
+            item_id = convert(item, ReferenceItem, f"input[{at}]").id
+            if item_id not in self._known and len(self._known) <= REFERENCES_MAX:
+                self._known |= await self._items_beside(item_id)
+            if item_id not in self._known:
                 field = f"input[{at}].id"
                 raise NotFound(
-                    f"{field}: there is no stored item {wanted[:80]!r}; send the item itself", param=field
+                    f"{field}: there is no stored item {item_id[:80]!r}; send the item itself", param=field
                 )
-            found.append(self._known[wanted])
+            found.append(self._known[item_id])
         return found
 
-    async def _items_beside(self, wanted: str) -> dict[str, Item]:
-        """All items of the response that the wanted one belongs to, by id; none where there is none."""
-        response_id = response_of_item(wanted)
+    async def _items_beside(self, item_id: str) -> dict[str, Item]:
+        """Return all items of the response that this item belongs to, by id; empty if it does not exist."""
+        response_id = response_of_item(item_id)
         if response_id is None:
             return {}
         try:

@@ -1,4 +1,4 @@
-"""Input items become the messages of a chat."""
+"""Translates input items to the messages of a chat."""
 
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -23,14 +23,14 @@ from runtime.errors import RequestInvalid
 Json = dict[str, Any]
 T = TypeVar("T")
 
-# What the model thought is the model's; backends would not know what to do with it.
+# Reasoning items are dropped, because backends cannot use them.
 _THOUGHT = "reasoning"
 REFERENCE = "item_reference"
 _TOOLS = "additional_tools"
 
 
 def type_of(item: Item) -> str:
-    """A message may leave out its type, and a reference as well."""
+    """Return the type of an item; messages and references may omit it."""
     kind = item.get("type")
     if isinstance(kind, str):
         return kind
@@ -38,7 +38,7 @@ def type_of(item: Item) -> str:
 
 
 def tools_within(items: list[Item]) -> Iterator[tuple[str, Tool]]:
-    """Tools that items add to the request's own, each with its place. Raises RequestInvalid."""
+    """Yield the tools that items add to the request's own, each with its position. Raises RequestInvalid."""
     for at, item in enumerate(items):
         if type_of(item) == _TOOLS:
             for number, tool in enumerate(convert(item, ToolsItem, f"input[{at}]").tools):
@@ -46,7 +46,10 @@ def tools_within(items: list[Item]) -> Iterator[tuple[str, Tool]]:
 
 
 def messages_of(items: list[Item], tools: Toolbox, field: str = "input") -> list[Json]:
-    """Calls have the names of the functions in `tools`. Raises RequestInvalid and FeatureUnsupported by place."""
+    """Translate items; calls have the names of the functions in `tools`.
+
+    Raises RequestInvalid and FeatureUnsupported, which name the position.
+    """
     messages: list[Json] = []
     for at, item in enumerate(items):
         _add(messages, item, tools, f"{field}[{at}]")
@@ -83,7 +86,7 @@ def convert(item: Item, shape: type[T], field: str) -> T:
 
 
 def _call(messages: list[Json], call_id: str, name: str, arguments: str) -> None:
-    """Into the assistant's message that stands last: what it says and calls in one turn is one message."""
+    """Add to the last assistant message: text and calls of one turn are one message."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
     function = {"name": name, "arguments": arguments}
@@ -91,7 +94,7 @@ def _call(messages: list[Json], call_id: str, name: str, arguments: str) -> None
 
 
 def _results(result: OutputItem, field: str) -> list[Json]:
-    """Only text fits into a tool's message: what else a tool has found is shown right behind it."""
+    """Return a tool's result as messages: its own can only have text, so other results follow in the next."""
     content = _content(result.output, f"{field}.output")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
@@ -101,7 +104,7 @@ def _results(result: OutputItem, field: str) -> list[Json]:
 
 
 def _content(content: str | list[Part], field: str) -> Any:
-    """Text alone as one string, which every backend's template knows."""
+    """Return text alone as one string, which every backend's template supports."""
     if isinstance(content, str):
         return content
     parts = [_part(part, f"{field}[{at}]") for at, part in enumerate(content)]
@@ -116,7 +119,7 @@ def _part(part: Part, field: str) -> Json:
     if part.type == "refusal":
         return {"type": "text", "text": _there(part.refusal, f"{field}.refusal")}
     if part.file_id:
-        text = f"{field}.file_id: files are not kept here; send the contents"
+        text = f"{field}.file_id: files are not stored here; send the contents"
         raise FeatureUnsupported(text, param=f"{field}.file_id")
     if part.type == "input_image":
         url: Json = {"url": _there(part.image_url, f"{field}.image_url")}

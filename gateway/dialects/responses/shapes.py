@@ -1,4 +1,4 @@
-"""The shapes of a Responses request, checked as they are parsed. Fields that we do not act on are let pass."""
+"""The shapes of a Responses request, checked as they are parsed. Unused fields are ignored."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ Item = dict[str, Any]
 
 
 class Part(Struct, frozen=True):
-    """A part of a message's content. Which of the fields must be there depends on the type."""
+    """A part of a message's content. The type determines which fields are required."""
 
     type: str
     text: str | None = None
@@ -38,7 +38,7 @@ class CallItem(Struct, frozen=True):
 
 
 class CustomCallItem(Struct, frozen=True):
-    """A call of a tool whose input is free text."""
+    """A call to a tool whose input is free text."""
 
     call_id: Name
     name: Name
@@ -47,7 +47,7 @@ class CustomCallItem(Struct, frozen=True):
 
 
 class OutputItem(Struct, frozen=True):
-    """What came of a call."""
+    """The result of a call."""
 
     call_id: Name
     output: str | list[Part]
@@ -58,7 +58,7 @@ class ReferenceItem(Struct, frozen=True):
 
 
 class Tool(Struct, frozen=True, omit_defaults=True):
-    """`tools` are those of a group, `format` is that of a custom tool's input."""
+    """A tool. `tools` are a group's tools, `format` is the format of a custom tool's input."""
 
     type: str
     name: Name | None = None

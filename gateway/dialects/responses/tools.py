@@ -1,8 +1,8 @@
-"""A Responses request's tools as the functions that a chat has.
+"""Translates a Responses request's tools to functions of a chat.
 
 The client runs functions, groups of functions (type `namespace`) and custom tools (their input is free text). Each
-becomes a function with a name of its own, and the answer names a call of it by the client's own tool. Other
-types run at OpenAI or need its client protocols: they are left out, and the answer has a warning.
+becomes a function with its own name, and the answer translates a call back to the client's tool. Other types run
+at OpenAI or need its client protocols: they are omitted, and the answer has a warning.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from runtime.errors import RequestInvalid
 
 Json = dict[str, Any]
 
-# What OpenAI and most servers allow in a function's name.
+# The characters that OpenAI and most servers allow in a function's name.
 _NAME_CHARS_MAX = 64
 _DIGEST_CHARS = 8
 _TYPE_CHARS_MAX = 40
@@ -26,7 +26,7 @@ _INPUT = "input"
 
 
 class ToolName(NamedTuple):
-    """How the client knows a tool."""
+    """The client's name of a tool."""
 
     name: str
     namespace: str | None = None
@@ -43,7 +43,7 @@ class Toolbox:
 
     @property
     def warning(self) -> str:
-        """What the caller should know; empty if every tool can be called."""
+        """Return a warning for the caller; empty if every tool can be called."""
         if not self.left_out:
             return ""
         kinds = list(dict.fromkeys(self.left_out))
@@ -51,11 +51,11 @@ class Toolbox:
         return f"tools left out, as they cannot be called here: {', '.join(kinds[:_LEFT_OUT_SHOWN])}{more}"
 
     def known(self, function: str) -> ToolName:
-        """The tool behind a function that the model calls."""
+        """Return the tool behind a function that the model calls."""
         return self._names.get(function, ToolName(function))
 
     def function_name(self, tool: ToolName) -> str:
-        """The name of a tool's function, also of a tool that an earlier request of the conversation had."""
+        """Return the name of a tool's function, also for a tool of an earlier request of the conversation."""
         plain = _joined(tool)
         return plain if self._names.get(plain, tool) == tool else _distinct(plain, tool)
 
@@ -83,7 +83,7 @@ def read_tools(tools: Iterable[tuple[str, Tool]]) -> Toolbox:
 
 
 def input_of(arguments: str) -> str:
-    """A custom tool's input out of what the model wrote as its function's arguments."""
+    """Return a custom tool's input from the function arguments that the model wrote."""
     try:
         given = msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, RecursionError):
@@ -93,7 +93,7 @@ def input_of(arguments: str) -> str:
 
 
 def arguments_of(text: str) -> str:
-    """A custom tool's input as its function's arguments."""
+    """Return a custom tool's input as its function's arguments."""
     return msgspec.json.encode({_INPUT: text}).decode()
 
 
@@ -107,7 +107,7 @@ def _take(box: Toolbox, tool: Tool, namespace: str | None, place: str) -> None:
 
 
 def _described(group: Tool) -> Iterator[Tool]:
-    """The tools of a group; the first one's description begins with the group's own."""
+    """Yield the tools of a group; the first one's description begins with the group's description."""
     for at, tool in enumerate(group.tools or ()):
         if at == 0 and group.description:
             words = "\n\n".join(filter(None, (group.description, tool.description)))
@@ -123,7 +123,7 @@ def _function(tool: Tool) -> Json:
 
 
 def _custom(tool: Tool) -> Json:
-    """A function whose only argument is the text. A grammar is told to the model and not enforced."""
+    """Return a function whose only argument is the text. A grammar is described to the model and not enforced."""
     words = [tool.description] if tool.description else []
     if tool.format and isinstance(definition := tool.format.get("definition"), str):
         words.append(f"`{_INPUT}` follows this grammar:\n{definition}")
@@ -139,7 +139,7 @@ def _required_name(tool: Tool, place: str) -> str:
 
 
 def _joined(tool: ToolName) -> str:
-    """Names of groups may end with the separator already, as Codex writes those of MCP servers."""
+    """Join group and tool name. A group's name may already end with the separator, as Codex writes MCP servers."""
     if tool.namespace is None:
         return tool.name
     joined = f"{tool.namespace.removesuffix('__')}__{tool.name}"
@@ -147,7 +147,7 @@ def _joined(tool: ToolName) -> str:
 
 
 def _distinct(name: str, tool: ToolName) -> str:
-    """A name that no other tool has: within the bound, with a digest of the tool's own names."""
+    """Return a unique name within the length limit, with a digest of the tool's names."""
     own = f"{tool.namespace or ''}\0{tool.name}".encode()
     digest = hashlib.blake2b(own, digest_size=_DIGEST_CHARS // 2).hexdigest()
     return f"{name[: _NAME_CHARS_MAX - _DIGEST_CHARS - 1]}_{digest}"

@@ -1,4 +1,4 @@
-"""An answer becomes a response, whole or as its events, and is stored where that was asked for."""
+"""Writes an answer as a response, whole or as events, and stores it if requested."""
 
 import time
 from typing import Any
@@ -24,7 +24,7 @@ _PARTS: dict[str, Json] = {
 
 
 class ResponseWriter(ChatWriter):
-    """Items of the output follow one another: what does not belong to the open one closes it."""
+    """Writes output items one after another: a piece of another item closes the open one."""
 
     def __init__(self, question: Question, request_id: str) -> None:
         assert isinstance(question, ResponsesQuestion)
@@ -106,7 +106,7 @@ class ResponseWriter(ChatWriter):
             events = self._add_item("ctc" if tool.is_custom else "fc", call_item(part.id, tool), name)
         if part.arguments:
             self._words.append(part.arguments)
-            # A custom tool's input is within its function's arguments, and told when these are whole.
+            # A custom tool's input is inside its function's arguments, so it is sent when these are complete.
             if "arguments" in self._output[-1]:
                 events.append(self._item_event("response.function_call_arguments.delta", delta=part.arguments))
         return events
@@ -131,7 +131,7 @@ class ResponseWriter(ChatWriter):
         return [*events, done]
 
     def _join_words(self) -> None:
-        """What the open item says, into the item."""
+        """Put the collected text into the open item."""
         if self._open is None:
             return
         words, self._words = "".join(self._words), []
@@ -144,8 +144,8 @@ class ResponseWriter(ChatWriter):
             item["content"][0]["refusal" if self._open == "refusal" else "text"] += words
 
     def _part_done(self, kind: str, part: Json) -> list[bytes]:
-        said = {name: part[name] for name in ("text", "refusal", "logprobs") if name in part}
-        done = self._part_event(f"response.{kind}.done", **said)
+        fields = {name: part[name] for name in ("text", "refusal", "logprobs") if name in part}
+        done = self._part_event(f"response.{kind}.done", **fields)
         return [done, self._part_event("response.content_part.done", part=part)]
 
     def _call_done(self, item: Json) -> list[bytes]:
@@ -167,15 +167,15 @@ class ResponseWriter(ChatWriter):
             item | {"id": item.get("id") or item_id("msg", self._request_id, f"i{at}")}
             for at, item in enumerate(self._question.own_items)
         ]
-        asked, answer = msgspec.json.encode(items), msgspec.json.encode(response)
+        input_and_answer, answer = msgspec.json.encode(items), msgspec.json.encode(response)
         return StoredResponse(
             id=response_id(self._request_id),
             owner=self._question.owner,
             previous_id=self._question.asked.previous_response_id,
             privacy=self._question.privacy,
             created_ns=time.time_ns(),
-            size_bytes=len(asked) + len(answer),
-            input=asked.decode(),
+            size_bytes=len(input_and_answer) + len(answer),
+            input=input_and_answer.decode(),
             answer=answer.decode(),
         )
 

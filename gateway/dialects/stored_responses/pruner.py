@@ -1,4 +1,4 @@
-"""What is too old or too much goes, in small portions: on SQLite the ledger waits for each."""
+"""Deletes old and excess responses in small portions, because on SQLite the ledger waits for each."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _oldest = select(_rows.id).order_by(_rows.created_ns)
 
 
 def prune(write: Callable[[], Session], keep: ResponsesSettings) -> None:
-    """Never raises: what could not be removed is there the next time."""
+    """Delete in portions until nothing is left. Never raises: failed deletions are retried next time."""
     try:
         for _ in range(PORTIONS_MAX):
             if not _prune_once(write, keep):
@@ -31,7 +31,7 @@ def prune(write: Callable[[], Session], keep: ResponsesSettings) -> None:
 
 
 def _prune_once(write: Callable[[], Session], keep: ResponsesSettings) -> bool:
-    """Whether there may be more to remove."""
+    """Delete one portion; return whether there may be more to delete."""
     with write() as session, session.begin():
         ids = [*_too_old(session, keep), *_too_many(session, keep)] or _too_large(session, keep)
         session.execute(delete(response_table).where(_rows.id.in_(ids)))
@@ -44,7 +44,7 @@ def _too_old(session: Session, keep: ResponsesSettings) -> list[str]:
 
 
 def _too_many(session: Session, keep: ResponsesSettings) -> list[str]:
-    """What anybody has beyond their number."""
+    """Return the responses beyond each user's maximum number."""
     beyond = select(_rows.owner).group_by(_rows.owner).having(func.count() > keep.per_user_max)
     found: list[str] = []
     for owner in session.scalars(beyond.limit(PORTION)).all():
@@ -55,7 +55,7 @@ def _too_many(session: Session, keep: ResponsesSettings) -> list[str]:
 
 
 def _too_large(session: Session, keep: ResponsesSettings) -> list[str]:
-    """The oldest, as many as it takes for the rest to fit."""
+    """Return the oldest responses, as many as needed for the rest to fit."""
     excess_bytes = (session.scalar(select(func.sum(_rows.size_bytes))) or 0) - keep.bytes_max
     sizes = select(_rows.id, _rows.size_bytes).order_by(_rows.created_ns).limit(PORTION)
     found: list[str] = []

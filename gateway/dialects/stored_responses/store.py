@@ -37,7 +37,7 @@ _KEEP = ResponsesSettings()
 class StoredResponse:
     """`input` and `answer` are JSON text: the items that were sent, and the response object.
 
-    `privacy` is the label of the request that led to it: whatever goes on from it has at least that.
+    `privacy` is the label of its request: every continuation has at least this label.
     """
 
     id: str
@@ -125,7 +125,7 @@ class ResponseStore:
         """Delete a response. Raises NotFound and Overloaded."""
         await asyncio.to_thread(self._find, owner, response_id)
         if not self._put(_Removal(response_id)):
-            raise Overloaded("Too much waits to be written just now. Try again in a second.")
+            raise Overloaded("Too many writes are waiting. Try again in a second.")
 
     def _put(self, job: StoredResponse | _Removal) -> bool:
         with self._lock:
@@ -143,7 +143,7 @@ class ResponseStore:
         found = self._waiting.get(response_id) or self._written(response_id)
         if isinstance(found, StoredResponse) and found.owner == owner:
             return found
-        raise NotFound(f"There is no stored response {response_id[:80]!r}.")
+        raise NotFound(f"Stored response {response_id[:80]!r} not found.")
 
     def _written(self, response_id: str) -> StoredResponse | None:
         with self._read() as session:
@@ -159,7 +159,7 @@ class ResponseStore:
             next_id = chain[-1].previous_id
             size_bytes += chain[-1].size_bytes
             if len(chain) > CHAIN_MAX or size_bytes > CHAIN_BYTES_MAX:
-                text = "previous_response_id: the conversation is too long to go on; begin a new one"
+                text = "previous_response_id: the conversation is too long; start a new one"
                 raise RequestInvalid(text, param="previous_response_id", code="conversation_too_long")
         return chain[::-1]
 

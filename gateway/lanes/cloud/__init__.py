@@ -2,6 +2,6 @@
 
 Modules:
     lane      The cloud lane: providers through the cloud worker's unix socket, paid by the token
-    logprobs  Which cloud models give log-probabilities: the others are not offered to who asks for them
+    logprobs  The cloud models that return log-probabilities; requests for them are not routed to other models
     worker    The cloud worker: a process of its own that alone imports litellm and alone holds cloud keys
 """

@@ -31,7 +31,7 @@ from runtime.workers.supervisor import WorkerUnavailable
 _WORKER_LATE_S = 60.0
 _WORKER_LATE_IN_ALL_S = 200.0
 OPERATORS = "operators"
-"""The list that prices stand in which were set while a gateway ran."""
+"""The price book's name for prices that were set at run time."""
 
 _FEATURES = ALL_FEATURES - UNPRICED
 
@@ -48,7 +48,7 @@ class CloudLane:
         prices: PriceBook,
         aliases: Callable[[], Aliases] = dict,
     ) -> None:
-        """`aliases` gives what names stand for just now."""
+        """`aliases` returns the models that names currently route to."""
         self._settings = settings
         self._aliases = aliases
         self._worker = worker
@@ -73,7 +73,7 @@ class CloudLane:
         return names_with(self._aliases(), self._settings.models.keys())
 
     def has(self, model: str) -> bool:
-        """Whether this is a model of the settings; an alias is none."""
+        """Return whether this is a model of the settings; an alias is not."""
         return model in self._settings.models
 
     def offers(self, model: str) -> list[Offer]:
@@ -119,7 +119,7 @@ class CloudLane:
         return found
 
     def use(self, book: PriceBook) -> None:
-        """From the next offer on."""
+        """Set the prices for all later offers."""
         self._prices = book
 
     async def open(self, call: Call, offer: Offer) -> Answer:
@@ -143,7 +143,7 @@ class CloudLane:
             raise
 
     def _upstream(self, socket_path: Path, call: Call) -> Upstream:
-        """A whole answer begins when it is done."""
+        """Return the upstream with its timeouts; a whole answer begins only when it is complete."""
         settings = self._settings
         in_all_s = settings.total_s + _WORKER_LATE_IN_ALL_S
         is_stream = call.generation.is_stream

@@ -1,12 +1,12 @@
-"""Which cloud models give log-probabilities: the others are not offered to who asks for them.
+"""The cloud models that return log-probabilities; requests for them are not routed to other models.
 
-Asked for what its adapter does not know, litellm refuses the request. These lists are held against the installed
-one by a test.
+litellm refuses requests for features that its adapter does not know. A test compares these lists with the
+installed version.
 """
 
 import re
 
-# Providers that give none, or none of alternatives, or whose adapter in litellm knows of none.
+# Providers without log-probabilities, without alternatives, or without support in litellm's adapter.
 _WITHOUT = frozenset(
     (
         "a2a",
@@ -61,7 +61,7 @@ _WITHOUT = frozenset(
         "zai",
     )
 )
-# Models that reason do not say them.
+# Reasoning models do not return them.
 _REASONING = re.compile(r"(?:openai|azure|azure_ai)/(?:.*/)?(?:o[1-9]|o_series|gpt-?5)")
 _ANSWERING = re.compile(r"gpt-5-chat|gpt-5\.[2-9]|^openai/gpt-5\.1")
 _REASONING_ANYWAY = re.compile(r"codex|-pro")

@@ -1,13 +1,13 @@
 """The cluster lane: one model's layers over several machines.
 
 Modules:
-    answers     Tokens of our own pipeline in OpenAI's words: chunks of a stream, or one whole answer
-    choice      One choice of an answer as it is spoken: what of it is content, thought, or a call of a tool
-    lane        The cluster lane: our own machines answer; the pipeline's tokens become OpenAI answers here
-    logprobs    Log-probabilities of our own pipeline in OpenAI's words, as chats and as completions have them
-    requests    A call of the API as the requests that a head takes: one for each prompt
-    resumption  Between gateways: what one has of an answer that broke off at another's cluster, and wants the rest
-                of
+    answers     Writes tokens of the cluster's pipeline in OpenAI's format: chunks of a stream, or one whole answer
+    choice      One choice of an answer while it is generated: its content, reasoning and tool calls
+    lane        The cluster lane: it turns tokens of the cluster's pipeline into OpenAI answers
+    logprobs    Writes the cluster's log-probabilities in OpenAI's formats for chats and completions
+    requests    Converts an API call to the coordinator's requests: one for each prompt
+    resumption  Resumption between gateways: the part of a broken answer that a gateway has, and whose rest it
+                requests
     tools       The constraints of a request on the cluster's answer: tools to call, allowed or required, and text
                 schema
 """

@@ -1,4 +1,4 @@
-"""Tokens of our own pipeline in OpenAI's words: chunks of a stream, or one whole answer."""
+"""Writes tokens of the cluster's pipeline in OpenAI's format: chunks of a stream, or one whole answer."""
 
 import time
 import uuid
@@ -59,12 +59,12 @@ class AnswerWriter:
         }
 
     def accept(self, *, is_thinking: bool) -> None:
-        """The prompt has been read, once for a chat: now it is known how the answer begins."""
+        """Note that a prompt was read; the beginning of the answer is known from now on."""
         for choice in self._choices if self._is_chat else ():
             choice.listener = listen(self._form, self._tools.names, is_thinking=is_thinking)
 
     def token(self, index: int, event: TokenEvent) -> bytes:
-        """Bytes to send now; empty when the caller does not stream."""
+        """Return the bytes to send now; empty if the caller does not stream."""
         choice = self._choices[index]
         new = choice.unknown(event.text)
         if not (new or event.token_ids or event.finish):
@@ -82,7 +82,7 @@ class AnswerWriter:
         return self._record(index, event, len(new), written) + written if self._tells_tokens else written
 
     def _record(self, index: int, event: TokenEvent, characters: int, written: bytes) -> bytes:
-        """The record for the chunks that follow it."""
+        """Return the record for the chunks that follow it."""
         return write_record(
             ResumeRecord(
                 choice=index,
@@ -95,7 +95,7 @@ class AnswerWriter:
         )
 
     def end(self, used: Meter) -> bytes:
-        """The stream's last bytes, or the whole answer."""
+        """Return the stream's last bytes, or the whole answer."""
         usage = {
             "prompt_tokens": used.prompt_tokens,
             "completion_tokens": used.completion_tokens,
@@ -110,13 +110,13 @@ class AnswerWriter:
         return DONE
 
     def tell_apart(self, used: Meter) -> None:
-        """Say what the tokens were for, as far as it is known."""
+        """Add the token counts by type to the meter, as far as they are known."""
         used.reasoning_tokens = sum(choice.reasoning_tokens for choice in self._choices)
         used.tool_tokens = sum(choice.tool_tokens for choice in self._choices)
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The finish reasons of the choices that have ended."""
+        """Return the finish reasons of the ended choices."""
         return tuple(choice.finish for choice in self._choices if choice.finish)
 
     def _opening(self, index: int) -> bytes:
@@ -125,15 +125,15 @@ class AnswerWriter:
     def _chunks(
         self, index: int, speech: list[Speech], finish: str | None, logprobs: dict[str, Any] | None
     ) -> bytes:
-        """One for each part of what was said.
+        """Return one chunk for each part.
 
         OpenAI's last chunk of a chat has an empty delta; clients look for it.
         """
         base: dict[str, Any] = {"index": index, "finish_reason": None, "logprobs": logprobs}
         if not self._is_chat:
-            text = "".join(said.text for said in speech if isinstance(said, Content))
+            text = "".join(part.text for part in speech if isinstance(part, Content))
             return self._chunk(base | {"text": text, "finish_reason": finish})
-        deltas = [self._choices[index].delta(said) for said in speech]
+        deltas = [self._choices[index].delta(part) for part in speech]
         if not deltas and logprobs and logprobs["content"]:
             deltas = [{}]
         written = b""

@@ -1,4 +1,4 @@
-"""One choice of an answer as it is spoken: what of it is content, thought, or a call of a tool."""
+"""One choice of an answer while it is generated: its content, reasoning and tool calls."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class SpokenCall:
 
     @property
     def whole(self) -> dict[str, Any]:
-        """As it stands in a whole message."""
+        """Return the call as in a whole message."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
@@ -43,19 +43,19 @@ class Choice:
     begun: bool = False
     offset: int = 0
     known: int = 0
-    """Characters to come that the caller has from another gateway."""
+    """The number of coming characters that the caller already has from another gateway."""
     told_apart: int = 0
-    """The number of its tokens that are already counted by type."""
+    """The number of tokens that are already counted by type."""
     reasoning_tokens: int = 0
     tool_tokens: int = 0
 
     def take_up(self, had: Had) -> None:
-        """The caller has its beginning, which is heard once more and not told again."""
+        """Note the beginning that the caller already has: it is parsed again but not sent again."""
         self.begun, self.known, self.offset = bool(had.token_ids), had.characters, had.text_offset
         self.told_apart = len(had.token_ids)
 
     def unknown(self, text: str) -> str:
-        """The part of this text that the caller does not have yet."""
+        """Return the part of this text that the caller does not have yet."""
         known = min(len(text), self.known)
         if known:
             self.known -= known
@@ -63,14 +63,14 @@ class Choice:
         return text[known:]
 
     def hear(self, text: str, finish: str | None) -> list[Speech]:
-        """The next text, told apart; `finish` is why it is the last."""
+        """Take the next text and return its parts by type; `finish` is the finish reason if it is the last."""
         if self.listener is None:
             speech: list[Speech] = [Content(text)]
         else:
             speech = [*self.listener.feed(text), *(self.listener.end() if finish else ())]
-        heard = [said for said in merged(speech) if self._is_wanted(said)]
-        for said in heard:
-            self._keep(said)
+        heard = [part for part in merged(speech) if self._is_wanted(part)]
+        for part in heard:
+            self._keep(part)
         if finish:
             self.finish = "tool_calls" if finish == "stop" and self.calls else finish
         return heard
@@ -85,21 +85,21 @@ class Choice:
         elif not isinstance(speech[0], Content):
             self.tool_tokens += new
 
-    def delta(self, said: Speech) -> dict[str, Any]:
-        """The choice's part of a stream chunk."""
-        match said:
+    def delta(self, part: Speech) -> dict[str, Any]:
+        """Return the choice's part of a stream chunk."""
+        match part:
             case Content(text):
                 return {"content": text}
             case Thought(text):
                 return {"reasoning_content": text}
             case CallBegun(index):
-                return {"tool_calls": [{"index": index, **self.calls[index].whole} | _nothing_yet(said.name)]}
+                return {"tool_calls": [{"index": index, **self.calls[index].whole} | _nothing_yet(part.name)]}
             case CallArguments(index, text):
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
     @property
     def message(self) -> dict[str, Any]:
-        """The whole of it."""
+        """Return the complete choice."""
         message: dict[str, Any] = {"role": "assistant", "content": self.text, "refusal": None}
         if self.thought:
             message["reasoning_content"] = self.thought
@@ -108,13 +108,13 @@ class Choice:
             message["tool_calls"] = [call.whole for call in self.calls]
         return message
 
-    def _is_wanted(self, said: Speech) -> bool:
-        if self.calls_max is None or isinstance(said, Content | Thought):
+    def _is_wanted(self, part: Speech) -> bool:
+        if self.calls_max is None or isinstance(part, Content | Thought):
             return True
-        return said.index < self.calls_max
+        return part.index < self.calls_max
 
-    def _keep(self, said: Speech) -> None:
-        match said:
+    def _keep(self, part: Speech) -> None:
+        match part:
             case Content(text):
                 self.text += text
             case Thought(text):

@@ -1,4 +1,4 @@
-"""The cluster lane: our own machines answer; the pipeline's tokens become OpenAI answers here."""
+"""The cluster lane: it turns tokens of the cluster's pipeline into OpenAI answers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -24,7 +24,7 @@ _Numbered = tuple[int, GenerationEvent]
 
 
 class ClusterLane:
-    """Offers the one model that the controller deploys, and the one that it embeds with."""
+    """Offers the one model that the controller deploys, and its embedding model."""
 
     name: LaneName = "cluster"
 
@@ -37,9 +37,9 @@ class ClusterLane:
         patience_s: float | None = None,
         aliases: Callable[[], Aliases] = dict,
     ) -> None:
-        """`patience_s` is how long a request waits for a closed ring; without, as long as the controller does.
+        """`patience_s` is how long a request waits for a complete pipeline; None means the controller's own limit.
 
-        `aliases` gives what names stand for just now.
+        `aliases` returns the models that names currently route to.
         """
         self._controller = controller
         self._aliases = aliases
@@ -81,7 +81,7 @@ class ClusterLane:
 
     @property
     def _weights(self) -> str:
-        """Byte for byte, and how precisely they are computed with; empty before that is known."""
+        """Return the weights' digest and precision; empty before they are known."""
         model, deployment = self._controller.model, self._controller.deployment
         return f"{model.manifest.digest}/{deployment.plan.precision}" if model and deployment else ""
 
@@ -89,7 +89,7 @@ class ClusterLane:
     def _features(self) -> frozenset[Feature]:
         """Tools if the model's template supports them, schemas if the machines can enforce them.
 
-        Before the model is read it may have both: `open` waits for that.
+        Before the model is loaded, both are assumed: `open` waits for the load.
         """
         found: set[Feature] = {"logprobs", *HINTS}
         if self._controller.chat_format.tools or self._controller.model is None:
@@ -99,7 +99,7 @@ class ClusterLane:
         return frozenset(found)
 
     async def open(self, call: Call, offer: Offer) -> Answer:
-        """Returns with the first text, or all of it when the caller does not stream.
+        """Return with the first text, or with all of it if the caller does not stream.
 
         Raises LaneBusy if the cluster has no room or no model, RequestInvalid for a resumption that does not fit,
         and GenerationError.
@@ -122,7 +122,7 @@ class ClusterLane:
         return Answer(200, content_type, GeneratorBody(await begun(_resume(first, body))), meter)
 
     async def _wait_for_model(self, call: Call) -> None:
-        """Until it is known what the model can do and how it writes. Raises LaneBusy, FeatureUnsupported."""
+        """Wait until the model's features and format are known. Raises LaneBusy, FeatureUnsupported."""
         try:
             await self._controller.wait_ready(READY_PATIENCE_S if self._patience_s is None else self._patience_s)
         except ClusterUnavailable as error:
@@ -156,7 +156,7 @@ class ClusterLane:
         yield writer.end(meter)
 
     async def _events(self, requests: list[GenerateRequest]) -> AsyncGenerator[_Numbered]:
-        """Events of all prompts as they come, each with its prompt's number."""
+        """Yield events of all prompts as they arrive, each with its prompt's number."""
         if len(requests) == 1:
             async with aclosing(self._controller.generate(requests[0], self._patience_s)) as events:
                 async for event in events:
@@ -189,7 +189,7 @@ class ClusterLane:
 
 
 class _Tally:
-    """Keeps a meter right at every moment, since a caller may leave at any."""
+    """Keeps the meter current at every moment, because the caller may disconnect at any time."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter

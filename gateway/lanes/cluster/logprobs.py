@@ -1,4 +1,4 @@
-"""Log-probabilities of our own pipeline in OpenAI's words, as chats and as completions have them."""
+"""Writes the cluster's log-probabilities in OpenAI's formats for chats and completions."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ def chat_logprobs(tokens: list[SampledToken]) -> dict[str, Any]:
 
 
 def text_logprobs(tokens: list[SampledToken], offset: int) -> tuple[dict[str, Any], int]:
-    """A completion's log-probabilities for tokens that start at this character, and the next tokens' offset."""
+    """Return a completion's log-probabilities for tokens that start at this character, and the next offset."""
     offsets = []
     for token in tokens:
         offsets.append(offset)
@@ -37,7 +37,7 @@ def _text(token: SampledToken | Alternative) -> str:
 
 
 def _name(token: SampledToken | Alternative) -> str:
-    """A completion's tokens have no bytes beside them: a part of a character is written out as OpenAI does."""
+    """Return a token's text. Completions have no bytes field, so partial characters are escaped as OpenAI does."""
     try:
         return token.raw.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""A call of the API as the requests that a head takes: one for each prompt."""
+"""Converts an API call to the coordinator's requests: one for each prompt."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _CHOICES_MAX = 128
 
 
 def tools_of(call: Call) -> Tools:
-    """Raises RequestInvalid, naming the field."""
+    """Return the request's tools. Raises RequestInvalid, naming the field."""
     request = call.generation
     if not isinstance(request, ChatRequest):
         return Tools()
@@ -35,9 +35,9 @@ def tools_of(call: Call) -> Tools:
 def requests_of(
     call: Call, tools: Tools, form: ChatFormat, *, speculate: bool, resume: tuple[Resume, ...] = ()
 ) -> list[GenerateRequest]:
-    """One for each prompt of the call; `resume` has what is known of the only one's answer.
+    """Return one request for each prompt of the call; `resume` has the known part of a single prompt's answer.
 
-    Raises RequestInvalid, also for more choices than a head takes.
+    Raises RequestInvalid, also for more choices than a coordinator allows.
     """
     request = call.generation
     # Only if a parser splits the answer: otherwise the markers would remain in the text.
@@ -67,7 +67,7 @@ def requests_of(
 
 
 def echo_of(request: GenerationRequest, prompt: Prompt) -> str:
-    """The prompts that the answers begin with, if the caller requests an echo.
+    """Return the prompt that the answers begin with, if the caller requests an echo.
 
     Raises RequestInvalid if the prompt is not text.
     """
@@ -101,14 +101,14 @@ def _texts(request: CompletionRequest) -> list[Prompt]:
 
 
 def plain_message(message: Message) -> dict[str, Any]:
-    """A message as chat templates want it: content as one string, no empty fields."""
+    """Return a message in the form of chat templates: content as one string, no empty fields."""
     content = message.content
     if isinstance(content, list):
         content = "".join(part.text or "" for part in content)
-    # Templates know "system"; "developer" is OpenAI's newer word for the same.
+    # Templates support "system"; "developer" is OpenAI's newer name for the same role.
     plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
     if message.tool_calls:
-        # Some templates tell a call by its content, which is none then.
+        # Some templates recognise a tool call by its missing content.
         return plain | {"content": content, "tool_calls": message.tool_calls}
     named = {"content": content or "", "tool_call_id": message.tool_call_id, "name": message.name}
     return plain | {name: value for name, value in named.items() if value is not None}
@@ -130,7 +130,7 @@ def _sampling(request: GenerationRequest) -> Sampling:
 
 
 def _limits(request: GenerationRequest) -> Limits:
-    # OpenAI's completions stop after 16 tokens unless told otherwise; its chats go on to the context's end.
+    # OpenAI's completions stop after 16 tokens by default; its chats continue to the context's end.
     default = None if isinstance(request, ChatRequest) else 16
     max_tokens = default if request.tokens_limit is None else request.tokens_limit
     return Limits(max_tokens=max_tokens, stop=request.stops, ignore_eos=bool(request.ignore_eos))

@@ -1,4 +1,4 @@
-"""Between gateways: what one has of an answer that broke off at another's cluster, and wants the rest of."""
+"""Resumption between gateways: the part of a broken answer that a gateway has, and whose rest it requests."""
 
 from cluster.errors import RequestInvalid
 from cluster.generation import Resume
@@ -7,7 +7,7 @@ from gateway.lanes.base import Call
 
 
 def had_of(call: Call, weights: str, context_tokens: int | None) -> tuple[Had, ...]:
-    """The part of each choice that the caller states it has. Raises RequestInvalid, which names the field."""
+    """Return the part of each choice that the caller has. Raises RequestInvalid, which names the field."""
     extras, request = call.request.millrace, call.generation
     if extras is None or extras.resume is None:
         return ()
@@ -18,7 +18,7 @@ def had_of(call: Call, weights: str, context_tokens: int | None) -> tuple[Had, .
     if len(extras.resume) != (request.n or 1):
         raise _refusal("resume", f"has {len(extras.resume)} entries; one for each of {request.n or 1} choices")
     if extras.weights not in (None, weights):
-        raise _refusal("weights", "the model here has other weights or another precision; begin anew")
+        raise _refusal("weights", "the model here has other weights or another precision; start again")
     longest = max(len(had.token_ids) for had in extras.resume)
     if context_tokens is not None and longest > context_tokens:
         raise _refusal("resume", f"has {longest} tokens of a choice; the model's context is {context_tokens}")
@@ -26,7 +26,7 @@ def had_of(call: Call, weights: str, context_tokens: int | None) -> tuple[Had, .
 
 
 def tells_tokens(call: Call, weights: str) -> bool:
-    """Whether the caller wants to know the tokens of its stream, so that it can have it resumed."""
+    """Return whether the caller requests its stream's tokens, with which it can resume the stream."""
     extras, request = call.request.millrace, call.generation
     if extras is None or not extras.resumable or not request.is_stream:
         return False
@@ -40,7 +40,10 @@ def has_one_prompt(request: GenerationRequest) -> bool:
 
 
 def resume_of(had: tuple[Had, ...]) -> tuple[Resume, ...]:
-    """Entries for the coordinator, which sends the whole text again: its parser must start at the beginning."""
+    """Return entries for the coordinator.
+
+    It sends the whole text again, because its parser must start at the beginning.
+    """
     return tuple(Resume(token_ids=one.token_ids, characters=0) for one in had)
 
 

@@ -15,7 +15,7 @@ _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools that the model is shown, as the API has them, and how it may use them."""
+    """The tools that the model may see, in the API's format, and how it may use them."""
 
     shown: tuple[dict[str, Any], ...] = ()
     calls_max: int | None = None
@@ -29,9 +29,9 @@ class Tools:
 def read_tools(request: ChatRequest) -> Tools:
     """Raises RequestInvalid, naming the field."""
     if request.functions:
-        raise _refusal("functions", "are not understood here; send them as tools")
+        raise _refusal("functions", "are not supported here; send them as tools")
     if request.function_call is not None:
-        raise _refusal("function_call", "is not understood here; send tools, and tool_choice in its place")
+        raise _refusal("function_call", "is not supported here; send tools and tool_choice instead")
     choice = request.tool_choice
     shown = tuple(_checked(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ()))
     calls_max = 1 if request.parallel_tool_calls is False else None
@@ -49,19 +49,19 @@ def read_tools(request: ChatRequest) -> Tools:
 
 
 def constraint_of(request: ChatRequest, tools: Tools) -> Constraint | None:
-    """The constraint on the answer; None if there is none. Raises RequestInvalid, which names the field."""
+    """Return the constraint on the answer, or None. Raises RequestInvalid, which names the field."""
     calls = tuple(_schema(tool["function"]) for tool in tools.shown)
     allows_parallel = tools.calls_max is None
     if tools.must_call:
         return Constraint(calls=calls, allows_parallel=allows_parallel)
-    wanted = request.response_format or {}
-    match wanted.get("type"):
+    response_format = request.response_format or {}
+    match response_format.get("type"):
         case None | "text":
             return None
         case "json_object":
             return Constraint(schema=_ANY_OBJECT, calls=calls, allows_parallel=allows_parallel)
         case "json_schema":
-            described = wanted["json_schema"]
+            described = response_format["json_schema"]
             schema, strict = described.get("schema", _ANY_OBJECT), described.get("strict") is True
             return Constraint(schema=schema, is_strict=strict, calls=calls, allows_parallel=allows_parallel)
         case kind:
@@ -71,7 +71,7 @@ def constraint_of(request: ChatRequest, tools: Tools) -> Constraint | None:
 
 
 def _chosen(choice: dict[str, Any], shown: tuple[dict[str, Any], ...], calls_max: int | None) -> Tools:
-    """The model is shown no others."""
+    """Return the tools that the request allows; the model sees no others."""
     if choice.get("type", "function") == "function":
         return Tools(_named(choice, shown), 1, must_call=True)
     allowed = choice.get("allowed_tools")
@@ -93,7 +93,7 @@ def _named(choice: Any, shown: tuple[dict[str, Any], ...]) -> tuple[dict[str, An
 
 
 def _checked(tool: dict[str, Any], field: str) -> dict[str, Any]:
-    """A function that a grammar can be made of."""
+    """Return a function from which a grammar can be made."""
     function = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
         raise _refusal(field, "must be a function")
@@ -108,7 +108,7 @@ def _checked(tool: dict[str, Any], field: str) -> dict[str, Any]:
 
 
 def _schema(function: dict[str, Any]) -> CallSchema:
-    """Arguments are an object, whatever the schema leaves open."""
+    """Return the arguments' schema, which always requires an object."""
     parameters = _ANY_OBJECT | (function.get("parameters") or {})
     return CallSchema(function["name"], parameters, function.get("strict") is True)
 

@@ -1,6 +1,6 @@
-"""The market lane: other people's machines, bought through the buyer's process.
+"""The market lane: third parties' machines, bought through the buyer process.
 
 Modules:
-    draw  The order in which the sellers of a model are asked, drawn by matching's weights
-    lane  The market lane: other people's idle machines, bought from by the buyer's process over its unix socket
+    draw  Draws the order in which the sellers of a model are asked, by matching's weights
+    lane  The market lane: buys from third parties' idle machines through the buyer process's unix socket
 """

@@ -1,4 +1,4 @@
-"""The order in which the sellers of a model are asked, drawn by matching's weights. Pure.
+"""Draws the order in which the sellers of a model are asked, by matching's weights. Pure.
 
 The first is matching's own choice. The others are drawn by the same shares without replacement. If a caller's rule
 excludes a seller, the others keep the chances that they would have had without it.
@@ -23,7 +23,7 @@ DRAWN_MAX = 8
 
 
 def drawn(rows: Sequence[OnOffer], chance: Chance) -> list[OnOffer]:
-    """The listings that may be asked now, in the order in which they are; of each seller one."""
+    """Return the listings that may be asked now, in order; one of each seller."""
     by_listing = {row.listing: row for row in _one_each(rows) if not row.suspended_why}
     choice = choose([_candidate(row) for row in by_listing.values()], Need(), chance)
     if choice is None:
@@ -35,8 +35,8 @@ def drawn(rows: Sequence[OnOffer], chance: Chance) -> list[OnOffer]:
 
 
 def excluded(rows: Sequence[OnOffer]) -> dict[str, str]:
-    """Why listings are not asked just now, by their digest, in words."""
-    words = {"broken": "fails far more often than others just now", "full": "has no room", "probation": "is new"}
+    """Return why listings cannot be asked now, by their digest, in words."""
+    words = {"broken": "fails far more often than others now", "full": "has no room", "probation": "is new"}
     found = {row.listing: _candidate(row).exclusion(Need()) for row in rows}
     suspended = {row.listing: f"suspended: {row.suspended_why}" for row in rows if row.suspended_why}
     return {listing: words[reason] for listing, reason in found.items() if reason} | suspended
@@ -52,7 +52,7 @@ def _one_each(rows: Sequence[OnOffer]) -> list[OnOffer]:
 
 
 def _lateness(each: Weighed, chance: Chance) -> tuple[bool, float]:
-    """Exponential waiting times: sorting by them is drawing without putting back. Newcomers come last."""
+    """Return exponential waiting times: sorting by them draws without replacement. New sellers come last."""
     wait = -log(1.0 - chance())
     return (False, wait / each.share) if each.share else (True, wait)
 

@@ -1,4 +1,4 @@
-"""The market lane: other people's idle machines, bought from by the buyer's process over its unix socket."""
+"""The market lane: buys from third parties' idle machines through the buyer process's unix socket."""
 
 import asyncio
 import math
@@ -36,10 +36,10 @@ from runtime.workers.worker_process import ask_worker
 log = structlog.get_logger(__name__)
 
 NotePrices = Callable[[Mapping[str, PricedModel]], None]
-"""Writes prices down by name; takes a while. Raises SQLAlchemyError."""
+"""Records prices by name; writes to the database. Raises SQLAlchemyError."""
 
 WAIT_S = 20.0
-"""How long the buyer is waited for to say what has changed."""
+"""How long to wait for the buyer's next change."""
 _PAUSE_S = 1.0
 _BUYER_S = 10.0
 _OFFERS_BYTES_MAX = 16 * 2**20
@@ -61,7 +61,7 @@ class _Stall:
 
 
 class MarketLane:
-    """Keeps what the buyer said last; prices are written down before anything is offered at them."""
+    """Keeps the buyer's latest listings. Prices are recorded before anything is offered at them."""
 
     name: LaneName = "market"
 
@@ -74,7 +74,7 @@ class MarketLane:
         chance: Callable[[], float] = random.random,
         aliases: Callable[[], Aliases] = dict,
     ) -> None:
-        """`aliases` gives what names stand for now; `chance` gives random numbers from 0 to 1."""
+        """`aliases` returns what names currently route to; `chance` returns random numbers from 0 to 1."""
         self._settings = settings
         self._aliases = aliases
         self._buyer = buyer
@@ -106,7 +106,7 @@ class MarketLane:
         return offers_of(self._aliases(), model, self._own_offers)
 
     def _own_offers(self, model: str) -> list[Offer]:
-        """The listing that was drawn, and those who come after it; then those that are not asked just now."""
+        """Return the drawn listing and its successors; then listings that cannot be asked now."""
         stall = self._stalls.get(model)
         if stall is None:
             return []
@@ -155,11 +155,11 @@ class MarketLane:
 
     @property
     def told(self) -> Offers:
-        """All that the buyer said last."""
+        """Return everything that the buyer last reported."""
         return self._told
 
     async def ask_buyer(self, method: str, target: str) -> bytes:
-        """The answer of the buyer's process. Raises OSError, EOFError, TimeoutError, WorkerUnavailable."""
+        """Ask the buyer process. Raises OSError, EOFError, TimeoutError, WorkerUnavailable."""
         async with self._buyer.acquire() as lease, asyncio.timeout(_BUYER_S):
             return await ask_worker(lease.socket_path, target, _OFFERS_BYTES_MAX, method)
 
@@ -249,7 +249,7 @@ def _body(call: Call, offer: Offer) -> bytes:
     """The body for the buyer, which passes known fields on to sellers. Raises RequestInvalid, LaneFailed."""
     request = call.generation
     if isinstance(request, CompletionRequest) and (request.echo or not isinstance(request.prompt, str)):
-        raise LaneFailed("a completion on the market has one text as its prompt, and does not say it again")
+        raise LaneFailed("a completion on the market needs one text as its prompt, without echo")
     return paid_body(call, offer, _PERSONAL)
 
 
@@ -266,6 +266,6 @@ def _headers(call: Call, offer: Offer) -> dict[str, str]:
     if extras and extras.continue_on_failure:
         headers["x-millrace-continues"] = "1"
     if wished and (wished.only or wished.ignore or wished.order or wished.allow_fallbacks is False):
-        # The buyer knows sellers, not which of them the caller wants.
+        # The buyer process does not know which sellers the caller accepts.
         headers["x-millrace-alone"] = "1"
     return headers

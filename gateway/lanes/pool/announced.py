@@ -28,7 +28,7 @@ _ADDRESSES_MAX = 4
 
 
 async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTERFACES) -> list[ScanTarget]:
-    """Places in own networks that were announced within that time, in seconds; none without multicast."""
+    """Return places in own networks that are announced within that time, in seconds; none without multicast."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + within_s
     heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue(_SERVICES_MAX)
@@ -65,7 +65,7 @@ async def _places(zeroconf: Zeroconf, service_type: str, name: str) -> list[Scan
     service = AsyncServiceInfo(service_type, name)
     if not await service.async_request(zeroconf, _ASK_MS) or not service.port:
         return []
-    # The nodes' port is the HTTP port and one, unless that was taken.
+    # The nodes' port is the HTTP port plus one, unless that was taken.
     ports = [service.port] if service_type == _BY_HAND else [service.port - 1, _GATEWAY_PORT]
     hosts = [host for host in service.parsed_addresses()[:_ADDRESSES_MAX] if is_own_host(host)]
     return [ScanTarget(host, port) for host in hosts for port in dict.fromkeys(ports) if 0 < port < 2**16]

@@ -1,4 +1,4 @@
-"""One backend of the pool: who set it up, what its last probe found, what it offers."""
+"""One backend of the pool: its origin, its last probe's result, and its offers."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ class Backend:
     report: BackendReport = field(default_factory=BackendReport)
     probed: Standing = _NOT_ASKED
     asked_s: float | None = None
-    """When its last answer came, on the monotonic clock."""
+    """The time of its last answer, on the monotonic clock."""
     loads: LoadTimes = field(default_factory=LoadTimes)
     _offering: Offering = field(default_factory=lambda: Offering({}), init=False)
 
@@ -48,7 +48,7 @@ class Backend:
         """The probe's result, unless the backend is draining."""
         if self.is_draining:
             return Standing(
-                "draining", f"is drained; `millrace pool undrain {self.settings.name}` has it serve again"
+                "draining", f"is drained; `millrace pool undrain {self.settings.name}` enables it again"
             )
         return self.probed
 
@@ -68,7 +68,7 @@ class Backend:
         return self._offering.warnings
 
     def heard(self, report: BackendReport, note: str = "") -> bool:
-        """The backend answered; one answer is enough to be ready again. Whether that is news."""
+        """Note an answer; one is enough to be ready again. Return whether the state changed."""
         self.asked_s = time.monotonic()
         before = (self.report, self.probed)
         self.report, self.probed = report, Standing("ready", note)
@@ -77,19 +77,19 @@ class Backend:
         return before[1].state != "ready"
 
     def missed(self, standing: Standing) -> bool:
-        """The backend did not answer as it should; its models stay known. Whether that is news."""
+        """Note a failed probe; its models stay known. Return whether the state changed."""
         before, self.probed = self.probed, standing
         if before != standing:
             self._renew()
         return before.state != standing.state
 
     def drain(self, *, draining: bool) -> None:
-        """No new requests, or some again; those that run are left alone."""
+        """Drain the backend, or end draining; running requests continue."""
         self.is_draining = draining
         self._renew()
 
     def call(self, aliases: Aliases) -> None:
-        """Its models by other further names."""
+        """Set the aliases of its models."""
         self.aliases = aliases
         self._renew()
 
@@ -106,7 +106,7 @@ class Backend:
         self._offering = found
 
     def as_data(self) -> dict[str, Any]:
-        """For users and programs; without its key."""
+        """Return the backend for users and programs, without its key."""
         report, standing = self.report, self.standing
         return {
             "name": self.settings.name,

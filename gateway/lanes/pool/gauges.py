@@ -1,4 +1,4 @@
-"""Prometheus text, of which we want a few gauges by name."""
+"""Reads a few gauges by name from Prometheus text."""
 
 import math
 from collections.abc import Iterable
@@ -9,16 +9,16 @@ LINES_MAX = 20_000
 def read_gauges(text: bytes, names: Iterable[str]) -> dict[str, float]:
     """Return the named series, each in its own unit and summed over its labels.
 
-    Series that are missing or are no numbers are left out. Servers of several engines in one process write a line
-    for each of them.
+    Series that are missing or are not numbers are omitted. Servers with several engines in one process write a
+    line for each.
     """
-    wanted = {name.encode() for name in names}
+    encoded_names = {name.encode() for name in names}
     sums: dict[str, float] = {}
     for line in text.split(b"\n", LINES_MAX)[:LINES_MAX]:
         if not line or line.startswith(b"#"):
             continue
         name, _, rest = line.partition(b"{") if b"{" in line else line.partition(b" ")
-        if name not in wanted:
+        if name not in encoded_names:
             continue
         value = _value(rest.rpartition(b"}")[2] if b"}" in rest else rest)
         if value is not None:
@@ -27,7 +27,7 @@ def read_gauges(text: bytes, names: Iterable[str]) -> dict[str, float]:
 
 
 def _value(text: bytes) -> float | None:
-    """The first number; a time stamp may follow it."""
+    """Return the first number; a time stamp may follow it."""
     try:
         value = float(text.split()[0])
     except (ValueError, IndexError):

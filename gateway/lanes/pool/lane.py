@@ -22,8 +22,8 @@ from gateway.settings.pool import BackendKind
 from runtime.errors import LaneFailed
 from runtime.http.client import Client
 
-# Kinds that keep what they cache of prompts apart by a field of the request: strangers are not to learn from how
-# soon they are answered what others have asked. https://docs.vllm.ai/en/latest/design/prefix_caching/
+# Kinds that separate their prompt caches by a field of the request, so that other tenants learn nothing from
+# answer times. https://docs.vllm.ai/en/latest/design/prefix_caching/
 _SALTED: frozenset[BackendKind] = frozenset(("vllm",))
 
 
@@ -32,7 +32,7 @@ _DOUBTED_AFTER_S = 3.0
 
 
 class PoolLane:
-    """Offers what the pool's backends said last, and tells the pool how requests to them went."""
+    """Offers the backends' last reported models, and reports the results of requests to the pool."""
 
     name: LaneName = "pool"
 
@@ -42,7 +42,7 @@ class PoolLane:
         kept: Path | None = None,
         on_answer: Callable[[str, bool], None] = lambda _name, _was_down: None,
     ) -> None:
-        """`kept` is the file of what is added and drained while the gateway runs; `on_answer` is the pool's."""
+        """`kept` is the file of backends added and drained at run time; `on_answer` is passed to the pool."""
         self._settings = settings
         self._client = Client()
         self.probes = Client(CONNECTIONS_MAX)
@@ -50,7 +50,7 @@ class PoolLane:
         self._upstreams: dict[str, tuple[PoolBackend, Upstream]] = {}
 
     async def start(self) -> None:
-        """Returns when every backend has been asked once."""
+        """Return when every backend was probed once."""
         await self.pool.start()
 
     async def stop(self) -> None:
@@ -84,7 +84,7 @@ class PoolLane:
         return answer
 
     async def _ask(self, call: Call, offer: Offer) -> Answer:
-        """The messages go there as they came, and folded only if its chat template refuses them."""
+        """Send the messages unchanged; fold them only if the chat template refuses them."""
         upstream = self._upstream(offer)
         try:
             return await relay(upstream, call, self._body(call, offer))
@@ -102,10 +102,13 @@ class PoolLane:
         return for_replica(call, offer) if _tells_tokens(call, offer) else for_backend(call, offer.served_as)
 
     def _upstream(self, offer: Offer) -> Upstream:
-        """Made once for a backend as it is set up now. Raises LaneUnreachable for one that has gone."""
+        """Return the upstream, cached for the backend's current configuration.
+
+        Raises LaneUnreachable if it was removed.
+        """
         backend = self.pool.get(offer.backend)
         if backend is None:
-            raise LaneUnreachable(f"{offer.backend} was taken out of the pool")
+            raise LaneUnreachable(f"{offer.backend} was removed from the pool")
         settings = backend.settings
         found = self._upstreams.get(offer.backend)
         if found and found[0] is settings:
@@ -115,7 +118,7 @@ class PoolLane:
             client=self._client,
             base_url=settings.base_url,
             headers=backend.headers,
-            first_byte_s=self._settings.total_s,  # the journey knows how long is long
+            first_byte_s=self._settings.total_s,  # the caller of `open` has its own timeouts
             silence_s=self._settings.silence_s,
             total_s=self._settings.total_s,
         )
@@ -126,7 +129,7 @@ class PoolLane:
 
 
 def _tells_tokens(call: Call, offer: Offer) -> bool:
-    """Whether the backend can say its stream's tokens, and they are those of the weights that are expected."""
+    """Return whether the backend can state its stream's tokens, and has the expected weights."""
     extras = call.request.millrace
     if extras is None or not extras.resumable or not call.request.is_stream or call.kind not in GENERATES:
         return False

@@ -1,4 +1,4 @@
-"""How long a model takes to load: what was seen, else what its size says."""
+"""How long a model takes to load: as measured, otherwise estimated from its size."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from gateway.lanes.pool.report import MODELS_MAX, ModelReport
 _BYTES_PER_S = 1_000_000_000
 _AROUND_S = 2.0
 _UNKNOWN_S = 10.0
-# The newest counts half: it depends most on what else the machine does just now.
+# The newest measurement has half of the weight, because load times depend on the machine's current work.
 _ALPHA = 0.5
 _S_MAX = 3600.0
 

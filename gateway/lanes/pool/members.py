@@ -1,4 +1,4 @@
-"""The backends of the pool: those of the settings and those added since, each with its probe task."""
+"""The backends of the pool, from the settings and added later, each with its probe task."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class _Member:
 
 
 class Pool:
-    """Changed on one event loop. Without a `store` what is added is forgotten at the end."""
+    """Changed on one event loop. Without a `store`, added backends are lost at the end."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Pool:
         store: PoolStore | None = None,
         on_answer: Callable[[str, bool], None] = lambda _name, _was_down: None,
     ) -> None:
-        """`on_answer` gets the name of each backend that answers a probe, and whether it was down before."""
+        """`on_answer` receives the name of each backend that answers a probe, and whether it was down before."""
         self._settings = settings
         self._client = client
         self._store = store
@@ -53,7 +53,7 @@ class Pool:
             self._members[backend.name] = self._member(backend, "settings")
 
     async def start(self) -> None:
-        """Returns when every backend has been asked once, or has had the time to answer."""
+        """Return when every backend has answered or timed out once."""
         if self._store:
             added, drained = await asyncio.to_thread(self._store.read)
             self._restore(added, drained)
@@ -76,7 +76,7 @@ class Pool:
         return [member.backend for member in self._members.values()]
 
     def models(self) -> list[str]:
-        """Every name that callers may use, aliases included."""
+        """Return every name that callers may use, including aliases."""
         return sorted({name for member in self._members.values() for name in member.backend.names})
 
     def offers(self, model: str) -> list[Offer]:
@@ -88,7 +88,7 @@ class Pool:
         return self._aliases
 
     def set_aliases(self, aliases: Aliases) -> None:
-        """From now on these hold over the settings'."""
+        """Set aliases that override those of the settings."""
         self._aliases = dict(self._settings.aliases) | dict(aliases)
         for member in self._members.values():
             member.backend.call(self._aliases)
@@ -102,7 +102,7 @@ class Pool:
         return member.backend if member else None
 
     def doubt(self, name: str) -> None:
-        """A request failed there: it is asked soon. One that has gone is no matter."""
+        """Note a failed request: the backend is probed soon. Ignores a backend that was removed."""
         if member := self._members.get(name):
             member.prober.doubt()
 
@@ -113,7 +113,7 @@ class Pool:
             member.prober.doubt()
 
     async def add(self, backend: PoolBackend) -> Backend:
-        """From now on, and after a restart. Returns when it has been asked once. Raises RequestInvalid."""
+        """Add a backend, also across restarts. Return when it was probed once. Raises RequestInvalid."""
         self.refuse_adding(backend)
         member = self._member(backend, "added")
         self._members[backend.name] = member
@@ -129,14 +129,14 @@ class Pool:
         return member.backend
 
     def refuse_adding(self, backend: PoolBackend) -> None:
-        """Raises RequestInvalid where `add` would."""
+        """Check whether `add` would accept it. Raises RequestInvalid."""
         if backend.name in self._members:
             raise RequestInvalid(
-                f"name: there is a backend {backend.name} already; remove it first, or choose another name",
+                f"name: backend {backend.name} already exists; remove it first, or choose another name",
                 param="name",
             )
         if len(self._members) >= BACKENDS_MAX:
-            raise RequestInvalid(f"The pool has {BACKENDS_MAX} backends, which is all it takes.", param="name")
+            raise RequestInvalid(f"The pool has {BACKENDS_MAX} backends, the maximum.", param="name")
 
     async def remove(self, name: str) -> None:
         """Remove it now; running requests continue. Raises NotFound, RequestInvalid for one of the settings."""
@@ -145,10 +145,10 @@ class Pool:
         await self._keep()
 
     def refuse_removing(self, name: str) -> None:
-        """Raises NotFound and RequestInvalid where `remove` would."""
+        """Check whether `remove` would accept it. Raises NotFound and RequestInvalid."""
         if self.find(name).origin == "settings":
             raise RequestInvalid(
-                f"name: {name} comes from the settings (pool.backends); take it out there, or drain it",
+                f"name: {name} comes from the settings (pool.backends); remove it there, or drain it",
                 param="name",
             )
 
@@ -162,7 +162,7 @@ class Pool:
     def _find(self, name: str) -> _Member:
         member = self._members.get(name)
         if member is None:
-            raise NotFound(f"There is no pool backend {name!r}; `millrace pool list` shows those there are.")
+            raise NotFound(f"There is no pool backend {name!r}; List backends with `millrace pool list`.")
         return member
 
     def _member(self, settings: PoolBackend, origin: Origin) -> _Member:
@@ -177,7 +177,7 @@ class Pool:
 
     def _watch(self, member: _Member) -> None:
         name = member.backend.settings.name
-        # It outlives the request that added it, and does not log under that request's id.
+        # The task outlives the request that added the backend, and does not log under that request's id.
         context = contextvars.Context()
         member.task = asyncio.create_task(member.prober.run(), name=f"pool probe {name}", context=context)
 

@@ -1,4 +1,4 @@
-"""From what a backend said and what its owner set to what it offers, by every name that callers may use. Pure."""
+"""Derives a backend's offers, by every name, from its report and its settings. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gateway.settings.pool import PoolBackend
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a backend is just now, in a word and in a sentence for people."""
+    """A backend's current state: one word, and a sentence for users."""
 
     state: State
     note: str = ""
@@ -20,7 +20,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """Offers by name. `warnings` are for the owner: what was set and has no effect, or not the one it seems."""
+    """Offers by name. `warnings` tell the owner about settings without effect, or with an unexpected one."""
 
     offers: Mapping[str, Offer]
     warnings: tuple[str, ...] = ()
@@ -29,7 +29,10 @@ class Offering:
 def offering(
     backend: PoolBackend, report: BackendReport, standing: Standing, aliases: Aliases, loads: LoadTimes
 ) -> Offering:
-    """Names go in this order: what the owner set, what the backend calls its models, further names, aliases."""
+    """Return the offers.
+
+    Names in order of precedence: the owner's, the backend's own, its aliases, the gateway's aliases.
+    """
     warnings = list(report.warnings)
     served = _served(backend, report, warnings)
     offers = {
@@ -49,7 +52,7 @@ def offering(
 
 
 def _further(name: str, model: ModelReport, served: Mapping[str, ModelReport]) -> tuple[str, ...]:
-    """Other names by which callers may request this model, if `name` is an alias at its backend."""
+    """Return other names by which callers may request this model, if `name` is an alias at its backend."""
     return (model.name,) if model.name != name and model.name in served else ()
 
 
@@ -63,11 +66,11 @@ def _served(backend: PoolBackend, report: BackendReport, warnings: list[str]) ->
                 known.setdefault(alias, model)
     if not backend.models:
         return known
-    wanted = backend.models if isinstance(backend.models, dict) else {name: name for name in backend.models}
-    unlisted = sorted(served for served in wanted.values() if served not in known)
+    served_names = backend.models if isinstance(backend.models, dict) else {name: name for name in backend.models}
+    unlisted = sorted(served for served in served_names.values() if served not in known)
     if report.models and unlisted:
         warnings.append(f"not in its list of models: {', '.join(unlisted[:5])}")
-    return {name: known.get(served) or ModelReport(served) for name, served in wanted.items()}
+    return {name: known.get(served) or ModelReport(served) for name, served in served_names.items()}
 
 
 def _offer(

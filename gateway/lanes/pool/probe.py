@@ -1,4 +1,4 @@
-"""Asking one backend again and again: how often, how long, and what its silence means."""
+"""Probes one backend repeatedly: interval, timeout, and the meaning of silence."""
 
 import asyncio
 import random
@@ -21,18 +21,18 @@ from runtime.http.client import Client
 log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S = 0.5
-# A backend at work changes faster than one that waits.
+# A busy backend changes faster than an idle one.
 _BUSY_SHARE = 5
 _BUSY_PAUSE_S_MIN = 1.0
 _JITTER = 0.15
-# A probe is several questions; together they may take this multiple of the timeout for one.
+# A probe has several queries; together they may take this multiple of one query's timeout.
 _QUESTIONS = 4
 _TIMEOUTS_MAX = 2
 
 
 @dataclass(slots=True)
 class Prober:
-    """Asks `backend` until its task is cancelled."""
+    """Probes `backend` until its task is cancelled."""
 
     backend: Backend
     settings: PoolSettings
@@ -45,7 +45,7 @@ class Prober:
     asked_once: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def doubt(self) -> None:
-        """Traffic failed there, or loaded a model: look soon."""
+        """Probe soon, because a request failed there or loaded a model."""
         self._doubted.set()
 
     async def run(self) -> None:
@@ -58,7 +58,7 @@ class Prober:
         report = self.backend.report
         is_busy = bool(report.running or report.queued)
         pause_s = pause_after(self._misses, self.settings.probe_s, is_busy=is_busy)
-        # However loudly it is doubted, it is left alone for a moment.
+        # Even after many failures, wait a moment between probes.
         least_s = min(_FIRST_PAUSE_S, pause_s)
         await asyncio.sleep(least_s)
         try:
@@ -69,13 +69,13 @@ class Prober:
         self._doubted.clear()
 
     async def _probe(self) -> None:
-        """Never raises: whatever a backend answers, it is its standing alone that it costs."""
+        """Probe once. Never raises: a bad answer only changes the backend's state."""
         backend = self.backend
         try:
             async with asyncio.timeout(self.settings.probe_timeout_s * _QUESTIONS):
                 report = await self._read()
         except TimeoutError:
-            news = self._missed(ProbeFailed("timeout", "takes too long to say what it has"))
+            news = self._missed(ProbeFailed("timeout", "takes too long to list its models"))
         except ProbeFailed as failure:
             news = self._missed(failure)
         except Exception:
@@ -106,12 +106,12 @@ class Prober:
         return await self._reader.read(asker)
 
     def _missed(self, failure: ProbeFailed) -> bool:
-        """Whether that changes how the backend stands."""
+        """Note the failure; return whether the backend's state changed."""
         self._misses += 1
         backend = self.backend
         silent_s = time.monotonic() - backend.asked_s if backend.asked_s is not None else None
         if backend.settings.models and failure.problem == "strange":
-            # Its owner knows what it serves; that it cannot list it says nothing against it.
+            # The owner set its models, so a missing list is no failure.
             return backend.heard(BackendReport(warnings=(failure.note,)))
         facts = KINDS_OF_BACKEND.get(backend.kind)
         patience_s = self.settings.silence_s if facts and facts.hears_nothing else 0.0
@@ -119,14 +119,14 @@ class Prober:
         if standing.state == "down":
             self._reader = None  # Another server may come back at this address.
         elif patience_s and standing.state == "ready":
-            self._misses = 0  # More questions would only queue up at a server that is too busy to read them.
+            self._misses = 0  # Further queries would only queue at a server that is too busy to read them.
         return backend.missed(standing)
 
 
 def judge(
     failure: ProbeFailed, misses: int, before: Standing, silent_s: float | None, patience_s: float
 ) -> Standing:
-    """The new standing of a backend after a failed probe; `before` is the old one.
+    """Return a backend's state after a failed probe; `before` is the previous one.
 
     Silence alone proves nothing: a busy machine answers late, and one that `hears_nothing` does not answer while
     busy, which is tolerated for `patience_s`.
@@ -135,7 +135,7 @@ def judge(
         return Standing("starting", failure.note)
     if failure.problem == "timeout" and before.state == "ready" and silent_s is not None:
         if silent_s < patience_s:
-            return Standing("ready", "is at work and answers nothing else meanwhile")
+            return Standing("ready", "is busy and answers nothing else meanwhile")
         if misses < _TIMEOUTS_MAX:
             return before
     return Standing("down", failure.note)

@@ -1,4 +1,4 @@
-"""Questions to a backend: bounded in time and bytes, never redirected, answers typed before anybody reads them."""
+"""Queries to a backend: limited in time and bytes, without redirects, with type-checked answers."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from runtime.http.upstream import Broken, Connection
 
 LIST_BYTES_MAX = 4 * 2**20
 SMALL_BYTES_MAX = 2**20
-# Probes have a client of their own: traffic that takes every connection must not make a backend look dead.
+# Probes have their own client, so that traffic on every connection does not make a backend look dead.
 CONNECTIONS_MAX = 32
 
 _CONNECT_S_MAX = 2.0
@@ -28,7 +28,7 @@ Shape = TypeVar("Shape")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer's head and a limited number of its bytes; `is_cut` when there were more."""
+    """An answer's head and a limited number of its bytes; `is_cut` if there were more."""
 
     status: int
     body: bytes
@@ -37,7 +37,7 @@ class Reply:
     is_cut: bool = False
 
     def read(self, shape: type[Shape]) -> Shape | None:
-        """The body in this shape; None when the status says error or the body is anything else."""
+        """Return the body in this shape; None if the status is an error or the body has another shape."""
         if self.status != 200 or self.is_cut:
             return None
         try:
@@ -48,7 +48,7 @@ class Reply:
 
 @dataclass(slots=True)
 class _Collector:
-    """Takes one answer from a connection, up to a bound."""
+    """Receives one answer from a connection, up to a bound."""
 
     bytes_max: int
     reply: asyncio.Future[Reply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -78,7 +78,7 @@ class _Collector:
             self.reply.set_exception(_BrokeOff(broken))
 
     def look_at_clock(self, now_s: float, *, is_heard: bool) -> None:
-        """Nothing to do: the asker has a timeout of its own."""
+        """Do nothing: the query has its own timeout."""
 
     def _answer(self, *, is_cut: bool = False) -> None:
         if not self.reply.done():
@@ -105,7 +105,7 @@ class Asker:
     timeout_s: float
 
     async def models(self) -> Reply:
-        """GET /models of the API that requests go to."""
+        """Query GET /models of the API that serves requests."""
         return await self._ask("GET", split_url(self.base_url)[1] + "/models", LIST_BYTES_MAX)
 
     async def get(self, path: str, bytes_max: int = SMALL_BYTES_MAX) -> Reply:
@@ -119,7 +119,7 @@ class Asker:
         return split_url(self.base_url)[1].removesuffix("/v1").removesuffix("/v1-openai")
 
     async def _ask(self, method: str, path: str, bytes_max: int, body: bytes = b"") -> Reply:
-        """Raises ProbeFailed where no whole answer came in time."""
+        """Send a query. Raises ProbeFailed if no complete answer arrives in time."""
         origin, _ = split_url(self.base_url)
         parts = [_head(method, path, origin, self.headers, len(body)), body]
         try:
@@ -154,7 +154,7 @@ class Asker:
 
 
 def _head(method: str, path: str, origin: Origin, headers: dict[str, str], body_bytes: int) -> bytes:
-    """A request's head. The caller has checked that the headers contain no line breaks."""
+    """Return a request's head. The caller has checked that the headers contain no line breaks."""
     lines = [
         f"{method} {path} HTTP/1.1",
         f"host: {origin.authority}",
@@ -168,7 +168,7 @@ def _head(method: str, path: str, origin: Origin, headers: dict[str, str], body_
 
 
 def explain(reply: Reply) -> ProbeFailed:
-    """Why a list of models was none, for people."""
+    """Return an error that explains to users why there is no list of models."""
     if reply.status in (401, 403):
         return ProbeFailed("refused", f"answers {reply.status}: it asks for a key; set api_key")
     if 300 <= reply.status < 400:
@@ -181,4 +181,4 @@ def explain(reply: Reply) -> ProbeFailed:
         return ProbeFailed("strange", f"answers {reply.status} to GET /models")
     if reply.is_cut:
         return ProbeFailed("strange", "its list of models is too long; name those you want in `models`")
-    return ProbeFailed("strange", "lists no models that can be read; name those it serves in `models`")
+    return ProbeFailed("strange", "has no readable list of models; name its models in `models`")

@@ -1,4 +1,4 @@
-"""Which kind of server answers at an address, by what only that kind says."""
+"""Recognises the kind of server at an address by answers that only this kind gives."""
 
 from msgspec import Struct
 
@@ -21,19 +21,22 @@ _BY_OWNER: dict[str, BackendKind] = {
 }
 # The text of the Server header, by kind.
 _BY_SERVER: tuple[tuple[str, BackendKind], ...] = (("llama.cpp", "llama-server"), ("BaseHTTP/", "mlx-lm"))
-# distributed-llama gives its model this name whatever it is.
+# distributed-llama gives every model this name.
 _DLLAMA = ListedModel("dl", "user")
 
 
 class _Version(Struct, frozen=True):
-    """Ollama's; a Millrace, which answers Ollama's clients too, adds what it is."""
+    """Ollama's version. A Millrace, which also answers Ollama's clients, names itself here."""
 
     version: str
     server: str = ""
 
 
 async def recognise(asker: Asker) -> BackendKind:
-    """The kind; "openai" for a model list without another kind's marks. Raises ProbeFailed for no such server."""
+    """Return the kind; "openai" for a model list without marks of another kind.
+
+    Raises ProbeFailed if there is no such server.
+    """
     reply = await asker.models()
     listed = reply.read(ModelList)
     if listed and (kind := _by_list(listed.data or [], reply)):
@@ -44,7 +47,7 @@ async def recognise(asker: Asker) -> BackendKind:
         return kind
     if listed or reply.status in (401, 403, 503):
         return "openai"
-    raise ProbeFailed("strange", f"is no server of models that we know (answers {reply.status} to GET /models)")
+    raise ProbeFailed("strange", f"is not a known model server (answers {reply.status} to GET /models)")
 
 
 def _by_list(entries: list[ListedModel], reply: Reply) -> BackendKind | None:
@@ -56,12 +59,15 @@ def _by_list(entries: list[ListedModel], reply: Reply) -> BackendKind | None:
 
 
 async def _by_endpoint(asker: Asker) -> BackendKind | None:
-    """Ollama shows models under the names of their makers, LM Studio and a Millrace may have none."""
+    """Return the kind by its own endpoints, because owner names in the list do not identify these kinds.
+
+    Ollama uses the makers' names; LM Studio and a Millrace may have none.
+    """
     try:
-        if said := (await asker.get("/api/version")).read(_Version):
-            return "millrace" if said.server == "millrace" else "ollama"
+        if version := (await asker.get("/api/version")).read(_Version):
+            return "millrace" if version.server == "millrace" else "ollama"
         if (await asker.get("/api/v0/models")).read(ModelList):
             return "lm-studio"
     except ProbeFailed:
-        pass  # It answered before; whatever this is, it is none of these.
+        pass  # It answered before, so it is none of these kinds.
     return None

@@ -15,7 +15,7 @@ EMBEDS: frozenset[Kind] = frozenset(("embedding", "rerank"))
 # The request kinds assumed for a server of language models that does not report its kinds.
 LANGUAGE: frozenset[Kind] = GENERATES | EMBEDS
 
-# Also those that turn the writing around or hide: U+202E and its like are not printable.
+# This includes characters that reverse or hide text, such as U+202E.
 _PARENT = re.compile(r"(^|[/\\])\.\.([/\\]|\Z)")
 
 Problem = Literal["unreachable", "timeout", "refused", "loading", "strange"]
@@ -73,7 +73,7 @@ class ProbeFailed(Exception):
 
 @dataclass(slots=True)
 class Listing:
-    """Takes models one by one, refuses names that are not allowed, and keeps count."""
+    """Collects models one by one, refuses invalid names, and counts them."""
 
     models: dict[str, ModelReport] = field(default_factory=dict)
     refused: int = 0
@@ -105,7 +105,7 @@ def is_safe_name(name: str) -> bool:
 
 
 def abilities(*, tools: bool, vision: bool, audio: bool = True, logprobs: bool = True) -> frozenset[Feature]:
-    """Features of a model on a server that runs on people's own machines and says which of these it has."""
+    """Return a model's features on a desktop server, which reports these abilities."""
     lacking: set[Feature] = {"hosted_tools", "web_search"}
     if not tools:
         lacking.add("tools")
@@ -119,7 +119,7 @@ def abilities(*, tools: bool, vision: bool, audio: bool = True, logprobs: bool =
 
 
 def kinds_of(*, generates: bool, embeds: bool) -> frozenset[Kind]:
-    """The request kinds of a model. A model that reports neither may serve both."""
+    """Return the request kinds of a model. A model that reports neither may serve both."""
     if not generates and not embeds:
         return LANGUAGE
     return (GENERATES if generates else frozenset()) | (EMBEDS if embeds else frozenset())

@@ -16,14 +16,14 @@ def can_be_told(pool: Pool, offer: Offer) -> bool:
 
 
 async def reside(pool: Pool, offer: Offer, upkeep: Upkeep, timeout_s: float) -> None:
-    """Returns when the backend confirms it; immediately if it is not an Ollama. Raises LaneFailed."""
+    """Return when the backend confirms; immediately if it is not an Ollama. Raises LaneFailed."""
     backend = pool.get(offer.backend)
     if backend is None or not can_be_told(pool, offer):
         return
-    keep_alive = 0 if upkeep.wanted == "unload" else upkeep.keep_alive
+    keep_alive = 0 if upkeep.action == "unload" else upkeep.keep_alive
     body = {"model": offer.served_as or offer.model}
     more = {} if keep_alive is None else {"keep_alive": keep_alive}
-    # Loading takes minutes: it is no probe, and takes no probe's connection.
+    # Loading takes minutes, so it does not use a probe's connection.
     client = Client(1)
     try:
         reply = await Asker(client, backend.settings.base_url, backend.headers, timeout_s).post(
@@ -33,9 +33,9 @@ async def reside(pool: Pool, offer: Offer, upkeep: Upkeep, timeout_s: float) -> 
         raise _failure(offer, failed) from None
     finally:
         await client.close()
-        pool.doubt(offer.backend)  # what is loaded there, or why it fails, is asked soon
+        pool.doubt(offer.backend)  # the next probe soon shows what is loaded, or why it failed
     if reply.status != 200:
-        raise LaneFailed(f"{offer.label} answers {reply.status} to being told to {upkeep.wanted} {offer.model}")
+        raise LaneFailed(f"{offer.label} answers {reply.status} to a request to {upkeep.action} {offer.model}")
 
 
 def _failure(offer: Offer, failed: ProbeFailed) -> LaneFailed:

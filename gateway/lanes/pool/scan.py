@@ -33,7 +33,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._@-]+")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A server that answers, and the entry that would take it into the pool."""
+    """A server that answers, and the entry that adds it to the pool."""
 
     kind: BackendKind
     entry: PoolBackend
@@ -57,19 +57,22 @@ class ScanTarget:
 
     @property
     def doors(self) -> list["ScanTarget"]:
-        """Each of its addresses by itself."""
+        """Return a target for each of its addresses."""
         return [ScanTarget(address, self.port) for address in self.addresses or (self.host,)]
 
 
 async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) -> list[ScanTarget]:
-    """Every host with every port. Raises RequestInvalid for what is no host, is too much, or is not admitted."""
-    wanted = list(dict.fromkeys(hosts))
-    if not 0 < len(wanted) <= HOSTS_MAX:
+    """Return every host with every port.
+
+    Raises RequestInvalid for an invalid host, too many targets, or a network that is not permitted.
+    """
+    texts = list(dict.fromkeys(hosts))
+    if not 0 < len(texts) <= HOSTS_MAX:
         raise RequestInvalid(f"hosts: name 1 to {HOSTS_MAX} hosts or networks", param="hosts")
     chosen = tuple(dict.fromkeys(ports)) or PORTS
     known = [
         (found, at)
-        for host, at in (_with_ports(text, chosen) for text in wanted)
+        for host, at in (_with_ports(text, chosen) for text in texts)
         for found in await _known(host, public=public)
     ]
     if len(known) > ADDRESSES_MAX:
@@ -86,7 +89,7 @@ async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) ->
 
 
 def _with_ports(text: str, ports: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """A host with the ports to try there: HOST:PORT and [V6]:PORT name their own."""
+    """Return a host with its ports to scan: HOST:PORT and [V6]:PORT name their own."""
     named = _HOST_AND_PORT.fullmatch(text)
     if named is None:
         return text, ports
@@ -97,7 +100,7 @@ def _with_ports(text: str, ports: tuple[int, ...]) -> tuple[str, tuple[int, ...]
 
 
 async def _known(host: str, *, public: bool) -> list[tuple[str, tuple[str, ...]]]:
-    """A name with its addresses, or every address of a network in CIDR notation; each is admitted."""
+    """Return a name with its addresses, or every address of a network in CIDR notation, if all are permitted."""
     with contextlib.suppress(ValueError):
         network = ipaddress.ip_network(host, strict=False)
         if network.num_addresses > ADDRESSES_MAX:
@@ -121,62 +124,62 @@ async def _resolve(host: str) -> tuple[str, ...]:
         async with asyncio.timeout(_RESOLVE_S):
             entries = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError, UnicodeError):
-        raise RequestInvalid(f"hosts: {host[:100]!r} is not known to the resolver", param="hosts") from None
+        raise RequestInvalid(f"hosts: {host[:100]!r} cannot be resolved", param="hosts") from None
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def _admit(host: str, address: str, *, public: bool) -> None:
-    """Own networks alone: a gateway is no tool for looking into other people's, or into a cloud's metadata."""
+    """Refuse addresses outside of own networks: other networks and a cloud's metadata must not be scanned."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if found.is_multicast or found.is_unspecified or (found.is_reserved and not found.is_loopback):
-        raise RequestInvalid(f"hosts: {host} is no address of a machine", param="hosts")
+        raise RequestInvalid(f"hosts: {host} is not a machine's address", param="hosts")
     if not public and (found.is_global or (found.is_link_local and found.version == 4)):
         raise RequestInvalid(
-            f"hosts: {host} is not of a private network; with `public` (--public) it is scanned all the same",
+            f"hosts: {host} is not in a private network; to scan it, set `public` (--public)",
             param="hosts",
         )
 
 
-async def scan(client: Client, wanted: Iterable[ScanTarget]) -> list[Found]:
-    """The places that answer like a model server, in the order of the request."""
+async def scan(client: Client, targets: Iterable[ScanTarget]) -> list[Found]:
+    """Return the targets that answer like a model server, in the order of the request."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def look(place: ScanTarget) -> Found | None:
+    async def look(target: ScanTarget) -> Found | None:
         async with gate:
-            return await _look(client, place)
+            return await _look(client, target)
 
-    found = await asyncio.gather(*(look(place) for place in wanted))
+    found = await asyncio.gather(*(look(target) for target in targets))
     return [one for one in found if one]
 
 
-async def _look(client: Client, place: ScanTarget) -> Found | None:
-    door = await _open_file_server(place)
-    if door is None:
+async def _look(client: Client, target: ScanTarget) -> Found | None:
+    answering = await _open_file_server(target)
+    if answering is None:
         return None
-    asker = Asker(client, door.base_url, {}, _ASK_S)
+    asker = Asker(client, answering.base_url, {}, _ASK_S)
     try:
         async with asyncio.timeout(_ASK_S * 2):
             kind = await recognise(asker)
     except (ProbeFailed, TimeoutError):
         return None
     models, note = await _models(asker, kind)
-    label = _NOT_IN_NAMES.sub("-", f"{kind}-{place.host}-{place.port}")[:80]
-    entry = PoolBackend(name=label, base_url=place.base_url, kind=kind)
+    label = _NOT_IN_NAMES.sub("-", f"{kind}-{target.host}-{target.port}")[:80]
+    entry = PoolBackend(name=label, base_url=target.base_url, kind=kind)
     return Found(kind, entry, models, note)
 
 
-async def _open_file_server(place: ScanTarget) -> ScanTarget | None:
-    """The first of its addresses where a server listens."""
-    for door in place.doors:
-        if await _listens(door):
-            return door
+async def _open_file_server(target: ScanTarget) -> ScanTarget | None:
+    """Return the first of its addresses where a server listens."""
+    for answering in target.doors:
+        if await _listens(answering):
+            return answering
     return None
 
 
-async def _listens(place: ScanTarget) -> bool:
+async def _listens(target: ScanTarget) -> bool:
     try:
         async with asyncio.timeout(_CONNECT_S):
-            _, writer = await asyncio.open_connection(place.host, place.port)
+            _, writer = await asyncio.open_connection(target.host, target.port)
     except (OSError, TimeoutError, UnicodeError):
         return False
     writer.close()
@@ -186,12 +189,12 @@ async def _listens(place: ScanTarget) -> bool:
 
 
 async def _models(asker: Asker, kind: BackendKind) -> tuple[tuple[str, ...], str]:
-    """The models that it would offer, and the reason if it states one for offering none."""
+    """Return the models that it would offer, and the reason if it offers none and states one."""
     try:
         async with asyncio.timeout(_ASK_S * 2):
             report = await KINDS_OF_BACKEND[kind].reader().read(asker)
     except ProbeFailed as failure:
         return (), failure.note
     except TimeoutError:
-        return (), "takes too long to say what it has"
+        return (), "takes too long to list its models"
     return tuple(model.name for model in report.models), ""

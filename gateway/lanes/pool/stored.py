@@ -25,13 +25,13 @@ class _Kept(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PoolStore:
-    """Reads once at start, writes whole after every change."""
+    """Read once at the start, and written completely after every change."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> tuple[list[PoolBackend], set[str]]:
-        """The added backends, and the names of all drained ones.
+        """Return the added backends, and the names of all drained ones.
 
         A file that cannot be parsed is renamed to `.json.broken`.
         """
@@ -56,16 +56,16 @@ class PoolStore:
             return [], set()
 
     def write(self, backends: list[PoolBackend], drained: list[str]) -> None:
-        """One at a time: the draft has one name.
+        """Write the file. One writer at a time, because the temporary file has a fixed name.
 
-        Raises RequestInvalid for more than would be read again, and OSError; what was there is then still there.
+        Raises RequestInvalid if the file would be too large to read again, and OSError; the old file then remains.
         """
         content = orjson.dumps(
             {"backends": [_as_data(backend) for backend in backends], "drained": drained},
             option=orjson.OPT_INDENT_2,
         )
         if len(content) > _BYTES_MAX:
-            text = f"models: what was added takes more than {_BYTES_MAX} bytes; list fewer, or remove a backend"
+            text = f"models: the added backends exceed {_BYTES_MAX} bytes; list fewer models, or remove a backend"
             raise RequestInvalid(text, param="models", code="invalid_value")
         draft = self._path.with_suffix(".json.new")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -2,8 +2,8 @@
 
 Modules:
     admission  Admission of preemptible requests: only to what the owner leaves idle
-    agent      The last state reported by the selling agent beside this gateway, whenever it asked how idle the
-               gateway is
+    agent      The last state reported by the selling agent beside this gateway, each time it queried the idle
+               state
     jobs       The preemptible requests of this gateway: running ones, admission, and preemption when the owner's
                work arrives
     key        The key for preemptible requests: one for each gateway, replaced whenever the selling agent asks for it

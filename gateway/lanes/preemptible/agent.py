@@ -1,4 +1,4 @@
-"""The last state reported by the selling agent beside this gateway, whenever it asked how idle the gateway is."""
+"""The last state reported by the selling agent beside this gateway, each time it queried the idle state."""
 
 from dataclasses import dataclass
 

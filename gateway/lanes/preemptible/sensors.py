@@ -21,12 +21,12 @@ def gpu_percent(find: Callable[[str], str | None] = shutil.which) -> float | Non
     if program is None:
         return None
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [program, *_SMI_QUERY], capture_output=True, timeout=_SMI_TIMEOUT_S, check=True, text=True
         ).stdout
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
-    known = [float(line) for line in map(str.strip, said.splitlines()[:_CARDS_MAX]) if line.isdecimal()]
+    known = [float(line) for line in map(str.strip, output.splitlines()[:_CARDS_MAX]) if line.isdecimal()]
     return max((percent for percent in known if percent <= 100), default=None)
 
 

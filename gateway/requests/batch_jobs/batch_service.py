@@ -127,7 +127,7 @@ class BatchService:
                 self._services, caller, route, ready.question, request_id, lambda: job.is_left
             )
         except asyncio.CancelledError:
-            # It may have been charged for what it received. Asked again, it is another request.
+            # The request may have been charged for its received part, so another try gets another request id.
             with contextlib.suppress(OSError, BodyTooLarge):
                 job.output.add_try(ready.item.line)
             raise

@@ -73,7 +73,7 @@ class _AnswerCollector:
             self.break_off(to_api_error(LaneFailed(f"The answer is larger than {ANSWER_BYTES_MAX} bytes.")))
 
     def break_off(self, error: ApiError) -> None:
-        """Replace whatever had come with the error."""
+        """Replace the received data with the error."""
         self.status = error.status
         self.retry_after_s = _retry_after_s(error.headers)
         self._parts = [self._route.error_body(error)]
@@ -111,5 +111,5 @@ async def send_request(
 
 
 def _retry_after_s(headers: Headers | tuple[tuple[bytes, bytes], ...]) -> float | None:
-    said = next((value for name, value in headers if name == b"retry-after"), b"")
-    return float(said) if said.isdigit() else None
+    header = next((value for name, value in headers if name == b"retry-after"), b"")
+    return float(header) if header.isdigit() else None

@@ -34,7 +34,7 @@ class _Line:
 class Wish:
     """A request for a slot: fairness is between keys, a lower priority number goes first, and waiting is limited.
 
-    `request_s` is about how long one request keeps a slot; rejected callers are told from it when to come back.
+    `request_s` is about how long one request keeps a slot; retry times of rejected callers are computed from it.
     """
 
     key: str
@@ -96,8 +96,8 @@ class Turns:
     async def take(self, label: str, slots: int | None, wish: Wish, look: Look | None = None) -> bool:
         """Wait for a slot. The caller must give it back with `leave`.
 
-        `look` is called now and then with about how many are still ahead. If it returns true, the wait ends
-        without a slot and False is returned.
+        `look` is called periodically with the approximate number of requests ahead. If it returns true, the wait
+        ends without a slot and False is returned.
 
         Raises QueueFull at once if the queue is full, and when the patience ends.
         """

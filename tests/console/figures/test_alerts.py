@@ -1,4 +1,4 @@
-"""What a person should look at: each trouble once, with its remedy, the worst first, else nothing."""
+"""Alerts: each problem once, with its remedy, the worst first, else nothing."""
 
 from dataclasses import replace
 

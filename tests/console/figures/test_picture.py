@@ -19,9 +19,9 @@ def test_a_household_with_a_radio_and_a_spare() -> None:
     assert known.plan
     assert known.plan.predicted
     picture = draw(known, CARD)
-    assert [tank.name for tank in picture.ring] == [stage.member.name for stage in known.plan.stages]
+    assert [tank.name for tank in picture.pipeline] == [stage.member.name for stage in known.plan.stages]
     seconds = known.plan.predicted.stage_s
-    paces = [at for at, tank in enumerate(picture.ring) if tank.is_pace]
+    paces = [at for at, tank in enumerate(picture.pipeline) if tank.is_pace]
     assert paces == [seconds.index(max(seconds))]
     assert [tank.name for tank in picture.beside] == ["a-laptop-with-a-long-name.local"]
     assert "no room for a layer" in picture.beside[0].reason
@@ -38,16 +38,16 @@ def test_what_is_not_known_is_not_claimed() -> None:
     alone = topology([member(0, "alone", 16, kind="cuda")])
     picture = draw(alone, CARD)
     assert not picture.wires
-    assert not picture.ring[0].is_pace
+    assert not picture.pipeline[0].is_pace
     unmeasured = draw(topology([member(0, "a", 8), member(1, "b", 8)], stages_min=2), None)
     assert {wire.delay for wire in unmeasured.wires} == {"not measured"}
     assert not any(wire.mark or wire.rate for wire in unmeasured.wires)
-    assert {part.kind for part in unmeasured.ring[0].parts} == {"weights", "free", "other"}
+    assert {part.kind for part in unmeasured.pipeline[0].parts} == {"weights", "free", "other"}
     after_a_stand_in = draw(without_prediction(household()), CARD)
-    assert not any(tank.is_pace for tank in after_a_stand_in.ring)
-    assert after_a_stand_in.ring[0].stage_ms is None
+    assert not any(tank.is_pace for tank in after_a_stand_in.pipeline)
+    assert after_a_stand_in.pipeline[0].stage_ms is None
     without_ring = draw(replace(household(), plan=None, standbys=(), coordinator=None, status="planning"), CARD)
-    assert not without_ring.ring
+    assert not without_ring.pipeline
     assert {tank.role for tank in without_ring.beside} == {"waiting"}
 
 
@@ -85,14 +85,14 @@ def tank(at: int, sizes: list[int], stage: int | None) -> Tank:
 def test_everything_is_inside_and_nothing_overlaps(
     stages: int, spares: int, sizes: list[int], form: LayoutForm
 ) -> None:
-    ring = tuple(tank(at, sizes, at) for at in range(stages))
+    pipeline = tuple(tank(at, sizes, at) for at in range(stages))
     beside = tuple(tank(100 + at, sizes, None) for at in range(spares))
     wires = tuple(
         Wire(f"m{at}", f"m{(at + 1) % stages}", None, None, "", is_back=at == stages - 1)
         for at in range(stages if stages > 1 else 0)
     )
-    drawing = place(Picture("ready", "", "m", ring, wires, beside), form)
-    boxes = [*drawing.ring, *drawing.beside]
+    drawing = place(Picture("ready", "", "m", pipeline, wires, beside), form)
+    boxes = [*drawing.pipeline, *drawing.beside]
     assert len(boxes) == stages + spares
     assert len(drawing.lines) == len(wires)
     for box in boxes:

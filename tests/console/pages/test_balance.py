@@ -39,8 +39,8 @@ TABS = ("", "/topups", "/statement", "/budgets", "/cost", "/users", "/ledger", "
 
 
 @pytest.fixture(scope="module")
-async def house(served: Served) -> Served:
-    """ann is a member of the house, who was given credits; eve an admin of the lab, and bob its member."""
+async def instance(served: Served) -> Served:
+    """ann is a member of organization home, who was given credits; eve an admin of the lab, and bob its member."""
     users, books = served.services.directory.users, served.services.ledger
     users.add("ann")
     users.add_organization("lab", "The lab")
@@ -93,8 +93,8 @@ async def ask_of(served: Served, user_id: str, request_id: str, charge_nano: int
 # ---------------------------------------------------------------- who sees what
 
 
-async def test_members_see_their_own_money_and_no_page_of_the_house(house: Served) -> None:
-    async with visiting(house, "ann") as ann:
+async def test_members_see_their_own_money_and_no_page_of_the_instance(instance: Served) -> None:
+    async with visiting(instance, "ann") as ann:
         shown = await ann.get(BALANCE)
         assert shown.status_code == 200
         assert "$20.00" in shown.text
@@ -110,8 +110,8 @@ async def test_members_see_their_own_money_and_no_page_of_the_house(house: Serve
         ).status_code == 403
 
 
-async def test_admins_of_an_organization_see_its_users_and_pool_alone(house: Served) -> None:
-    async with visiting(house, "eve") as eve:
+async def test_admins_of_an_organization_see_its_users_and_pool_alone(instance: Served) -> None:
+    async with visiting(instance, "eve") as eve:
         users = await eve.get(f"{BALANCE}/users")
         assert "bob" in users.text
         assert "$50.00" in users.text
@@ -125,21 +125,21 @@ async def test_admins_of_an_organization_see_its_users_and_pool_alone(house: Ser
             assert (await eve.get(f"{BALANCE}{tab}")).status_code == 403, tab
 
 
-async def test_a_key_that_may_not_administer_opens_its_own_persons_money_alone(house: Served) -> None:
-    weak = house.services.keys.issue("app", ("cluster",), user_id="owner").token
-    async with visiting(house, "owner", token=weak) as owner:
+async def test_a_key_that_may_not_administer_shows_only_its_own_users_money(instance: Served) -> None:
+    weak = instance.services.keys.issue("app", ("cluster",), user_id="owner").token
+    async with visiting(instance, "owner", token=weak) as owner:
         assert "no admin access" in (await owner.get(BALANCE)).text
         for path in (f"{BALANCE}/users", f"{BALANCE}/ledger", f"{BALANCE}?user=ann"):
             assert (await owner.get(path)).status_code == 403, path
 
 
-async def test_a_key_that_may_not_administer_shows_no_cost_or_budget_of_others(house: Served) -> None:
-    house.services.directory.users.add("mia")
-    await house.services.ledger.credit("mias", "mia", 20 * USD, "welcome")
-    await ask_of(house, "mia", "req_mia", 7 * USD, "mias-key")
-    house.services.directory.quotas.set(Quota("user:mia", "spend", 77 * USD, "month"))
-    weak = house.services.keys.issue("app", ("cluster",), user_id="owner").token
-    async with visiting(house) as strong, visiting(house, "owner", token=weak) as owner:
+async def test_a_key_that_may_not_administer_shows_no_cost_or_budget_of_others(instance: Served) -> None:
+    instance.services.directory.users.add("mia")
+    await instance.services.ledger.credit("mias", "mia", 20 * USD, "welcome")
+    await ask_of(instance, "mia", "req_mia", 7 * USD, "mias-key")
+    instance.services.directory.quotas.set(Quota("user:mia", "spend", 77 * USD, "month"))
+    weak = instance.services.keys.issue("app", ("cluster",), user_id="owner").token
+    async with visiting(instance) as strong, visiting(instance, "owner", token=weak) as owner:
         assert "mias-key" in (await strong.get(f"{BALANCE}/cost", by="key")).text
         assert "user mia" in (await strong.get(f"{BALANCE}/budgets")).text
         for path in ("/cost?by=key", "/cost/csv?by=key", "/budgets"):
@@ -149,8 +149,8 @@ async def test_a_key_that_may_not_administer_shows_no_cost_or_budget_of_others(h
             assert "user mia" not in shown.text, path
 
 
-async def test_every_tab_is_there_for_the_house_and_found_users_have_their_credits(house: Served) -> None:
-    async with visiting(house) as owner:
+async def test_every_tab_is_there_for_the_instance_and_found_users_have_their_credits(instance: Served) -> None:
+    async with visiting(instance) as owner:
         for tab in TABS:
             assert (await owner.get(f"{BALANCE}{tab}")).status_code == 200, tab
         found = (await owner.get(f"{BALANCE}/users", text="AN")).text
@@ -163,15 +163,15 @@ async def test_every_tab_is_there_for_the_house_and_found_users_have_their_credi
 # ---------------------------------------------------------------- credits by hand
 
 
-async def test_credits_are_given_once_however_often_the_form_is_sent(house: Served) -> None:
-    house.services.directory.users.add("cay")
-    async with visiting(house) as owner:
+async def test_credits_are_given_once_however_often_the_form_is_sent(instance: Served) -> None:
+    instance.services.directory.users.add("cay")
+    async with visiting(instance) as owner:
         give = f"{BALANCE}/credits/give"
         once = await form_of(owner, f"{BALANCE}/credits?to=user:cay", give)
         fields = {"to": "user:cay", "amount": "5.00", "reason": "a bank transfer", "once": once}
         answers = [await owner.post(give, **fields), await owner.post(give, **fields)]
         assert [answer.status_code for answer in answers] == [303, 303]
-        assert (await house.services.ledger.balance("cay")).posted_nano == 5 * USD
+        assert (await instance.services.ledger.balance("cay")).posted_nano == 5 * USD
         other = await owner.post(give, **fields | {"amount": "6.00"})
         assert other.status_code == 400
         assert "submitted with other values" in other.text
@@ -182,24 +182,24 @@ async def test_credits_are_given_once_however_often_the_form_is_sent(house: Serv
         assert 'value="a bank transfer"' in bad.text
         gone = await owner.post(give, **fields | {"to": "user:nobody", "once": uuid.uuid4().hex})
         assert gone.status_code == 400
-        assert (await house.services.ledger.balance("cay")).posted_nano == 5 * USD
+        assert (await instance.services.ledger.balance("cay")).posted_nano == 5 * USD
 
 
 async def test_of_very_many_users_those_who_are_meant_are_offered(
-    house: Served, monkeypatch: pytest.MonkeyPatch
+    instance: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manual_credits, "_OFFERED_MAX", 1)
     for name in ("zoe", "zora"):
-        house.services.directory.users.add(name)
-    async with visiting(house) as owner:
+        instance.services.directory.users.add(name)
+    async with visiting(instance) as owner:
         offered = (await owner.get(f"{BALANCE}/credits", to="user:zoe")).text
         assert re.search(r'value="user:zoe"\s+selected', offered)
         assert "user:zora" not in offered
 
 
-async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_back(house: Served) -> None:
-    house.services.directory.users.add("dee", organization="lab")
-    async with visiting(house) as owner, visiting(house, "dee") as dee:
+async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_back(instance: Served) -> None:
+    instance.services.directory.users.add("dee", organization="lab")
+    async with visiting(instance) as owner, visiting(instance, "dee") as dee:
         page = (await owner.get(f"{BALANCE}/credits?to=user:dee")).text
         began = re.search(r'name="began" value="([^"]+)"', page)
         assert began
@@ -216,14 +216,14 @@ async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_ba
         for _ in range(2):
             done = await owner.post(f"{BALANCE}/credits/grant", **grant, once=once)
             assert done.status_code == 303, done.text
-        await house.services.ledger.credit("dees", "dee", 10 * USD, "x")
+        await instance.services.ledger.credit("dees", "dee", 10 * USD, "x")
         shown = (await dee.get(BALANCE)).text
         assert shown.count("hello dee") == 1
         assert "$62.00" in shown  # the lot, the lab's pool, and own credits
         put = {"amount": "4.00", "once": once_of(shown, f"{BALANCE}/pool")}
         for _ in range(2):
             assert (await dee.post(f"{BALANCE}/pool", **put)).status_code == 303
-        assert (await house.services.ledger.balance("dee")).posted_nano == 6 * USD
+        assert (await instance.services.ledger.balance("dee")).posted_nano == 6 * USD
         refused = await dee.post(f"{BALANCE}/pool", amount="100.00", once=uuid.uuid4().hex)
         assert refused.status_code == 400
         assert re.search(r'id="f-amount"[^>]*aria-invalid="true"', refused.text)
@@ -231,13 +231,13 @@ async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_ba
         for _ in range(2):
             answer = await owner.post(f"{BALANCE}/credits/return", user="dee", amount="1.00", once=back)
             assert answer.status_code == 303, answer.text
-        assert (await house.services.ledger.balance("dee")).posted_nano == 7 * USD
+        assert (await instance.services.ledger.balance("dee")).posted_nano == 7 * USD
 
 
-async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit_log(house: Served) -> None:
-    house.services.directory.users.add("lou")
-    books = house.services.ledger
-    async with visiting(house) as owner:
+async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit_log(instance: Served) -> None:
+    instance.services.directory.users.add("lou")
+    books = instance.services.ledger
+    async with visiting(instance) as owner:
         page = (await owner.get(f"{BALANCE}/credits")).text
         good = {"user": "lou", "amount": "3.00", "reason": "an outage"}
         once = once_of(page, f"{BALANCE}/credits/goodwill")
@@ -269,13 +269,13 @@ async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit
 # ---------------------------------------------------------------- statement
 
 
-async def test_a_statement_has_both_sides_what_was_left_and_the_request_behind(house: Served) -> None:
-    house.services.directory.users.add("fay")
-    key = house.services.keys.issue("fays", ("cluster",), user_id="fay")
-    await house.services.ledger.credit("fays", "fay", 10 * USD, "welcome")
+async def test_a_statement_has_both_sides_what_was_left_and_the_request_behind(instance: Served) -> None:
+    instance.services.directory.users.add("fay")
+    key = instance.services.keys.issue("fays", ("cluster",), user_id="fay")
+    await instance.services.ledger.credit("fays", "fay", 10 * USD, "welcome")
     for number in range(3):
-        await ask_of(house, "fay", f"req_fay_{number}", USD, key.row.key_id if number == 0 else "another")
-    async with visiting(house, "fay") as fay, visiting(house) as owner:
+        await ask_of(instance, "fay", f"req_fay_{number}", USD, key.row.key_id if number == 0 else "another")
+    async with visiting(instance, "fay") as fay, visiting(instance) as owner:
         shown = (await owner.get(f"{BALANCE}/statement", user="fay", kind="requests")).text
         assert "/console/requests/req_fay_2" in shown
         assert ">user:fay:paid</code>" in shown
@@ -295,26 +295,26 @@ async def test_a_statement_has_both_sides_what_was_left_and_the_request_behind(h
         assert re.search(r'id="f-until"[^>]*aria-invalid="true"', wrong.text)
         assert (await fay.get(f"{BALANCE}/statement", account="nothing")).status_code == 404
         assert (await fay.get(f"{BALANCE}/statement", kind="nothing")).status_code == 400
-    async with visiting(house, "fay", token=key.token) as by_key:
+    async with visiting(instance, "fay", token=key.token) as by_key:
         shown = (await by_key.get(f"{BALANCE}/statement", kind="requests")).text
         assert "/console/requests/req_fay_0" in shown
         assert "/console/requests/req_fay_1" not in shown
 
 
-async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_balance(house: Served) -> None:
+async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_balance(instance: Served) -> None:
     """Of several accounts together, each line has what was left on its own."""
-    books, own, lot = house.services.ledger, chart.user_paid("gus"), chart.user_promo("gus", "lot")
-    house.services.directory.users.add("gus")
+    books, own, lot = instance.services.ledger, chart.user_paid("gus"), chart.user_promo("gus", "lot")
+    instance.services.directory.users.add("gus")
     for number in range(7):
         await books.credit(f"gus{number}", "gus", (number + 1) * USD, "bit by bit")
         if number == 3:
             await books.grant(CreditGrant("lot", "gus", 5 * USD, time.time_ns() + 10**15))
-    await ask_of(house, "gus", "req_gus", USD)
+    await ask_of(instance, "gus", "req_gus", USD)
 
     everything = LineFilter()
 
     def read(before: int | None, limit: int, wanted: LineFilter = everything) -> list[tuple[int, str, int]]:
-        with house.services.directory.read() as session:
+        with instance.services.directory.read() as session:
             found = read_lines(session, [own, lot], wanted, before, limit)
         lines = [(line.line.transfer_seq, line.account, line.balance_nano) for line in found.lines]
         return lines + (read(found.before, limit, wanted) if found.before else [])
@@ -329,15 +329,15 @@ async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_bal
     assert read(None, 2, LineFilter(kind="topups")) == []
 
 
-async def test_lots_that_ended_long_ago_cost_a_page_nothing(house: Served) -> None:
+async def test_lots_that_ended_long_ago_cost_a_page_nothing(instance: Served) -> None:
     """And of more lots than a statement has, those that end last are in it."""
-    books, ends_ns = house.services.ledger, time.time_ns() + 10**15
+    books, ends_ns = instance.services.ledger, time.time_ns() + 10**15
     for number in range(12):
         await books.grant(CreditGrant(f"kim{number:02}", "kim", USD, ends_ns + number))
     for number in range(4):
         await books.credit(f"kim{number}", "kim", USD, "later")
     asked: list[str] = []
-    with house.services.directory.read() as session:
+    with instance.services.directory.read() as session:
         codes = codes_of(session, Whose("kim", "", "kim", is_own=True), ALL)
         # Of this connection: the gateway's background work has others.
         connection = session.connection()
@@ -377,14 +377,14 @@ def test_days_without_use_are_there_and_the_small_ones_are_together() -> None:
 # ---------------------------------------------------------------- budgets and cost
 
 
-async def test_budgets_that_hold_are_there_with_their_use_and_where_they_are_changed(house: Served) -> None:
-    users, quotas = house.services.directory.users, house.services.directory.quotas
+async def test_budgets_that_hold_are_there_with_their_use_and_where_they_are_changed(instance: Served) -> None:
+    users, quotas = instance.services.directory.users, instance.services.directory.quotas
     users.add("hal")
     quotas.set(Quota("user:hal", "spend", 4 * USD, "month"))
     quotas.set(Quota("organization:lab", "spend", 9 * USD, "day"))
-    await house.services.ledger.credit("hals", "hal", 10 * USD, "welcome")
-    await ask_of(house, "hal", "req_hal", USD)
-    async with visiting(house, "hal") as hal, visiting(house, "eve") as eve, visiting(house) as owner:
+    await instance.services.ledger.credit("hals", "hal", 10 * USD, "welcome")
+    await ask_of(instance, "hal", "req_hal", USD)
+    async with visiting(instance, "hal") as hal, visiting(instance, "eve") as eve, visiting(instance) as owner:
         own = (await hal.get(f"{BALANCE}/budgets")).text
         assert "user hal" in own
         assert 'href="/console/keys/users/hal"' not in own  # an admins' page
@@ -397,11 +397,11 @@ async def test_budgets_that_hold_are_there_with_their_use_and_where_they_are_cha
         assert 'href="/console/keys/users/hal"' in (await owner.get(f"{BALANCE}/budgets")).text
 
 
-async def test_cost_is_that_of_whoever_looks(house: Served) -> None:
-    house.services.directory.users.add("ivy")
-    await house.services.ledger.credit("ivys", "ivy", 10 * USD, "welcome")
-    await ask_of(house, "ivy", "req_ivy", 2 * USD)
-    async with visiting(house, "bob") as bob, visiting(house) as owner:
+async def test_cost_is_the_visitors(instance: Served) -> None:
+    instance.services.directory.users.add("ivy")
+    await instance.services.ledger.credit("ivys", "ivy", 10 * USD, "welcome")
+    await ask_of(instance, "ivy", "req_ivy", 2 * USD)
+    async with visiting(instance, "bob") as bob, visiting(instance) as owner:
         for by in ("model", "key"):
             mine = await bob.get(f"{BALANCE}/cost", by=by)
             assert mine.status_code == 200
@@ -417,8 +417,8 @@ async def test_cost_is_that_of_whoever_looks(house: Served) -> None:
 # ---------------------------------------------------------------- the books
 
 
-async def test_the_books_are_checked_and_verified_on_request(house: Served) -> None:
-    async with visiting(house) as owner:
+async def test_the_books_are_checked_and_verified_on_request(instance: Served) -> None:
+    async with visiting(instance) as owner:
         page = await owner.get(f"{BALANCE}/ledger")
         assert "Debits equal credits in each currency." in page.text
         checked = await owner.post(f"{BALANCE}/ledger/check")
@@ -427,7 +427,7 @@ async def test_the_books_are_checked_and_verified_on_request(house: Served) -> N
         wrong = await owner.post(f"{BALANCE}/ledger/verify", known="nothing", htmx=True)
         assert wrong.status_code == 400
         async with asyncio.timeout(60):
-            while not house.services.ledger.checkpoint:
+            while not instance.services.ledger.checkpoint:
                 await asyncio.sleep(0.1)
         verdict = await owner.post(f"{BALANCE}/ledger/verify", from_block="1", htmx=True)
         assert verdict.status_code == 200, verdict.text
@@ -526,15 +526,15 @@ async def test_automatic_top_ups_need_a_saved_method_and_can_be_ended(shop: Shop
         assert "No automatic purchases" in (await ann.get(f"{BALANCE}/topups")).text
 
 
-async def test_the_oldest_page_of_blocks_has_none_of_the_page_before(house: Served) -> None:
-    books = house.services.ledger
+async def test_the_oldest_page_of_blocks_has_none_of_the_page_before(instance: Served) -> None:
+    books = instance.services.ledger
     async with asyncio.timeout(60):
         for number in itertools.count():
             if books.checkpoint and books.checkpoint.n >= 2:
                 break
             await books.credit(f"block{number}", "ann", 1, "for a block")
             await asyncio.sleep(0.3)
-    async with visiting(house) as owner:
+    async with visiting(instance) as owner:
         shown = (await owner.get(f"{BALANCE}/ledger", block="1")).text
         assert shown.count('<tr><td class="num">') == 1
 

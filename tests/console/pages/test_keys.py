@@ -20,7 +20,7 @@ KEYS = "/console/keys"
 
 @pytest.fixture(scope="module")
 async def home(served: Served) -> Served:
-    """Ann is a member of the house, eve an admin of another organization where bob is, too."""
+    """Ann is a member of organization home, eve an admin of another organization where bob is, too."""
     users = served.services.directory.users
     users.add("ann", name="Ann <b>")
     users.add_organization("lab", "The lab")
@@ -138,7 +138,7 @@ async def test_members_revoke_keys_of_their_own(home: Served, owner: Visit) -> N
     leaked = keys.issue("leaked", ("cluster",), user_id="ann")
     other = keys.issue("other", ("cluster",), user_id="ann")
     async with visiting(home, "ann", token=leaked.token) as ann:
-        # Whoever found it ends no other application with it.
+        # A finder of the key cannot end other applications with it.
         assert "/revoke" not in (await ann.get(f"{KEYS}/key/{other.row.key_id}")).text
         assert (await ann.post(f"{KEYS}/key/{other.row.key_id}/revoke")).status_code == 403
         own = f"{KEYS}/key/{leaked.row.key_id}"
@@ -148,7 +148,7 @@ async def test_members_revoke_keys_of_their_own(home: Served, owner: Visit) -> N
     assert (keys.find(leaked.token), keys.find(other.token) is None) == (None, False)
     written = log.entries(Filter(target=f"key:{leaked.row.key_id}"))
     assert (written[0].action, written[0].actor) == ("key.revoke", "user:ann")
-    # Without a key it is the person: any of theirs, and nobody else's.
+    # Without a key it is the person: any of theirs, and no other user's.
     async with home.client({"accept": "text/html"}) as client:
         client.cookies.set(COOKIE, home.services.directory.sessions.open("ann", MACHINE))
         visit = Visit(client, "ann")
@@ -178,7 +178,7 @@ async def test_users_come_get_a_link_another_role_and_go(home: Served, owner: Vi
     linked = await owner.post(f"{KEYS}/users/cat/password")
     link = re.search(r"http://gateway\.test/console/welcome\?token=([\w-]+)", linked.text)
     assert link
-    assert home.services.directory.passwords.link(link[1]).person.user_id == "cat"
+    assert home.services.directory.passwords.link(link[1]).user.user_id == "cat"
     assert (await owner.post(f"{KEYS}/users/cat/role", role="seller")).status_code == 303
     assert users.user("cat").role == "seller"
     assert (await owner.post(f"{KEYS}/users/cat/remove")).status_code == 303
@@ -263,7 +263,7 @@ def test_a_key_is_shown_once_however_often_the_page_is_loaded(page: Page, gatewa
 
 
 @pytest.mark.browser
-def test_a_person_is_added_and_sent_a_link(desktop: Page, gateway: Gateway) -> None:
+def test_a_user_is_added_and_sent_a_link(desktop: Page, gateway: Gateway) -> None:
     sign_in(desktop, gateway, f"{KEYS}/users", key=admin_key(gateway))
     desktop.get_by_role("button", name="Add user").click()
     desktop.get_by_label("User name").fill("no name")

@@ -73,7 +73,7 @@ async def test_servers_are_looked_for_and_added_from_what_was_found(served: Serv
     server = servers.ollama()
     async with servers.running(server), visiting(served) as owner:
         nothing = await owner.post(f"{MODELS}/servers/scan")
-        assert (nothing.status_code, "name hosts to look at" in nothing.text) == (400, True)
+        assert (nothing.status_code, "name hosts to scan" in nothing.text) == (400, True)
         seen = await owner.post(f"{MODELS}/servers/scan", hosts="127.0.0.1", ports=f"{server.port}")
         assert seen.status_code == 200, seen.text
         assert "Ollama" in seen.text

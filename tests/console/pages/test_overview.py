@@ -1,4 +1,4 @@
-"""Overview: the house for operators, what is their own for others, and the switch that stops buying."""
+"""Overview: the instance for operators, what is their own for others, and the switch that stops buying."""
 
 import time
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ class Marketplace(Served):
 
 
 @pytest.fixture(scope="module")
-async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[Marketplace]:
+async def instance(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[Marketplace]:
     """A gateway with a cloud model and no machine, where ann and the owner have each asked once."""
     folder = prepared(tmp_path_factory.mktemp("overview"))
     settings = Settings(
@@ -60,15 +60,15 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
         yield served
 
 
-async def shown(house: Marketplace, who: str, path: str = "/console") -> str:
-    async with visiting(house, who, token=house.tokens[who]) as visit:
+async def shown(instance: Marketplace, who: str, path: str = "/console") -> str:
+    async with visiting(instance, who, token=instance.tokens[who]) as visit:
         answer = await visit.get(path)
     assert answer.status_code == 200, answer.text
     return answer.text
 
 
-async def test_operators_see_the_house_and_others_what_is_their_own(house: Marketplace) -> None:
-    everything, own = await shown(house, "owner"), await shown(house, "ann")
+async def test_operators_see_the_instance_and_others_what_is_their_own(instance: Marketplace) -> None:
+    everything, own = await shown(instance, "owner"), await shown(instance, "ann")
     for text, others in ((everything, True), (own, False)):
         assert "req_ann" in text
         assert ("req_owner" in text) is others
@@ -77,7 +77,7 @@ async def test_operators_see_the_house_and_others_what_is_their_own(house: Marke
         assert ("Pause cloud" in text) is others
         assert ("owner&#39;s key" in text) is others
     # Another key of hers is another application's.
-    async with visiting(house, "ann") as other:
+    async with visiting(instance, "ann") as other:
         text = (await other.get("/console")).text
         assert "req_ann" not in text
         assert ">hers<" not in text
@@ -92,17 +92,17 @@ async def test_a_backend_that_never_answered_is_told(tmp_path: Path) -> None:
     attic = PoolBackend(name="attic", base_url="http://127.0.0.1:9/v1")
     settings = Settings(data_dir=folder.path, pool=PoolSettings(backends=[attic]))
     async with open_services(settings, folder) as services:
-        house = Marketplace(services, create_app(services, Target("127.0.0.1", 1)))
+        instance = Marketplace(services, create_app(services, Target("127.0.0.1", 1)))
         made = services.keys.issue("owner's key", ("pool",), terms=KeyTerms(may_administer=True))
-        house.tokens["owner"] = made.token
-        assert "pool:attic has not answered since the gateway started" in await shown(house, "owner")
+        instance.tokens["owner"] = made.token
+        assert "pool:attic has not answered since the gateway started" in await shown(instance, "owner")
 
 
-async def test_buying_is_stopped_and_begun_again_by_an_operator_alone(house: Marketplace) -> None:
-    services = house.services
-    async with visiting(house, "ann") as ann:
+async def test_buying_is_stopped_and_begun_again_by_an_operator_alone(instance: Marketplace) -> None:
+    services = instance.services
+    async with visiting(instance, "ann") as ann:
         assert (await ann.post("/console/overview/pause", name="cloud")).status_code == 403
-    async with visiting(house, "owner") as owner:
+    async with visiting(instance, "owner") as owner:
         for name in ("", "nowhere", "pool"):
             refused = await owner.post("/console/overview/pause", name=name)
             assert refused.status_code == 400
@@ -118,7 +118,7 @@ async def test_buying_is_stopped_and_begun_again_by_an_operator_alone(house: Mar
         page = (await owner.get("/console")).text
         assert "Pause cloud" in page
         assert "Pause selling" not in page
-        async with house.machine as agent:
+        async with instance.machine as agent:
             assert (await agent.get("/admin/idle", params={"state": UNREACHED})).status_code == 200
         page = (await owner.get("/console")).text
         assert "Pause selling" in page
@@ -130,30 +130,30 @@ async def test_buying_is_stopped_and_begun_again_by_an_operator_alone(house: Mar
     ]
 
 
-async def test_thirty_days_are_anybodys_whom_one_may_see(house: Marketplace) -> None:
+async def test_thirty_days_are_anybodys_whom_one_may_see(instance: Marketplace) -> None:
     def models(text: str) -> str:
         return text.partition('id="overview-models"')[2].partition("</table>")[0]
 
-    of_ann = models(await shown(house, "owner", "/console?whose=user:ann"))
+    of_ann = models(await shown(instance, "owner", "/console?whose=user:ann"))
     assert "hers" in of_ann
     assert "theirs" not in of_ann
     for who, whose in (("ann", "user:owner"), ("ann", "organization:home"), ("owner", "user:nobody")):
-        async with visiting(house, who) as visit:
+        async with visiting(instance, who) as visit:
             assert (await visit.get(f"/console?whose={whose}")).status_code in (403, 404)
 
 
-async def test_a_key_that_may_not_administer_opens_no_view_of_others(house: Marketplace) -> None:
+async def test_a_key_that_may_not_administer_opens_no_view_of_others(instance: Marketplace) -> None:
     """Neither the page nor its stream; the machines are on their own pages for everybody who administers them."""
-    users, keys = house.services.directory.users, house.services.keys
+    users, keys = instance.services.directory.users, instance.services.keys
     users.add_organization("lab")
     users.add("eve", organization="lab", role="admin")
     for who, has_machines in (("owner", True), ("eve", False)):
         weak = keys.issue("weak", ("pool",), user_id=who)
         entries = [entry(f"req_weak_{who}", key_id=weak.row.key_id, model="seldom", lane="pool")]
-        house.services.request_log.add_all(entries)
-        async with visiting(house, who, token=weak.token) as visit:
+        instance.services.request_log.add_all(entries)
+        async with visiting(instance, who, token=weak.token) as visit:
             page = (await visit.get("/console")).text
-            async with watching(house, visit, path="/console/overview/live") as live:
+            async with watching(instance, visit, path="/console/overview/live") as live:
                 await live.until("overview-stats")
             assert (await visit.get("/console?whose=user:ann")).status_code in (403, 404)
             assert (await visit.get("/console?whose=organization:home")).status_code in (403, 404)
@@ -167,18 +167,18 @@ async def test_a_key_that_may_not_administer_opens_no_view_of_others(house: Mark
         assert ("Throughput" in page) is has_machines
         assert "Pause cloud" not in page
     for who in ("owner", "eve"):
-        async with visiting(house, who) as visit:
+        async with visiting(instance, who) as visit:
             page = (await visit.get("/console")).text
         assert "this key has no admin access" not in page
         assert (f"req_weak_{who}" in page) is True
 
 
-async def test_charts_go_back_as_far_as_is_asked_and_not_beyond_the_start(house: Marketplace) -> None:
-    history = house.services.history
+async def test_charts_go_back_as_far_as_is_asked_and_not_beyond_the_start(instance: Marketplace) -> None:
+    history = instance.services.history
     history.since_s = time.time() - 100
-    drawn = charts(house.services, "quarter")
+    drawn = charts(instance.services, "quarter")
     assert 19 <= len(drawn["throughput"]) <= 21
     assert drawn["lanes"] == ["cluster", "pool", "cloud"]
-    assert 'href="/console?span=day" aria-current="true"' in await shown(house, "owner", "/console?span=day")
-    async with visiting(house, "owner") as owner:
+    assert 'href="/console?span=day" aria-current="true"' in await shown(instance, "owner", "/console?span=day")
+    async with visiting(instance, "owner") as owner:
         assert (await owner.get("/console?span=year")).status_code == 400

@@ -9,7 +9,7 @@ from tests.gateways import Gateway
 
 
 @pytest.mark.browser
-def test_it_is_kept_up_while_somebody_looks(page: Page, gateway: Gateway) -> None:
+def test_it_is_updated_while_it_is_viewed(page: Page, gateway: Gateway) -> None:
     sign_in(page, gateway, "/console", key=admin_key(gateway))
     expect(page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
     expect(page.get_by_role("img", name="2 stages")).to_be_visible()

@@ -101,7 +101,7 @@ def cloud() -> Iterator[ProviderServer]:
 
 
 @pytest.fixture(scope="module")
-async def house(
+async def instance(
     tmp_path_factory: pytest.TempPathFactory, backend: Backend, cloud: ProviderServer
 ) -> AsyncIterator[Served]:
     """A pool, where `narrow` answers one at a time, and a dear model; ann is a member without credits."""
@@ -130,10 +130,10 @@ async def house(
 
 
 @pytest.fixture
-async def ann(house: Served) -> AsyncIterator[Visit]:
+async def ann(instance: Served) -> AsyncIterator[Visit]:
     """Signed in without a key, as with a password."""
-    text = house.services.directory.sessions.open("ann", Actor("user:ann", ""))
-    async with house.client({"accept": "text/html"}) as client:
+    text = instance.services.directory.sessions.open("ann", Actor("user:ann", ""))
+    async with instance.client({"accept": "text/html"}) as client:
         client.cookies.set(COOKIE, text)
         visit = Visit(client, "ann")
         await visit.get(PLAYGROUND)
@@ -155,7 +155,7 @@ def said(answer: httpx.Response) -> str:
 
 
 async def test_a_question_takes_the_journey_of_every_request_and_is_the_visitors(
-    house: Served, backend: Backend, ann: Visit
+    instance: Served, backend: Backend, ann: Visit
 ) -> None:
     history = json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}])
     answer = await asked(ann, system="Be brief.", temperature="0.5", history=history, lane="pool")
@@ -173,36 +173,36 @@ async def test_a_question_takes_the_journey_of_every_request_and_is_the_visitors
     assert "7 in, 3 out" in facts.text
     assert "$0.00" in facts.text
     assert f"/console/requests/{request_id}" in facts.text
-    with house.services.directory.read() as session:
+    with instance.services.directory.read() as session:
         row = session.execute(select(usage_table).where(usage_table.c.request_id == request_id)).one()
     assert (row.user_id, row.key_id, row.prompt_tokens, row.completion_tokens) == ("ann", "", 7, 3)
-    entry = house.services.request_log.find(request_id)
+    entry = instance.services.request_log.find(request_id)
     assert entry
     assert (entry.outcome, entry.lane) == ("complete", "pool")
     assert (await ann.client.get(f"/console/requests/{request_id}")).status_code == 200
-    house.services.directory.users.add("bob")
-    async with visiting(house, "bob") as bob:
+    instance.services.directory.users.add("bob")
+    async with visiting(instance, "bob") as bob:
         bobs = await bob.client.get(f"/console/requests/{request_id}")
         assert bobs.status_code == 404
 
 
-async def test_only_the_page_s_own_form_asks(house: Served, backend: Backend, ann: Visit) -> None:
+async def test_only_the_page_s_own_form_asks(instance: Served, backend: Backend, ann: Visit) -> None:
     before = len(backend.heard)
     for path in ("ask", "code"):
         fields = {"model": "m", "prompt": "x"}
         headers = {"accept": "application/json", "hx-request": "true"}
         without = await ann.client.post(f"{PLAYGROUND}/{path}", data=fields, headers=headers)
         assert (without.status_code, without.json()["error"]["code"]) == (403, "role_forbids")
-        async with house.client(headers) as stranger:
+        async with instance.client(headers) as stranger:
             sent = await stranger.post(f"{PLAYGROUND}/{path}", data=fields)
             assert (sent.status_code, "/console/login" in sent.headers["hx-redirect"]) == (401, True)
     assert len(backend.heard) == before
 
 
-async def test_a_key_s_session_may_what_the_key_may(house: Served, backend: Backend) -> None:
+async def test_a_key_s_session_may_what_the_key_may(instance: Served, backend: Backend) -> None:
     before = len(backend.heard)
     # `key_of` gives the cluster lane alone.
-    async with visiting(house, "ann") as bound:
+    async with visiting(instance, "ann") as bound:
         shown = await bound.get(PLAYGROUND, model="m", lane="pool")
         assert "Model m is not available" in shown.text
         assert "Lane pool is not available" in shown.text
@@ -237,7 +237,7 @@ async def test_wrong_fields_are_named_and_nothing_is_asked(backend: Backend, ann
     assert len(backend.heard) == before
 
 
-async def test_refusals_are_sentences_with_what_helps(house: Served, ann: Visit) -> None:
+async def test_refusals_are_sentences_with_what_helps(instance: Served, ann: Visit) -> None:
     unknown = await asked(ann, model="nobody-has-it")
     assert (unknown.status_code, unknown.json()["error"]["field"]) == (404, "model")
     assert unknown.json()["error"]["href"] == "/console/models"
@@ -259,12 +259,12 @@ async def test_refusals_are_sentences_with_what_helps(house: Served, ann: Visit)
     assert request_id in facts.text
 
 
-async def test_what_costs_money_is_charged_to_the_visitor(house: Served) -> None:
-    users, books = house.services.directory.users, house.services.ledger
+async def test_what_costs_money_is_charged_to_the_visitor(instance: Served) -> None:
+    users, books = instance.services.directory.users, instance.services.ledger
     users.add("rich")
     await books.credit("c-rich", "rich", NANO_PER_USD, "test")
-    text = house.services.directory.sessions.open("rich", Actor("user:rich", ""))
-    async with house.client({"accept": "text/html"}) as client:
+    text = instance.services.directory.sessions.open("rich", Actor("user:rich", ""))
+    async with instance.client({"accept": "text/html"}) as client:
         client.cookies.set(COOKIE, text)
         rich = Visit(client, "rich")
         await rich.get(PLAYGROUND)
@@ -273,7 +273,7 @@ async def test_what_costs_money_is_charged_to_the_visitor(house: Served) -> None
         assert answer.headers["x-millrace-lane"] == "cloud"
         assert "The mill wheel turns all night." in said(answer)
         facts = await client.get(f"{PLAYGROUND}/answers/{answer.headers['x-request-id']}")
-    entry = house.services.request_log.find(answer.headers["x-request-id"])
+    entry = instance.services.request_log.find(answer.headers["x-request-id"])
     assert entry
     assert entry.charge_nano == NANO_PER_USD - (await books.balance("rich")).posted_nano > 0
     assert "$0.01" in facts.text
@@ -309,7 +309,9 @@ async def test_paid_text_counts_once_it_has_been_sent_and_not_before() -> None:
     assert b"".join(taken) == b"".join(_chunk({"content": word}) for word in WORDS)
 
 
-async def test_whoever_leaves_ends_the_upstreams_work(house: Served, backend: Backend, ann: Visit) -> None:
+async def test_a_caller_who_disconnects_ends_the_upstreams_work(
+    instance: Served, backend: Backend, ann: Visit
+) -> None:
     body = urlencode({"csrf": ann.csrf, "model": "slow", "prompt": "Go on", "max_tokens": "50"}).encode()
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     incoming.put_nowait({"type": "http.request", "body": body, "more_body": False})
@@ -329,24 +331,24 @@ async def test_whoever_leaves_ends_the_upstreams_work(house: Served, backend: Ba
         "client": ("10.0.0.1", 1), "server": ("gateway.test", 80),
     }  # fmt: skip
     async with asyncio.timeout(60):
-        await house.app(scope, incoming.get, send)
+        await instance.app(scope, incoming.get, send)
         await backend.left.wait()
     assert sent[0]["status"] == 200
     request_id = dict(sent[0]["headers"])[b"x-request-id"].decode()
     facts = await ann.client.get(f"{PLAYGROUND}/answers/{request_id}")
     assert facts.status_code == 200
-    entry = house.services.request_log.find(request_id)
+    entry = instance.services.request_log.find(request_id)
     assert entry
     assert entry.outcome == "interrupted"
-    assert house.services.admission.in_flight == 0
+    assert instance.services.admission.in_flight == 0
 
 
-async def test_nobody_s_questions_fill_the_line_of_another_person(house: Served, ann: Visit) -> None:
-    turns = house.services.turns
+async def test_no_users_questions_fill_the_queue_of_another_user(instance: Served, ann: Visit) -> None:
+    turns = instance.services.turns
     turns._waiting_of_key_max = 1
-    house.services.directory.users.add("cleo")
-    text = house.services.directory.sessions.open("cleo", Actor("user:cleo", ""))
-    async with house.client({"accept": "text/html"}) as client:
+    instance.services.directory.users.add("cleo")
+    text = instance.services.directory.sessions.open("cleo", Actor("user:cleo", ""))
+    async with instance.client({"accept": "text/html"}) as client:
         client.cookies.set(COOKIE, text)
         cleo = Visit(client, "cleo")
         await cleo.get(PLAYGROUND)
@@ -363,7 +365,7 @@ async def test_nobody_s_questions_fill_the_line_of_another_person(house: Served,
         for task in asking:
             task.cancel()
         await asyncio.wait(asking, timeout=60)
-    assert (turns.all_waiting, house.services.admission.in_flight) == (0, 0)
+    assert (turns.all_waiting, instance.services.admission.in_flight) == (0, 0)
 
 
 async def test_an_answer_is_no_page_whatever_its_backend_calls_it(ann: Visit) -> None:
@@ -373,7 +375,7 @@ async def test_an_answer_is_no_page_whatever_its_backend_calls_it(ann: Visit) ->
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-async def test_links_fill_in_and_send_nothing(house: Served, backend: Backend, ann: Visit) -> None:
+async def test_links_fill_in_and_send_nothing(instance: Served, backend: Backend, ann: Visit) -> None:
     before = len(backend.heard)
     shown = await ann.get(PLAYGROUND, model="m", prompt="<b>Why?</b>", lane="pool")
     assert "&lt;b&gt;Why?&lt;/b&gt;</textarea>" in shown.text
@@ -392,10 +394,10 @@ async def test_links_fill_in_and_send_nothing(house: Served, backend: Backend, a
     stored = StoredResponse(
         response_id(request_id.removeprefix("req_")), "home/ann", None, "public", 1, 100, items, "{}"
     )
-    house.services.responses.add(stored)
+    instance.services.responses.add(stored)
     replayed = await ann.get(PLAYGROUND, request=request_id)
     assert "Why &lt;that&gt;?</textarea>" in replayed.text
-    async with visiting(house) as owner:
+    async with visiting(instance) as owner:
         others = await owner.get(PLAYGROUND, request=request_id)
         assert "stores neither prompt nor answer" in others.text
     nul = await ann.get(PLAYGROUND, request="req_\x00")  # which a database may refuse to look for

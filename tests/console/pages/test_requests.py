@@ -62,10 +62,10 @@ class Marketplace(Served):
 
 
 @pytest.fixture(scope="module")
-async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[Marketplace]:
+async def instance(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[Marketplace]:
     folder = prepared(tmp_path_factory.mktemp("requests"))
     async with open_services(Settings(data_dir=folder.path), folder) as services:
-        house = Marketplace(services, create_app(services, Target("127.0.0.1", 1)))
+        instance = Marketplace(services, create_app(services, Target("127.0.0.1", 1)))
         users = services.directory.users
         users.add("ann")
         users.add_organization("lab", "The lab")
@@ -74,7 +74,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
         terms = KeyTerms(may_administer=True)
         for name in ("ann", "ann-2", "bob", "eve", "owner"):
             made = services.keys.issue(name, ("pool",), user_id=name.removesuffix("-2"), terms=terms)
-            house.tokens[name], house.ids[name] = made.token, made.row.key_id
+            instance.tokens[name], instance.ids[name] = made.token, made.row.key_id
         now_ns = time.time_ns()
         rows: dict[str, dict[str, Any]] = {
             "req_ann": {"key_id": "ann", "model": "=1+1", "lane": "pool", "backend": "desk"},
@@ -84,7 +84,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
         }
         services.request_log.add_all(
             [
-                entry(name, **({"outcome": "complete"} | row | {"key_id": house.ids[row["key_id"]]}))
+                entry(name, **({"outcome": "complete"} | row | {"key_id": instance.ids[row["key_id"]]}))
                 for name, row in rows.items()
             ]
         )
@@ -93,40 +93,40 @@ async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) ->
         expires_ns = now_ns + HOUR_NS
         placed = await services.ledger.book(burst.hold("req_bob", "bob", 10**8, expires_ns))
         held = Hold("req_bob", "bob", 10**8, placed.transfer_seqs[0], expires_ns)
-        used = usage("req_bob", key_id=house.ids["bob"], user_id="bob", lane="cloud", provider="openai")
+        used = usage("req_bob", key_id=instance.ids["bob"], user_id="bob", lane="cloud", provider="openai")
         bill = CloudBill("openai", 7_000_000, 7_000_000, "price-1")
         await services.ledger.book(burst.capture(held, bill, used))
-        leased = usage("req_old", key_id=house.ids["bob"], user_id="bob", outcome="failed")
+        leased = usage("req_old", key_id=instance.ids["bob"], user_id="bob", outcome="failed")
         await services.ledger.book(burst.lease("lease-7", (), [(None, leased)], expires_ns=expires_ns))
-        yield house
+        yield instance
 
 
-async def rows(house: Marketplace, who: str, **query: str) -> list[str]:
-    """The ids that somebody with that key is shown."""
-    async with visiting(house, who.removesuffix("-2"), token=house.tokens[who]) as visit:
+async def rows(instance: Marketplace, who: str, **query: str) -> list[str]:
+    """The ids that a visitor with that key sees."""
+    async with visiting(instance, who.removesuffix("-2"), token=instance.tokens[who]) as visit:
         answer = await visit.get(REQUESTS, **query)
     assert answer.status_code == 200, answer.text
     return _ROW.findall(answer.text)
 
 
 @pytest.mark.anyio
-async def test_the_address_says_which_rows(house: Marketplace) -> None:
+async def test_the_address_says_which_rows(instance: Marketplace) -> None:
     everything = ["req_bob", "req_ann2", "req_ann", "req_old"]
-    assert sorted(await rows(house, "owner")) == sorted(everything)
+    assert sorted(await rows(instance, "owner")) == sorted(everything)
     recent_utc = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() - 3600))
     for query, found in (
         ({"lane": "pool"}, ["req_ann"]),
         ({"model": "=1+1"}, ["req_ann"]),
-        ({"key": house.ids["bob"]}, ["req_bob", "req_old"]),
+        ({"key": instance.ids["bob"]}, ["req_bob", "req_old"]),
         ({"status": "4xx"}, ["req_ann2"]),
         ({"status": "502"}, ["req_old"]),
         ({"outcome": "refused"}, ["req_ann2"]),
-        ({"last": "1h", "key": house.ids["bob"]}, ["req_bob"]),
+        ({"last": "1h", "key": instance.ids["bob"]}, ["req_bob"]),
         ({"until": recent_utc}, ["req_old"]),
         ({"since": recent_utc, "status": "200"}, ["req_ann", "req_bob"]),
         ({"model": "no such"}, []),
     ):
-        assert sorted(await rows(house, "owner", **query)) == sorted(found), query
+        assert sorted(await rows(instance, "owner", **query)) == sorted(found), query
 
 
 @pytest.mark.anyio
@@ -141,8 +141,10 @@ async def test_the_address_says_which_rows(house: Marketplace) -> None:
         ("until", "2020-01-01T00:00"),
     ],
 )
-async def test_a_wrong_filter_is_named_and_the_others_are_kept(house: Marketplace, name: str, value: str) -> None:
-    async with visiting(house, "owner") as owner:
+async def test_a_wrong_filter_is_named_and_the_others_are_kept(
+    instance: Marketplace, name: str, value: str
+) -> None:
+    async with visiting(instance, "owner") as owner:
         given = {"model": "kept", "status": "4xx", "since": "2021-01-01T00:00"} | {name: value}
         shown = await owner.get(REQUESTS, **given)
         assert shown.status_code == 400
@@ -157,7 +159,7 @@ async def test_a_wrong_filter_is_named_and_the_others_are_kept(house: Marketplac
 
 
 async def test_the_live_page_can_be_drawn_while_there_is_nothing(
-    house: Marketplace, monkeypatch: pytest.MonkeyPatch
+    instance: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had failed there, and rested for half a minute while the first request came."""
     pages: list[LivePage] = []
@@ -167,24 +169,24 @@ async def test_the_live_page_can_be_drawn_while_there_is_nothing(
         return Response()
 
     monkeypatch.setattr(request_list, "live_response", keep)
-    async with visiting(house, "owner") as owner:
+    async with visiting(instance, "owner") as owner:
         await owner.get(f"{REQUESTS}/live", model="asked by nobody")
     (region,) = await pages[0].render()
     assert "No matching requests" in region.drawn.text
 
 
 @pytest.mark.anyio
-async def test_everybody_sees_their_own_and_a_session_of_a_key_that_keys(house: Marketplace) -> None:
-    assert await rows(house, "ann") == ["req_ann"]
-    assert await rows(house, "ann-2") == ["req_ann2"]
-    assert sorted(await rows(house, "eve")) == ["req_bob", "req_old"]
-    async with visiting(house, "ann", token=house.tokens["ann"]) as ann:
+async def test_everybody_sees_their_own_and_a_session_of_a_key_that_keys(instance: Marketplace) -> None:
+    assert await rows(instance, "ann") == ["req_ann"]
+    assert await rows(instance, "ann-2") == ["req_ann2"]
+    assert sorted(await rows(instance, "eve")) == ["req_bob", "req_old"]
+    async with visiting(instance, "ann", token=instance.tokens["ann"]) as ann:
         for other in ("req_ann2", "req_bob", "req_nowhere", "%00"):
             answer = await ann.get(f"{REQUESTS}/{other}")
             assert answer.status_code == (400 if other == "%00" else 404), other
         assert "Request not found" in (await ann.get(f"{REQUESTS}/req_bob")).text
         for path in (REQUESTS, f"{REQUESTS}/csv", f"{REQUESTS}/live"):
-            assert (await ann.get(path, key=house.ids["ann-2"])).status_code == 403, path
+            assert (await ann.get(path, key=instance.ids["ann-2"])).status_code == 403, path
         assert "ann-2" not in (await ann.get(REQUESTS)).text
         assert [row["request"] for row in csv.DictReader(StringIO((await ann.get(f"{REQUESTS}/csv")).text))] == [
             "req_ann"
@@ -192,8 +194,8 @@ async def test_everybody_sees_their_own_and_a_session_of_a_key_that_keys(house: 
 
 
 @pytest.mark.anyio
-async def test_rows_as_csv_compute_nothing_and_end(house: Marketplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with visiting(house, "owner") as owner:
+async def test_rows_as_csv_compute_nothing_and_end(instance: Marketplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with visiting(instance, "owner") as owner:
         answer = await owner.get(f"{REQUESTS}/csv")
         assert answer.headers["content-disposition"] == 'attachment; filename="requests.csv"'
         found = {row["request"]: row for row in csv.DictReader(StringIO(answer.text))}
@@ -207,12 +209,12 @@ async def test_rows_as_csv_compute_nothing_and_end(house: Marketplace, monkeypat
 
 @pytest.mark.anyio
 async def test_one_request_has_its_reasons_its_money_and_a_way_to_try_again(
-    house: Marketplace, monkeypatch: pytest.MonkeyPatch
+    instance: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = house.services.request_log
-    log.add_all([entry("req_why", key_id=house.ids["ann"], lane="pool", backend="desk", decision=decision())])
+    log = instance.services.request_log
+    log.add_all([entry("req_why", key_id=instance.ids["ann"], lane="pool", backend="desk", decision=decision())])
     until(lambda: log.find("req_why"))
-    async with visiting(house, "owner") as owner:
+    async with visiting(instance, "owner") as owner:
         why = (await owner.get(f"{REQUESTS}/req_why")).text
         assert "pool:desk" in why
         assert "Excluded backends" in why
@@ -232,16 +234,16 @@ async def test_one_request_has_its_reasons_its_money_and_a_way_to_try_again(
 
 
 @pytest.mark.anyio
-async def test_stored_text_is_shown_to_whose_it_is_alone(house: Marketplace) -> None:
-    log, store = house.services.request_log, house.services.responses
-    log.add_all([entry("req_said", key_id=house.ids["ann"], lane="pool", kind="chat")])
+async def test_stored_text_is_shown_to_whose_it_is_alone(instance: Marketplace) -> None:
+    log, store = instance.services.request_log, instance.services.responses
+    log.add_all([entry("req_said", key_id=instance.ids["ann"], lane="pool", kind="chat")])
     until(lambda: log.find("req_said"))
     store.add(stored("home/ann", [{"role": "user", "content": "My <secret>"}], "Yours."))
-    async with visiting(house, "ann", token=house.tokens["ann"]) as ann:
+    async with visiting(instance, "ann", token=instance.tokens["ann"]) as ann:
         shown = (await ann.get(f"{REQUESTS}/req_said")).text
         assert "My &lt;secret&gt;" in shown
         assert "Yours." in shown
-    async with visiting(house, "owner") as owner:
+    async with visiting(instance, "owner") as owner:
         shown = (await owner.get(f"{REQUESTS}/req_said")).text
         assert "secret" not in shown
         assert "Prompts are not stored." in shown

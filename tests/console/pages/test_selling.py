@@ -1,4 +1,4 @@
-"""Selling: the agent's state, earnings and payouts, disputes, the house."""
+"""Selling: the agent's state, earnings and payouts, disputes, the marketplace."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ def stripe() -> Iterator[StripeServer]:
 
 @asynccontextmanager
 async def open_marketplace(folder: Path, stripe: StripeServer, **terms: Any) -> AsyncIterator[Hall]:
-    """A house with a bank: Ann has 10 USD, Sam, whose role is seller, sells as `seller`."""
+    """A marketplace with a bank: Ann has 10 USD, Sam, whose role is seller, sells as `seller`."""
     settings = Settings(
         data_dir=folder,
         marketplace=MarketplaceSettings(enabled=True, **{"tick_s": 300} | terms),
@@ -178,7 +178,7 @@ async def test_listings_and_sales_are_the_agents_own(served: Served) -> None:
 # ---------------------------------------------------------------- earnings
 
 
-def test_a_days_sales_mature_together_when_the_house_says_so() -> None:
+def test_a_days_sales_mature_together_when_the_marketplace_says_so() -> None:
     terms, day = MarketplaceTerms(), 20_000
     sales = [
         Earned(1, "settle:a:1", "a", day * DAY_NS + 5, 700),
@@ -218,9 +218,9 @@ async def test_a_seller_sees_when_earnings_mature_and_nobody_elses(tmp_path: Pat
             assert (refused.status_code, "Only sellers" in refused.text) == (403, True)
 
 
-def held_back_before(house: Marketplace) -> None:
+def held_back_before(instance: Marketplace) -> None:
     """As if a sale had been freed, and one more had matured that nothing has booked yet."""
-    with house.context.write() as session, session.begin():
+    with instance.context.write() as session, session.begin():
         terms: dict[str, Any] = {"seller_user_id": "sam", "reserve_bps": 1000, "first_seq": 1, "last_seq": 1}
         session.add(Maturity(**terms, label="w.1", amount_nano=70 * USD, status="booked", created_ns=1))
         session.add(Maturity(**terms, label="2026-11-01.9", amount_nano=3 * USD, status="new", created_ns=1))
@@ -288,7 +288,7 @@ async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Pa
         await hall.check()
 
 
-async def test_a_house_elsewhere_is_asked_with_the_machines_own_key(tmp_path: Path, served: Served) -> None:
+async def test_a_marketplace_elsewhere_is_asked_with_the_machines_own_key(tmp_path: Path, served: Served) -> None:
     """Where it is away, that is said, and nothing else of the page is lost."""
     away = '[selling]\nmarketplace_url = "http://127.0.0.1:9"\nmarketplace_key = "mr-x"\nallows_loopback = true\n'
     with settings_file(served, away):
@@ -306,7 +306,7 @@ async def test_a_house_elsewhere_is_asked_with_the_machines_own_key(tmp_path: Pa
     "earned",
     [{"maturing": "many"}, {"owed": "1e3"}, {"payable": "9" * 40}, {"lacking": {"jobs": 1}}, {"lacking": {}}],
 )
-def test_a_house_elsewhere_that_talks_nonsense_is_told_apart(earned: dict[str, Any]) -> None:
+def test_a_marketplace_elsewhere_that_talks_nonsense_is_told_apart(earned: dict[str, Any]) -> None:
     lacking = earned.pop("lacking", {"jobs": 1, "buyers": 1, "days": 1})
     amounts = dict.fromkeys(("maturing", "payable", "reserve", "owed"), "0.00") | earned
     mine: dict[str, Any] = {"account": "sam", "identities": [], "suspended": None, "probation": True}
@@ -345,7 +345,7 @@ def test_stripe_leads_back_to_the_earnings() -> None:
 
 @asynccontextmanager
 async def listening(hall: Hall) -> AsyncIterator[str]:
-    """The house on a real socket, as another gateway finds it."""
+    """The marketplace on a real socket, as another gateway finds it."""
     config = uvicorn.Config(hall.served.app, port=0, log_config=None, lifespan="off", access_log=False)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())
@@ -356,7 +356,7 @@ async def listening(hall: Hall) -> AsyncIterator[str]:
     await task
 
 
-async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
+async def test_what_a_marketplace_elsewhere_owes_is_shown_and_paid_out(
     tmp_path: Path, served: Served, stripe: StripeServer
 ) -> None:
     async with (
@@ -394,20 +394,20 @@ async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
                     refused = await program.post(
                         f"{SELLING}/earnings/payout", amount="0.25", once=uuid.uuid4().hex
                     )
-                    assert refused.status_code == 403, "it is not the key's person's money"
+                    assert refused.status_code == 403, "it is not the money of the key's user"
                 priced = await owner.get(f"{SELLING}/list/price", model="m", minutes="5")
-                assert "10 %" in priced.text, "the house's own fee"
+                assert "10 %" in priced.text, "the marketplace's own fee"
         rows = await asyncio.to_thread(shop.payments_service.payments.payouts.newest, "sam", None, 10)
         assert [row.amount_nano for row in rows if row.status != "refused"] == [USD // 4]
         await hall.check()
 
 
-# ---------------------------------------------------------------- disputes and the house
+# ---------------------------------------------------------------- disputes and the marketplace
 
 
-def overdue(house: Marketplace, dispute_id: str) -> None:
+def overdue(instance: Marketplace, dispute_id: str) -> None:
     """As after a day in which the tokenizer could not be had."""
-    with house.context.write() as session, session.begin():
+    with instance.context.write() as session, session.begin():
         row = session.get_one(DisputeRow, dispute_id)
         row.opened_ns -= 2 * DAY_NS
 
@@ -452,7 +452,7 @@ async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, str
                 assert done.status_code == 303, done.text
             row = hall.marketplace.disputes.of("sam", allocation.digest)[0][1]
             assert row
-            assert (row.status, row.loser) == ("decided", "seller"), "counted, whoever pressed the button"
+            assert (row.status, row.loser) == ("decided", "seller"), "counted, independent of the admin"
             assert "you lost" in (await sam.get(f"{SELLING}/standing")).text
             assert "Nothing is disputed on this sub-channel" in (await sam.get(path)).text
         await hall.check()
@@ -490,7 +490,7 @@ async def test_operators_bar_sellers_and_give_back_what_fraud_earned(tmp_path: P
         await hall.check()
 
 
-async def test_the_houses_sums_are_of_all_sellers(
+async def test_the_marketplaces_sums_are_of_all_sellers(
     tmp_path: Path, stripe: StripeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sellers_here, "SHOWN_MAX", 1)
@@ -566,5 +566,5 @@ def test_only_rows_that_are_new_are_read_for_first_sales(tmp_path: Path) -> None
     assert [each.model for each in (files.sold_first(3) or (0, ()))[1]] == ["c"]
     sell(tmp_path / "selling.db", ("d", 50), amount_nano=0)
     assert files.sold_first(4) == (5, ()), "what came to nothing is no sale"
-    # A file that was begun anew has fewer rows than were known.
+    # A recreated file has fewer rows than were known.
     assert [each.model for each in (files.sold_first(9) or (0, ()))[1]] == ["a", "b", "c"]

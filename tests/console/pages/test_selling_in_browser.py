@@ -34,13 +34,13 @@ MARKETPLACE = {
     "MARKETPLACE__TICK_S": "1",
     "MARKETPLACE__ALLOWS_LOOPBACK": "true",
 }
-# What nobody who sells to others would set: buyers, house and agent are all on this machine.
+# Settings for a test only: buyers, marketplace and agent are all on this machine.
 _FILE = "# kept\n[selling]\nallows_loopback = true\n"
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A house whose own machines have answered a few streamed requests."""
+    """A marketplace whose own machines have answered a few streamed requests."""
     folder = tmp_path_factory.mktemp("selling")
     (folder / "millrace.toml").write_text(_FILE)
     with running_gateway(folder, settings=MARKETPLACE) as running:
@@ -70,7 +70,7 @@ def agent(gateway: Gateway) -> Iterator[None]:
 
 @dataclass
 class Trade:
-    """Sam, who sells here as somebody else's agent would, and the allocation that Ann has put aside for it."""
+    """Sam, who sells here as a third party's agent would, and the allocation that Ann has put aside for it."""
 
     sams_key: str
     allocation: str
@@ -98,9 +98,9 @@ def trade(gateway: Gateway) -> Trade:
         return {"authorization": f"Bearer {key}"}
 
     ann, sam = person("ann", "member", ["market"]), person("sam", "seller", ["cluster"])
-    house = httpx.get(f"{gateway.root}/market/v1/marketplace", timeout=60, trust_env=False).json()["identity"]
+    instance = httpx.get(f"{gateway.root}/market/v1/marketplace", timeout=60, trust_env=False).json()["identity"]
     signer = key_of("seller")
-    proof = signer.sign(proof_message(house, "sam")).hex()
+    proof = signer.sign(proof_message(instance, "sam")).hex()
     named = {"identity": id_of("seller"), "key": signer.public_key.hex()}
     ask("/market/v1/sellers", sam, **named, proof=proof)
     wanted = {"buyer": id_of("buyer"), "seller": id_of("seller"), "limit": "2.00"}
@@ -129,7 +129,7 @@ def test_a_sellers_pages_in_every_look(page: Page, gateway: Gateway, trade: Trad
     page.get_by_label("Delivered answer").fill("the mill grinds")
     page.get_by_label("Listing", exact=True).fill("{}")
     page.get_by_role("button", name="Open dispute").click()
-    # Refused by the house's own route, with everything that was typed still there.
+    # Refused by the marketplace's own route, with everything that was typed still there.
     expect(page.get_by_label("Listing", exact=True)).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_label("Delivered answer")).to_have_value("the mill grinds")
     assert_accessible(page)
@@ -202,7 +202,7 @@ def test_the_last_page_waits_for_the_agent(desktop: Page, gateway: Gateway) -> N
 
 
 def test_every_page_in_every_look(page: Page, gateway: Gateway, trade: Trade) -> None:
-    """After the agent has registered its owner at the house."""
+    """After the agent has registered its owner at the marketplace."""
     sign_in(page, gateway, SELLING, key=admin_key(gateway))
     page.wait_for_selector("body[data-live=on]")
     expect(page.locator("#selling-listings")).to_contain_text(DEMO_MODEL.name)
@@ -256,7 +256,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def test_the_first_sale_of_a_listing_is_told_once(desktop: Page, beside: Gateway) -> None:
-    """Where one looks, on whichever page; not again when the page is loaded anew, nor with the next sale."""
+    """Where one looks, on whichever page; not again when the page is reloaded, nor with the next sale."""
     first, second = f"demo/{uuid.uuid4().hex[:8]}", f"<b>{uuid.uuid4().hex[:8]}"
     page, toasts, toaster = desktop, desktop.locator("#toaster .toast"), desktop.locator("#toaster")
     sign_in(page, beside, SELLING, key=admin_key(beside))

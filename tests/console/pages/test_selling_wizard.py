@@ -148,7 +148,7 @@ def test_a_section_that_cannot_be_told_from_the_rest_is_not_written() -> None:
             with_section(awkward, section)
 
 
-def test_what_a_person_wrote_around_the_section_stays_where_it_was() -> None:
+def test_what_the_owner_wrote_around_the_section_stays_where_it_was() -> None:
     before = "# Selling:\n[selling]\nport = 1 # ours\n[[selling.models]]\nmodel = 'm'\n\n# what power costs\n"
     text = with_section(before + "[costs]\nwatts = 90\n", {"port": 2})
     assert text == "# Selling:\n[selling]\nport = 2\n\n# what power costs\n[costs]\nwatts = 90\n"
@@ -192,7 +192,7 @@ async def test_a_file_that_is_odd_or_cannot_be_replaced_is_no_mistake_of_ours(se
             assert "selling" not in file.read_text()
 
 
-async def test_the_key_of_one_house_is_never_sent_to_another(served: Served) -> None:
+async def test_the_key_of_one_marketplace_is_never_sent_to_another(served: Served) -> None:
     text = '[selling]\nmarketplace_url = "https://old.example"\nmarketplace_key = "mr-old"\n'
     async with visiting(served) as owner:
         for url, key in (("https://old.example", "mr-old"), ("https://new.example", None)):

@@ -39,7 +39,7 @@ class Served:
         return self.client({"authorization": f"Bearer {token}"}, address)
 
     def key_of(self, user_id: str, **terms: Any) -> str:
-        """A key of a person, which may administer if the person may."""
+        """A key of a user, with admin access if the user is an admin."""
         made = self.services.keys.issue(
             "test", ("cluster",), user_id=user_id, terms=KeyTerms(may_administer=True, **terms)
         )

@@ -37,7 +37,7 @@ class Shop:
         return payments_service
 
     def of(self, user_id: str) -> httpx.AsyncClient:
-        """A client of a person, who is a member of the house."""
+        """A client of a user of organization home."""
         return self.served.bearer(self.served.key_of(user_id))
 
     async def settle(self) -> None:

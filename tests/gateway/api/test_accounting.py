@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def house(serve: Serve, dsn: str) -> AsyncIterator[Served]:
+async def instance(serve: Serve, dsn: str) -> AsyncIterator[Served]:
     """With an organization `lab` of two users, one of whom administers it; on each kind of database."""
     async with serve(dsn) as served:
         users = served.services.directory.users
@@ -44,9 +44,9 @@ async def status(client: httpx.AsyncClient, path: str, **params: Any) -> int:
     return (await client.get(f"/accounting/v1{path}", params=params)).status_code
 
 
-def used(house: Served, user_id: str, number: int, **changes: Any) -> UsageRecord:
-    """A request of somebody's first key."""
-    key = house.services.keys.rows(user_id=user_id)[0]
+def used(instance: Served, user_id: str, number: int, **changes: Any) -> UsageRecord:
+    """A request of a user's first key."""
+    key = instance.services.keys.rows(user_id=user_id)[0]
     facts: dict[str, Any] = {
         "request_id": f"r-{user_id}-{number}",
         "user_id": user_id,
@@ -67,12 +67,12 @@ def used(house: Served, user_id: str, number: int, **changes: Any) -> UsageRecor
     return UsageRecord(**facts | changes)
 
 
-async def test_a_balance_tells_own_credits_promos_pool_and_debts_apart(house: Served) -> None:
+async def test_a_balance_tells_own_credits_promos_pool_and_debts_apart(instance: Served) -> None:
     async with (
-        house.machine as machine,
-        house.bearer(house.key_of("ann")) as ann,
-        house.bearer(house.key_of("lea")) as lea,
-        house.bearer(house.key_of("bob")) as bob,
+        instance.machine as machine,
+        instance.bearer(instance.key_of("ann")) as ann,
+        instance.bearer(instance.key_of("lea")) as lea,
+        instance.bearer(instance.key_of("bob")) as bob,
     ):
         ends = at(time.time_ns() + 30 * 86_400 * 10**9)
         for path, body in (
@@ -102,11 +102,11 @@ async def test_a_balance_tells_own_credits_promos_pool_and_debts_apart(house: Se
         assert await status(machine, "/balance", user="nobody") == 404
 
 
-async def test_a_statement_is_paged_and_a_csv(house: Served) -> None:
+async def test_a_statement_is_paged_and_a_csv(instance: Served) -> None:
     async with (
-        house.machine as machine,
-        house.bearer(house.key_of("ann")) as ann,
-        house.bearer(house.key_of("lea")) as lea,
+        instance.machine as machine,
+        instance.bearer(instance.key_of("ann")) as ann,
+        instance.bearer(instance.key_of("lea")) as lea,
     ):
         for number in range(5):
             await post(machine, "/credits", user="ann", amount=f"{number + 1}.00", reason="=cmd()")
@@ -130,15 +130,21 @@ async def test_a_statement_is_paged_and_a_csv(house: Served) -> None:
         assert await status(ann, "/transactions", user="lea") == 403
 
 
-async def test_usage_is_grouped_and_everybody_sees_what_is_theirs(house: Served) -> None:
+async def test_usage_is_grouped_and_everybody_sees_what_is_theirs(instance: Served) -> None:
     async with (
-        house.machine as machine,
-        house.bearer(house.key_of("ann")) as ann,
-        house.bearer(house.key_of("lea")) as lea,
-        house.bearer(house.key_of("bob")) as bob,
+        instance.machine as machine,
+        instance.bearer(instance.key_of("ann")) as ann,
+        instance.bearer(instance.key_of("lea")) as lea,
+        instance.bearer(instance.key_of("bob")) as bob,
     ):
-        records = [used(house, "ann", 1), used(house, "ann", 2, model="=m"), used(house, "bob", 1, lane="pool")]
-        await house.services.ledger.book(local.local_uses([*records, used(house, "lea", 1, department="vision")]))
+        records = [
+            used(instance, "ann", 1),
+            used(instance, "ann", 2, model="=m"),
+            used(instance, "bob", 1, lane="pool"),
+        ]
+        await instance.services.ledger.book(
+            local.local_uses([*records, used(instance, "lea", 1, department="vision")])
+        )
         mine = await get(ann, "/usage", by="model")
         assert [(row["model"], row["requests"], row["charge"]) for row in mine["data"]] == [
             ("=m", 1, "2.00"),
@@ -160,7 +166,7 @@ async def test_usage_is_grouped_and_everybody_sees_what_is_theirs(house: Served)
         paged = await get(machine, "/usage", by="user", limit=2)
         assert (len(paged["data"]), paged["next"]) == (2, 2)
         assert len((await get(machine, "/usage", by="user", limit=2, offset=2))["data"]) == 1
-        key = house.services.keys.rows(user_id="ann")[0].key_id
+        key = instance.services.keys.rows(user_id="ann")[0].key_id
         assert (await get(ann, "/usage", by="key", scope=f"key:{key}"))["data"][0]["requests"] == 2
         sheet = (await ann.get("/accounting/v1/usage", params={"by": "model", "format": "csv"})).text
         assert [row["model"] for row in csv.DictReader(sheet.splitlines())] == ["'=m", "m"]
@@ -170,7 +176,7 @@ async def test_usage_is_grouped_and_everybody_sees_what_is_theirs(house: Served)
             (ann, "all", 403),
             (lea, "all", 403),
             (lea, "user:bob", 404),
-            (lea, f"key:{house.services.keys.rows(user_id='bob')[0].key_id}", 404),
+            (lea, f"key:{instance.services.keys.rows(user_id='bob')[0].key_id}", 404),
             (lea, "galaxy:x", 400),
             (machine, "team:lab", 400),
         ):
@@ -178,13 +184,13 @@ async def test_usage_is_grouped_and_everybody_sees_what_is_theirs(house: Served)
         assert await status(ann, "/usage", by="model,colour") == 400
 
 
-async def test_budgets_of_users_teams_and_organizations(house: Served) -> None:
+async def test_budgets_of_users_teams_and_organizations(instance: Served) -> None:
     async with (
-        house.machine as machine,
-        house.bearer(house.key_of("ann")) as ann,
-        house.bearer(house.key_of("lea")) as lea,
+        instance.machine as machine,
+        instance.bearer(instance.key_of("ann")) as ann,
+        instance.bearer(instance.key_of("lea")) as lea,
     ):
-        await house.services.ledger.book(local.local_uses([used(house, "ann", 1)]))
+        await instance.services.ledger.book(local.local_uses([used(instance, "ann", 1)]))
         budget = {"scope": "team:lab/home", "span": "month", "amount": "5.00"}
         made = await post(lea, "/budgets", verb="PUT", **budget)
         assert made.status_code == 200, made.text
@@ -192,12 +198,12 @@ async def test_budgets_of_users_teams_and_organizations(house: Served) -> None:
         assert (shown["amount"], shown["spent"], shown["left"]) == ("5.00", "2.00", "3.00")
         assert shown["resets_at"].endswith("-01T00:00:00.000Z")
         assert await get(ann, "/budgets") == {"data": [shown], "next": None}, "it holds for her key"
-        caller = house.services.keys.find(house.key_of("ann"))
+        caller = instance.services.keys.find(instance.key_of("ann"))
         assert caller
         assert caller.quotas == (Quota("team:lab/home", "spend", 5 * USD, "month"),)
-        await _refuse_beyond(house, caller, 3 * USD)
-        other = house.services.keys.create("camera", ("cloud",), user_id="ann", department="vision")
-        unlimited = house.services.keys.find(other)
+        await _refuse_beyond(instance, caller, 3 * USD)
+        other = instance.services.keys.create("camera", ("cloud",), user_id="ann", department="vision")
+        unlimited = instance.services.keys.find(other)
         assert unlimited
         assert unlimited.quotas == (), "a key of another team"
         assert (await post(machine, "/budgets", verb="PUT", **budget | {"scope": "organization:lab"})).is_success
@@ -219,19 +225,19 @@ async def test_budgets_of_users_teams_and_organizations(house: Served) -> None:
         assert [row["scope"] for row in (await get(ann, "/budgets"))["data"]] == ["organization:lab"]
 
 
-async def _refuse_beyond(house: Served, caller: Caller, left_nano: int) -> None:
+async def _refuse_beyond(instance: Served, caller: Caller, left_nano: int) -> None:
     """Requests may cost so much more, and not a billionth beyond."""
-    ticket = await house.services.limits.enter(caller, "m", 10)
+    ticket = await instance.services.limits.enter(caller, "m", 10)
     await ticket.cover(left_nano)
     with pytest.raises(BudgetExceeded, match="team 'lab/home'"):
         await ticket.cover(left_nano + 1)
     ticket.leave(0, 0)
 
 
-async def test_credits_settle_what_is_owed_and_are_given_once(house: Served) -> None:
-    books = house.services.ledger
+async def test_credits_settle_what_is_owed_and_are_given_once(instance: Served) -> None:
+    books = instance.services.ledger
     await books.book(correction("debt", user_receivable("ann"), "asset:bank", 3 * USD))
-    async with house.machine as machine, house.bearer(house.key_of("ann")) as ann:
+    async with instance.machine as machine, instance.bearer(instance.key_of("ann")) as ann:
         answers = [
             await post(machine, "/credits", "k", user="ann", amount="5.00", reason="paid") for _ in range(2)
         ]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def house(serve: Serve, dsn: str) -> AsyncIterator[Served]:
+async def instance(serve: Serve, dsn: str) -> AsyncIterator[Served]:
     """With one credit in a block."""
     async with serve(dsn) as served:
         await served.services.ledger.credit("c1", "owner", 5, "test")
@@ -36,43 +36,43 @@ async def _until(served: Served, is_so: Any, path: str = "/blocks") -> Any:
     return told
 
 
-async def test_blocks_come_with_the_keys_of_their_page(house: Served) -> None:
-    page = await _get(house.machine, "/blocks")
+async def test_blocks_come_with_the_keys_of_their_page(instance: Served) -> None:
+    page = await _get(instance.machine, "/blocks")
     assert set(page["keys"]) == {block["signed_by"] for block in page["blocks"]}
-    beyond = await _get(house.machine, "/blocks", after=page["checkpoint"]["n"])
+    beyond = await _get(instance.machine, "/blocks", after=page["checkpoint"]["n"])
     assert (beyond["blocks"], beyond["keys"]) == ([], {})
 
 
-async def test_a_verification_expects_keys(house: Served) -> None:
-    (key,) = (await _get(house.machine, "/blocks"))["keys"]
-    told = await _get(house.machine, "/verify", signed_by=key)
+async def test_a_verification_expects_keys(instance: Served) -> None:
+    (key,) = (await _get(instance.machine, "/blocks"))["keys"]
+    told = await _get(instance.machine, "/verify", signed_by=key)
     assert (told["sound"], told["tail_age_s"]) == (True, None)
-    told = await _get(house.machine, "/verify", signed_by="e" * 64)
+    told = await _get(instance.machine, "/verify", signed_by="e" * 64)
     assert [flaw["where"] for flaw in told["flaws"]] == ["block 1"]
-    refused = await house.machine.get("/accounting/v1/ledger/verify", params={"signed_by": "mine"})
+    refused = await instance.machine.get("/accounting/v1/ledger/verify", params={"signed_by": "mine"})
     assert refused.status_code == 400
     assert "signed_by" in refused.text
 
 
-async def test_a_key_that_signs_nothing_is_told(house: Served) -> None:
-    folder = DataFolder(house.services.settings.data_dir)
+async def test_a_key_that_signs_nothing_is_told(instance: Served) -> None:
+    folder = DataFolder(instance.services.settings.data_dir)
     folder.ledger_key.chmod(0o644)
-    await house.services.ledger.credit("c2", "owner", 5, "test")
-    told = await _until(house, lambda told: told["unproven"]["events"], "/health")
+    await instance.services.ledger.credit("c2", "owner", 5, "test")
+    told = await _until(instance, lambda told: told["unproven"]["events"], "/health")
     assert told["unproven"]["events"] == 1
     assert "chmod 600" in told["unproven"]["trouble"]
-    ready = (await house.machine.get("/readyz")).json()
+    ready = (await instance.machine.get("/readyz")).json()
     assert "no block can be made" in ready["ledger"]
-    assert "millrace_ledger_unproven_events 1" in (await house.machine.get("/metrics")).text
+    assert "millrace_ledger_unproven_events 1" in (await instance.machine.get("/metrics")).text
 
 
 async def test_every_rule_is_checked_once_while_the_result_is_fresh(
-    house: Served, monkeypatch: pytest.MonkeyPatch
+    instance: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert inspection.FRESH_S == 60
     monkeypatch.setattr(inspection, "FRESH_S", 3600.0)
-    first = await _get(house.machine, "/health", deep=True)
-    again = await _get(house.machine, "/health", deep=True)
+    first = await _get(instance.machine, "/health", deep=True)
+    again = await _get(instance.machine, "/health", deep=True)
     assert first["sound"]
     assert first["deep"]
     assert again["age_s"] >= first["age_s"]

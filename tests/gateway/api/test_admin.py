@@ -39,12 +39,12 @@ async def test_a_key_can_end_itself_and_no_other(serve: Serve) -> None:
     async with serve() as served:
         keys = served.services.keys
         leaked, other, others = (keys.issue("k", ("cluster",), user_id=user) for user in ("ann", "ann", "bob"))
-        async with served.bearer(leaked.token) as whoever:
-            assert (await whoever.delete(f"/admin/me/keys/{other.row.key_id}")).status_code == 403
-            assert (await whoever.delete(f"/admin/me/keys/{others.row.key_id}")).status_code == 404
+        async with served.bearer(leaked.token) as finder:
+            assert (await finder.delete(f"/admin/me/keys/{other.row.key_id}")).status_code == 403
+            assert (await finder.delete(f"/admin/me/keys/{others.row.key_id}")).status_code == 404
             own = f"/admin/me/keys/{leaked.row.prefix}"
-            assert await made(whoever, "DELETE", own) == {"revoked": leaked.row.key_id}
-            assert (await whoever.delete(own)).status_code == 401
+            assert await made(finder, "DELETE", own) == {"revoked": leaked.row.key_id}
+            assert (await finder.delete(own)).status_code == 401
         assert [keys.find(each.token) is not None for each in (leaked, other, others)] == [False, True, True]
         written = served.services.directory.audit.entries(Filter(target=f"key:{leaked.row.key_id}"))
         assert (written[0].action, written[0].actor) == ("key.revoke", "user:ann")
@@ -61,7 +61,7 @@ async def test_an_organization_is_set_up_and_each_step_is_in_the_log_once(serve:
             me = await made(bob, "GET", "/admin/me")
             assert (me["user"]["role"], me["quotas"]) == ("admin", [quota | {"model": None}])
             await made(bob, "POST", "/admin/users", user="cyd")
-            assert {person["user_id"] for person in (await made(bob, "GET", "/admin/users"))["users"]} == {
+            assert {user["user_id"] for user in (await made(bob, "GET", "/admin/users"))["users"]} == {
                 "bob",
                 "cyd",
             }

@@ -14,7 +14,7 @@ from tests.gateway.api.shops import USD, post
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_was_booked_by_somebody_who_died_then_is_audited_when_it_is_asked_for_again(
+async def test_what_a_process_booked_before_it_died_is_audited_when_it_is_asked_for_again(
     serve: Serve,
 ) -> None:
     async with serve() as served:

@@ -115,14 +115,14 @@ async def test_sessions_are_listed_and_ended_one_by_one(serve: Serve) -> None:
         for browser in (here, there):
             await browser.post("/console/login", data={"key": token})
         account = await here.get("/console/keys/account")
-        [other] = [one for one in sessions.of_person("owner") if one.address == "10.0.0.7"]
+        [other] = [one for one in sessions.of_user("owner") if one.address == "10.0.0.7"]
         form = {"csrf": csrf_of(account), "session": other.session_id}
         assert (await here.post("/console/keys/account/session", data=form)).status_code == 303
         assert (await there.get("/console/keys/account")).status_code == 303
         assert (await here.post("/console/keys/account/session", data=form)).status_code == 404
         await there.post("/console/login", data={"key": token})
         assert (await here.post("/console/keys/account/sessions", data={"csrf": form["csrf"]})).status_code == 303
-        assert [one.address for one in sessions.of_person("owner")] == ["10.0.0.1"]
+        assert [one.address for one in sessions.of_user("owner")] == ["10.0.0.1"]
 
 
 async def test_the_machine_prints_the_first_link_and_one_for_anybody(

@@ -327,7 +327,7 @@ def test_settings_of_payments_are_whole_and_say_what_is_wrong() -> None:
     ):
         with pytest.raises(ValueError, match=next(iter(wrong)) + "|webhook_secrets"):
             PaymentsSettings(**wrong)
-    assert Settings(payments=PaymentsSettings()).payments.is_wanted is False
+    assert Settings(payments=PaymentsSettings()).payments.is_enabled is False
 
 
 def test_a_key_file_is_closed_to_others(tmp_path_factory: pytest.TempPathFactory) -> None:

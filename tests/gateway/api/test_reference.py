@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 
 from cluster.trust.addresses import Target
 from gateway.api.edge import BoundedBodies
-from gateway.api.reference import ADMINS, ANYBODY, KEY, OPERATORS, entries, page
+from gateway.api.reference import ADMINS, ANYONE, KEY, OPERATORS, entries, page
 from gateway.app import open_services
 from gateway.dialects.routes import ROUTES
 from gateway.services import Services
@@ -24,7 +24,7 @@ from tests.gateway.api.conftest import Served
 
 ROOT = Path(__file__).parents[3]
 ENTRIES = entries()
-# Nobody has set up Stripe here: these refuse everybody alike.
+# Stripe is not configured here: these refuse all callers alike.
 _PAYMENTS = tuple(
     f"/accounting/v1/{name}" for name in ("payments", "topups", "refunds", "payouts", "sellers", "webhooks")
 )
@@ -33,7 +33,7 @@ _HOT = {route.path for route in ROUTES}
 
 
 @asynccontextmanager
-async def house_in(tmp_path: Path) -> AsyncIterator[Served]:
+async def instance_in(tmp_path: Path) -> AsyncIterator[Served]:
     settings = Settings(data_dir=tmp_path, marketplace=MarketplaceSettings(enabled=True))
     async with open_services(settings, prepared(tmp_path)) as services:
         yield Served(services, make_web(services, Target("127.0.0.1", 1)))
@@ -57,8 +57,8 @@ async def test_no_route_of_a_gateway_is_left_out(tmp_path: Path) -> None:
     told = {(entry.method, re.sub(r"{(name|path)}", r"{\1:path}", entry.path)) for entry in ENTRIES}
     told |= {(entry.method, entry.path) for entry in ENTRIES}
     had = {("POST", route.path) for route in ROUTES}
-    async with house_in(tmp_path) as house:
-        for route in iter_route_contexts(routes_of(house.services)):
+    async with instance_in(tmp_path) as instance:
+        for route in iter_route_contexts(routes_of(instance.services)):
             path = route.path or ""
             if not path.startswith(("/console", *_PAYMENTS)):
                 had |= {(method, path) for method in route.methods or () if method != "HEAD"}
@@ -69,11 +69,15 @@ async def test_no_route_of_a_gateway_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_who_may_call_is_as_it_says(tmp_path: Path) -> None:
     asked = [entry for entry in ENTRIES if not entry.path.startswith(_PAYMENTS) and entry.path not in _HOT]
-    async with house_in(tmp_path) as house, house.client() as nobody, house.bearer(house.key_of("ann")) as ann:
+    async with (
+        instance_in(tmp_path) as instance,
+        instance.client() as nobody,
+        instance.bearer(instance.key_of("ann")) as ann,
+    ):
         for entry in asked:
             path = re.sub(r"{\w+}", "0" * 32, entry.path)
             plain = await nobody.request(entry.method, path)
-            assert (plain.status_code == 401) == (entry.who != ANYBODY), f"{entry}: {plain.text}"
+            assert (plain.status_code == 401) == (entry.who != ANYONE), f"{entry}: {plain.text}"
             own = await ann.request(entry.method, path, headers={"idempotency-key": "a"}, json={})
             refused = own.status_code == 403 and own.json()["error"]["code"] == "role_forbids"
             assert refused == (entry.who in (ADMINS, OPERATORS)), f"{entry}: {own.text}"
@@ -93,4 +97,4 @@ def test_the_three_ranks_are_told_apart() -> None:
     assert by_call["GET /admin/cluster"] == OPERATORS
     assert by_call["GET /admin/keys"] == ADMINS
     assert by_call["GET /accounting/v1/balance"] == KEY
-    assert by_call["GET /healthz"] == ANYBODY
+    assert by_call["GET /healthz"] == ANYONE

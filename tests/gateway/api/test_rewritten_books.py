@@ -160,7 +160,7 @@ async def test_a_past_that_was_rewritten_is_not_signed(served: Served, dsn: str,
 
 
 async def test_a_restored_database_is_accepted_on_purpose(serve: Serve, dsn: str) -> None:
-    """It has fewer blocks than were made. Whoever starts the gateway again gets no further; a command does."""
+    """It has fewer blocks than were made. Starting the gateway again does not help; a command does."""
     async with serve(dsn) as served:
         for number in (1, 2):
             await served.services.ledger.credit(f"c{number}", "owner", 5, "test")

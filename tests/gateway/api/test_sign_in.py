@@ -42,7 +42,7 @@ async def go_and_come_back(
     return await browser.get(back.path, params=query)
 
 
-async def test_whoever_an_admin_has_added_signs_in_by_their_verified_address(
+async def test_a_user_whom_an_admin_added_signs_in_by_their_verified_address(
     serve: Serve, provider: OidcProvider
 ) -> None:
     async with serve(**settings(provider)) as served, served.client() as browser:
@@ -99,8 +99,8 @@ async def test_sign_out_ends_the_session_and_only_our_form_can(serve: Serve) -> 
         ({"exp": None}, "exp"),
         ({"iat": int(time.time()) + 3600}, "token"),
         ({"azp": "another"}, "azp"),
-        ({"email_verified": False}, "Nobody here"),
-        ({"email_verified": None}, "Nobody here"),
+        ({"email_verified": False}, "No user has"),
+        ({"email_verified": None}, "No user has"),
     ],
 )
 async def test_a_token_that_is_not_for_this_sign_in_is_refused(
@@ -143,7 +143,7 @@ async def test_what_comes_back_must_be_what_was_sent(serve: Serve, provider: Oid
         assert (await browser.get("/console/oidc/callback?code=x&state=y")).status_code == 403
         back = await go_and_come_back(browser)
         assert back.status_code == 303
-        # What worked once does not work again: the attempt is over, whoever has its address.
+        # What worked once does not work again: the attempt is over, for any holder of its address.
         assert (await browser.get(str(back.request.url))).status_code == 403
 
 
@@ -174,13 +174,13 @@ async def test_new_users_and_roles_come_from_the_provider_where_that_is_set(
         users = served.services.directory.users
         provider.user = {"sub": "s1", "email": "eve+x@example.org", "groups": ["sales", "ops"], "name": "Eve"}
         assert (await go_and_come_back(browser)).status_code == 303
-        eve = next(person for person in users.users() if person.name == "Eve")
+        eve = next(user for user in users.users() if user.name == "Eve")
         assert (eve.user_id, eve.role) == ("eve-x@example.org", "admin")
         assert "Machines" in (await browser.get("/console")).text
         provider.user["groups"] = "sales"
         assert (await go_and_come_back(browser)).status_code == 303
         assert users.user(eve.user_id).role == "seller"
-        # Another one of the same readable id is somebody else.
+        # Another one with the same readable id is another user.
         provider.user = {"sub": "s2", "email": "eve-x@example.org"}
         assert (await go_and_come_back(browser)).status_code == 303
         assert len(users.users()) == 3

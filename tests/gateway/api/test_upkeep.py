@@ -1,4 +1,4 @@
-"""What Ollama's clients ask without a question: its Ollama does it, for whoever may; others need not be told."""
+"""Ollama clients load and unload models: Ollama does it, for callers with permission; other kinds ignore it."""
 
 from pathlib import Path
 from typing import Any

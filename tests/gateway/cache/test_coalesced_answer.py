@@ -58,7 +58,7 @@ async def test_nobody_joins_what_is_only_being_stopped() -> None:
     await asyncio.sleep(0)
     sending.cancel()
     await body.is_stopping.wait()
-    # It takes until now to unwind; whoever asks meanwhile leads anew, and others can follow there.
+    # It takes until now to unwind; a caller that asks meanwhile leads again, and others can follow it.
     other = await leads(answers)
     following = asyncio.create_task(answers.find(call("Who?", temperature=0), ANN, "public"))
     await asyncio.sleep(0)

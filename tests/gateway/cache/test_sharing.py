@@ -1,4 +1,4 @@
-"""Same questions that arrive together are one question upstream, whoever of those who asked goes away."""
+"""Same questions that arrive together are one question upstream, even if some callers disconnect."""
 
 import asyncio
 from pathlib import Path

@@ -75,7 +75,7 @@ def test_a_pull_that_is_stopped_goes_on_where_it_was(
     advance = pulling.Watch._advance
 
     def interrupt(watch: pulling.Watch, size_bytes: int) -> None:
-        """As Ctrl-C does: whoever fetches is told at its next piece."""
+        """As Ctrl-C does: each download ends at its next piece."""
         advance(watch, size_bytes)
         if size_bytes >= 1_000_000:
             watch.stop()

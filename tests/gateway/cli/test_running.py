@@ -89,7 +89,7 @@ def test_credits_are_bought_once_and_earnings_looked_at(gateway: Gateway) -> Non
     assert all(key["revoked_ns"] for key in keys(gateway))
 
 
-def test_earnings_at_somebody_elses_house_are_asked_for_there(
+def test_earnings_at_another_marketplace_are_asked_for_there(
     gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILLRACE_SELLING__MARKETPLACE_URL", gateway.root)

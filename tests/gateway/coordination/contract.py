@@ -18,11 +18,11 @@ STEP_S = 60.0
 TTL_S = 2.0
 
 
-async def seats_are_held_by_one(one: Coordinator, other: Coordinator) -> None:
+async def leases_are_held_by_one(one: Coordinator, other: Coordinator) -> None:
     first = await one.acquire("chores", 60)
     assert first is not None
     assert await other.acquire("chores", 60) is None
-    assert await one.acquire("chores", 60) is None, "by nobody twice"
+    assert await one.acquire("chores", 60) is None, "it is not acquired twice"
     assert await other.acquire("others", 60) is not None
     assert await one.renew(first)
     await one.release(first)
@@ -39,10 +39,10 @@ async def seats_are_held_by_one(one: Coordinator, other: Coordinator) -> None:
     assert third.epoch > second.epoch + 1000
 
 
-async def a_seat_ends_with_its_time(one: Coordinator, other: Coordinator) -> None:
+async def a_lease_ends_with_its_time(one: Coordinator, other: Coordinator) -> None:
     first = await one.acquire("short", TTL_S)
     assert first is not None
-    second = await seat_within(other, "short")
+    second = await lease_within(other, "short")
     assert second.epoch > first.epoch
     assert not await one.renew(first)
 
@@ -52,7 +52,7 @@ async def of_many_at_once_one_gets_it(one: Coordinator, other: Coordinator) -> N
         tries = await asyncio.gather(
             *(coordinator.acquire(f"rush{n}", 60) for _ in range(4) for coordinator in (one, other))
         )
-        assert len([seat for seat in tries if seat]) == 1
+        assert len([lease for lease in tries if lease]) == 1
 
 
 async def entries_are_compared_and_changed(one: Coordinator, other: Coordinator) -> None:
@@ -135,13 +135,13 @@ async def next_of(watching: AsyncGenerator[EntryChange]) -> EntryChange:
         return await anext(watching)
 
 
-async def seat_within(coordinator: Coordinator, name: str, above: int = 0) -> HeldLease:
-    """The seat, as soon as it is free and the coordinator answers."""
+async def lease_within(coordinator: Coordinator, name: str, above: int = 0) -> HeldLease:
+    """The lease, as soon as it is free and the coordinator answers."""
     async with asyncio.timeout(STEP_S):
         while True:
             try:
-                if seat := await coordinator.acquire(name, 60, above=above):
-                    return seat
+                if lease := await coordinator.acquire(name, 60, above=above):
+                    return lease
             except CoordinatorUnavailable:
                 pass
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The coordinator on a shared database; its fence keeps out whoever was frozen while another one took over."""
+"""The coordinator on a shared database; its fence keeps out a process that was frozen while another one took over."""
 
 from collections.abc import Iterator
 
@@ -27,8 +27,8 @@ def coordinator_on(engine: Engine) -> Coordinator:
 
 async def test_it_does_what_coordinators_do(engine: Engine) -> None:
     one, other = coordinator_on(engine), coordinator_on(engine)
-    await contract.seats_are_held_by_one(one, other)
-    await contract.a_seat_ends_with_its_time(one, other)
+    await contract.leases_are_held_by_one(one, other)
+    await contract.a_lease_ends_with_its_time(one, other)
     await contract.of_many_at_once_one_gets_it(one, other)
     await contract.entries_are_compared_and_changed(one, other)
     await contract.entries_end_with_their_time(one, other)
@@ -36,14 +36,14 @@ async def test_it_does_what_coordinators_do(engine: Engine) -> None:
     await contract.nonsense_is_refused(one)
 
 
-async def test_whoever_lost_the_seat_writes_nothing(engine: Engine) -> None:
+async def test_a_process_that_lost_the_lease_writes_nothing(engine: Engine) -> None:
     """Frozen for longer than its lease, and awake again: the successor's epoch decides (threat 32)."""
     coordinator, write = coordinator_on(engine), write_sessions(engine)
     frozen = await coordinator.acquire("maturity", 1.0)
     assert frozen is not None
     with write() as session, session.begin():
         fence(session.connection(), frozen)
-    successor = await contract.seat_within(coordinator, "maturity")
+    successor = await contract.lease_within(coordinator, "maturity")
     with pytest.raises(Deposed), write() as session, session.begin():
         fence(session.connection(), frozen)
     with write() as session, session.begin():
@@ -51,12 +51,12 @@ async def test_whoever_lost_the_seat_writes_nothing(engine: Engine) -> None:
         assert highest_epoch(session.connection(), "maturity") == successor.epoch
     # Seats that are kept elsewhere: the first write of a successor ends what came before.
     elsewhere = [HeldLease("elsewhere", epoch, "token", 5.0) for epoch in (7, 9)]
-    for seat in elsewhere:
+    for lease in elsewhere:
         with write() as session, session.begin():
-            fence(session.connection(), seat)
+            fence(session.connection(), lease)
     with pytest.raises(Deposed), write() as session, session.begin():
         fence(session.connection(), elsewhere[0])
-    # A coordinator made anew begins above what the database knows.
+    # A recreated coordinator begins above what the database knows.
     taken = await coordinator.acquire("elsewhere", 5.0)
     assert taken is not None
     assert taken.epoch > 9

@@ -21,10 +21,10 @@ def coordinator_at(urls: list[str], timeout_s: float = 3.0) -> Coordinator:
 async def test_it_does_what_coordinators_do(tmp_path: Path) -> None:
     with Etcd(tmp_path, 1) as etcd:
         one, other = coordinator_at(etcd.urls), coordinator_at(etcd.urls)
-        started = await contract.seat_within(one, "started")
+        started = await contract.lease_within(one, "started")
         await one.release(started)
-        await contract.seats_are_held_by_one(one, other)
-        await contract.a_seat_ends_with_its_time(one, other)
+        await contract.leases_are_held_by_one(one, other)
+        await contract.a_lease_ends_with_its_time(one, other)
         await contract.of_many_at_once_one_gets_it(one, other)
         await contract.entries_are_compared_and_changed(one, other)
         await contract.entries_end_with_their_time(one, other)

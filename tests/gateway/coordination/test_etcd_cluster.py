@@ -78,7 +78,7 @@ async def until(holds: Callable[[], bool]) -> float:
 
 
 def leaders(several: list[Gateway]) -> list[Gateway]:
-    return [gateway for gateway in several if gateway.leads.seat]
+    return [gateway for gateway in several if gateway.leads.lease]
 
 
 def leader_of(etcd: Etcd) -> Member:
@@ -149,7 +149,7 @@ async def test_of_two_sides_only_the_one_with_most_members_decides(tmp_path: Pat
     with Etcd(tmp_path, 3) as etcd:
         lonely = EtcdCoordinator(EtcdMembers([etcd.urls[0]], timeout_s=2.0))
         others = EtcdCoordinator(EtcdMembers(etcd.urls[1:], timeout_s=2.0))
-        first = await contract.seat_within(others, "chores")
+        first = await contract.lease_within(others, "chores")
         for member in etcd.members[1:]:
             member.signal(signal.SIGSTOP)
         for asking in (lonely.acquire("more", 5), lonely.put("a", b"1"), lonely.get("a")):
@@ -162,30 +162,30 @@ async def test_of_two_sides_only_the_one_with_most_members_decides(tmp_path: Pat
             while not await _renewed(others, first):
                 await asyncio.sleep(0.1)
         etcd.members[0].signal(signal.SIGCONT)
-        await contract.seat_within(lonely, "free")
+        await contract.lease_within(lonely, "free")
         assert await lonely.acquire("chores", 5) is None
         await lonely.aclose()
         await others.aclose()
 
 
-async def _renewed(coordinator: EtcdCoordinator, seat: HeldLease) -> bool:
+async def _renewed(coordinator: EtcdCoordinator, lease: HeldLease) -> bool:
     try:
-        return await coordinator.renew(seat)
+        return await coordinator.renew(lease)
     except CoordinatorUnavailable:
         return False
 
 
-async def test_an_etcd_that_was_made_anew_begins_above_what_the_database_knows(tmp_path: Path) -> None:
+async def test_an_etcd_that_was_recreated_begins_above_what_the_database_knows(tmp_path: Path) -> None:
     epochs: list[int] = []
     for name in ("first", "again"):
         (tmp_path / name).mkdir()
         with Etcd(tmp_path / name, 1) as etcd:
             coordinator = EtcdCoordinator(EtcdMembers(etcd.urls))
-            seat = await contract.seat_within(coordinator, "chores", above=max(epochs, default=41))
-            epochs.append(seat.epoch)
+            lease = await contract.lease_within(coordinator, "chores", above=max(epochs, default=41))
+            epochs.append(lease.epoch)
             await coordinator.aclose()
     assert epochs == [42, 43]
 
 
 def _epoch(several: list[Gateway]) -> int:
-    return max(seat.epoch for gateway in several if (seat := gateway.leads.seat))
+    return max(lease.epoch for gateway in several if (lease := gateway.leads.lease))

@@ -57,7 +57,7 @@ async def test_a_key_revoked_at_one_gateway_is_refused_at_the_other(
     await asyncio.to_thread(one.revoke, issued.row.key_id)
     await until(lambda: other.cached(issued.token) is None)
     assert issued.row.key_id in other.refused
-    # Whoever starts later knows before it lets anybody in, whatever its database says.
+    # A gateway that starts later knows it before it admits any caller, whatever its database says.
     valid = one.issue("tablet", ("pool",))
     await there.coordinator.put(f"rights/revoked/{valid.row.key_id}", b"")
     late = Keys(b"secret", read_sessions(engine), write_sessions(engine))
@@ -73,20 +73,20 @@ async def test_a_chore_is_led_by_one_gateway_and_handed_over(
 ) -> None:
     claims = [coordination.lead("maturity") for _, coordination in gateways]
     tasks = [asyncio.create_task(claim.run()) for claim in claims]
-    await until(lambda: any(claim.seat for claim in claims))
-    first = next(n for n, claim in enumerate(claims) if claim.seat)
-    seat = claims[first].seat
-    assert seat
-    assert claims[1 - first].seat is None
+    await until(lambda: any(claim.lease for claim in claims))
+    first = next(n for n, claim in enumerate(claims) if claim.lease)
+    lease = claims[first].lease
+    assert lease
+    assert claims[1 - first].lease is None
     tasks[first].cancel()
     await asyncio.gather(tasks[first], return_exceptions=True)
-    assert claims[first].seat is None
-    await until(lambda: claims[1 - first].seat is not None)
-    successor = claims[1 - first].seat
+    assert claims[first].lease is None
+    await until(lambda: claims[1 - first].lease is not None)
+    successor = claims[1 - first].lease
     assert successor
-    assert successor.epoch > seat.epoch
+    assert successor.epoch > lease.epoch
     with pytest.raises(Deposed), write_sessions(engine)() as session, session.begin():
-        fence(session.connection(), seat)
+        fence(session.connection(), lease)
     tasks[1 - first].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 

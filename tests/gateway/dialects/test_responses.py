@@ -190,7 +190,7 @@ Stores = Callable[[], ResponseStore]
 
 @pytest.fixture
 def open_store(dsn: str) -> Iterator[Stores]:
-    """Opens the store anew each time, as a process does that starts again."""
+    """Opens the store again each time, as a restarted process does."""
     engine = open_engine(dsn)
     running: list[ResponseStore] = []
 

@@ -130,7 +130,7 @@ def check(target: Range, base: int, wanted: list[tuple[int, int, bytes]]) -> Non
 @example(base=0, wanted=[])
 @example(base=1, wanted=[])
 @example(base=1, wanted=[(293, 0, b" ")])
-def test_whoever_is_answered_was_understood(
+def test_an_answered_request_was_understood(
     target: Range, base: int, wanted: list[tuple[int, int, bytes]]
 ) -> None:
     check(target, base, wanted)
@@ -140,7 +140,7 @@ def test_whoever_is_answered_was_understood(
 @pytest.mark.timeout(1800)
 @settings(max_examples=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(base=st.integers(0, 4), wanted=changes)
-def test_whoever_is_answered_was_understood_at_length(
+def test_an_answered_request_was_understood_at_length(
     target: Range, base: int, wanted: list[tuple[int, int, bytes]]
 ) -> None:
     check(target, base, wanted)

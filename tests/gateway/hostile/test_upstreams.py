@@ -75,7 +75,7 @@ BREAKS_OFF: dict[str, tuple[Step, ...]] = {
     "lines without an end": (ONE, 0.05, Endless(chunk(b"data: " + b"x" * 2**16 + b"\n"))),
     "garbage, then the end": (ONE, 0.05, chunk(b"\xff\xfe\x00 nonsense\n\n" * 200), "close"),
 }
-# These would go on for as long as somebody waits.
+# These would go on for as long as the caller waits.
 PATIENCE: dict[str, tuple[Step, ...]] = {
     "silent": (30.0,),
     "silent after its head": (SSE, 30.0),
@@ -260,7 +260,7 @@ def test_what_stands_behind_an_answer_is_nobodys(target: Range, more: bytes) -> 
     target.assert_well()
 
 
-def test_whoever_answers_before_being_asked_is_not_believed_twice(target: Range) -> None:
+def test_an_answer_before_its_request_is_not_believed_twice(target: Range) -> None:
     target.upstream.greeting = whole(b'{"choices": [], "early": true}')
     try:
         target.upstream.scripts["go"] = ("close",)

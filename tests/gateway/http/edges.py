@@ -68,7 +68,7 @@ class Backend:
             writer.close()
 
     async def _answer(self, body: bytes, reader: Reader, writer: Writer) -> None:
-        """Whoever asked may hang up while the answer is being made."""
+        """The caller may disconnect while the answer is being made."""
         self.open += 1
         try:
             await _while_connected(reader, self.answer(body, writer))

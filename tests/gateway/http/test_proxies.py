@@ -82,7 +82,7 @@ async def test_wrong_keys_count_by_the_callers_address(tmp_path: Path) -> None:
             assert await wrong_key(running, f"203.0.113.7, 198.51.100.{len(path)}", path) == 401
 
 
-async def test_whoever_is_not_trusted_changes_nothing_with_it(tmp_path: Path) -> None:
+async def test_an_untrusted_proxy_changes_nothing(tmp_path: Path) -> None:
     async with road(tmp_path, **LIMITED) as running:
         statuses = [
             await wrong_key(running, f"203.0.113.{number}", path)

@@ -23,7 +23,7 @@ from runtime.errors import Conflict, KeyInvalid, NotFound, RequestInvalid
 ANN = Actor("user:ann", "10.0.0.9")
 
 
-def test_a_caller_has_all_that_key_person_and_organization_say(directory: Directory) -> None:
+def test_a_caller_has_all_that_key_user_and_organization_say(directory: Directory) -> None:
     directory.users.add_organization("lab", "Vision lab", ANN)
     directory.users.add("bob", organization="Vision lab", role="seller", by=ANN)
     terms = KeyTerms(("m/1", "m,2"), ("eu",), "internal", 10, None)
@@ -87,7 +87,7 @@ def test_a_key_ends_when_it_expires_even_while_it_is_cached(
     assert directory.keys.find(token) is None
 
 
-def test_whoever_is_removed_comes_in_with_no_key_and_is_the_same_person_when_back(directory: Directory) -> None:
+def test_a_removed_user_has_no_key_and_is_the_same_user_when_back(directory: Directory) -> None:
     directory.users.add("bob", by=ANN)
     token = directory.keys.issue("k", ("pool",), user_id="bob").token
     opened = directory.sessions.open("bob", ANN)
@@ -103,7 +103,7 @@ def test_whoever_is_removed_comes_in_with_no_key_and_is_the_same_person_when_bac
     assert directory.keys.find(token)
 
 
-def test_the_last_admin_of_the_house_stays(directory: Directory) -> None:
+def test_the_last_admin_of_the_instance_stays(directory: Directory) -> None:
     with pytest.raises(Conflict, match="last instance admin"):
         directory.users.set_role("owner", "member")
     with pytest.raises(Conflict, match="own account"):
@@ -124,7 +124,7 @@ def test_the_last_admin_of_the_house_stays(directory: Directory) -> None:
     for thread in threads:
         thread.join(30)
     assert len(refused) == 1
-    assert [person.user_id for person in directory.users.users() if person.role == "admin"] == refused
+    assert [user.user_id for user in directory.users.users() if user.role == "admin"] == refused
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_is_no_limit_is_refused_by_its_field(measure: str, span: str, amoun
     assert refusal.value.param == field
 
 
-def test_limits_of_nobody_and_taken_names_are_refused(directory: Directory) -> None:
+def test_limits_of_unknown_scopes_and_taken_names_are_refused(directory: Directory) -> None:
     for scope in ("key:none", "user:nobody", "organization:x"):
         with pytest.raises(NotFound):
             directory.quotas.set(Quota(scope, "requests", 1, "day"))
@@ -203,7 +203,7 @@ def test_the_log_cannot_be_rewritten(directory: Directory, forged: str) -> None:
 
 
 def test_what_is_booked_elsewhere_is_written_down_once_by_however_many(directory: Directory) -> None:
-    """Whoever died behind the booking asks again, under the same name."""
+    """A caller that died after the booking asks again, under the same name."""
     by, names = Actor("machine"), ("100%_a", "100%_A", "b")
 
     def write_down(name: str) -> None:

@@ -66,7 +66,7 @@ def _limit(scope: str) -> Callable[[Directory, str], None]:
         _limit("user:ann"),
         _limit("team:home/lab"),
     ],
-    ids=["revoked", "rotated", "role", "removed", "key's limit", "person's limit", "team's limit"],
+    ids=["revoked", "rotated", "role", "removed", "key's limit", "user's limit", "team's limit"],
 )
 def test_a_key_is_known_until_something_changes_about_it(
     keys: Keys, other: Directory, clock: list[float], change: Callable[[Directory, str], None]

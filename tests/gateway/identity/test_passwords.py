@@ -10,7 +10,7 @@ from gateway.errors import TooManyWrongKeys
 from gateway.identity import password_gate, password_hash
 from gateway.identity.audit import MACHINE, Actor, Filter
 from gateway.identity.directory import Directory
-from gateway.identity.password_hash import NOBODYS, checked_password, hashed, is_outdated, matches
+from gateway.identity.password_hash import PLACEHOLDER_HASH, checked_password, hashed, is_outdated, matches
 from gateway.identity.tables import password_link_table
 from runtime.errors import Conflict, KeyInvalid, NotFound, Overloaded, RequestInvalid
 
@@ -21,7 +21,7 @@ def test_a_hash_knows_its_password_and_how_it_was_made() -> None:
     stored = hashed("Straße und Weg")
     assert matches("Strasse und Weg".replace("ss", "ß"), stored)
     assert not matches("strasse und Weg", stored)
-    assert not matches("x" * 100_000, NOBODYS)
+    assert not matches("x" * 100_000, PLACEHOLDER_HASH)
     assert not is_outdated(stored)
     assert is_outdated(stored.replace(",8,3$", ",8,1$"))
 
@@ -33,23 +33,23 @@ def test_passwords_have_a_length(text: str) -> None:
     assert refusal.value.param == "password"
 
 
-def test_the_first_link_is_for_an_admin_until_somebody_has_a_password(directory: Directory) -> None:
+def test_the_first_link_is_for_an_admin_until_a_user_has_a_password(directory: Directory) -> None:
     passwords = directory.passwords
     directory.users.add("boss", role="admin")
     directory.users.add("ann")
     directory.users.set_role("owner", "member")
     first, second = passwords.new_first_link(), passwords.new_first_link()
-    assert passwords.link(first).person.user_id == "boss"
+    assert passwords.link(first).user.user_id == "boss"
     opened = directory.sessions.open("boss", ANN)
     assert passwords.choose(first, "hash", "10.0.0.9").user_id == "boss"
     assert directory.sessions.find(opened) is None
-    assert passwords.anybody_has_one()
+    assert passwords.has_any()
     for used in (first, second, "", "x" * 200, "\udcff"):
         with pytest.raises(NotFound):
             passwords.choose(used, "another", "")
     assert passwords.stored("boss")[1] == "hash"
     for nobody in ("nobody", "", "\x00", "Boss"):
-        assert passwords.stored(nobody) == (None, NOBODYS)
+        assert passwords.stored(nobody) == (None, PLACEHOLDER_HASH)
     # Anybody else's link is good all the same, and the one before it ends.
     old, new = passwords.new_link("ann", MACHINE), passwords.new_link("ann", MACHINE)
     with pytest.raises(NotFound):
@@ -60,7 +60,7 @@ def test_the_first_link_is_for_an_admin_until_somebody_has_a_password(directory:
     assert actions["password.choose"] == "user:boss"
 
 
-def test_links_end_by_themselves_and_with_their_person(directory: Directory) -> None:
+def test_links_end_by_themselves_and_with_their_user(directory: Directory) -> None:
     directory.users.add("ann")
     link = directory.passwords.new_link("ann", MACHINE)
     with directory.write() as session, session.begin():
@@ -71,10 +71,10 @@ def test_links_end_by_themselves_and_with_their_person(directory: Directory) -> 
     directory.passwords.choose(link, "hash", "")
     left = directory.passwords.new_link("ann", MACHINE)
     directory.users.remove("ann")
-    assert directory.passwords.stored("ann") == (None, NOBODYS)
+    assert directory.passwords.stored("ann") == (None, PLACEHOLDER_HASH)
     # Who comes back has neither the old password nor the old link.
     directory.users.add("ann")
-    assert directory.passwords.stored("ann") == (None, NOBODYS)
+    assert directory.passwords.stored("ann") == (None, PLACEHOLDER_HASH)
     with pytest.raises(NotFound):
         directory.passwords.link(left)
 
@@ -85,7 +85,7 @@ def test_a_changed_password_ends_the_other_sessions_and_is_changed_once(director
     here, there = sessions.open("owner", ANN, browser="Firefox"), sessions.open("owner", ANN)
     found = sessions.find(here)
     assert found
-    listed = {one.session_id: (one.address, one.browser) for one in sessions.of_person("owner")}
+    listed = {one.session_id: (one.address, one.browser) for one in sessions.of_user("owner")}
     assert len(listed) == 2
     assert listed[found.session_id] == ("10.0.0.1", "Firefox")
     assert passwords.change("owner", "one", "two", ANN, found.session_id) == 1
@@ -94,7 +94,7 @@ def test_a_changed_password_ends_the_other_sessions_and_is_changed_once(director
     with pytest.raises(NotFound):
         passwords.change("owner", "one", "three", ANN, found.session_id)
     other = sessions.open("owner", ANN)
-    [theirs] = [one for one in sessions.of_person("owner") if one.session_id != found.session_id]
+    [theirs] = [one for one in sessions.of_user("owner") if one.session_id != found.session_id]
     directory.users.add("bob")
     assert sessions.close_one("bob", theirs.session_id, ANN) == 0
     assert sessions.close_one("owner", theirs.session_id, ANN) == 1
@@ -150,7 +150,7 @@ def test_only_so_many_wait_for_their_password_to_be_hashed(
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_a_password_is_hashed_anew_as_they_are_today(
+def test_a_password_is_hashed_again_with_todays_parameters(
     directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(password_hash, "_LOG2_N", 10)

@@ -1,4 +1,4 @@
-"""Whom an identity provider's word makes somebody, on both databases."""
+"""The users that an identity provider's claims match or create, on both databases."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def claims(subject: str = "s1", email: str | None = "ann@example.org", **values:
     return Claims("https://id.example.org", subject, email, None, values)
 
 
-def test_who_is_new_is_somebody_from_now_on(directory: Directory) -> None:
+def test_a_new_user_is_known_from_now_on(directory: Directory) -> None:
     def signed_in(claims: Claims) -> User:
         return sign_in(directory.write, RULES, claims, "10.0.0.1")
 

@@ -158,7 +158,7 @@ def test_nothing_is_told_twice_of_an_answer_that_is_over() -> None:
 def test_thoughts_and_calls_go_on_in_the_middle(
     sample: tuple[Any, str, str, str, list[tuple[str, str]]], step: int, cut: int
 ) -> None:
-    """Whoever takes the rest apart has heard the beginning: at once, where the first one heard it in pieces."""
+    """The parser of the rest has also read the beginning: at once, where the first one heard it in pieces."""
     tools, text = sample[0], sample[1]
     form = ChatFormat(tools, THINK if tools == "hermes" else None)
     pieces = [text[at : at + step] for at in range(0, len(text), step)]
@@ -207,7 +207,7 @@ async def test_what_cannot_be_gone_on_with_is_refused_by_name(
 
 
 async def test_tokens_that_no_schema_allows_end_that_answer_alone(lane: ClusterLane) -> None:
-    """As somebody might send them who has not got them from us."""
+    """As a client might send them that has not got them from a gateway."""
     call = call_of("chat", SCENARIOS["schema"][1], resume=[{"token_ids": [9, 9, 9], "characters": 0}])
     with pytest.raises(RequestInvalid):
         await events_of(lane, call)

@@ -60,7 +60,7 @@ def test_any_stream_of_an_answer_says_the_same(
     for start in range(0, len(events), together):
         said.add(b"".join(events[start : start + together]))
         if together == 1:
-            said.choices()  # Whoever asks on the way changes nothing.
+            said.choices()  # Asking on the way changes nothing.
     assert said.choices() == choices
     assert count_all(None, said.choices()) == count_all(None, choices)
 

@@ -130,7 +130,7 @@ async def test_books_that_hang_are_asked_once_for_all_who_wait(monkeypatch: pyte
     tickets = [await limits.enter(who, "m", 0) for _ in range(8)]
     told = await asyncio.gather(*(ticket.reserve_spend(1) for ticket in tickets), return_exceptions=True)
     assert {type(error) for error in told} == {BudgetUnavailable}
-    # Whoever comes later waits no more: this one would wait for the whole test.
+    # A later request does not wait: this one would wait for the whole test.
     monkeypatch.setattr(lookups, "PATIENCE_S", 3600.0)
     with pytest.raises(BudgetUnavailable):
         await tickets[0].reserve_spend(1)

@@ -53,7 +53,7 @@ async def road(
 
 
 async def send(running: Edge, key: str | None = None, **fields: Any) -> tuple[Reader, Writer]:
-    """A request on a connection of its own; whoever sent it may read the answer or hang up."""
+    """A request on a connection of its own; its client may read the answer or disconnect."""
     reader, writer = await running.connect()
     raw = running.request(question(**fields), b"connection: close\r\n")
     writer.write(raw.replace(running.key.encode(), key.encode()) if key else raw)

@@ -13,7 +13,7 @@ from accounting.money import Price
 from tests.gateway.http.edges import DONE, SSE, Answered, Backend, Edge, Reader, Writer, backend, chunk, until
 from tests.gateway.requests.roads import left, road, send, text_of, with_paid_lane
 
-# A nano-dollar a token, and nothing for the prompt: credits are tokens. A word is a token to whoever counts text.
+# A nano-dollar a token, and nothing for the prompt: credits are tokens. Text is counted as a token per word.
 PRICE = PricedModel("cloud", "paid", "test", Price(0, 0, 10**6), "acme", max_output_tokens=4000)
 WORD = "word"
 TIME_S = 60.0

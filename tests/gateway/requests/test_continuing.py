@@ -11,7 +11,7 @@ from msgspec import structs
 
 from gateway.dialects.openai import Extras, read_request
 from gateway.lanes.base import Call
-from gateway.requests.stream_stitching import Told, next_call
+from gateway.requests.stream_stitching import RememberedStream, next_call
 from tests.gateway.http.edges import DONE, SSE, Answered, Backend, Writer, backend, chunk, said, until
 from tests.gateway.requests.roads import nothing_is_left, receive, road, send, text_of
 
@@ -146,7 +146,7 @@ def test_a_rest_from_the_beginning_is_asked_for_as_the_caller_asked() -> None:
     raw = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": True})
     asked = Call("req_1", "chat", read_request("chat", raw), raw, "tenant")
     between_gateways = structs.replace(asked.generation, millrace=Extras(resumable=True), seed=1)
-    rest = next_call(structs.replace(asked, request=between_gateways), Told(_Nobody()))
+    rest = next_call(structs.replace(asked, request=between_gateways), RememberedStream(_Nobody()))
     assert rest.request == asked.request
 
 

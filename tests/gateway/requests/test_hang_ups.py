@@ -145,7 +145,7 @@ async def test_those_on_their_way_beyond_the_bound_are_paid(tmp_path: Path) -> N
         assert await variance_nano(running) == UNPAID_MAX * PROMPT_TOKENS
 
 
-async def test_whoever_cancels_a_batch_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_user_who_cancels_a_batch_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the provider has is left when the patience with a cancelled batch ends."""
     monkeypatch.setattr(life, "_PATIENCE_S", 0.1)
     asked = UNPAID_MAX + 4

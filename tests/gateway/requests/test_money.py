@@ -55,7 +55,7 @@ async def test_paid_lanes_wait_until_the_books_are_in_order(tmp_path: Path) -> N
         assert (await ask(running, "paid")).status == 200
 
 
-async def test_whoever_s_payments_are_disputed_has_own_machines_only(tmp_path: Path) -> None:
+async def test_a_user_whose_payments_are_disputed_has_own_machines_only(tmp_path: Path) -> None:
     async with (
         backend(answering) as own,
         backend(answering) as paid,

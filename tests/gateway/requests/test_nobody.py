@@ -1,11 +1,11 @@
-"""Why nobody can answer is an error that blames what is to blame, and says what would help."""
+"""The error for a request without candidates names the cause and the remedy."""
 
 import pytest
 
 from gateway.dialects.openai import KINDS
 from gateway.errors import to_api_error
 from gateway.lanes.base import Offer
-from gateway.requests.no_backend import why_nobody
+from gateway.requests.no_backend import no_backend_error
 from gateway.routing.decision import Decision, Rejection
 from gateway.routing.policy import Check, Objection
 from tests.gateway.routing.offers import call
@@ -48,7 +48,7 @@ def offer(check: Check) -> Offer:
 )
 def test_the_error_fits(checks: tuple[Check, ...], status: int, code: str, param: str | None) -> None:
     rejections = [Rejection(offer(check), Objection(check, VALUES[check])) for check in checks]
-    error = to_api_error(why_nobody(call(), Decision((), tuple(rejections), model="m")))
+    error = to_api_error(no_backend_error(call(), Decision((), tuple(rejections), model="m")))
     assert (error.status, error.code, error.param) == (status, code, param)
     assert ((b"retry-after", b"1") in error.headers) == (status == 503)
     assert ("To fix this:" in error.message) == (400 <= status < 404)
@@ -57,14 +57,14 @@ def test_the_error_fits(checks: tuple[Check, ...], status: int, code: str, param
 @pytest.mark.parametrize("check", ["lanes", "privacy", "lane"])
 def test_what_no_model_can_do_is_not_a_matter_of_keys_or_lanes(check: Check) -> None:
     unable = Rejection(offer("kind"), Objection(check, VALUES[check]))
-    error = to_api_error(why_nobody(call(), Decision((), (unable,), model="m")))
+    error = to_api_error(no_backend_error(call(), Decision((), (unable,), model="m")))
     assert (error.status, error.code, error.param) == (400, "unsupported_feature", "model")
     assert "GET /v1/models" in error.message
     tools = [{"type": "function", "function": {"name": "f"}}]
     plain = Rejection(Offer("pool", "desk", "m", features=frozenset()), Objection(check, VALUES[check]))
-    error = to_api_error(why_nobody(call(tools=tools), Decision((), (unable, plain), model="m")))
+    error = to_api_error(no_backend_error(call(tools=tools), Decision((), (unable, plain), model="m")))
     assert (error.status, error.code, error.param) == (400, "unsupported_feature", "tools")
     # One that can, and may not be used, makes it the rule's matter.
     barred = Rejection(offer("lanes"), Objection("lanes", VALUES["lanes"]))
-    error = to_api_error(why_nobody(call(), Decision((), (unable, barred), model="m")))
+    error = to_api_error(no_backend_error(call(), Decision((), (unable, barred), model="m")))
     assert (error.status, error.code) == (403, "policy_lanes")

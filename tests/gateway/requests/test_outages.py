@@ -95,7 +95,7 @@ async def test_requests_wait_for_a_gateway_that_restarts(tmp_path: Path, other: 
         await nothing_is_left(running)
 
 
-async def test_whoever_has_no_patience_is_told_why(tmp_path: Path, other: Other) -> None:
+async def test_an_impatient_caller_is_told_why(tmp_path: Path, other: Other) -> None:
     desk = await other.start()
     async with road(tmp_path, desk.base_url, backend=GATEWAY) as running:
         await other.stop()
@@ -135,7 +135,7 @@ async def test_another_backend_is_asked_at_once(tmp_path: Path, other: Other) ->
 async def test_what_was_cut_is_asked_for_again_only_of_its_own_cluster(
     tmp_path: Path, other: Other, has_cluster: bool
 ) -> None:
-    """Elsewhere somebody may charge for the work twice; and what cuts every request gets no more than three."""
+    """Elsewhere the work may be charged twice; and what cuts every request gets no more than three."""
     desk = await other.start(cut)
     models = b'{"data":[{"id":"m","millrace":{"lanes":["cluster"],"weights":"w/bf16"}}]}'
     backend_fields = GATEWAY | {"models": ()}

@@ -25,7 +25,7 @@ from tests.gateway.requests.test_turns import ONE_SLOT, Mill
 pytestmark = pytest.mark.anyio
 
 ANN = Caller("key-1", "mr-1", "owner", "home", frozenset({"pool", "cloud"}))
-# Seconds are worth so much that whoever would wait pays.
+# Seconds are worth so much that waiting costs more than paying.
 IN_A_HURRY = RoutingSettings(target_s=1.0, time_nano_per_s=10**12, speed_nano_per_s=0)
 CHAT = next(route for route in ROUTES if route.path == "/v1/chat/completions")
 

@@ -76,7 +76,7 @@ async def go_on(body: bytes, writer: Writer) -> None:
     writer.write(SSE + told("turns ", "on.", last=True) + usage + chunk(DONE) + END)
 
 
-async def begin_anew(body: bytes, writer: Writer) -> None:
+async def start_over(body: bytes, writer: Writer) -> None:
     """One that does not know what `resume` is."""
     writer.write(SSE + chunk(said("The wheel")) + chunk(said(".", "stop")) + chunk(DONE) + END)
 
@@ -158,7 +158,7 @@ async def test_one_that_is_back_is_asked_once_more(tmp_path: Path) -> None:
         await nothing_is_left(running)
 
 
-@pytest.mark.parametrize("rest", [refuse, begin_anew])
+@pytest.mark.parametrize("rest", [refuse, start_over])
 async def test_where_nobody_can_go_on_it_ends_with_an_error(tmp_path: Path, rest: Answers) -> None:
     async with asked_road(tmp_path, break_off, rest) as (running, _):
         answered = await receive(await send(running, **ORDERED))
@@ -174,7 +174,7 @@ async def test_where_nobody_can_go_on_it_ends_with_an_error(tmp_path: Path, rest
 
 
 async def test_what_does_not_tell_its_tokens_is_not_gone_on_with(tmp_path: Path) -> None:
-    """A Millrace that has it computed by somebody else, for example."""
+    """A Millrace that has it computed by a third party, for example."""
 
     async def break_off_untold(body: bytes, writer: Writer) -> None:
         writer.write(SSE + chunk(said("The ")))
@@ -218,12 +218,12 @@ async def test_other_weights_than_the_caller_expects_are_not_told(tmp_path: Path
         assert alone or b"millrace" not in answered.content
 
 
-async def test_one_that_begins_anew_is_stopped_and_the_next_is_asked(tmp_path: Path) -> None:
-    async def begin_anew_for_long(body: bytes, writer: Writer) -> None:
+async def test_one_that_starts_over_is_stopped_and_the_next_is_asked(tmp_path: Path) -> None:
+    async def start_over_for_long(body: bytes, writer: Writer) -> None:
         writer.write(SSE + chunk(said("The wheel")))
         await asyncio.Event().wait()
 
-    async with asked_road(tmp_path, break_off, begin_anew_for_long, go_on) as (running, (_, second, _)):
+    async with asked_road(tmp_path, break_off, start_over_for_long, go_on) as (running, (_, second, _)):
         assert text_of(await receive(await send(running, **ORDERED))) == "The wheel turns on."
         await until(lambda: second.open == 0)
         await nothing_is_left(running)

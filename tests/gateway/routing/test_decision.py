@@ -59,7 +59,7 @@ def test_the_plan_of_the_cluster_speaks_until_it_was_seen_at_work() -> None:
         (replace(POOL, kinds=frozenset(("embedding",))), EVERYBODY, {}, "kind", "embedding model"),
         (replace(POOL, context_tokens=500), EVERYBODY, {"max_tokens": 900}, "context", "context of 500"),
         (replace(POOL, state="down", note="is off"), EVERYBODY, {}, "down", "is off"),
-        (replace(POOL, state="draining"), EVERYBODY, {}, "draining", "drained"),
+        (replace(POOL, state="draining"), EVERYBODY, {}, "draining", "draining"),
         (CLOUD, caller(quotas=(Quota("key:id", "spend", 10, "day"),)), {}, "spend", "budget of key:id"),
         (POOL, EVERYBODY, {"provider": ProviderPreferences(only=["cloud"])}, "provider", "only"),
         (POOL, EVERYBODY, {"provider": ProviderPreferences(ignore=["Desk"])}, "provider", "ignore"),

@@ -25,7 +25,7 @@ REQUEST = {"model": "m", "messages": [{"role": "user", "content": "Why does the 
 
 @pytest.fixture
 async def services(tmp_path: Path) -> AsyncIterator[Services]:
-    """A gateway over a machine of the house and a provider, neither of which is asked."""
+    """A gateway over a local machine and a provider, neither of which is asked."""
     settings, folder = Settings(data_dir=tmp_path), prepared(tmp_path)
     lanes: dict[LaneName, Lane] = dict(Bench(POOL, CLOUD).lanes)
     async with open_services(settings, folder) as opened:

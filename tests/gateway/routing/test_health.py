@@ -32,7 +32,7 @@ def test_a_broken_backend_gets_a_pause_then_one_trial() -> None:
     trial.first_byte()
     assert bench.labels() == [DESK]
     trial.succeeded(10)
-    trial.failed()  # whoever reports twice changes nothing
+    trial.failed()  # a second report changes nothing
     record = bench.health.of(DESK)
     assert (record.in_flight, record.pending_tokens, record.speaking) == (0, 0, 0)
     assert not record.breakers.of("m").failures_in_row
@@ -68,7 +68,7 @@ def test_a_backend_that_asks_for_a_pause_gets_it() -> None:
         LaneLimited("limited", retry_after_s=7)
     )
     assert bench.rejected() == {DESK: "breaker"}
-    assert "alone for 7 s" in bench.router.explain(EVERYBODY, call()).reason
+    assert "ends in 7 s" in bench.router.explain(EVERYBODY, call()).reason
     bench.now_s += 7.1
     assert bench.labels() == [DESK]
 
@@ -220,10 +220,10 @@ def test_a_cache_that_turns_out_smaller_is_remembered_as_smaller() -> None:
     index = PrefixIndex(blocks_max=1000)
     for number in range(1000):
         index.insert("a", [number])
-    index.learn_size("a", believed=100, found=0)
+    index.learn_size("a", believed=100, cached=0)
     index.insert("a", [1])
     assert index.blocks("a") == 1000, "zero from one that never told more says nothing"
-    index.learn_size("a", believed=100, found=90)
-    index.learn_size("a", believed=100, found=0)
+    index.learn_size("a", believed=100, cached=90)
+    index.learn_size("a", believed=100, cached=0)
     index.insert("a", [1])
     assert index.blocks("a") == 900

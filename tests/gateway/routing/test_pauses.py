@@ -10,7 +10,7 @@ from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.errors import PreemptibleNotNow
 from gateway.identity.audit import MACHINE, Filter
-from gateway.requests.no_backend import why_nobody
+from gateway.requests.no_backend import no_backend_error
 from gateway.routing import pauses
 from gateway.routing.pauses import Pausable, Pauses
 from gateway.settings import CloudModel, CloudSettings, Settings
@@ -50,11 +50,11 @@ async def test_a_paused_lane_gets_nothing_until_it_is_resumed_over_a_restart(tmp
             assert (status, pause["name"], pause["actor"]) == (200, "cloud", "machine")
         found = await explained(served, key)
         assert (found["candidates"], found["rejected"][0]["rule"]) == ([], "paused")
-        # Whoever asked for something else is not told of the pause.
+        # A caller of something else does not hear of the pause.
         assert (await explained(served, key, lane="pool"))["rejected"][0]["rule"] == "lane"
         caller = services.keys.find(token)
         assert caller
-        error = why_nobody(call(), services.router.decide(caller, call()))
+        error = no_backend_error(call(), services.router.decide(caller, call()))
         assert (error.code, "resume" in error.message) == ("policy_paused", True)
         status, refused = await told(served, "PUT", "pool")
         assert (status, refused["error"]["param"]) == (400, "name")

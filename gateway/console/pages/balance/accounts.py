@@ -15,7 +15,7 @@ from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.balance.behind import lines_of
-from gateway.console.pages.balance.form_submission import Once, answered, fresh
+from gateway.console.pages.balance.form_submission import Once, fresh, submit
 from gateway.console.pages.balance.lines import LineFilter
 from gateway.console.pages.balance.whose import PATH, Whose, whose_of
 from gateway.console.pages.keys.fields import Plain
@@ -95,8 +95,8 @@ async def live(request: Request, visitor: Viewer, user: Plain = "") -> Response:
 async def put_into_pool(request: Request, visitor: Viewer) -> Response:
     """Move the visitor's own credits to the organization."""
     form = await read_form(request, visitor, IntoPoolForm)
-    given, form = await answered(
-        form, lambda wanted: fund_pool(visitor.authority, visitor.caller, wanted.once, wanted)
+    given, form = await submit(
+        form, lambda fields: fund_pool(visitor.authority, visitor.caller, fields.once, fields)
     )
     if given is None:
         return await _page(visitor, await whose_of(visitor, "", ""), form, 400)
@@ -133,8 +133,15 @@ async def _values(visitor: Visitor, whose: Whose) -> dict[str, Any]:
 def money_of(facts: Facts, pending_nano: int, frozen_why: str | None) -> Money:
     """Convert the accounting API's facts. Charge order: promotional credits, the organization's, then own."""
     parts = [
-        _part("promo", lot, lot["id"], f"user:{facts['user']}:promo:{lot['id']}", lot["reason"], lot["expires"])
-        for lot in facts["promo"]
+        _part(
+            "promo",
+            grant,
+            grant["id"],
+            f"user:{facts['user']}:promo:{grant['id']}",
+            grant["reason"],
+            grant["expires"],
+        )
+        for grant in facts["promo"]
     ]
     if facts["pool"] is not None:
         pool_id = facts["pool"]["organization"]

@@ -55,10 +55,10 @@ class _Behind:
 
 
 def lines_of(
-    session: Session, visitor: Visitor, whose: Whose, wanted: LineFilter, before_seq: int | None, limit: int
+    session: Session, visitor: Visitor, whose: Whose, filters: LineFilter, before_seq: int | None, limit: int
 ) -> Lines:
     """Return a page of a statement with its lines' references. Raises NotFound for an account of another owner."""
-    found = read_lines(session, codes_of(session, whose, wanted.account), wanted, before_seq, limit)
+    found = read_lines(session, codes_of(session, whose, filters.account), filters, before_seq, limit)
     return replace(found, lines=with_places(session, found.lines, Seer.of(visitor)))
 
 
@@ -128,6 +128,6 @@ def _request(request_id: str) -> Place:
     return Place(request_id, f"/console/requests/{request_id}")
 
 
-def _chunks(found: Iterable[T]) -> list[list[T]]:
-    every = list(found)
+def _chunks(values: Iterable[T]) -> list[list[T]]:
+    every = list(values)
     return [every[begin : begin + _AT_ONCE] for begin in range(0, len(every), _AT_ONCE)]

@@ -16,7 +16,7 @@ from gateway.api.accounting.keyed import id_of
 from gateway.api.fields import Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import read_form
-from gateway.console.pages.balance.form_submission import Once, answered
+from gateway.console.pages.balance.form_submission import Once, submit
 from gateway.console.pages.balance.manual_credits import credits_page
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go
@@ -52,15 +52,15 @@ async def make_good(request: Request, visitor: Operator) -> Response:
     """Give credits that do not expire, paid by this gateway."""
     form = await read_form(request, visitor, GoodwillForm)
 
-    async def work(wanted: GoodwillForm) -> str:
-        person = await asyncio.to_thread(visitor.directory.users.user, wanted.user)
-        name = id_of("goodwill", visitor.actor.name, wanted.once)
-        posting = goodwill(name, person.user_id, wanted.amount, wanted.reason)
-        await _book(visitor, posting, "credit.goodwill", f"user:{person.user_id}", wanted.reason)
-        await visitor.services.ledger.settle_debt(posting.idem_key, person.user_id)
-        return person.user_id
+    async def work(fields: GoodwillForm) -> str:
+        user = await asyncio.to_thread(visitor.directory.users.user, fields.user)
+        name = id_of("goodwill", visitor.actor.name, fields.once)
+        posting = goodwill(name, user.user_id, fields.amount, fields.reason)
+        await _book(visitor, posting, "credit.goodwill", f"user:{user.user_id}", fields.reason)
+        await visitor.services.ledger.settle_debt(posting.idem_key, user.user_id)
+        return user.user_id
 
-    user_id, form = await answered(form, work)
+    user_id, form = await submit(form, work)
     if user_id is None:
         return await credits_page(visitor, good=form, status=400)
     return go(visitor, f"{PATH}/users", f"{user_id} received ${form.text('amount')}.")
@@ -71,27 +71,27 @@ async def put_right(request: Request, visitor: Operator) -> Response:
     """Post a separate entry; existing entries are never changed."""
     form = await read_form(request, visitor, CorrectForm)
 
-    async def work(wanted: CorrectForm) -> Posted:
-        _check_accounts(wanted)
-        posting = correction(wanted.incident, wanted.debit, wanted.credit, wanted.amount, wanted.reason)
+    async def work(fields: CorrectForm) -> Posted:
+        _check_accounts(fields)
+        posting = correction(fields.incident, fields.debit, fields.credit, fields.amount, fields.reason)
         try:
-            return await _book(visitor, posting, "ledger.correct", f"account:{wanted.debit}", wanted.reason)
+            return await _book(visitor, posting, "ledger.correct", f"account:{fields.debit}", fields.reason)
         except IdempotencyConflict:
             raise RequestInvalid(
-                f"Incident already used for a different entry on {wanted.debit}. Enter another ID.",
+                f"Incident already used for a different entry on {fields.debit}. Enter another ID.",
                 param="incident",
             ) from None
 
-    posted, form = await answered(form, work)
+    posted, form = await submit(form, work)
     if posted is None:
         return await credits_page(visitor, fix=form, status=400)
     what = "was posted before" if posted.replayed else "posted"
     return go(visitor, f"{PATH}/credits", f"{form.text('incident')} {what} (entry {posted.event_seq}).")
 
 
-def _check_accounts(wanted: CorrectForm) -> None:
+def _check_accounts(fields: CorrectForm) -> None:
     """Raise RequestInvalid, by field, for a code that is not an account."""
-    for name, code in (("debit", wanted.debit), ("credit", wanted.credit)):
+    for name, code in (("debit", fields.debit), ("credit", fields.credit)):
         try:
             terms_of(code)
         except AccountUnknown:

@@ -40,17 +40,17 @@ def fresh(**values: Any) -> Form[Any]:
     return Form.showing(once=uuid.uuid4().hex, **values)
 
 
-async def answered(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | None, Form[M]]:
+async def submit(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | None, Form[M]]:
     """Return what `work` makes of the form's value, or None and the form with the reason for a rejection."""
     if form.value is None:
         return None, form
     try:
         return await work(form.value), form
     except _SAID as error:
-        return None, against(form, error)
+        return None, with_error(form, error)
 
 
-def against(form: Form[M], error: ServiceError | LedgerError) -> Form[M]:
+def with_error(form: Form[M], error: ServiceError | LedgerError) -> Form[M]:
     """Return the form with the error as a sentence beside the field that the error names.
 
     The form keeps its key only if the outcome is unknown: submitting it again then repeats the same request.

@@ -10,7 +10,7 @@ from gateway.api.accounting.dependencies import Facts
 from gateway.api.accounting.ledger import show_blocks, show_health, verify
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.form_submission import answered, refuse_weak_key
+from gateway.console.pages.balance.form_submission import refuse_weak_key, submit
 from gateway.console.renderer import page, partial
 
 BLOCKS_SHOWN = 10
@@ -52,17 +52,17 @@ async def check_rules(request: Request, visitor: Operator) -> Response:
 async def verify_blocks(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, VerifyForm)
 
-    async def work(wanted: VerifyForm) -> Facts:
+    async def work(fields: VerifyForm) -> Facts:
         return await verify(
             visitor.authority,
-            from_block=wanted.from_block,
-            known=wanted.known,
+            from_block=fields.from_block,
+            known=fields.known,
             limit_s=VERIFY_S,
             signed_by=[],
             unproven_max_s=10,
         )
 
-    verdict, form = await answered(form, work)
+    verdict, form = await submit(form, work)
     status = 200 if verdict is not None else 400
     return partial("balance/verdict.html", visitor, status, verdict=verdict, form=form)
 

@@ -167,13 +167,13 @@ def codes_of(session: Session, whose: Whose, account: str) -> tuple[str, ...]:
 
 
 def read_lines(
-    session: Session, codes: Sequence[str], wanted: LineFilter, before_seq: int | None, limit: int
+    session: Session, codes: Sequence[str], filters: LineFilter, before_seq: int | None, limit: int
 ) -> Lines:
     """Return the newest lines of these accounts combined; a transfer between two of them is a line of the first.
 
     For long accounts with few matching lines, the page ends early and can be continued.
     """
-    before_seq = _begin(session, wanted, before_seq)
+    before_seq = _begin(session, filters, before_seq)
     standings = _standings(session, codes)
     found: dict[int, Line] = {}
     read_to = 0
@@ -183,7 +183,7 @@ def read_lines(
         if standings[code].last_seq < end:
             read_to = end
             break
-        read = _read_one(session, code, standings[code], wanted, before_seq, limit)
+        read = _read_one(session, code, standings[code], filters, before_seq, limit)
         for line in read.lines:
             known = found.get(line.line.transfer_seq)
             if known is None or codes.index(code) < codes.index(known.account):
@@ -207,15 +207,15 @@ def _standings(session: Session, codes: Sequence[str]) -> dict[str, _Standing]:
     }
 
 
-def _begin(session: Session, wanted: LineFilter, before_seq: int | None) -> int | None:
-    if wanted.until_ns is None:
+def _begin(session: Session, filters: LineFilter, before_seq: int | None) -> int | None:
+    if filters.until_ns is None:
         return before_seq
-    ends = _transfer_at(session, wanted.until_ns)
+    ends = _transfer_at(session, filters.until_ns)
     return min((seq for seq in (before_seq, ends) if seq is not None), default=None)
 
 
 def _read_one(
-    session: Session, code: str, standing: _Standing, wanted: LineFilter, before_seq: int | None, limit: int
+    session: Session, code: str, standing: _Standing, filters: LineFilter, before_seq: int | None, limit: int
 ) -> Lines:
     """Return one account's lines, each with the balance after it; `before` is set if there may be more."""
     standing_nano = standing.posted_nano
@@ -227,13 +227,13 @@ def _read_one(
     for _ in range(_LOOKS_MAX):
         read = statement(session, code, before_seq=before_seq, limit=size)
         for line in read:
-            if wanted.ends_before(line):
+            if filters.ends_before(line):
                 return Lines(tuple(found), None)
             if len(found) == limit:
                 return Lines(tuple(found), before_seq)
             shown = entry(code, line, standing_nano)
             before_seq, standing_nano = line.transfer_seq, standing_nano - shown.moved_nano
-            if wanted.passes(line):
+            if filters.passes(line):
                 found.append(shown)
         if len(read) < size:
             return Lines(tuple(found), None)

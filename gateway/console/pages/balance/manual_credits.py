@@ -14,7 +14,7 @@ from gateway.api.accounting.dependencies import Facts
 from gateway.api.fields import Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.form_submission import Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.form_submission import Once, fresh, refuse_weak_key, submit
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
@@ -72,17 +72,17 @@ async def ask(visitor: Operator, to: Plain = "") -> Response:
 async def give(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, GiveForm)
 
-    async def work(wanted: GiveForm) -> Facts:
-        kind, _, name = wanted.to.partition(":")
+    async def work(fields: GiveForm) -> Facts:
+        kind, _, name = fields.to.partition(":")
         new = credit.NewCredit.model_construct(
             user=name if kind == "user" else None,
             organization=name if kind == "organization" else None,
-            amount=wanted.amount,
-            reason=wanted.reason,
+            amount=fields.amount,
+            reason=fields.reason,
         )
-        return await credit.give(visitor.authority, wanted.once, new)
+        return await credit.give(visitor.authority, fields.once, new)
 
-    given, form = await answered(form, work)
+    given, form = await submit(form, work)
     if given is None:
         return await credits_page(visitor, give=form, status=400)
     return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} received ${given['amount']}.")
@@ -92,13 +92,13 @@ async def give(request: Request, visitor: Operator) -> Response:
 async def grant(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, GrantForm)
 
-    async def work(wanted: GrantForm) -> Facts:
-        ends = wanted.began + timedelta(days=wanted.days)
+    async def work(fields: GrantForm) -> Facts:
+        ends = fields.began + timedelta(days=fields.days)
         new = credit.NewPromo.model_construct(
-            user=wanted.user, amount=wanted.amount, expires=ends, scope="cloud", reason=wanted.reason
+            user=fields.user, amount=fields.amount, expires=ends, scope="cloud", reason=fields.reason
         )
         try:
-            return await credit.give_promo(visitor.authority, wanted.once, new)
+            return await credit.give_promo(visitor.authority, fields.once, new)
         except RequestInvalid as error:
             if error.param != "expires":
                 raise
@@ -107,7 +107,7 @@ async def grant(request: Request, visitor: Operator) -> Response:
                 param="days",
             ) from None
 
-    given, form = await answered(form, work)
+    given, form = await submit(form, work)
     if given is None:
         return await credits_page(visitor, grant=form, status=400)
     return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} received ${given['amount']}.")
@@ -117,14 +117,14 @@ async def grant(request: Request, visitor: Operator) -> Response:
 async def give_back(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, ReturnForm)
 
-    async def work(wanted: ReturnForm) -> Facts:
-        person = await asyncio.to_thread(visitor.directory.users.user, wanted.user)
+    async def work(fields: ReturnForm) -> Facts:
+        user = await asyncio.to_thread(visitor.directory.users.user, fields.user)
         new = credit.OutOfPool.model_construct(
-            organization=person.organization_id, user=person.user_id, amount=wanted.amount
+            organization=user.organization_id, user=user.user_id, amount=fields.amount
         )
-        return await credit.return_from_pool(visitor.authority, wanted.once, new)
+        return await credit.return_from_pool(visitor.authority, fields.once, new)
 
-    given, form = await answered(form, work)
+    given, form = await submit(form, work)
     if given is None:
         return await credits_page(visitor, back=form, status=400)
     return go(visitor, place_of(given["to"]), f"${given['amount']} returned to {given['to'].partition(':')[2]}.")
@@ -171,5 +171,5 @@ def _known(visitor: Visitor, chosen: str) -> tuple[list[User], list[Organization
     """Return the targets offered in lists: of very many users a part, and the user already chosen."""
     users = visitor.directory.users
     known = users.users()
-    offered = known[:_OFFERED_MAX] + [person for person in known[_OFFERED_MAX:] if person.user_id == chosen]
+    offered = known[:_OFFERED_MAX] + [user for user in known[_OFFERED_MAX:] if user.user_id == chosen]
     return offered, users.organizations()

@@ -11,7 +11,7 @@ from accounting.ledger.balances import balance
 from gateway.api.fields import Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.form_submission import Button, Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.form_submission import Button, Once, fresh, refuse_weak_key, submit
 from gateway.console.pages.balance.topping_up import payments_service_of
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go, page
@@ -48,14 +48,14 @@ async def reconcile(request: Request, visitor: Operator) -> Response:
 
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, Button)
-    found, form = await answered(
-        form, lambda wanted: reconciliation.reconcile(payments_service, visitor.authority, wanted.once)
+    found, form = await submit(
+        form, lambda fields: reconciliation.reconcile(payments_service, visitor.authority, fields.once)
     )
     if found is None:
         return await _page(visitor, form, 400)
     count = found["unmatched_count"]
-    said = "all match" if not count else f"{count} do not match"
-    return go(visitor, _PAYMENTS, f"{found['compared']} transactions compared: {said}.")
+    result = "all match" if not count else f"{count} do not match"
+    return go(visitor, _PAYMENTS, f"{found['compared']} transactions compared: {result}.")
 
 
 @router.post("/messages/{message}/retry")
@@ -76,10 +76,10 @@ async def freeze(request: Request, visitor: Operator) -> Response:
 
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, FreezeForm)
-    done, form = await answered(
+    done, form = await submit(
         form,
-        lambda wanted: reconciliation.freeze(
-            payments_service, visitor.authority, wanted.once, wanted.user, reconciliation.Frozen(why=wanted.why)
+        lambda fields: reconciliation.freeze(
+            payments_service, visitor.authority, fields.once, fields.user, reconciliation.Frozen(why=fields.why)
         ),
     )
     if done is None:
@@ -94,10 +94,10 @@ async def thaw(request: Request, visitor: Operator) -> Response:
 
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, ThawForm)
-    done, form = await answered(
+    done, form = await submit(
         form,
-        lambda wanted: reconciliation.freeze(
-            payments_service, visitor.authority, wanted.once, wanted.user, reconciliation.Frozen(why=None)
+        lambda fields: reconciliation.freeze(
+            payments_service, visitor.authority, fields.once, fields.user, reconciliation.Frozen(why=None)
         ),
     )
     if done is None:

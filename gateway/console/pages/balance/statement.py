@@ -48,7 +48,7 @@ Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 router = APIRouter(prefix="/statement")
 
 
-class Wanted(BaseModel):
+class StatementFilters(BaseModel):
     """The filters in the address, as the form names them."""
 
     account: Text = ALL
@@ -73,12 +73,14 @@ class Wanted(BaseModel):
         return self.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
 
 
-def _asked(request: Request) -> Form[Wanted]:
-    given = {name: [value] for name, value in request.query_params.items() if name in Wanted.model_fields}
-    return check(Wanted, given)
+def _asked(request: Request) -> Form[StatementFilters]:
+    given = {
+        name: [value] for name, value in request.query_params.items() if name in StatementFilters.model_fields
+    }
+    return check(StatementFilters, given)
 
 
-Asked = Annotated[Form[Wanted], Depends(_asked)]
+Asked = Annotated[Form[StatementFilters], Depends(_asked)]
 
 
 @router.get("")
@@ -92,17 +94,17 @@ async def show(
     values: dict[str, Any] = {"form": form, "whose": whose, "accounts": known, "kinds": KINDS, "tab": "statement"}
     if form.value is None:
         return page("balance/statement.html", visitor, 400, lines=(), older="", sheet="", is_newest=True, **values)
-    wanted = form.value
+    filters = form.value
     found = await ledger.look(
-        lambda session: lines_of(session, visitor, whose, wanted.filter(), before, PAGE_ROWS)
+        lambda session: lines_of(session, visitor, whose, filters.filter(), before, PAGE_ROWS)
     )
-    older = whose.query(**wanted.said(), before=found.before) if found.before else ""
+    older = whose.query(**filters.said(), before=found.before) if found.before else ""
     return page(
         "balance/statement.html",
         visitor,
         lines=found.lines,
         older=older,
-        sheet=whose.query(**wanted.said()),
+        sheet=whose.query(**filters.said()),
         is_newest=before is None,
         **values,
     )
@@ -114,14 +116,14 @@ async def download(visitor: Viewer, form: Asked, user: Plain = "", organization:
     if form.value is None:
         name, sentence = next(iter(form.errors.items()))
         raise RequestInvalid(f"{name}: {sentence}", param=name)
-    whose, wanted = await whose_of(visitor, user, organization), form.value.filter()
-    codes = await visitor.services.ledger.look(lambda session: codes_of(session, whose, wanted.account))
+    whose, filters = await whose_of(visitor, user, organization), form.value.filter()
+    codes = await visitor.services.ledger.look(lambda session: codes_of(session, whose, filters.account))
     headers = {"content-disposition": 'attachment; filename="statement.csv"', "cache-control": "no-store"}
-    rows = _rows(visitor.services.ledger, codes, wanted)
+    rows = _rows(visitor.services.ledger, codes, filters)
     return StreamingResponse(rows, headers=headers, media_type="text/csv; charset=utf-8")
 
 
-async def _rows(ledger: LedgerService, codes: Sequence[str], wanted: LineFilter) -> AsyncIterator[str]:
+async def _rows(ledger: LedgerService, codes: Sequence[str], filters: LineFilter) -> AsyncIterator[str]:
     columns = (*_COLUMNS, *_MORE_COLUMNS)
     header = as_csv(columns, ())
     yield header
@@ -131,7 +133,7 @@ async def _rows(ledger: LedgerService, codes: Sequence[str], wanted: LineFilter)
         for _ in range(_LOOKS_MAX):
             most = min(left, _ROWS_AT_ONCE)
             found = await ledger.look(
-                partial(read_lines, codes=codes, wanted=wanted, before_seq=before, limit=most)
+                partial(read_lines, codes=codes, filters=filters, before_seq=before, limit=most)
             )
             if found.lines:
                 yield as_csv(columns, [_row(line) for line in found.lines]).removeprefix(header)

@@ -16,7 +16,7 @@ from gateway.api.accounting.dependencies import Facts
 from gateway.console.access import Operator, Viewer, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.balance.form_submission import Button, Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.form_submission import Button, Once, fresh, refuse_weak_key, submit
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
@@ -91,11 +91,11 @@ async def open_one(request: Request, visitor: Viewer) -> Response:
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, TopupForm)
 
-    async def work(wanted: TopupForm) -> Facts:
-        new = NewTopup.model_construct(amount=wanted.amount, save_method=wanted.save_method)
-        return await open_topup(payments_service, visitor.caller, wanted.once, new)
+    async def work(fields: TopupForm) -> Facts:
+        new = NewTopup.model_construct(amount=fields.amount, save_method=fields.save_method)
+        return await open_topup(payments_service, visitor.caller, fields.once, new)
 
-    opened, form = await answered(form, work)
+    opened, form = await submit(form, work)
     if opened is None:
         return await _page(visitor, form, status=400)
     if opened["status"] == "open" and opened["url"]:
@@ -111,13 +111,13 @@ async def set_auto(request: Request, visitor: Viewer) -> Response:
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, AutoForm)
 
-    async def work(wanted: AutoForm) -> Facts:
+    async def work(fields: AutoForm) -> Facts:
         values = topups.AutoTopup.model_construct(
-            below=wanted.below, amount=wanted.amount, per_day=wanted.per_day, per_month=wanted.per_month
+            below=fields.below, amount=fields.amount, per_day=fields.per_day, per_month=fields.per_month
         )
-        return await topups.set_auto(payments_service, visitor.caller, wanted.once, values)
+        return await topups.set_auto(payments_service, visitor.caller, fields.once, values)
 
-    done, form = await answered(form, work)
+    done, form = await submit(form, work)
     if done is None:
         return await _page(visitor, auto_form=form, status=400)
     return go(visitor, f"{_TOPUPS}#auto", "Automatic top-up is on.")
@@ -146,11 +146,11 @@ async def refund(request: Request, visitor: Operator, topup_id: TopupId) -> Resp
     payments_service = payments_service_of(visitor)
     form = await read_form(request, visitor, RefundForm)
 
-    async def work(wanted: RefundForm) -> Facts:
-        new = NewRefund.model_construct(topup=topup_id, amount=wanted.amount)
-        return await open_refund(payments_service, visitor.authority, wanted.once, new)
+    async def work(fields: RefundForm) -> Facts:
+        new = NewRefund.model_construct(topup=topup_id, amount=fields.amount)
+        return await open_refund(payments_service, visitor.authority, fields.once, new)
 
-    opened, form = await answered(form, work)
+    opened, form = await submit(form, work)
     if opened is None:
         return await _one(visitor, topup_id, form, 400)
     return go(visitor, f"{_TOPUPS}/{topup_id}", f"The refund of ${opened['amount']} is {opened['status']}.")
@@ -255,8 +255,8 @@ async def _listed(visitor: Visitor, user: str, before: str) -> tuple[Facts, dict
     from gateway.api.accounting.topups import list_topups
 
     payments_service, authority = payments_service_of(visitor), visitor.authority
-    wanted = _whose(visitor, user)
-    listed = await list_topups(payments_service, authority, user=wanted, before=before or None, limit=ROWS)
+    listed_user = _whose(visitor, user)
+    listed = await list_topups(payments_service, authority, user=listed_user, before=before or None, limit=ROWS)
     refunds: dict[str, list[Facts]] = {}
     for one in await refunds_of(payments_service, [topup["id"] for topup in listed["data"]]):
         refunds.setdefault(one["topup"], []).append(_in_nano(one))

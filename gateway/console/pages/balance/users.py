@@ -32,7 +32,7 @@ After = Annotated[str, Query(max_length=CURSOR_MAX, description="The cursor from
 class UserMoney:
     """A user's credits in nano-USD: own, promotional, and owed."""
 
-    person: User
+    user: User
     paid_nano: int
     given_nano: int
     owed_nano: int
@@ -71,24 +71,24 @@ def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
 
 def _money_of(session: Session, visitor: Visitor, users: Sequence[User]) -> list[UserMoney]:
     """Read the users' credits with three database queries, whatever the number of users."""
-    payers = {person.user_id: Payer(person.user_id, person.organization_id) for person in users}
+    payers = {user.user_id: Payer(user.user_id, user.organization_id) for user in users}
     funding_lookup = fundings_of(session, list(payers.values()), time.time_ns())
-    owed = {person.user_id: chart.user_receivable(person.user_id) for person in users}
+    owed = {user.user_id: chart.user_receivable(user.user_id) for user in users}
     codes = {source.account for funding in funding_lookup.values() for source in funding} | set(owed.values())
     free = available(session, sorted(codes))
     return [
         UserMoney(
-            person,
-            free.get(chart.user_paid(person.user_id), 0),
+            user,
+            free.get(chart.user_paid(user.user_id), 0),
             sum(
                 free[source.account]
-                for source in funding_lookup[payers[person.user_id]]
+                for source in funding_lookup[payers[user.user_id]]
                 if ":promo:" in source.account
             ),
-            free[owed[person.user_id]],
-            visitor.services.ledger.frozen_why(person.user_id),
+            free[owed[user.user_id]],
+            visitor.services.ledger.frozen_why(user.user_id),
         )
-        for person in users
+        for user in users
     ]
 
 

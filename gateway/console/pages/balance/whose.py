@@ -21,11 +21,11 @@ class Whose:
 
     def query(self, **more: object) -> str:
         """Return the query string for addresses."""
-        said: dict[str, object] = {}
+        parameters: dict[str, object] = {}
         if not self.is_own:
-            said = {"organization": self.pool_id} if self.pool_id else {"user": self.user_id}
-        said |= {name: value for name, value in more.items() if value not in (None, "")}
-        return f"?{urlencode(said)}" if said else ""
+            parameters = {"organization": self.pool_id} if self.pool_id else {"user": self.user_id}
+        parameters |= {name: value for name, value in more.items() if value not in (None, "")}
+        return f"?{urlencode(parameters)}" if parameters else ""
 
 
 async def whose_of(visitor: Visitor, user: str, organization: str) -> Whose:

@@ -48,17 +48,17 @@ async def apply(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, Change)
     if form.value is None:
         raise RequestInvalid("without and including must be lists of machine IDs.", param="without")
-    wanted = form.value
+    fields = form.value
     state = cluster_state(visitor.services)
-    rows = [(state.row(node_id), False) for node_id in wanted.without]
-    rows += [(state.row(node_id), True) for node_id in wanted.including]
+    rows = [(state.row(node_id), False) for node_id in fields.without]
+    rows += [(state.row(node_id), True) for node_id in fields.including]
     for row, undo in rows:
         await admin.drain_machine(visitor.authority, row.node_id, undo=undo)
-    said = " and ".join(f"{row.name} {'joins' if undo else 'is drained'}" for row, undo in rows)
+    message = " and ".join(f"{row.name} {'joins' if undo else 'is drained'}" for row, undo in rows)
     return go(
         visitor,
         "/console/cluster",
-        f"{said}: the new pipeline is prepared while the old one serves." if said else "",
+        f"{message}: the new pipeline is prepared while the old one serves." if message else "",
     )
 
 

@@ -101,8 +101,8 @@ def _look(visitor: Visitor) -> dict[str, Any]:
     with directory.read() as session:
         limits = limit_lines(session, scopes)
     return {
-        "person": directory.users.user(caller.user_id),
+        "user": directory.users.user(caller.user_id),
         "password_changed_ns": directory.passwords.changed_ns(caller.user_id),
-        "sessions": [(one, shown_browser(one.browser)) for one in directory.sessions.of_person(caller.user_id)],
+        "sessions": [(one, shown_browser(one.browser)) for one in directory.sessions.of_user(caller.user_id)],
         "limits": limits,
     }

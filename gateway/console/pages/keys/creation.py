@@ -12,7 +12,7 @@ from gateway.api.quotas import NewQuota, set_quota
 from gateway.console.access import Manager, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.fields import NewKeyForm
-from gateway.console.pages.keys.form_submission import asked
+from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.key_list import users_of
 from gateway.console.pages.keys.one import shown_once
 from gateway.console.renderer import page
@@ -22,7 +22,7 @@ from gateway.settings.base import LaneName
 from runtime.errors import RequestInvalid, ServiceError
 
 # With more users than this, the form has a text field instead of a list.
-PEOPLE_OFFERED = 200
+USERS_OFFERED = 200
 
 router = APIRouter(prefix="/new")
 
@@ -40,22 +40,22 @@ async def ask(visitor: Manager, user: str | None = None) -> Response:
 async def make(request: Request, visitor: Manager) -> Response:
     form = await read_form(request, visitor, NewKeyForm)
     authority = visitor.authority
-    made, form = await asked(form, lambda wanted: _made(authority, wanted))
+    made, form = await submit(form, lambda fields: _made(authority, fields))
     if made is None:
         return await _page(visitor, form, 400)
     return shown_once(visitor, made, warning=made.pop("warning", ""))
 
 
-def _made(authority: Authority, wanted: NewKeyForm) -> dict[str, Any]:
+def _made(authority: Authority, fields: NewKeyForm) -> dict[str, Any]:
     """Create the key, then its limit. An invalid amount is rejected before the key is created."""
-    if wanted.spend is not None:
+    if fields.spend is not None:
         try:
-            parse_quota("key:", "spend", wanted.spend, "month", None)
+            parse_quota("key:", "spend", fields.spend, "month", None)
         except RequestInvalid as error:
             raise RequestInvalid(error.message.removeprefix("amount: "), param="spend") from None
-    made = create_key(authority, wanted.as_new())
-    if wanted.spend is not None:
-        quota = NewQuota(scope=f"key:{made['key_id']}", measure="spend", span="month", amount=wanted.spend)
+    made = create_key(authority, fields.as_new())
+    if fields.spend is not None:
+        quota = NewQuota(scope=f"key:{made['key_id']}", measure="spend", span="month", amount=fields.spend)
         try:
             set_quota(authority, quota)
         except ServiceError as error:
@@ -65,14 +65,14 @@ def _made(authority: Authority, wanted: NewKeyForm) -> dict[str, Any]:
 
 
 async def _page(visitor: Visitor, form: Form[NewKeyForm], status: int = 200) -> Response:
-    users: Sequence[User] = await asyncio.to_thread(users_of, visitor, PEOPLE_OFFERED + 1)
+    users: Sequence[User] = await asyncio.to_thread(users_of, visitor, USERS_OFFERED + 1)
     return page(
         "keys/new.html",
         visitor,
         status,
         form=form,
         users=users,
-        offered=PEOPLE_OFFERED,
+        offered=USERS_OFFERED,
         lanes=get_args(LaneName),
         tab="keys",
     )

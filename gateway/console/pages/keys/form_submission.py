@@ -14,7 +14,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
-async def asked(form: Form[M], work: Callable[[M], T]) -> tuple[T | None, Form[M]]:
+async def submit(form: Form[M], work: Callable[[M], T]) -> tuple[T | None, Form[M]]:
     """Return what `work` makes of the form's value, or None and the form with the reason for a rejection."""
     if form.value is None:
         return None, form

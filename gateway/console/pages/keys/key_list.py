@@ -48,7 +48,7 @@ class KeyFilter:
         found = {name: value for name, value in (asdict(self) | changed).items() if value != usual[name]}
         return f"?{urlencode(found)}" if found else ""
 
-    def wanted(self) -> key_queries.KeyFilter:
+    def as_key_filter(self) -> key_queries.KeyFilter:
         return key_queries.KeyFilter(
             user_id=self.user,
             organization_id=self.organization,
@@ -74,49 +74,49 @@ def _filter(
     return KeyFilter(which, text.strip(), lane or None, user or None, organization or None, privacy, before)
 
 
-Wanted = Annotated[KeyFilter, Depends(_filter)]
+Filters = Annotated[KeyFilter, Depends(_filter)]
 
 
 @router.get("")
-async def show_keys(visitor: Viewer, wanted: Wanted) -> Response:
-    return page("keys/list.html", visitor, wanted=wanted, tab="keys", **await _values(visitor, wanted))
+async def show_keys(visitor: Viewer, filters: Filters) -> Response:
+    return page("keys/list.html", visitor, filters=filters, tab="keys", **await _values(visitor, filters))
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Viewer, wanted: Wanted) -> Response:
+async def live(request: Request, visitor: Viewer, filters: Filters) -> Response:
     async def render() -> list[Region | Points]:
-        values = await _values(visitor, wanted)
-        return [Region("key-table", "keys/table.html", values | {"wanted": wanted})]
+        values = await _values(visitor, filters)
+        return [Region("key-table", "keys/table.html", values | {"filters": filters})]
 
-    key = f"keys:{visitor.caller.user_id}:{wanted.query()}"
+    key = f"keys:{visitor.caller.user_id}:{filters.query()}"
     return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
 
 
-async def _values(visitor: Visitor, wanted: KeyFilter) -> dict[str, Any]:
-    return await asyncio.to_thread(_look, visitor, wanted)
+async def _values(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:
+    return await asyncio.to_thread(_look, visitor, filters)
 
 
-def _look(visitor: Visitor, wanted: KeyFilter) -> dict[str, Any]:
+def _look(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:
     """Return one page of the keys that the visitor may see, newest first."""
-    before = Cursor.parse(wanted.before) if wanted.before else None
-    shown, last = cut(rows_of(visitor, wanted.wanted(), before, PAGE_ROWS + 1), PAGE_ROWS)
+    before = Cursor.parse(filters.before) if filters.before else None
+    shown, last = cut(rows_of(visitor, filters.as_key_filter(), before, PAGE_ROWS + 1), PAGE_ROWS)
     names = visitor.directory.users.names(sorted({row.user_id for row in shown}))
     with visitor.directory.read() as session:
         lines = key_lines(session, shown, names)
     return {
         "lines": lines,
         "is_manager": visitor.is_manager,
-        "found": visitor.services.keys.count(*_bounds(visitor), wanted.wanted()),
+        "found": visitor.services.keys.count(*_bounds(visitor), filters.as_key_filter()),
         "has_any": bool(lines) or bool(rows_of(visitor, limit=1)),
         "next": str(last.cursor) if last else None,
     }
 
 
 def rows_of(
-    visitor: Visitor, wanted: key_queries.KeyFilter = ALL, before: Cursor | None = None, limit: int = ROWS_MAX
+    visitor: Visitor, key_filter: key_queries.KeyFilter = ALL, before: Cursor | None = None, limit: int = ROWS_MAX
 ) -> list[KeyRow]:
     """Return all keys for operators, an organization's for its admins, else the visitor's own; newest first."""
-    return visitor.services.keys.rows(*_bounds(visitor), wanted, before=before, limit=limit)
+    return visitor.services.keys.rows(*_bounds(visitor), key_filter, before=before, limit=limit)
 
 
 def opening_rows(visitor: Visitor, limit: int = ROWS_MAX) -> list[KeyRow]:

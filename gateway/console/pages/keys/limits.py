@@ -10,7 +10,7 @@ from gateway.console.access import Manager, Visitor
 from gateway.console.browser import own_path
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.fields import LimitForm, LimitGone, Plain
-from gateway.console.pages.keys.form_submission import asked
+from gateway.console.pages.keys.form_submission import submit
 from gateway.console.renderer import go, page
 
 router = APIRouter(prefix="/limits")
@@ -40,7 +40,7 @@ async def ask(visitor: Manager, scope: Plain = "", organization: Plain = "", tea
 @router.post("/new")
 async def set_limit(request: Request, visitor: Manager, scope: Plain) -> Response:
     form = await read_form(request, visitor, LimitForm)
-    _, form = await asked(form, lambda wanted: set_limit_of(visitor.authority, wanted))
+    _, form = await submit(form, lambda fields: set_limit_of(visitor.authority, fields))
     if form.value is None:
         return _page(visitor, scope, form, 400)
     return go(visitor, place_of(scope), "Limit set.")
@@ -49,16 +49,16 @@ async def set_limit(request: Request, visitor: Manager, scope: Plain) -> Respons
 @router.post("/remove")
 async def remove_limit(request: Request, visitor: Manager) -> Response:
     form = await read_form(request, visitor, LimitGone)
-    gone, form = await asked(form, lambda gone: _removed(visitor.authority, gone))
+    gone, form = await submit(form, lambda gone: _removed(visitor.authority, gone))
     scope = form.text("scope")
     if gone is None:
         return _page(visitor, scope, Form(errors=form.errors, given={"scope": [scope]}), 400)
     return go(visitor, place_of(scope), "Limit removed.")
 
 
-def set_limit_of(authority: Authority, wanted: LimitForm) -> dict[str, Any]:
+def set_limit_of(authority: Authority, fields: LimitForm) -> dict[str, Any]:
     quota = NewQuota(
-        scope=wanted.scope, measure=wanted.measure, span=wanted.span, model=wanted.model, amount=wanted.amount
+        scope=fields.scope, measure=fields.measure, span=fields.span, model=fields.model, amount=fields.amount
     )
     return set_quota(authority, quota)
 

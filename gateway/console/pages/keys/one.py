@@ -12,7 +12,7 @@ from gateway.console.access import Manager, Viewer, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.fields import LanesForm, NoFields, RotationForm
 from gateway.console.pages.keys.figures import KeyLine, key_lines, limit_lines
-from gateway.console.pages.keys.form_submission import asked
+from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.identity.audit import Filter
@@ -35,7 +35,7 @@ async def show_key(visitor: Viewer, key_id: Named) -> Response:
 async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
     form = await read_form(request, visitor, LanesForm)
     authority = visitor.authority
-    changed, form = await asked(form, lambda wanted: change_key(authority, key_id, wanted.as_change()))
+    changed, form = await submit(form, lambda fields: change_key(authority, key_id, fields.as_change()))
     if changed is None:
         return await _page(visitor, key_id, form, 400)
     return go(
@@ -50,10 +50,10 @@ async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
     form = await read_form(request, visitor, RotationForm)
     authority = visitor.authority
 
-    def work(wanted: RotationForm) -> dict[str, Any]:
-        return rotate_key(authority, key_id, Rotation(grace_s=wanted.grace_hours * 3600))
+    def work(fields: RotationForm) -> dict[str, Any]:
+        return rotate_key(authority, key_id, Rotation(grace_s=fields.grace_hours * 3600))
 
-    made, form = await asked(form, work)
+    made, form = await submit(form, work)
     if made is None:
         return await _page(visitor, key_id, rotation=form, status=400)
     return shown_once(visitor, made, rotated=True)
@@ -66,7 +66,7 @@ async def revoke(request: Request, visitor: Viewer, key_id: Named) -> Response:
     row = await asyncio.to_thread(visible_key, visitor, key_id)
     authority = visitor.authority
     if visitor.may_administer:
-        _, form = await asked(form, lambda _: revoke_key(authority, row.key_id))
+        _, form = await submit(form, lambda _: revoke_key(authority, row.key_id))
     elif form.value is not None:
         await asyncio.to_thread(revoke_own_key, authority, visitor.caller, row.key_id)
     if form.value is None:
@@ -139,7 +139,7 @@ def _look(visitor: Visitor, key_id: str) -> dict[str, Any]:
     own = [one for one in limits if one.quota.scope == f"key:{row.key_id}"]
     return {
         "line": line,
-        "person": owner,
+        "user": owner,
         "limits": own,
         "inherited": [one for one in limits if one not in own],
         "changes": changes if visitor.is_manager else (),

@@ -12,13 +12,13 @@ from gateway.console.browser import root_of
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.fields import OrganizationForm
 from gateway.console.pages.keys.figures import limit_lines
-from gateway.console.pages.keys.form_submission import asked
+from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 
 router = APIRouter(prefix="/organizations")
 
-_PEOPLE_SHOWN = 100
+_USERS_SHOWN = 100
 
 
 @router.get("")
@@ -30,8 +30,8 @@ async def show_organizations(visitor: Manager) -> Response:
 async def add(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, OrganizationForm)
     authority = visitor.authority
-    made, form = await asked(
-        form, lambda wanted: add_organization(authority, NewOrganization(**wanted.model_dump()))
+    made, form = await submit(
+        form, lambda fields: add_organization(authority, NewOrganization(**fields.model_dump()))
     )
     if made is None:
         return await _list(visitor, form, 400)
@@ -74,7 +74,7 @@ def _look_at(visitor: Visitor, organization_id: str) -> dict[str, Any]:
         "organization": organization,
         "limits": own,
         "of_teams": of_teams,
-        "users": directory.users.users(organization.organization_id, limit=_PEOPLE_SHOWN),
+        "users": directory.users.users(organization.organization_id, limit=_USERS_SHOWN),
         "users_count": directory.users.count(organization.organization_id),
         "may_set": visitor.may_administer and visitor.is_operator,
         "may_set_teams": visitor.may_administer,

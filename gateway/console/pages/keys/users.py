@@ -6,14 +6,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from gateway.api.fields import Named
-from gateway.api.users import NewRole, NewUser, add_person, close_sessions, person_of, remove_person, set_role
+from gateway.api.users import NewRole, NewUser, add_user, close_sessions, managed_user, remove_user, set_role
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.browsers import shown_browser
 from gateway.console.pages.keys.fields import NoFields, Plain, RoleForm, UserForm
 from gateway.console.pages.keys.figures import key_lines, limit_lines
-from gateway.console.pages.keys.form_submission import asked
+from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.identity.passwords import LINK_LASTS_S, address_of
@@ -38,14 +38,14 @@ async def show_users(
 async def add(request: Request, visitor: Manager) -> Response:
     form = await read_form(request, visitor, UserForm)
     authority = visitor.authority
-    made, form = await asked(form, lambda wanted: add_person(authority, NewUser(**wanted.model_dump())))
+    made, form = await submit(form, lambda fields: add_user(authority, NewUser(**fields.model_dump())))
     if made is None:
         return await _list(visitor, form, 400)
     return go(visitor, f"/console/keys/users/{made['user_id']}", f"{made['name']} added.")
 
 
 @router.get("/{user}")
-async def show_person(visitor: Manager, user: Named) -> Response:
+async def show_user(visitor: Manager, user: Named) -> Response:
     return await _one(visitor, user)
 
 
@@ -53,7 +53,7 @@ async def show_person(visitor: Manager, user: Named) -> Response:
 async def change_role(request: Request, visitor: Manager, user: Named) -> Response:
     form = await read_form(request, visitor, RoleForm)
     authority = visitor.authority
-    changed, form = await asked(form, lambda wanted: set_role(authority, user, NewRole(role=wanted.role)))
+    changed, form = await submit(form, lambda fields: set_role(authority, user, NewRole(role=fields.role)))
     if changed is None:
         return await _one(visitor, user, form, 400)
     return go(visitor, f"/console/keys/users/{user}", f"{user} is now a {changed['role']}.")
@@ -63,7 +63,7 @@ async def change_role(request: Request, visitor: Manager, user: Named) -> Respon
 async def remove(request: Request, visitor: Manager, user: Named) -> Response:
     form = await read_form(request, visitor, NoFields)
     authority = visitor.authority
-    removed, form = await asked(form, lambda _: remove_person(authority, user))
+    removed, form = await submit(form, lambda _: remove_user(authority, user))
     if removed is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return go(visitor, "/console/keys/users", f"{user} was removed. Keys and sessions revoked.")
@@ -73,7 +73,7 @@ async def remove(request: Request, visitor: Manager, user: Named) -> Response:
 async def end_sessions(request: Request, visitor: Manager, user: Named) -> Response:
     form = await read_form(request, visitor, NoFields)
     authority = visitor.authority
-    ended, form = await asked(form, lambda _: close_sessions(authority, user))
+    ended, form = await submit(form, lambda _: close_sessions(authority, user))
     if ended is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return go(visitor, f"/console/keys/users/{user}", f"{user} was signed out everywhere.")
@@ -83,7 +83,7 @@ async def end_sessions(request: Request, visitor: Manager, user: Named) -> Respo
 async def make_link(request: Request, visitor: Operator, user: Named) -> Response:
     """Create a password link. Anyone with it can sign in as that user, so only instance admins may create one."""
     form = await read_form(request, visitor, NoFields)
-    link, form = await asked(form, lambda _: visitor.directory.passwords.new_link(user, visitor.actor))
+    link, form = await submit(form, lambda _: visitor.directory.passwords.new_link(user, visitor.actor))
     if link is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return await _one(visitor, user, link=address_of(link, root_of(request)))
@@ -107,21 +107,21 @@ def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
         "found": directory.users.count(within, text),
         "next": str(last.cursor) if last else None,
         "organizations": organizations,
-        "keys_of": directory.keys.opening("user_id", [person.user_id for person in shown]),
-        "with_password": directory.passwords.with_one(),
+        "keys_of": directory.keys.opening("user_id", [user.user_id for user in shown]),
+        "with_password": directory.passwords.user_ids(),
     }
 
 
 async def _one(
-    visitor: Visitor, user: str, form: Form[RoleForm] | None = None, status: int = 200, link: str = ""
+    visitor: Visitor, user_id: str, form: Form[RoleForm] | None = None, status: int = 200, link: str = ""
 ) -> Response:
-    values = await asyncio.to_thread(_look_at, visitor, user)
-    person = values["person"]
+    values = await asyncio.to_thread(_look_at, visitor, user_id)
+    user = values["user"]
     return page(
         "keys/user.html",
         visitor,
         status,
-        form=form or Form.showing(role=person.role),
+        form=form or Form.showing(role=user.role),
         link=link,
         link_minutes=LINK_LASTS_S // 60,
         kinds=dict(KINDS),
@@ -130,18 +130,18 @@ async def _one(
     )
 
 
-def _look_at(visitor: Visitor, user: str) -> dict[str, Any]:
-    directory, person = visitor.directory, person_of(visitor.authority, user)
-    keys = [row for row in directory.keys.rows(user_id=user) if row.revoked_ns is None]
+def _look_at(visitor: Visitor, user_id: str) -> dict[str, Any]:
+    directory, user = visitor.directory, managed_user(visitor.authority, user_id)
+    keys = [row for row in directory.keys.rows(user_id=user_id) if row.revoked_ns is None]
     with directory.read() as session:
-        lines = key_lines(session, keys[:_KEYS_SHOWN], {user: person.name})
-        limits = limit_lines(session, [f"user:{user}"])
+        lines = key_lines(session, keys[:_KEYS_SHOWN], {user_id: user.name})
+        limits = limit_lines(session, [f"user:{user_id}"])
     return {
-        "person": person,
+        "user": user,
         "lines": lines,
         "keys_count": len(keys),
         "limits": limits,
-        "sessions": [(one, shown_browser(one.browser)) for one in directory.sessions.of_person(user)],
-        "password_changed_ns": directory.passwords.changed_ns(user),
+        "sessions": [(one, shown_browser(one.browser)) for one in directory.sessions.of_user(user_id)],
+        "password_changed_ns": directory.passwords.changed_ns(user_id),
         "may_set": visitor.may_administer,
     }

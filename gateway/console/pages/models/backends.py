@@ -54,8 +54,8 @@ async def scan(request: Request, visitor: Operator) -> Response:
         seen = await api.scan_hosts(visitor.authority, form.value.question())
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
-        said = "Too many hosts. Enter fewer." if name == "hosts" else "Enter fewer ports, from 1 to 65535."
-        return models_page(visitor, 400, scan=form.refused(said, name))
+        message = "Too many hosts. Enter fewer." if name == "hosts" else "Enter fewer ports, from 1 to 65535."
+        return models_page(visitor, 400, scan=form.refused(message, name))
     except RequestInvalid as error:
         return models_page(visitor, 400, scan=form.refused(error.message, error.param or "hosts"))
     return models_page(visitor, scan=form, seen=seen)

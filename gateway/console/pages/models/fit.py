@@ -34,10 +34,10 @@ async def fit(request: Request, visitor: Operator) -> Response:
     form: Form[Fit] = check(Fit, given) if given else Form()
     found: Advice | None = None
     if form.value:
-        wanted = form.value
+        fields = form.value
         try:
             found = await ask_advice(
-                visitor.services, wanted.model, Wishes(wanted.context_tokens, wanted.precision, wanted.compare)
+                visitor.services, fields.model, Wishes(fields.context_tokens, fields.precision, fields.compare)
             )
         except ModelError as error:
             form = form.refused(f"{str(error)[:1].upper()}{str(error)[1:]}.", "model")

@@ -29,7 +29,7 @@ class Naming(BaseModel):
     models: Annotated[str, Field(max_length=20_000, pattern=r"^[^\x00]*$")]
 
     @property
-    def wanted(self) -> tuple[str, ...]:
+    def model_names(self) -> tuple[str, ...]:
         """The model names without duplicates, in order."""
         return tuple(dict.fromkeys(name for each in self.models.split(",") if (name := each.strip())))
 
@@ -55,7 +55,7 @@ async def set_alias(request: Request, visitor: Operator) -> Response:
     terms = visitor.services.model_terms
     if form.value is not None:
         try:
-            await terms.set_alias(form.value.alias, form.value.wanted, visitor.actor)
+            await terms.set_alias(form.value.alias, form.value.model_names, visitor.actor)
         except (RequestInvalid, Conflict) as error:
             form = refused(form, error)
     if form.value is None:

@@ -41,27 +41,27 @@ async def keep_or_put_away(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, Wish)
     if form.value is None:
         return go(visitor, PATH, " ".join(form.errors.values()))
-    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    visitor.services.afterwork.begin(_tell(visitor, form.value, told))
+    result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    visitor.services.afterwork.begin(_tell(visitor, form.value, result))
     try:
-        said = await asyncio.wait_for(asyncio.shield(told), _PATIENCE_S)
+        message = await asyncio.wait_for(asyncio.shield(result), _PATIENCE_S)
     except TimeoutError:
-        said = f"{form.value.model} is still loading. Its row shows when it is ready."
-    return go(visitor, PATH, said)
+        message = f"{form.value.model} is still loading. Its row shows when it is ready."
+    return go(visitor, PATH, message)
 
 
-async def _tell(visitor: Visitor, wish: Wish, told: asyncio.Future[str]) -> None:
+async def _tell(visitor: Visitor, wish: Wish, result: asyncio.Future[str]) -> None:
     """Send the request that Ollama's clients use: a chat without a message."""
     body = msgspec.json.encode({"model": wish.model, "messages": [{"role": "user", "content": ""}]})
     upkeep = Upkeep(wish.wanted, wish.model, body, {}, 0 if wish.wanted == "unload" else None)
-    said = f"{wish.model} {'loaded' if wish.wanted == 'load' else 'unloaded'}."
+    message = f"{wish.model} {'loaded' if wish.wanted == 'load' else 'unloaded'}."
     try:
         await look_after(visitor.services, caller_of(visitor), new_request_id(), upkeep, visitor.address)
     except ServiceError as error:
-        said = error.message
-        log.warning("model not told", model=wish.model, wanted=wish.wanted, reason=said)
-    if not told.done():
-        told.set_result(said)
+        message = error.message
+        log.warning("model not told", model=wish.model, wanted=wish.wanted, reason=message)
+    if not result.done():
+        result.set_result(message)
 
 
 @router.post("/cluster")

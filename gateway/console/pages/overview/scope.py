@@ -16,7 +16,7 @@ class Scope:
 
     kind: Literal["instance", "organization", "user"]
     name: str | None
-    wanted: RequestFilter
+    filters: RequestFilter
     has_machines: bool = False
 
     @property
@@ -35,8 +35,8 @@ def scope_of(visitor: Visitor) -> Scope:
         return Scope("instance", None, RequestFilter(), has_machines=True)
     if visitor.may_administer:
         organization_id = caller.organization_id
-        wanted = RequestFilter(organization_id=organization_id)
-        return Scope("organization", f"organization:{organization_id}", wanted)
+        filters = RequestFilter(organization_id=organization_id)
+        return Scope("organization", f"organization:{organization_id}", filters)
     if caller.key_id:
         own = RequestFilter(key_id=caller.key_id)
         return Scope("user", f"key:{caller.key_id}", own, has_machines=visitor.is_operator)

@@ -27,7 +27,7 @@ from gateway.services import Services
 REQUESTS_SHOWN = 10
 ALERTS_SHOWN = 6
 MODELS_SHOWN = 8
-PEOPLE_SHOWN = 200
+USERS_SHOWN = 200
 _WEEK_DAYS = 7
 # Last week's rate hardly changes within a minute.
 _WEEK_AS_OF_S = 60.0
@@ -195,7 +195,7 @@ async def _keys(services: Services, usage: UsageFigures, name: str | None) -> li
 
 
 def _requests(services: Services, scope: Scope) -> list[RequestEntry]:
-    found = services.request_log.page(scope.wanted, REQUESTS_SHOWN, stretches=_STRETCHES, has_decisions=False)
+    found = services.request_log.page(scope.filters, REQUESTS_SHOWN, stretches=_STRETCHES, has_decisions=False)
     return [as_shown(row, to_operator=scope.is_instance) for row in found.rows]
 
 
@@ -205,7 +205,7 @@ async def users(visitor: Visitor, scope: Scope) -> list[tuple[str, str]]:
         return []
     directory = visitor.directory.users
     found = await asyncio.to_thread(directory.users, None if scope.is_instance else visitor.caller.organization_id)
-    named = [(f"user:{person.user_id}", person.name) for person in found[:PEOPLE_SHOWN]]
+    named = [(f"user:{user.user_id}", user.name) for user in found[:USERS_SHOWN]]
     if not scope.is_instance:
         return named
     organizations = await asyncio.to_thread(directory.organizations)

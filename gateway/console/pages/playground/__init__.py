@@ -3,8 +3,7 @@
 Modules:
     code          The same request as code: for curl, and for OpenAI's clients in Python and JavaScript
     facts         Figures of an answer from the log and the ledger, a moment after its end
-    listener      The journey's client for an answer sent over ASGI: it buffers what is written for a response to
-                  send
+    listener      A request's client for an answer sent over ASGI: it buffers the written bytes for the response
     page          The playground page: available models and lanes, with fields filled in from the query string
     problems      Errors as the page's script shows them: a sentence, a remedy, and the field to correct
     question      The message to send: the fields of the page's form, and the chat completion that they become

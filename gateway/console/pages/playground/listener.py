@@ -1,4 +1,4 @@
-"""The journey's client for an answer sent over ASGI: it buffers what is written for a response to send."""
+"""A request's client for an answer sent over ASGI: it buffers the written bytes for the response."""
 
 import asyncio
 from collections import deque
@@ -34,7 +34,7 @@ class Listener:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
 
-    # Called by the journey.
+    # Called by the request.
 
     def begin(self, status: int, headers: Headers, *, is_stream: bool) -> None:  # noqa: ARG002 - all are
         self.status, self.headers = status, headers
@@ -129,8 +129,8 @@ class Listener:
 def _refusal_of(status: int, body: bytes) -> ApiError:
     """Return a backend's own error, which other clients get unchanged."""
     try:
-        said = msgspec.json.decode(body)["error"]
-        message, code, param = said["message"], said.get("code"), said.get("param")
+        error = msgspec.json.decode(body)["error"]
+        message, code, param = error["message"], error.get("code"), error.get("param")
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
         return ApiError(status, _UNKNOWN, "upstream_error")
     texts = [text if isinstance(text, str) else None for text in (message, code, param)]

@@ -43,18 +43,18 @@ async def show(request: Request, visitor: Viewer) -> Response:
     for name, value in request.query_params.multi_items()[:_FIELDS_MAX]:
         if name in Prefill.model_fields:
             given.setdefault(name, []).append(value)
-    asked = check(Prefill, given)
-    notices = [("bad", f"{name}: {sentence}", "") for name, sentence in asked.errors.items()]
-    wanted = asked.value or Prefill()
-    if wanted.request:
-        wanted, notice = await _replayed(visitor, wanted)
+    prefill_form = check(Prefill, given)
+    notices = [("bad", f"{name}: {sentence}", "") for name, sentence in prefill_form.errors.items()]
+    prefill = prefill_form.value or Prefill()
+    if prefill.request:
+        prefill, notice = await _replayed(visitor, prefill)
         notices.append(notice)
     models, lanes = models_of(visitor), lanes_of(visitor)
-    form, more = _filled(wanted, [entry.name for entry in models], lanes)
+    form, more = _filled(prefill, [entry.name for entry in models], lanes)
     return page(
         "playground/page.html",
         visitor,
-        400 if asked.errors else 200,
+        400 if prefill_form.errors else 200,
         form=form,
         notices=[*notices, *more],
         models=[(entry.name, f"{entry.name} ({', '.join(entry.lanes)})") for entry in models],
@@ -71,7 +71,7 @@ def models_of(visitor: Visitor) -> list[Entry]:
 
 
 def lanes_of(visitor: Visitor) -> list[LaneName]:
-    """Return the lanes that exist and that the visitor may use; the journey enforces this as well."""
+    """Return the lanes that exist and that the visitor may use; the request path enforces this as well."""
     return [lane for lane in _LANES if lane in visitor.services.lanes and lane in visitor.caller.lanes]
 
 
@@ -79,29 +79,29 @@ Notice = tuple[str, str, str]
 """Tone, title and remedy."""
 
 
-async def _replayed(visitor: Visitor, wanted: Prefill) -> tuple[Prefill, Notice]:
+async def _replayed(visitor: Visitor, prefill: Prefill) -> tuple[Prefill, Notice]:
     """Fill in what is known of a request to repeat; its text only if it was stored for this caller."""
-    entry = await asyncio.to_thread(find_visible, visitor, wanted.request or "")
+    entry = await asyncio.to_thread(find_visible, visitor, prefill.request or "")
     if entry is None:
-        return wanted, ("warn", "Request not found", "It may be another user's, or too old.")
+        return prefill, ("warn", "Request not found", "It may be another user's, or too old.")
     lane = entry.lane if entry.lane in _LANES else None
-    known = wanted.model_copy(update={"model": wanted.model or entry.model, "lane": wanted.lane or lane})
-    asked = [turn for turn in await stored_turns(visitor, entry.request_id) or () if turn.who == "user"]
-    if not asked:
-        said = "The log stores neither prompt nor answer. Type or paste the prompt again."
-        return known, ("info", "Model and lane filled in from the request", said)
-    last = asked[-1]
-    said = "Earlier messages are not filled in." if len(asked) > 1 else "Nothing is sent until you press Send."
+    known = prefill.model_copy(update={"model": prefill.model or entry.model, "lane": prefill.lane or lane})
+    turns = [turn for turn in await stored_turns(visitor, entry.request_id) or () if turn.who == "user"]
+    if not turns:
+        hint = "The log stores neither prompt nor answer. Type or paste the prompt again."
+        return known, ("info", "Model and lane filled in from the request", hint)
+    last = turns[-1]
+    hint = "Earlier messages are not filled in." if len(turns) > 1 else "Nothing is sent until you press Send."
     if last.left_out:
-        said = f"The last {last.left_out:,} characters are not filled in."
-    known = known.model_copy(update={"prompt": wanted.prompt or last.text})
-    return known, ("info", "Prompt, model and lane filled in from the request", said)
+        hint = f"The last {last.left_out:,} characters are not filled in."
+    known = known.model_copy(update={"prompt": prefill.prompt or last.text})
+    return known, ("info", "Prompt, model and lane filled in from the request", hint)
 
 
-def _filled(wanted: Prefill, models: list[str], lanes: list[LaneName]) -> tuple[Form[Question], list[Notice]]:
+def _filled(prefill: Prefill, models: list[str], lanes: list[LaneName]) -> tuple[Form[Question], list[Notice]]:
     """Return the initial form, and notices about values that cannot be used."""
     notices: list[Notice] = []
-    model, lane = wanted.model, wanted.lane
+    model, lane = prefill.model, prefill.lane
     if model is not None and model not in models:
         notices.append(("warn", f"Model {model} is not available", "Choose another model."))
         model = None
@@ -109,4 +109,4 @@ def _filled(wanted: Prefill, models: list[str], lanes: list[LaneName]) -> tuple[
         notices.append(("warn", f"Lane {lane} is not available", "Choose another lane."))
         lane = None
     values: dict[str, Any] = {"model": model or (models[0] if models else None), "lane": lane}
-    return Form.showing(**values, prompt=wanted.prompt, system=wanted.system), notices
+    return Form.showing(**values, prompt=prefill.prompt, system=prefill.system), notices

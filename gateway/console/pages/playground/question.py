@@ -49,7 +49,7 @@ class Question(BaseModel):
             raise ValueError(
                 f"The conversation is invalid or longer than {TURNS_MAX} messages. Start a new one."
             ) from None
-        if sum(len(said.content) for said in before) > CONVERSATION_CHARS_MAX:
+        if sum(len(turn.content) for turn in before) > CONVERSATION_CHARS_MAX:
             raise ValueError(
                 f"The conversation is longer than {CONVERSATION_CHARS_MAX:,} characters. Start a new one."
             )
@@ -58,7 +58,7 @@ class Question(BaseModel):
     def as_request(self) -> dict[str, Any]:
         """Return the body of POST /v1/chat/completions, without the fields left empty."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        before = [said.model_dump() for said in _conversations.validate_json(self.history)]
+        before = [turn.model_dump() for turn in _conversations.validate_json(self.history)]
         request: dict[str, Any] = {
             "model": self.model,
             "messages": [*system, *before, {"role": "user", "content": self.prompt}],

@@ -55,7 +55,7 @@ def asking(caller: Caller) -> Caller:
 
 
 class AnswerStream(Response):
-    """Sends the journey's output. A client that leaves, or does not read for a minute, ends the journey."""
+    """Sends the request's output. A client that disconnects, or does not read for a minute, ends the request."""
 
     def __init__(self, visitor: Visitor, request_id: str, question: Question) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class AnswerStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         listener = Listener(self._problem)
-        journey = asyncio.create_task(self._travel(listener), name=f"playground {self._request_id}")
+        request_task = asyncio.create_task(self._travel(listener), name=f"playground {self._request_id}")
         leaving = asyncio.create_task(_until_gone(receive), name="playground reader")
         leaving.add_done_callback(lambda _: listener.leave())
         try:
@@ -75,7 +75,7 @@ class AnswerStream(Response):
             log.info("answer not read", request_id=self._request_id, seconds=_STALLED_S)
         finally:
             leaving.cancel()
-            await _end(journey, listener)
+            await _end(request_task, listener)
 
     def _problem(self, error: ApiError) -> bytes:
         return as_json(problem_of(error, self._pages))
@@ -124,8 +124,8 @@ def _head(listener: Listener) -> Message:
     """Return the response head. The backend's own content type is not passed on: it could claim to be a page."""
     given = dict(listener.headers)
     kind = _JSON if b"json" in given.get(b"content-type", _EVENTS) else _EVENTS
-    told = [head for head in listener.headers if head[0].startswith(_TOLD) or head[0] == _RETRY_AFTER]
-    headers = [(b"content-type", kind), *told, *_HEADERS]
+    kept_headers = [head for head in listener.headers if head[0].startswith(_TOLD) or head[0] == _RETRY_AFTER]
+    headers = [(b"content-type", kind), *kept_headers, *_HEADERS]
     return {"type": "http.response.start", "status": listener.status, "headers": headers}
 
 
@@ -134,10 +134,10 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-async def _end(journey: "asyncio.Task[None]", listener: Listener) -> None:
+async def _end(request_task: "asyncio.Task[None]", listener: Listener) -> None:
     """Let a complete answer settle; end an abandoned one at once."""
     if listener.has_ended and not listener.is_gone:
-        await asyncio.wait((journey,), timeout=_STOP_S)
+        await asyncio.wait((request_task,), timeout=_STOP_S)
     listener.leave()
-    journey.cancel()
-    await asyncio.wait((journey,), timeout=_STOP_S)
+    request_task.cancel()
+    await asyncio.wait((request_task,), timeout=_STOP_S)

@@ -52,10 +52,10 @@ async def show_history(
     target: Plain = "",
     before: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> Response:
-    wanted = Filter(visitor.authority.within(None), action or None, actor or None, target or None)
+    filters = Filter(visitor.authority.within(None), action or None, actor or None, target or None)
 
     def look() -> tuple[list[Entry], dict[str, str]]:
-        found = visitor.directory.audit.entries(wanted, before_seq=before, limit=PAGE_ROWS + 1)
+        found = visitor.directory.audit.entries(filters, before_seq=before, limit=PAGE_ROWS + 1)
         kinds = (entry.target.partition(":") for entry in found)
         ids = sorted({name for kind, _, name in kinds if kind == "key"})
         with visitor.directory.read() as session:
@@ -63,15 +63,15 @@ async def show_history(
 
     found, names = await asyncio.to_thread(look)
     shown = found[:PAGE_ROWS]
-    asked = {"action": action, "actor": actor, "target": target}
-    older = {name: value for name, value in asked.items() if value} | {
+    query = {"action": action, "actor": actor, "target": target}
+    older = {name: value for name, value in query.items() if value} | {
         "before": str(shown[-1].seq) if shown else ""
     }
     return page(
         "policy/history.html",
         visitor,
         lines=[line_of(entry, names) for entry in shown],
-        asked=asked,
+        query=query,
         is_newest=before is None,
         older=urlencode(older) if len(found) > PAGE_ROWS else "",
         tab="history",
@@ -91,8 +91,8 @@ def changes_of(before: dict[str, Any] | None, after: dict[str, Any] | None) -> t
     """Return the changed fields with their old and new values. At most a few fields."""
     old, new = before or {}, after or {}
     fields = [name for name in {**old, **new} if old.get(name) != new.get(name) and name not in _LEFT_OUT]
-    told = [Change(_words(name), _text(name, old.get(name)), _text(name, new.get(name))) for name in fields]
-    return tuple(change for change in told if change.before or change.after)[:_FIELDS_SHOWN]
+    changes = [Change(_words(name), _text(name, old.get(name)), _text(name, new.get(name))) for name in fields]
+    return tuple(change for change in changes if change.before or change.after)[:_FIELDS_SHOWN]
 
 
 def _words(name: str) -> str:

@@ -93,8 +93,8 @@ def find_visible(visitor: Visitor, request_id: str) -> RequestEntry | None:
     if entry is None or visitor.is_operator:
         return entry
     then_ns = entry.started_ns
-    wanted = replace(visible_to(visitor), since_ns=then_ns, until_ns=then_ns + 1)
-    rows = log.page(wanted, ROWS_MAX, Cursor(then_ns + 1, "")).rows
+    filters = replace(visible_to(visitor), since_ns=then_ns, until_ns=then_ns + 1)
+    rows = log.page(filters, ROWS_MAX, Cursor(then_ns + 1, "")).rows
     return next((row for row in rows if row.request_id == request_id), None)
 
 

@@ -12,7 +12,7 @@ from gateway.console.forms import Form
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.keys.key_list import rows_of
 from gateway.console.pages.requests.sheet import ROWS_MAX
-from gateway.console.pages.requests.wanted import LANES, Wanted, as_shown, read_wanted, visible_to
+from gateway.console.pages.requests.wanted import LANES, FilterForm, as_shown, read_filters, visible_to
 from gateway.console.renderer import page
 from gateway.identity.key_queries import names_of
 from gateway.pages import Cursor
@@ -30,11 +30,11 @@ Before = Annotated[str, Query(max_length=600, description="The cursor from the p
 
 @router.get("")
 async def show(request: Request, visitor: Viewer, before: Before = "") -> Response:
-    form, cursor = read_wanted(request), _cursor(before)
-    wanted = form.value
-    if wanted is None:
+    form, cursor = read_filters(request), _cursor(before)
+    filters = form.value
+    if filters is None:
         return await _page(visitor, form, None, before, status=400)
-    within = wanted.within(visible_to(visitor))
+    within = filters.within(visible_to(visitor))
     values = await asyncio.to_thread(_look, visitor, within, cursor)
     return await _page(visitor, form, values, before)
 
@@ -42,29 +42,29 @@ async def show(request: Request, visitor: Viewer, before: Before = "") -> Respon
 @router.get("/live")
 async def live(request: Request, visitor: Viewer) -> Response:
     """Stream the log. Raises RequestInvalid, RoleForbids."""
-    wanted = read_wanted(request).value
-    if wanted is None:
+    filters = read_filters(request).value
+    if filters is None:
         raise RequestInvalid("Invalid filter. Reload the page.")
     visible = visible_to(visitor)
-    wanted.within(visible)
+    filters.within(visible)
 
     async def render() -> list[Region | Points]:
-        found = await asyncio.to_thread(_look, visitor, wanted.within(visible), None)
-        values = found | {"wanted": wanted, "is_first": True, "form": None}
+        found = await asyncio.to_thread(_look, visitor, filters.within(visible), None)
+        values = found | {"filters": filters, "is_first": True, "form": None}
         return [Region("request-rows", "requests/rows.html", values)]
 
-    return await live_response(request, visitor, LivePage(f"requests:{wanted.query()}", render, _EVERY_S))
+    return await live_response(request, visitor, LivePage(f"requests:{filters.query()}", render, _EVERY_S))
 
 
 async def _page(
-    visitor: Visitor, form: Form[Wanted], found: dict[str, Any] | None, before: str, status: int = 200
+    visitor: Visitor, form: Form[FilterForm], found: dict[str, Any] | None, before: str, status: int = 200
 ) -> Response:
     return page(
         "requests/page.html",
         visitor,
         status,
         form=form,
-        wanted=form.value or Wanted(),
+        filters=form.value or FilterForm(),
         is_first=not before,
         keys=await asyncio.to_thread(_keys, visitor, form.text("key")),
         models=sorted({model for lane in visitor.services.lanes.values() for model in lane.models()}),
@@ -74,9 +74,9 @@ async def _page(
     )
 
 
-def _look(visitor: Visitor, wanted: RequestFilter, before: Cursor | None) -> dict[str, Any]:
+def _look(visitor: Visitor, filters: RequestFilter, before: Cursor | None) -> dict[str, Any]:
     services = visitor.services
-    found: RequestPage = services.request_log.page(wanted, PAGE_ROWS, before, _STRETCHES, has_decisions=False)
+    found: RequestPage = services.request_log.page(filters, PAGE_ROWS, before, _STRETCHES, has_decisions=False)
     with services.directory.read() as session:
         names = names_of(session, sorted({row.key_id for row in found.rows if row.key_id}))
     rows = [as_shown(row, to_operator=visitor.is_operator) for row in found.rows]

@@ -13,7 +13,7 @@ from gateway.billing.request_filter import RequestFilter
 from gateway.billing.request_log import RequestEntry
 from gateway.billing.sheets import as_csv
 from gateway.console.access import Viewer, Visitor
-from gateway.console.pages.requests.wanted import as_shown, read_wanted, visible_to
+from gateway.console.pages.requests.wanted import as_shown, read_filters, visible_to
 from gateway.pages import Cursor
 from runtime.errors import RequestInvalid
 
@@ -48,17 +48,17 @@ router = APIRouter(prefix="/console/requests")
 @router.get("/csv")
 async def download(request: Request, visitor: Viewer) -> Response:
     """Download the newest `ROWS_MAX` rows at most. Raises RequestInvalid, RoleForbids."""
-    form = read_wanted(request)
+    form = read_filters(request)
     if form.value is None:
         name, sentence = next(iter(form.errors.items()))
         raise RequestInvalid(f"{name}: {sentence}", param=name)
-    wanted = form.value.within(visible_to(visitor))
+    filters = form.value.within(visible_to(visitor))
     headers = {"content-disposition": 'attachment; filename="requests.csv"', "cache-control": "no-store"}
-    lines = _lines(visitor, wanted)
+    lines = _lines(visitor, filters)
     return StreamingResponse(lines, headers=headers, media_type="text/csv; charset=utf-8")
 
 
-async def _lines(visitor: Visitor, wanted: RequestFilter) -> AsyncIterator[str]:
+async def _lines(visitor: Visitor, filters: RequestFilter) -> AsyncIterator[str]:
     log = visitor.services.request_log
     header = as_csv(_COLUMNS, ())
     yield header
@@ -66,7 +66,7 @@ async def _lines(visitor: Visitor, wanted: RequestFilter) -> AsyncIterator[str]:
     before: Cursor | None = None
     ends_s = time.monotonic() + _LASTS_S
     for _ in range(_LOOKS_MAX):
-        rows, before = await asyncio.to_thread(log.page, wanted, min(left, _ROWS_AT_ONCE), before)
+        rows, before = await asyncio.to_thread(log.page, filters, min(left, _ROWS_AT_ONCE), before)
         if rows:
             yield as_csv(
                 _COLUMNS, (_row(as_shown(row, to_operator=visitor.is_operator)) for row in rows)

@@ -28,7 +28,7 @@ _STATUS = re.compile(r"[1-5](xx|[0-9]{2})")
 _FIELDS_MAX = 20
 
 
-class Wanted(BaseModel):
+class FilterForm(BaseModel):
     """The common properties of the rows. `status` is one code, or a class such as 4xx; times are UTC."""
 
     model_config = ConfigDict(frozen=True)
@@ -64,8 +64,8 @@ class Wanted(BaseModel):
 
     def query(self, **more: str) -> str:
         """Return the query string."""
-        said = self.model_dump(mode="json", exclude_none=True) | more
-        return f"?{urlencode(said)}" if said else ""
+        parameters = self.model_dump(mode="json", exclude_none=True) | more
+        return f"?{urlencode(parameters)}" if parameters else ""
 
     def within(self, visible: RequestFilter) -> RequestFilter:
         """Return the filter limited to `visible`. Raises RoleForbids for a key other than the session's key."""
@@ -88,13 +88,13 @@ class Wanted(BaseModel):
         return max(time.time_ns() - _LAST_S[self.last] * 10**9, _ns(self.since) or 0)
 
 
-def read_wanted(request: Request) -> Form[Wanted]:
+def read_filters(request: Request) -> Form[FilterForm]:
     """Read the filter from the query string; other parameters are ignored."""
     given: dict[str, list[str]] = {}
     for name, value in request.query_params.multi_items()[:_FIELDS_MAX]:
-        if name in Wanted.model_fields:
+        if name in FilterForm.model_fields:
             given.setdefault(name, []).append(value)
-    return check(Wanted, given)
+    return check(FilterForm, given)
 
 
 def visible_to(visitor: Visitor) -> RequestFilter:

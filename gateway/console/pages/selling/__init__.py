@@ -27,7 +27,7 @@ Modules:
     settings_file     Reads and replaces the section `[selling]` of millrace.toml without touching the rest of the
                       file
     steps             The wizard's questions, step by step, and the settings section built from the answers
-    wares_here        What this gateway can sell: its own models, why some cannot be sold, and their recent speed
+    wares_here        This gateway's sellable models, why others cannot be sold, and their recent speed
     wizard            “List idle capacity”: model, idle conditions, price, connectivity; checked and saved for the
                       agent
 """

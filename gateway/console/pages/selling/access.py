@@ -49,7 +49,7 @@ async def idle_now(visitor: Visitor) -> Idle:
     return await watch.state()
 
 
-async def tried(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | None, Form[M]]:
+async def submit(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | None, Form[M]]:
     """Return what `work` makes of the form's value, or None and the form with the reason for a rejection."""
     if form.value is None:
         return None, form
@@ -62,9 +62,11 @@ async def tried(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | N
 
 def refused(form: Form[M], error: Exception, fields: frozenset[str]) -> Form[M]:
     """Return the form with the error beside the field that the error names, if the form has it."""
-    said = to_api_error(error)
-    name = said.param if said.param in fields else WHOLE
-    return form.refused(sentence(said.message.removeprefix(f"{name}: ") if name else said.message), name or WHOLE)
+    api_error = to_api_error(error)
+    name = api_error.param if api_error.param in fields else WHOLE
+    return form.refused(
+        sentence(api_error.message.removeprefix(f"{name}: ") if name else api_error.message), name or WHOLE
+    )
 
 
 def price(amount_nano: int) -> str:

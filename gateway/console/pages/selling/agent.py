@@ -88,10 +88,10 @@ def _working(state: str, preemptible_jobs: int, idle: Idle, settings: SellingSet
 
 
 def _own_requests(idle: Idle, settings: SellingSettings) -> str:
-    wanted_s = settings.queue_empty_minutes * 60
+    threshold_s = settings.queue_empty_minutes * 60
     if idle.own_in_flight or idle.own_batches:
         return "Your own requests or batches are running."
-    left_s = max(0.0, wanted_s - idle.queue_empty_s)
+    left_s = max(0.0, threshold_s - idle.queue_empty_s)
     minutes = -(-left_s // 60)
     return f"Your last request ended recently. Listing starts in about {max(1, minutes):.0f} min."
 

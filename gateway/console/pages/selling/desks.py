@@ -182,11 +182,11 @@ def record_of(marketplace: Marketplace, user_id: str) -> Record:
 
 def findings_about(marketplace: Marketplace, identities: Sequence[str]) -> list[tuple[str, AuditFinding]]:
     """Return auditors' findings about these identities, with the auditor; self-reports are excluded."""
-    told = marketplace.keeper.findings(marketplace.context.now_ms)
-    wanted = frozenset(identities)
+    known_findings = marketplace.keeper.findings(marketplace.context.now_ms)
+    sellers = frozenset(identities)
     return [
         (auditor, each)
-        for auditor, findings in told
+        for auditor, findings in known_findings
         for each in findings.entries
-        if each.seller in wanted and each.seller != auditor
+        if each.seller in sellers and each.seller != auditor
     ]

@@ -14,7 +14,7 @@ from runtime.errors import RequestInvalid
 
 
 async def bring_text(
-    marketplace: Marketplace, person: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
+    marketplace: Marketplace, caller: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
 ) -> dict[str, Any]:
     """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record.
 
@@ -22,10 +22,10 @@ async def bring_text(
     """
     text = DisputedText(content=content.replace("\r\n", "\n"), reasoning=reasoning.replace("\r\n", "\n"))
     try:
-        wanted = NewDispute(allocation=raw, lane=lane, listing=listing.strip() or None, texts={0: text})
+        body = NewDispute(allocation=raw, lane=lane, listing=listing.strip() or None, texts={0: text})
     except ValueError as error:
         raise RequestInvalid(f"listing: {error}", param="listing") from None
-    return await bring(marketplace, person, wanted)
+    return await bring(marketplace, caller, body)
 
 
 def facts_of_lane(marketplace: Marketplace, user_id: str, allocation: str, lane: int) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def facts_of_lane(marketplace: Marketplace, user_id: str, allocation: str, lane:
     with marketplace.context.read() as session:
         about = disputed_lane(marketplace.context, allocation_found(session, allocation), lane)
     claim, signed = claim_of(about), signed_counts(about)
-    wanted, now_ms = claim.promise.voucher.listing, time.time_ns() // 10**6
-    records = (record.raw.decode() for record, _ in marketplace.keeper.listings(now_ms) if record.digest == wanted)
+    digest, now_ms = claim.promise.voucher.listing, time.time_ns() // 10**6
+    records = (record.raw.decode() for record, _ in marketplace.keeper.listings(now_ms) if record.digest == digest)
     return {
         "standing": standing,
         "row": row,

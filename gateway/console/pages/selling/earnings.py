@@ -13,7 +13,7 @@ from accounting.payments.terms import NANO_PER_CENT
 from gateway.api.accounting.dependencies import sheet
 from gateway.console.access import Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.selling.access import PATH, Seller, tried
+from gateway.console.pages.selling.access import PATH, Seller, submit
 from gateway.console.pages.selling.account import Account, Bounds, Conditions, Connect, PayoutLine, Standing
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
@@ -71,16 +71,16 @@ async def pay_out(request: Request, visitor: Seller) -> Response:
     account, form = await _account(visitor), await read_form(request, visitor, NewPayout)
     is_unsure = False
 
-    async def work(wanted: NewPayout) -> PayoutLine:
+    async def work(fields: NewPayout) -> PayoutLine:
         nonlocal is_unsure
         try:
-            return await account.pay_out(wanted.amount, wanted.once)
+            return await account.pay_out(fields.amount, fields.once)
         except (Overloaded, LedgerUnavailable):
             # The payout may exist already: repeating it must use the same key.
             is_unsure = True
             raise
 
-    made, form = await tried(form, work)
+    made, form = await submit(form, work)
     if made is None:
         return await _page(visitor, form, 400, once=form.text("once") if is_unsure else "")
     return go(visitor, EARNINGS, f"Payout of ${made.amount}: {made.status}.")
@@ -90,7 +90,7 @@ async def pay_out(request: Request, visitor: Seller) -> Response:
 async def onboard(request: Request, visitor: Seller) -> Response:
     """Open a Stripe page where the seller enters their identity and bank account."""
     account, form = await _account(visitor), await read_form(request, visitor, NewLink)
-    url, form = await tried(form, lambda wanted: account.onboard(wanted.once))
+    url, form = await submit(form, lambda fields: account.onboard(fields.once))
     if url is None:
         return await _page(visitor, link_form=form, status=400)
     return await _page(visitor, link=url)

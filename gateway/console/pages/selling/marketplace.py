@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from gateway.api.fields import Named, Text, Wanted
+from gateway.api.fields import Named, OptionalText, Text
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.selling.access import PATH, refused, tried
+from gateway.console.pages.selling.access import PATH, refused, submit
 from gateway.console.renderer import go, page
 from runtime.errors import NotFound, ServiceError
 
@@ -37,7 +37,7 @@ class Nothing(BaseModel):
 
 
 @router.get("")
-async def show(visitor: Operator, seller: Wanted = None) -> Response:
+async def show(visitor: Operator, seller: OptionalText = None) -> Response:
     return await _page(visitor, seller=seller)
 
 
@@ -48,10 +48,10 @@ async def suspend(request: Request, visitor: Operator, user: Named) -> Response:
     from gateway.api.marketplace import sellers
     from gateway.api.marketplace.forms import Suspended
 
-    async def work(wanted: Why) -> dict[str, Any]:
-        return await sellers.suspend(marketplace, visitor.authority, "", user, Suspended(why=wanted.why))
+    async def work(fields: Why) -> dict[str, Any]:
+        return await sellers.suspend(marketplace, visitor.authority, "", user, Suspended(why=fields.why))
 
-    done, form = await tried(form, work)
+    done, form = await submit(form, work)
     if done is None:
         return await _page(visitor, form=form, about=f"suspend-{user}", status=400)
     return go(visitor, MARKETPLACE, f"{user} is suspended.")
@@ -78,10 +78,10 @@ async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
     if form.value is not None and form.value.name.strip() != user:
         form = form.refused("The name does not match the seller.", "name")
 
-    async def work(wanted: Forfeit) -> dict[str, Any]:
-        return await sellers.forfeit(marketplace, visitor.authority, "", user, Forfeited(why=wanted.why))
+    async def work(fields: Forfeit) -> dict[str, Any]:
+        return await sellers.forfeit(marketplace, visitor.authority, "", user, Forfeited(why=fields.why))
 
-    done, form = await tried(form, work)
+    done, form = await submit(form, work)
     if done is None:
         return await _page(visitor, form=form, about=f"forfeit-{user}", status=400)
     return go(visitor, MARKETPLACE, f"{done['sales']} sales of {user} were refunded to the buyers.")

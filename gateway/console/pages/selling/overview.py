@@ -196,14 +196,14 @@ def checks(
 
 def differs(listings: Sequence["Listed"], settings: SellingSettings) -> list[str]:
     """Return models whose listing differs from the settings, because the agent read older ones. Pure."""
-    wanted = {model.market_id: model for model in settings.models}
+    offered = {model.market_id: model for model in settings.models}
     found = []
     for each in listings:
         if not each.is_alive:
             continue
-        model, pricing = wanted.get(each.listing.id), each.listing.pricing
-        asked = (int(pricing.prompt), int(pricing.completion))
-        if model is None or (model.prompt_usd_per_mtok, model.completion_usd_per_mtok) != asked:
+        model, pricing = offered.get(each.listing.id), each.listing.pricing
+        prices = (int(pricing.prompt), int(pricing.completion))
+        if model is None or (model.prompt_usd_per_mtok, model.completion_usd_per_mtok) != prices:
             found.append(each.listing.id)
     return found
 

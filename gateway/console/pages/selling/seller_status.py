@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from gateway.console.access import Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.selling.access import PATH, Seller, tried
+from gateway.console.pages.selling.access import PATH, Seller, submit
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
 from gateway.console.renderer import go, page
@@ -108,11 +108,11 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
         raise NotFound("Allocation not found.")
     form = await read_form(request, visitor, Brought)
 
-    async def work(wanted: Brought) -> dict[str, Any]:
-        said = (wanted.content, wanted.reasoning, wanted.listing)
-        return await bring_text(marketplace, visitor.caller, raw, lane, *said)
+    async def work(fields: Brought) -> dict[str, Any]:
+        texts = (fields.content, fields.reasoning, fields.listing)
+        return await bring_text(marketplace, visitor.caller, raw, lane, *texts)
 
-    done, form = await tried(form, work)
+    done, form = await submit(form, work)
     if done is None:
         return await _dispute_page(visitor, allocation, lane, form, 400)
     is_open = done["status"] == "open"

@@ -1,4 +1,4 @@
-"""What this gateway can sell: its own models, why some cannot be sold, and their recent speed."""
+"""This gateway's sellable models, why others cannot be sold, and their recent speed."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ class Here:
 async def models_here(visitor: Visitor, sold: Sequence[Mapping[str, Any]] = ()) -> list[Here]:
     """Return every local model that generates text, those that can be sold first.
 
-    `sold` is what the settings file says about models.
+    `sold` are the models in the settings file.
     """
     services, idle = visitor.services, await idle_now(visitor)
     spare = {model.id: model for model in idle.models}

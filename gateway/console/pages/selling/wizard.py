@@ -176,8 +176,8 @@ async def _show(
     model = given.get("model", [""])[0]
     form = forms.get(name)
     if form is None:
-        asked = {field: values for field, values in given.items() if field in STEPS[name].model_fields}
-        form = Form(given=asked) if asked else shown(section, model)[name]
+        answers = {field: values for field, values in given.items() if field in STEPS[name].model_fields}
+        form = Form(given=answers) if answers else shown(section, model)[name]
     values = await _of_step(visitor, name, model, section)
     carried = [
         (field, value)

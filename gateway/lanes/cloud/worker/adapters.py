@@ -56,7 +56,7 @@ litellm.failure_callback = []
 
 
 def _bound_redaction() -> None:
-    """An answer that an adapter cannot read becomes the text of an error, which litellm searches for secrets."""
+    """Limit the texts that litellm searches for secrets: an unreadable answer becomes an error's text."""
     redact = secret_redaction.python_redact_string
     secret_redaction.python_redact_string = lambda value: redact(value[:ERROR_BYTES_MAX])
 
@@ -86,7 +86,7 @@ async def warm_up(models: Iterable[CloudModel]) -> None:
         attrgetter(lazy)(client)
     one_of_each = {model.litellm_model.partition("/")[0]: model.litellm_model for model in models}
     for litellm_model in one_of_each.values():
-        with suppress(Exception):  # what is wrong with a model is said when it is asked
+        with suppress(Exception):  # a wrong model is reported when it is requested
             stream = await litellm.acompletion(
                 model=litellm_model,
                 messages=[{"role": "user", "content": "ready?"}],
@@ -105,19 +105,19 @@ async def ask(request: Request, model: CloudModel, secrets: dict[str, str], time
     arguments: Json = {
         **request.arguments(),
         **model.parameters,
-        # Without any, some adapters would go looking for a key in the environment and fail for want of one.
+        # Without a key, some adapters would search the environment for one and fail.
         **(secrets or {"api_key": NO_KEY}),
         "model": model.litellm_model,
         # Only the connection is litellm's to time: the caller bounds first byte, gaps and the whole.
         "timeout": httpx.Timeout(timeouts.total_s, connect=timeouts.connect_s),
         "max_retries": 0,
         "num_retries": 0,
-        # Else any tool makes it import its gateway for tools, which is not installed and would do as clients say.
+        # Otherwise any tool makes it import its tool gateway, which is not installed and would obey clients.
         "_skip_mcp_handler": True,
     }
     if model.base_url:
         arguments["api_base"] = model.base_url
-    # litellm takes metadata for its own; where OpenAI is spoken it is the provider's.
+    # litellm uses metadata itself; for providers with OpenAI's API the field is the provider's.
     metadata = arguments.pop("metadata", None)
     if metadata and provider_of(model.litellm_model) == "openai":
         arguments["extra_body"] = {"metadata": metadata}
@@ -127,7 +127,7 @@ async def ask(request: Request, model: CloudModel, secrets: dict[str, str], time
 
 
 async def _ask_completion(arguments: Json) -> Any:
-    """A text completion; a stream is taken before litellm wraps it once more and so hides how it ended."""
+    """Return a text completion; a stream is taken before litellm's second wrapper, which hides how it ended."""
     if not arguments["stream"]:
         return await litellm.atext_completion(**arguments)
     prompt = arguments.pop("prompt")
@@ -140,12 +140,12 @@ async def _ask_completion(arguments: Json) -> Any:
 
 
 async def pieces(stream: Any) -> AsyncGenerator[Any, None]:
-    """The chunks of a streamed answer, up to the end that the provider gave it; else BrokenOff.
+    """Yield the chunks of a streamed answer up to the provider's end. Raises BrokenOff if the end is missing.
 
     Closes the provider's connection however it ends.
     """
     native = getattr(stream, "completion_stream", None)
-    # litellm's wrapper drops refusals; what OpenAI's own client has read needs no wrapper at all.
+    # litellm's wrapper drops refusals; streams that OpenAI's client reads need no wrapper.
     chunks = native if isinstance(native, openai.AsyncStream) else stream
     finished = False
     try:
@@ -170,6 +170,6 @@ def _provider_finished(stream: Any) -> bool:
 
 
 def _wrapper(stream: Any) -> Any:
-    """litellm's stream wrapper, which its text completion handler keeps inside a generator of its own."""
+    """Return litellm's stream wrapper, which its text completion handler keeps inside a generator."""
     frame = getattr(stream, "ag_frame", None)
     return stream if frame is None else frame.f_locals.get("streamwrapper", stream)

@@ -1,4 +1,4 @@
-"""Bounds on what providers send, set on every httpx client of the process: litellm's adapters have none.
+"""Size limits on providers' answers, set on every httpx client of the process: litellm's adapters have none.
 
 Requests ask for uncompressed answers, and compressed ones are refused: some kilobytes could expand to gigabytes.
 """
@@ -22,7 +22,7 @@ ERROR_BYTES_MAX = 16 * 2**10
 """The rest of an error's body is left unread: litellm searches it with many patterns, for seconds per megabyte."""
 
 streams: ContextVar[bool] = ContextVar("streams", default=False)
-"""Whether the present request asks for a stream, which is passed on while it comes."""
+"""Whether the current request asks for a stream, which is forwarded as it arrives."""
 
 _ENDS = {
     "text/event-stream": (b"\n\n", b"\n\r\n", b"\r\r"),
@@ -32,7 +32,7 @@ _ENDS = {
 
 
 class AnswerTooLarge(Exception):
-    """The provider sends more than an answer can be."""
+    """The provider's answer exceeds a bound."""
 
 
 class AnswerCompressed(Exception):
@@ -40,7 +40,7 @@ class AnswerCompressed(Exception):
 
 
 def bound_answers() -> None:
-    """Set the bounds on all clients that are made from now on."""
+    """Set the bounds on all clients created later."""
     httpx.Client.__init__ = _with_hooks(  # type: ignore[method-assign]
         httpx.Client.__init__, _ask_plain, _bound
     )
@@ -135,7 +135,7 @@ class _BoundedStream(httpx.AsyncByteStream, httpx.SyncByteStream):
             raise AnswerTooLarge
 
     def _count_part(self, piece: bytes) -> None:
-        """An end may stand in two pieces."""
+        """Count the bytes of the current part; its end may be split between two pieces."""
         if self._ends:
             text = self._tail + piece
             end = max(text.rfind(end) for end in self._ends)

@@ -44,7 +44,7 @@ class WorkerAnswer:
         """One event of a stream, or None for a chunk without anything to read."""
         self._last = chunk
         counted = _usage(getattr(chunk, "usage", None))
-        # A count that stands before more text is not the count of the answer.
+        # A count before more text is not the answer's count.
         if counted or any(_says_something(choice) for choice in chunk.choices or ()):
             self.usage = counted
         choices = [piece for choice in chunk.choices or () if (piece := self._piece_choice(choice))]
@@ -103,8 +103,8 @@ def _usage(usage: Any) -> Json | None:
     if usage is None:
         return None
     details = {group: _plain_fields(getattr(usage, group, None), names) for group, names in _USAGE_DETAILS.items()}
-    said = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, **details}
-    counts = counts_of(said)
+    reported = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, **details}
+    counts = counts_of(reported)
     if counts is None or not (counts.prompt_tokens or counts.completion_tokens):
         return None
     body = {"prompt_tokens": counts.prompt_tokens, "completion_tokens": counts.completion_tokens}
@@ -117,7 +117,7 @@ def _set_fields(message: Any) -> Json:
 
 
 def _plain_fields(source: Any, names: Iterable[str]) -> Json:
-    """The named attributes that hold something, as plain JSON values."""
+    """Return the named attributes that have a value, as plain JSON values."""
     fields: Json = {}
     for name in names:
         value = getattr(source, name, None)
@@ -139,14 +139,14 @@ def _logprobs(choice: Any) -> Any:
 
 
 def _refusal(message: Any) -> str | None:
-    """litellm files a whole answer's refusal under its own fields."""
+    """Return a whole answer's refusal, which litellm stores under its own fields."""
     filed = getattr(message, "provider_specific_fields", None) or {}
     refusal = getattr(message, "refusal", None) or filed.get("refusal")
     return refusal if isinstance(refusal, str) else None
 
 
 def _says_something(choice: Any) -> bool:
-    """Whether a piece of a choice has anything in it that the provider generated."""
+    """Return whether a piece of a choice has any generated content."""
     delta = getattr(choice, "delta", None)
     fields = ("content", *_MESSAGE_FIELDS)
     return any(getattr(delta, name, None) for name in fields) or bool(getattr(choice, "text", None))

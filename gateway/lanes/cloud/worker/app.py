@@ -28,7 +28,7 @@ _KINDS: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/completions": "c
 
 @dataclass
 class CloudApp:
-    """Answers the gateway over OpenAI's HTTP API with what the configured providers say."""
+    """Answers the gateway over OpenAI's HTTP API with the configured providers' answers."""
 
     configuration: CloudConfiguration
     requests: int = 0
@@ -48,7 +48,7 @@ class CloudApp:
         elif method == "POST" and path in _KINDS:
             await self._admit(exchange, _KINDS[path])
         else:
-            await exchange.refuse(Refusal(404, "not_found", f"There is no {method} {path} here."))
+            await exchange.refuse(Refusal(404, "not_found", f"{method} {path} not found."))
 
     def health(self) -> Health:
         return Health(
@@ -63,7 +63,7 @@ class CloudApp:
     async def _admit(self, exchange: Exchange, kind: Kind) -> None:
         limits = self.configuration.limits
         try:
-            # A client may send its next request a moment before we have cleared away its last one.
+            # A client may send its next request a moment before its last one is cleaned up.
             async with asyncio.timeout(PLACE_S):
                 await self._places.acquire()
         except TimeoutError:
@@ -84,7 +84,7 @@ class CloudApp:
             self._places.release()
 
     async def _serve(self, exchange: Exchange, body: bytes, kind: Kind) -> None:
-        """Every failure becomes an error answer or an error event."""
+        """Convert every failure to an error answer or an error event."""
         request: Request | None = None
         try:
             request = parse(body, kind)
@@ -98,7 +98,7 @@ class CloudApp:
         except Exception as error:  # noqa: BLE001  # a bug here must end this request only
             place = traceback.extract_tb(error.__traceback__)[-1]
             note("failed", error=type(error).__name__, place=f"{place.filename}:{place.lineno}")
-            await exchange.refuse(Refusal(500, "cloud_worker_failed", "The cloud worker made a mistake."))
+            await exchange.refuse(Refusal(500, "cloud_worker_failed", "The cloud worker had an internal error."))
 
     def _model(self, public_name: str) -> CloudModel:
         try:
@@ -108,7 +108,7 @@ class CloudApp:
             raise Refusal(404, "model_not_found", message, param="model") from None
 
     def _secrets(self, model: CloudModel, provider: str) -> dict[str, str]:
-        """litellm's secret arguments, read per request: a rotated key counts from the next request on."""
+        """Return litellm's secret arguments, read per request: a rotated key applies from the next request on."""
         names = dict(model.secret_parameters)
         if key_name := model.key_name or _usual_key_name(model, provider):
             names["api_key"] = key_name
@@ -121,7 +121,7 @@ class CloudApp:
 
 
 def _usual_key_name(model: CloudModel, provider: str) -> str | None:
-    """None if another address could get the key, or if the provider uses no such key."""
+    """Return the key's name; None if another address could get the key, or if the provider uses no such key."""
     if model.base_url or model.secret_parameters or provider in KEYLESS:
         return None
     return usual_key_name(provider)

@@ -33,7 +33,7 @@ _BY_CLASS = {
     "AnswerTooLarge": (502, "provider_too_large"),
     "AnswerCompressed": (502, "provider_compressed"),
 }
-"""Meanings that the status alone does not tell; the first match along the chain of causes wins."""
+"""Meanings that the status does not show; the first match in the chain of causes applies."""
 
 _BY_STATUS = {
     401: (502, "provider_auth_failed"),
@@ -54,33 +54,33 @@ _OWN_WORDS = {
     "provider_timeout": "{provider} did not answer in time.",
     "provider_broke_off": "The answer of {provider} broke off in the middle.",
     "provider_garbled": "{provider} sent something that is not an answer of its API.",
-    "provider_too_large": "{provider} sent more than an answer can be.",
+    "provider_too_large": "{provider} sent an answer that is too large.",
     "provider_compressed": "{provider} sent a compressed answer, although it was asked not to.",
 }
-"""Said by us alone: the provider's sentence may repeat a part of the key, or litellm's the address."""
+"""Messages of this gateway only: the provider's may repeat a part of the key, and litellm's the address."""
 
 _WORDLESS = {
-    "context_length_exceeded": "The request is longer than {provider} takes.",
+    "context_length_exceeded": "The request is too long for {provider}.",
     "content_filter": "{provider} declines the request for its content.",
     "image_url_not_fetched": "Pictures are not fetched for {provider}; send them inside of the request.",
     "provider_overloaded": "{provider} is overloaded.",
     "provider_rate_limited": "{provider} has reached its rate limit.",
-    "request_not_translated": "The request cannot be put into the form of {provider}: a field has an odd value.",
+    "request_not_translated": "The request cannot be converted for {provider}: a field has an unsupported value.",
 }
 """Messages for errors without a provider's message: litellm's and Python's may repeat the prompt or the code."""
 
 _TRANSLATING = re.compile(
     r"transform_request|map_openai_params|get_optional_params|validate_chat_\w+|\w+_messages_pt"
 )
-"""litellm's functions that a request goes through before anything of it is sent."""
+"""litellm's functions that run before anything of a request is sent."""
 
 
 def from_litellm(error: BaseException, provider: str, secrets: list[str]) -> Refusal:
-    """The refusal for an exception that came out of litellm."""
+    """Return the refusal for an exception of litellm."""
     chain = _chain(error)
     answered = any(_is_answer(link) for link in chain)
-    said = _said_by_provider(chain, answered)
-    status, code = _classify(chain, said, answered)
+    provider_error = _said_by_provider(chain, answered)
+    status, code = _classify(chain, provider_error, answered)
     retry_after = _retry_after(chain) or (OVERLOADED_RETRY_AFTER if code == "provider_overloaded" else None)
     if own := _OWN_WORDS.get(code):
         message = own.format(provider=provider, status=_status(chain) or "none")
@@ -89,14 +89,14 @@ def from_litellm(error: BaseException, provider: str, secrets: list[str]) -> Ref
         names = re.findall(r"'(\w+)'", str(error).partition("[")[2].partition("]")[0])
         message = f"{provider} does not support {', '.join(names)}."
         return Refusal(status, code, message, names[0] if names else None)
-    if said is None:
+    if provider_error is None:
         general = "{provider} rejects the request." if status < 500 else "{provider} gave no answer."
         message = _WORDLESS.get(code, general).format(provider=provider)
         return Refusal(status, code, message, retry_after=retry_after)
-    message = f"{provider}: {_redact(said.message, secrets)}"
+    message = f"{provider}: {_redact(provider_error.message, secrets)}"
     if status == HTTPStatus.BAD_REQUEST:
-        code = said.code if said.code and code == "provider_rejected_request" else code
-        return Refusal(status, code, message, said.param)
+        code = provider_error.code if provider_error.code and code == "provider_rejected_request" else code
+        return Refusal(status, code, message, provider_error.param)
     return Refusal(status, code, message, retry_after=retry_after)
 
 
@@ -109,7 +109,7 @@ class _Said:
     param: str | None = None
 
 
-def _classify(chain: list[BaseException], said: _Said | None, answered: bool) -> tuple[int, str]:
+def _classify(chain: list[BaseException], provider_error: _Said | None, answered: bool) -> tuple[int, str]:
     known = _known_class(chain)
     if known and (known[0] < 500 or answered):
         return known
@@ -118,8 +118,8 @@ def _classify(chain: list[BaseException], said: _Said | None, answered: bool) ->
     if known:
         return known
     if not answered and any(type(link).__module__ == "builtins" for link in chain):
-        return 502, "provider_garbled"  # litellm or we stumbled over what came back
-    if said and said.code == "insufficient_quota":
+        return 502, "provider_garbled"  # litellm or this module could not read the answer
+    if provider_error and provider_error.code == "insufficient_quota":
         return _BY_STATUS[402]
     status = _status(chain)
     if status in _BY_STATUS:
@@ -138,20 +138,20 @@ def _known_class(chain: list[BaseException]) -> tuple[int, str] | None:
 
 
 def _is_answer(link: BaseException) -> bool:
-    """Whether an error is an HTTP answer of the provider: litellm's own classes only look like one."""
+    """Return whether an error is an HTTP answer of the provider; litellm's own classes only resemble one."""
     if type(link).__module__ == "litellm.exceptions":
         return False
     return any(base.__name__ in ("HTTPStatusError", "APIStatusError") for base in type(link).__mro__)
 
 
 def _was_translating(chain: list[BaseException]) -> bool:
-    """Whether the request broke litellm on the way to its provider's form: nothing has been sent by then."""
+    """Return whether litellm failed to convert the request, before anything was sent."""
     frames = (frame for link in chain for frame, _ in traceback.walk_tb(link.__traceback__))
     return any(_TRANSLATING.search(frame.f_code.co_name) for frame in frames)
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error, then what litellm wrapped, outermost first."""
+    """Return the error, then the errors that it wraps, outermost first."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain and len(chain) < CHAIN_LENGTH_MAX:
@@ -168,7 +168,7 @@ def _status(chain: list[BaseException]) -> int | None:
 
 
 def _said_by_provider(chain: list[BaseException], answered: bool) -> _Said | None:
-    """None where no error body of the provider is at hand."""
+    """Return the provider's error body, or None if there is none."""
     for link in chain:
         body = getattr(link, "body", None)
         is_read = answered or type(link).__module__.startswith("openai")
@@ -188,7 +188,7 @@ def _said(body: dict[str, Any]) -> _Said:
 
 
 def _embedded_error(text: str) -> dict[str, Any] | None:
-    """The error object in a JSON body that litellm left inside its sentence."""
+    """Return the error object in a JSON body that litellm left inside its message."""
     start, end = text.find("{"), text.rfind("}")
     if start < 0 or end < start:
         return None

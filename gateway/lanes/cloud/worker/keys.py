@@ -21,7 +21,7 @@ KEYLESS = frozenset(
         "vertex_ai_beta",
     )
 )
-"""Providers that know their callers by other means than a key in one line, or not at all."""
+"""Providers that authenticate callers without a single-line key, or not at all."""
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 
 
@@ -79,12 +79,12 @@ def keys_trouble(path: Path) -> str | None:
 
 
 def usual_key_name(provider: str) -> str:
-    """OPENAI_API_KEY for `openai`, and so on: the name that a provider's own tools look for."""
+    """Return the name that a provider's own tools use, for example OPENAI_API_KEY for `openai`."""
     return re.sub(r"\W", "_", provider).upper() + "_API_KEY"
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """A pipe in the file's place must not keep every request waiting for its other end."""
+    """Open without blocking: a pipe in the file's place must not block every request."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

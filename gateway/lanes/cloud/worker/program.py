@@ -25,11 +25,11 @@ class CloudWorker(Worker):
 
     @property
     def keys_file(self) -> Path:
-        """Where it reads the keys of providers."""
+        """Return the path of the providers' keys file."""
         return Path(self._configuration.keys_file)
 
     def reconfigure(self, configuration: CloudConfiguration) -> None:
-        """Other models, keys file or bounds: a fresh worker takes them up, running answers are not disturbed."""
+        """Change models, keys file or bounds: a new worker uses them, and running answers continue."""
         self._configuration = configuration
         self._program = cloud_program(configuration)
         self.recycle()

@@ -16,7 +16,7 @@ class CloudModel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     base_url: str | None = None
     """The provider's own address if None. The worker connects to no other address."""
     key_name: Name | None = None
-    """The line of the keys file that holds the API key; when None the usual one, for a provider's own address."""
+    """The line of the keys file with the API key; if None, the usual one for a provider's own address."""
     parameters: dict[Name, str] = field(default_factory=dict)
     """Further litellm arguments that are no secret, as `api_version` or `aws_region_name`."""
     secret_parameters: dict[Name, Name] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class ProviderLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How much one worker takes on."""
+    """The limits of one worker."""
 
     body_bytes_max: Annotated[int, Meta(gt=0)] = 32 * 1024 * 1024
     body_s: Seconds = 30.0
@@ -41,22 +41,25 @@ class ProviderLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     memory_bytes_max: Annotated[int, Meta(gt=0)] = 4 * 1024 * 1024 * 1024
     """The limit of address space, most of which a worker maps and never uses."""
     drain_s: Seconds = 30.0
-    """How long running answers may go on after SIGTERM."""
+    """How long running answers may continue after SIGTERM."""
 
 
 class CloudConfiguration(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All that the gateway decides about the cloud lane's worker."""
+    """The gateway's configuration of the cloud worker."""
 
     models: dict[Name, CloudModel]
     keys_file: Name
     timeouts: Timeouts = Timeouts()
     limits: ProviderLimits = ProviderLimits()
     proxies: dict[Name, str] = field(default_factory=dict)
-    """HTTPS_PROXY, NO_PROXY and the like: they may carry a password, so no environment shows them."""
+    """HTTPS_PROXY, NO_PROXY and similar variables.
+
+    They may have a password, so they are not in the environment.
+    """
 
 
 class Orders(Struct, frozen=True, forbid_unknown_fields=True):
-    """The one JSON line on the worker's stdin: nothing of it shows in `ps` or under /proc."""
+    """The worker's orders: one JSON line on its stdin, which neither `ps` nor /proc shows."""
 
     socket_path: Name
     configuration: CloudConfiguration

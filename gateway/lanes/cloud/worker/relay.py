@@ -1,4 +1,4 @@
-"""One request's talk with its provider: ask, bound every wait, and pass the answer on piece by piece."""
+"""One request to its provider: sends it, limits every wait, and forwards the answer piece by piece."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Relay:
-    """Raises nothing but Refusal, and CancelledError when the client has gone."""
+    """One request. Raises only Refusal, and CancelledError if the client disconnects."""
 
     request: Request
     model: CloudModel
@@ -74,7 +74,7 @@ class Relay:
             if bound.expired():
                 raise _too_slow(what, wait_s) from None
             raise self._refusal(error) from error
-        except Exception as error:  # litellm's edge: its adapters raise whatever they stumble over
+        except Exception as error:  # litellm's adapters may raise any exception
             raise self._refusal(error) from error
 
     def _refusal(self, error: Exception) -> Refusal:

@@ -103,7 +103,7 @@ def parse(body: bytes, kind: Literal["chat", "completion"]) -> Request:
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(400, "invalid_json", f"The body is not JSON we can read: {error}") from None
+        raise Refusal(400, "invalid_json", f"The body is not valid JSON: {error}") from None
     _check(request)
     return request
 

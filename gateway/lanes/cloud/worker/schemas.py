@@ -10,11 +10,11 @@ _NODE_BYTES = 4
 
 
 class SchemaTooLarge(Exception):
-    """A schema that would grow beyond the bound, or is nested beyond it."""
+    """The schema would grow beyond the bound, or is nested too deep."""
 
 
 def expanded_bytes(schema: Any) -> int:
-    """About how long `schema` is as JSON once every reference is replaced by what it names.
+    """Return the approximate length of `schema` as JSON after every reference is replaced by its target.
 
     A few lines can name each other so that every line doubles what comes before it. Raises SchemaTooLarge.
     """
@@ -25,7 +25,7 @@ def expanded_bytes(schema: Any) -> int:
 
 @dataclass
 class _Expansion:
-    """Goes through a schema as litellm does: by a reference's last word, and leaving circles alone."""
+    """Resolves references as litellm does: by the last part of the path, and without following cycles."""
 
     definitions: dict[str, Any]
     bytes: int = 0

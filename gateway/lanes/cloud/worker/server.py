@@ -13,7 +13,7 @@ ADAPTER_THREADS = 8
 
 
 def serve(orders: Orders) -> None:
-    """Serve until told to stop; returns when every answer is out or its time is up."""
+    """Serve until told to stop; return when every answer is sent or its time is over."""
     asyncio.run(_serve(orders))
 
 

@@ -9,14 +9,17 @@ from gateway.lanes.pool.report import BackendReport
 
 
 class Reader(Protocol):
-    """Asks one backend. One is made for each, and again after it was away: what it remembers may be of before."""
+    """Queries one backend.
+
+    A backend that was away gets a new reader, because remembered values may be outdated.
+    """
 
     async def read(self, asker: Asker) -> BackendReport:
-        """The backend's current report. Raises ProbeFailed if it does not list its models."""
+        """Return the backend's current report. Raises ProbeFailed if it does not list its models."""
 
 
 class ModelMeta(Struct, frozen=True):
-    """llama-server's, and that of those who learned from it."""
+    """The model metadata of llama-server, and of servers that imitate it."""
 
     n_ctx: int | None = None
     size: int | None = None
@@ -24,7 +27,7 @@ class ModelMeta(Struct, frozen=True):
 
 
 class LoadStatus(Struct, frozen=True):
-    """`args` are the words that a model's server is started with."""
+    """`args` are the arguments of a model's server process."""
 
     value: str = ""
     failed: bool = False
@@ -48,7 +51,7 @@ class GatewayExtras(Struct, frozen=True):
 
 
 class ListedModel(Struct, frozen=True):
-    """An entry of GET /v1/models: OpenAI's fields, then what one server or another adds to them."""
+    """An entry of GET /v1/models: OpenAI's fields, then fields that some servers add."""
 
     id: str
     owned_by: str | None = None
@@ -78,15 +81,15 @@ class _BareList(Struct, frozen=True):
 
 
 def read_list(reply: Reply) -> list[ListedModel]:
-    """The entries. Raises ProbeFailed that says what came instead."""
+    """Return the entries. Raises ProbeFailed with a description of the actual answer."""
     if listed := reply.read(ModelList):
         return listed.data or []
-    # A field beyond OpenAI's that is not what we know it as costs us that field, not the backend.
+    # If an additional field has an unexpected type, ignore the field, not the backend.
     if bare := reply.read(_BareList):
         return [ListedModel(entry.id) for entry in bare.data]
     raise explain(reply)
 
 
 def positive(number: int | None) -> int | None:
-    """A count that means something; servers write 0 or -1 for one they do not know."""
+    """Return a known count; servers write 0 or -1 for an unknown one."""
     return number if number is not None and 0 < number < 2**31 else None

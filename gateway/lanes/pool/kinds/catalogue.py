@@ -16,7 +16,7 @@ from gateway.settings.pool import BackendKind
 
 @dataclass(frozen=True, slots=True)
 class KindFacts:
-    """`hears_nothing` says that it answers no probe while it works on a request."""
+    """`hears_nothing`: it answers no probe while it works on a request."""
 
     title: str
     port: int

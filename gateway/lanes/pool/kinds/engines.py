@@ -19,7 +19,7 @@ from gateway.lanes.pool.report import LANGUAGE, BackendReport, Listing, ModelRep
 
 @dataclass(frozen=True, slots=True)
 class _Gauges:
-    """Names of the series; of the cache's there was another name before."""
+    """Names of the series; the cache's series had another name in older versions."""
 
     running: str
     waiting: str
@@ -53,13 +53,13 @@ class _Abilities:
 
 class VllmReader:
     async def read(self, asker: Asker) -> BackendReport:
-        # It also serves speech models, and does not say which models these are.
+        # It also serves speech models, and does not report which ones.
         return await _read(asker, _VLLM, _Abilities(kinds=LANGUAGE | {"transcription", "translation"}))
 
 
 @dataclass(slots=True)
 class SglangReader:
-    """Asks for what cannot change once: /get_server_info goes through SGLang's scheduler."""
+    """Queries constant values once, because /get_server_info goes through SGLang's scheduler."""
 
     _abilities: _Abilities | None = field(default=None, init=False)
 
@@ -88,8 +88,8 @@ async def _ask_abilities(asker: Asker) -> _Abilities:
 async def _read(asker: Asker, names: _Gauges, can: _Abilities) -> BackendReport:
     listed = read_list(await asker.models())
     metrics = await asker.get("/metrics", bytes_max=2**22)
-    wanted = (names.running, names.waiting, *names.kv_used)
-    gauges = read_gauges(metrics.body, wanted) if metrics.status == 200 else {}
+    names_read = (names.running, names.waiting, *names.kv_used)
+    gauges = read_gauges(metrics.body, names_read) if metrics.status == 200 else {}
     listing = Listing()
     for entry in listed:
         listing.take(_report(entry, can))

@@ -1,4 +1,4 @@
-"""Servers that publish a list of models and little else, told apart by what they cannot do.
+"""Servers that publish little more than a list of models, distinguished by what they cannot do.
 
 mlx-lm (0.20 and later) lists every model in the Hugging Face cache and loads what is asked for. The API of
 distributed-llama (0.12 and later) works on one thread, one request after the other, without tools or pictures.
@@ -37,7 +37,7 @@ class ListReader:
             features=self.features,
             context_tokens=positive(context),
             quantization=entry.quantization or None,
-            # Another Millrace may be set up as a server like any.
+            # Another Millrace may be configured as a generic server.
             is_remote=entry.millrace is not None and not FOREIGN.isdisjoint(entry.millrace.lanes),
         )
 

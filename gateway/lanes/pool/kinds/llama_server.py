@@ -26,11 +26,11 @@ from gateway.lanes.pool.report import LANGUAGE, BackendReport, Listing, ModelRep
 _RUNNING = "llamacpp:requests_processing"
 _WAITING = "llamacpp:requests_deferred"
 _TASKS = {"generate": "/v1/completions", "embed": "/v1/embeddings", "rerank": "/v1/rerank"}
-# Any other status is a proxy's, or that of a server that is loading: it does not tell what the server does.
+# Any other status comes from a proxy or a loading server, and says nothing about the server's tasks.
 _SUPPORTED = frozenset((200, 400, 422))
 _NOT_SUPPORTED = 501
 _NO_ROUTE = frozenset((404, 405))
-# Embeddings for each token instead of one for the text, which OpenAI's API does not have.
+# Embeddings for each token instead of one for the text: OpenAI's API does not have these.
 _NO_POOLING = b"Pooling type 'none'"
 _EMBEDDING_FLAGS = frozenset(("--embedding", "--embeddings"))
 _RERANKING_FLAGS = frozenset(("--rerank", "--reranking"))
@@ -71,7 +71,7 @@ class _Slot(Struct, frozen=True):
 
 @dataclass(slots=True)
 class LlamaServerReader:
-    """Asks once for each task whether the server does it: that does not change as long as it runs."""
+    """Queries each task once, because a running server's tasks do not change."""
 
     _supports: dict[str, bool] = field(default_factory=dict, init=False)
 
@@ -100,7 +100,7 @@ class LlamaServerReader:
 
     @property
     def _kinds(self) -> frozenset[Kind] | None:
-        """None as long as the server has told nothing."""
+        """The tasks; None while the server has reported nothing."""
         if not self._supports:
             return None
         embeds, reranks = self._supports.get("embed", False), self._supports.get("rerank", False)
@@ -109,7 +109,10 @@ class LlamaServerReader:
 
 
 def _read_support(task: str, reply: Reply) -> bool | None:
-    """None if the answer does not tell. Every version has the route to generate: only a proxy can hide it."""
+    """Return whether the server does a task, None if unknown.
+
+    Every version can generate: only a proxy can hide it.
+    """
     if reply.status == _NOT_SUPPORTED or _NO_POOLING in reply.body:
         return False
     if reply.status in _NO_ROUTE:
@@ -118,7 +121,10 @@ def _read_support(task: str, reply: Reply) -> bool | None:
 
 
 def _kinds(*, generates: bool, embeds: bool, reranks: bool) -> frozenset[Kind]:
-    """A server that reranks takes texts to embed, too; a relevance is no embedding."""
+    """Return the request kinds.
+
+    A reranking server also accepts texts to embed, but a relevance is no embedding.
+    """
     found: set[Kind] = set(GENERATES) if generates else set()
     if reranks:
         found.add("rerank")
@@ -143,7 +149,7 @@ async def _load(asker: Asker, *, may_sleep: bool) -> tuple[int | None, int | Non
 
 
 def _report(entry: ListedModel, props: _Props, kinds: frozenset[Kind] | None) -> ModelReport:
-    """`kinds` are those of the only model; of a router's models their own arguments tell."""
+    """`kinds` are those of a single model; a router reports each model's own arguments."""
     meta, status = entry.meta, entry.status
     if status is not None and status.args is not None:
         kinds = _kinds_by_args(status.args)
@@ -174,7 +180,7 @@ def _features(entry: ListedModel, props: _Props) -> frozenset[Feature]:
 
 
 def _aliases(entry: ListedModel) -> tuple[str, ...]:
-    """Its own aliases, and the file's name if its name is a whole path."""
+    """Return its aliases, and the file's name if its name is a whole path."""
     names = set(entry.aliases or ())
     if "/" in entry.id or "\\" in entry.id:
         path = PureWindowsPath(entry.id) if "\\" in entry.id else PurePosixPath(entry.id)

@@ -1,7 +1,7 @@
 """Servers that list more models than they can currently answer with: TabbyAPI and exo.
 
-TabbyAPI (2024 and later): /v1/models lists the whole folder to an administrator's key, /v1/model the one that is
-loaded, 503 if none is. Only its administrator can load another one; a request cannot.
+TabbyAPI (2024 and later): /v1/models lists the whole folder for an administrator's key. /v1/model has the loaded
+model, or answers 503 if none is loaded. Only its administrator can load another one; a request cannot.
 
 exo (1.0 and later): /v1/models lists runnable models, /ollama/api/ps those with an instance. A model without an
 instance answers with an error until an instance is placed.

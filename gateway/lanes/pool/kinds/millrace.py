@@ -1,7 +1,7 @@
-"""Another Millrace: its list of models says which lanes have each, what it can do and how long it may be.
+"""Another Millrace: its list of models has each model's lanes, features and context length.
 
-Where its own cluster has a model the list also names the weights, by which a twin is known: a gateway that goes
-on, token for token, with an answer that another one broke off.
+If its own cluster has a model, the list also names the weights, which identify replicas. A replica continues
+another gateway's broken answer, token for token.
 """
 
 from gateway.dialects.openai import DOES, KINDS, Kind
@@ -25,26 +25,26 @@ class MillraceReader:
 
 
 def _report(entry: ListedModel) -> ModelReport:
-    said = entry.millrace or GatewayExtras()
+    extras = entry.millrace or GatewayExtras()
     return ModelReport(
         name=entry.id,
-        kinds=_kinds(said.can),
-        features=_features(said.features),
-        context_tokens=positive(said.context_tokens),
-        quantization=said.quantization or None,
-        is_resident=said.is_loaded,
-        is_remote=not FOREIGN.isdisjoint(said.lanes),
-        weights=said.weights if len(said.weights) <= _WEIGHTS_CHARS_MAX else "",
+        kinds=_kinds(extras.can),
+        features=_features(extras.features),
+        context_tokens=positive(extras.context_tokens),
+        quantization=extras.quantization or None,
+        is_resident=extras.is_loaded,
+        is_remote=not FOREIGN.isdisjoint(extras.lanes),
+        weights=extras.weights if len(extras.weights) <= _WEIGHTS_CHARS_MAX else "",
     )
 
 
 def _kinds(can: list[str] | None) -> frozenset[Kind]:
-    """An older one does not say."""
+    """Return the request kinds; an older Millrace does not report them."""
     return KINDS if can is None else frozenset(kind for kind, words in DOES.items() if words in can)
 
 
-def _features(told: list[str] | None) -> frozenset[Feature]:
+def _features(reported: list[str] | None) -> frozenset[Feature]:
     """The features that it names. Features that it does not report on are assumed to exist."""
-    if told is None:
+    if reported is None:
         return ALL_FEATURES
-    return frozenset(feature for feature in ALL_FEATURES if feature in told or feature not in ABILITIES)
+    return frozenset(feature for feature in ALL_FEATURES if feature in reported or feature not in ABILITIES)

@@ -65,7 +65,7 @@ class _Show(Struct, frozen=True):
 
     @property
     def context_tokens(self) -> int | None:
-        """As the model's file sets it, else as long as the model was trained for."""
+        """Return the context length set by the model's file, otherwise the length it was trained for."""
         if found := _NUM_CTX.search(self.parameters or ""):
             return positive(int(found[1]))
         named = (value for name, value in (self.model_info or {}).items() if name.endswith(".context_length"))
@@ -77,7 +77,10 @@ class _Version(Struct, frozen=True):
 
     @property
     def has_logprobs(self) -> bool:
-        """One built from source has no number that says how old it is: it may have them."""
+        """Return whether the version has log-probabilities.
+
+        A build from source has no version number: assume that it does.
+        """
         found = _VERSION.match(self.version)
         return not found or found[0] == "0.0.0" or tuple(map(int, found.groups())) >= _LOGPROBS_SINCE
 

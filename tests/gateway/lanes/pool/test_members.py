@@ -47,7 +47,7 @@ async def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
     lane = PoolLane(one("http://127.0.0.1:9/v1", probe_timeout_s=0.2), tmp_path / "pool.json")
     await lane.start()
     try:
-        with pytest.raises(RequestInvalid, match="there is a backend desk already"):
+        with pytest.raises(RequestInvalid, match="backend desk already exists"):
             await lane.pool.add(lane.pool.find("desk").settings)
         with pytest.raises(RequestInvalid, match="comes from the settings"):
             await lane.pool.remove("desk")

@@ -36,7 +36,7 @@ async def test_gone_and_back(opened: Opens) -> None:
         assert lane.offers("Qwen/Qwen3-8B")[0].state == "down"
 
 
-async def test_another_server_at_the_same_address_is_recognised_anew(opened: Opens) -> None:
+async def test_another_server_at_the_same_address_is_recognised_again(opened: Opens) -> None:
     first, second = servers.vllm(), servers.ollama()
     async with servers.running(first):
         settings = one(first.base_url)
@@ -68,7 +68,7 @@ async def test_a_server_on_one_thread_may_be_silent_while_it_works(opened: Opens
     async with servers.running(server), opened(one(server.base_url, probe_timeout_s=0.2)) as lane:
         backend = lane.pool.find("desk")
         server.hangs = True
-        await until(lambda: "at work" in backend.standing.note)
+        await until(lambda: "busy" in backend.standing.note)
         assert backend.standing.state == "ready"
         server.hangs = False
         await until(lambda: not backend.standing.note)

@@ -69,7 +69,7 @@ async def admin(running: Edge, method: str, path: str, **more: Any) -> httpx.Res
 
 
 @asynccontextmanager
-async def house(
+async def instance(
     folder: Path, backend: dict[str, Any] | None = None, **sections: Any
 ) -> AsyncIterator[Marketplace]:
     async with (

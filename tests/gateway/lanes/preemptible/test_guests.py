@@ -17,7 +17,7 @@ from gateway.settings import CacheSettings
 from market.seller.own_gateway import OwnGateway, Running
 from runtime.errors import Conflict
 from tests.gateway.http.edges import Answered, until
-from tests.gateway.lanes.preemptible.guestbook import SLOTS, Marketplace, house
+from tests.gateway.lanes.preemptible.guestbook import SLOTS, Marketplace, instance
 from tests.gateway.requests.roads import nothing_is_left, receive, send, text_of
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def home(tmp_path: Path) -> AsyncIterator[Marketplace]:
-    async with house(tmp_path, cache=CacheSettings(answers="all")) as made:
+    async with instance(tmp_path, cache=CacheSettings(answers="all")) as made:
         yield made
 
 
@@ -149,15 +149,15 @@ async def test_everything_else_is_closed_to_guests(home: Marketplace) -> None:
 
 
 async def test_guests_have_no_lane_but_own_machines(tmp_path: Path) -> None:
-    """Not what only passes requests on, nor where somebody reads along, though the owner may ask there."""
-    async with house(tmp_path) as home:
+    """Not what only passes requests on, nor where a third party can read along, though the owner may ask there."""
+    async with instance(tmp_path) as home:
         refused = await home.come(millrace={"lane": "cloud"})
         assert refused.result().status in (400, 403)
         unknown = await home.come(model="other")
         assert (unknown.result().status, code_of(unknown.result())) == (404, "model_not_found")
     backends: list[dict[str, Any]] = [{"clearance": "public"}, {"keeps_data": True}]
     for number, strange in enumerate(backends):
-        async with house(tmp_path / str(number), backend=strange) as home:
+        async with instance(tmp_path / str(number), backend=strange) as home:
             stranger = await home.come("short")
             assert (stranger.result().status, code_of(stranger.result())) == (503, "preemptible_not_now")
             assert (await home.admin("GET", "/admin/idle")).json()["models"] == []
@@ -167,7 +167,7 @@ async def test_guests_have_no_lane_but_own_machines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", [2, 8])
 async def test_jobs_that_come_together_have_one_key(tmp_path: Path, jobs: int) -> None:
-    async with house(tmp_path, backend={"slots": jobs}) as home:
+    async with instance(tmp_path, backend={"slots": jobs}) as home:
         services = home.running.services
         gateway = OwnGateway(lambda: Running(f"http://127.0.0.1:{home.running.port}/v1", services.admin_token))
         body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
@@ -185,7 +185,7 @@ async def test_jobs_that_come_together_have_one_key(tmp_path: Path, jobs: int) -
 
 
 async def test_what_a_vllm_caches_of_guests_is_theirs_alone(tmp_path: Path) -> None:
-    async with house(tmp_path, backend={"kind": "vllm"}) as home:
+    async with instance(tmp_path, backend={"kind": "vllm"}) as home:
         for salt in ("mine", None):
             assert (await (await home.come("short", cache_salt=salt))).status == 200
         salts = [json.loads(body)["cache_salt"] for body in home.backend.requests]
@@ -195,7 +195,7 @@ async def test_what_a_vllm_caches_of_guests_is_theirs_alone(tmp_path: Path) -> N
         assert "cache_salt" not in json.loads(home.backend.requests[-1])
 
 
-async def test_nobody_is_called_as_guests_are(home: Marketplace) -> None:
+async def test_no_user_has_the_name_of_market_jobs(home: Marketplace) -> None:
     users, keys = home.running.services.directory.users, home.running.services.keys
     for refused in (
         partial(users.add, MARKET_JOBS),
@@ -239,14 +239,14 @@ async def test_guests_own_load_is_nothing_to_the_cards_condition(
 
 
 async def test_a_key_ends_with_the_next_one_and_with_the_gateway(tmp_path: Path) -> None:
-    async with house(tmp_path) as home:
+    async with instance(tmp_path) as home:
         await (await home.come("short"))
         later = (await home.admin("POST", "/admin/preemptible-key")).json()
         replaced = (await home.come("short")).result()
         assert (replaced.status, code_of(replaced)) == (401, "invalid_api_key")
         valid = [row for row in (await home.admin("GET", "/admin/keys")).json()["keys"] if row["is_preemptible"]]
         assert [row["revoked_ns"] is None for row in valid] == [True, False]
-    async with house(tmp_path) as home:
+    async with instance(tmp_path) as home:
         forgotten = Marketplace(home.running, home.backend, later["key"])
         refused = (await forgotten.come("short")).result()
         assert (refused.status, code_of(refused)) == (401, "invalid_api_key")
@@ -260,7 +260,7 @@ async def test_a_key_ends_with_the_next_one_and_with_the_gateway(tmp_path: Path)
         assert changed.json()["is_preemptible"]  # no change of its terms makes it the owner's
 
 
-async def test_whoever_waits_hears_of_a_change(home: Marketplace) -> None:
+async def test_a_waiting_agent_hears_of_a_change(home: Marketplace) -> None:
     found = (await home.admin("GET", "/admin/idle")).json()
     assert found["models"] == [
         {

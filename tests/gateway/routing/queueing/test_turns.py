@@ -105,7 +105,7 @@ async def test_whatever_happens_no_slot_is_lost_or_given_twice() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("comes", [True, False])
 async def test_new_slots_go_to_those_who_wait(comes: bool) -> None:
-    """Whoever comes meanwhile has none of them, and nobody has to come or to leave for it."""
+    """A request that comes meanwhile has none of them, and nobody has to come or to leave for it."""
     turns = Turns()
     assert turns.try_take("pool:desk", 1)
     waiting = [asyncio.create_task(turns.take("pool:desk", 1, Wish("a", 0, 60))) for _ in range(3)]
