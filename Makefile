@@ -56,7 +56,7 @@ check: .venv/dev ## style, types, direction of imports, structure and words
 	@$(BIN)/lint-imports
 	@$(BIN)/python .ci/structure.py
 
-fix: .venv/dev ## mend what the formatter and linter can mend
+fix: .venv/dev ## repair what the formatter and linter can repair
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -88,7 +88,7 @@ clients-npm: ## install the npm clients that `make test` then tries too (needs n
 clients-agents: ## install the coding agents that `make test` then tries too (needs node 20, 1.3 GB)
 	@cd tests/clients/agents && npm install --no-save --no-audit --no-fund --ignore-scripts
 
-bench: .venv/dev ## tokens per second of the cluster, events per second of the ledger
+bench: .venv/dev ## tokens per second of the cluster, entries per second of the ledger
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-check: .venv/dev ## measure the promised latencies, and fail if one is broken (3 minutes)
@@ -112,7 +112,7 @@ bench-gateway: .venv/dev $(PEERS) ## what a request costs through ours, nginx, S
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --unsafe-package torch \
 	--no-emit-find-links --no-emit-index-url --no-emit-options --no-header --upgrade
 
-lock: .venv/made ## pin every dependency anew (torch apart)
+lock: .venv/made ## pin every dependency again (except torch)
 	@$(PIP) pip-tools
 	@$(LOCK) --extra node -o requirements/node.lock pyproject.toml
 	@$(LOCK) --extra node --extra dev --constraint requirements/node.lock -o requirements/dev.lock pyproject.toml
