@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.clients.conftest import Served
+from tests.clients.snippet_process import SnippetProcess
 from tests.fakes.whole_api import MODEL, TEXT
 
 ROOT = Path(__file__).parents[2]
@@ -55,21 +57,22 @@ def filled_in(snippet: str, served: Served) -> str:
     return snippet
 
 
+@pytest.fixture(scope="module")
+def snippets() -> Iterator[SnippetProcess]:
+    process = SnippetProcess()
+    yield process
+    process.close()
+
+
 @pytest.mark.parametrize("snippet", PYTHON, ids=imported)
-def test_snippets_of_python_run(snippet: str, served: Served, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", filled_in(snippet, served)],
-        cwd=tmp_path,
-        env=environment_of(served),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+def test_snippets_of_python_run(snippet: str, snippets: SnippetProcess, served: Served, tmp_path: Path) -> None:
+    code, printed, complained = snippets.run(
+        filled_in(snippet, served), environment_of(served), tmp_path, timeout_s=100
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip(), "each shows what it is for"
+    assert code == 0, complained
+    assert printed.strip(), "each shows what it is for"
     if ".content)" in snippet or ".text)" in snippet:
-        assert TEXT in done.stdout
+        assert TEXT in printed
 
 
 @pytest.mark.skipif(NODE is None or not (NPM / "node_modules").is_dir(), reason="make clients-npm has not run")

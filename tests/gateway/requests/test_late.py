@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gateway.settings import RoutingSettings
@@ -104,6 +105,14 @@ async def frozen_later() -> AsyncIterator[tuple[int, int]]:
         await process.wait()
 
 
+async def freeze(pid: int) -> None:
+    """Stop a process. Until its first thread has taken the signal, others of its threads may still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_frozen_server_is_left_when_it_answers_no_probe(tmp_path: Path) -> None:
     """The other candidate is not its equal and charges, so nobody is asked beside it, and one is charged once."""
     pool = {"probe_s": 0.5, "probe_timeout_s": 0.5}
@@ -114,7 +123,7 @@ async def test_a_frozen_server_is_left_when_it_answers_no_probe(tmp_path: Path) 
         with_paid_lane(own, acme.base_url, "m") as running,
     ):
         assert (await receive(await send(running))).headers["x-millrace-lane"] == "pool"
-        os.kill(pid, signal.SIGSTOP)
+        await freeze(pid)
         answered = await receive(await send(running), 90)
         assert (answered.status, answered.headers["x-millrace-lane"]) == (200, "cloud")
         assert len(acme.requests) == 1
