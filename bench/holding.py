@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
 
 @contextmanager
 def _database(name: str) -> Iterator[DatabaseSettings]:
-    """Yield a fresh database with its durability on. SQLite's is in the gateway's data folder."""
+    """Yield a fresh database with its durability on. SQLite's is in the gateway's data directory."""
     if name == "sqlite":
         yield DatabaseSettings()
         return

@@ -192,7 +192,7 @@ class Controller:
         node_id = self._authority.machines.find(name)
         called = self._authority.machines.records[node_id].name
         self._authority.machines.remove(node_id)
-        self._roster.chronicle.note("removed", f"{called} was removed for good")
+        self._roster.chronicle.note("removed", f"{called} was removed permanently")
         self._identity.keep_removed(self._authority.machines.removed)
         await self._roster.expel(node_id)
         self._server.disconnect({node_id})
@@ -223,7 +223,7 @@ class Controller:
         model to plan.
         """
         if self._model is None:
-            raise ModelNotFound("there is no model to plan")
+            raise ModelNotFound("no model is loaded that could be planned; name one")
         excluded = frozenset(self._authority.machines.find(name) for name in without)
         included = frozenset(self._authority.machines.find(name) for name in including)
         return await self._manager.draft(self._model, excluded, included)
@@ -296,7 +296,7 @@ class Controller:
         Raise RequestInvalid, ContextLengthExceeded or ModelInvalid, and ModelNotFound before there is a model.
         """
         if self._text is None:
-            raise ModelNotFound("there is no model to count tokens for")
+            raise ModelNotFound("no model is loaded that could count tokens")
         return await self._text.count(ChatPrompt(messages, list(tools)))
 
     @property
@@ -386,7 +386,7 @@ class Controller:
                 if loop.time() >= until_s or resumed.is_hopeless:
                     raise
                 pause_s = LOSS_PAUSE_S if is_lost else min(2 * pause_s, LOSS_PAUSE_MAX_S)
-                log.info("request goes on", request_id=request.id, reason=error.message, begun=resumed.is_begun)
+                log.info("request continues", request_id=request.id, reason=error.message, begun=resumed.is_begun)
                 await asyncio.sleep(pause_s)
 
     async def _wait_for_pipeline(self, resumed: ResumedRequest, until_s: float) -> None:

@@ -1,12 +1,12 @@
 #!/bin/sh
-# A backup of a data folder while its gateway runs: backup.sh DATA_FOLDER BACKUP_FOLDER
+# A backup of a data directory while its gateway runs: backup.sh DATA_FOLDER BACKUP_FOLDER
 # Writes millrace-TIME.tar, which only its owner may read: it holds secrets. KEEP_DAYS (30) is how long older ones stay.
 # How to restore it: docs/admins.md. Models that can be fetched again are left out.
 set -eu
 umask 077
-data=${1:?the data folder}
+data=${1:?the data directory}
 kept=${2:?the folder for backups}
-[ -f "$data/secret" ] || { echo "backup.sh: $data is no data folder of a gateway" >&2; exit 1; }
+[ -f "$data/secret" ] || { echo "backup.sh: $data is no data directory of a gateway" >&2; exit 1; }
 mkdir -p "$kept"
 work=$(mktemp -d "$kept/.making-XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM

@@ -34,7 +34,7 @@ Modules:
     serving            Runs a gateway: starts services, sockets and the cluster, handles signals, and stops
                        everything in order
     settings           Reads the environment and the settings file; all other code receives plain values
-    storage            Checks whether acknowledged data can be stored: the data folder may be deleted, full or
+    storage            Checks whether acknowledged data can be stored: the data directory may be deleted, full or
                        read-only
     telemetry          Telemetry for operators: access log, traces and history
     upgrade            Migrates tables in a separate process that ends

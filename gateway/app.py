@@ -197,7 +197,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
 
 async def _watch_storage(folder: DataFolder, database: Path | None, stack: AsyncExitStack) -> Storage:
     storage = Storage(folder.path, database)
-    looking = asyncio.create_task(storage.keep_looking(), name="data folder watch")
+    looking = asyncio.create_task(storage.keep_looking(), name="data directory watch")
 
     async def stop() -> None:
         looking.cancel()

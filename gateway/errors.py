@@ -63,7 +63,7 @@ class TooManyHangUps(RateLimited):
     def __init__(self, wait_s: float) -> None:
         message = (
             "Too many requests were cancelled before their answers began, so their prompts were not paid. Wait "
-            "for the first event of an answer before you close the connection, or use a model of own machines."
+            "for the first event of an answer before you close the connection, or use a model on local machines."
         )
         super().__init__(message, math.ceil(wait_s))
 
@@ -93,7 +93,7 @@ class Preempted(ServiceError):
 
 
 class StorageUnavailable(ServiceError):
-    """Data cannot be stored: the data folder's disk is full, read-only or gone."""
+    """Data cannot be stored: the data directory's disk is full, read-only or gone."""
 
 
 class LaneUnreachable(LaneFailed):
@@ -179,7 +179,7 @@ _TABLE: dict[type[Exception], Row] = {
     ledger.UsageBooked: Row(409, "invalid_request_error", "usage_booked"),
     # This includes PostingRefused, which has the database's message.
     ledger.PostingDenied: Row(
-        409, "invalid_request_error", "posting_refused", message="The ledger refuses this; nothing was booked."
+        409, "invalid_request_error", "posting_refused", message="The ledger rejected this; nothing was posted."
     ),
     payments.PaymentInvalid: Row(400, "invalid_request_error", "invalid_value"),
     payments.PaymentNotFound: Row(404, "invalid_request_error", "not_found"),

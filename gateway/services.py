@@ -77,7 +77,7 @@ class Services:
     """Held while the cluster's model is read because an admin asked for it: one at a time."""
 
     def troubles(self) -> list[str]:
-        """Problems for operators to fix: of the data folder, and of the cloud's keys and worker."""
+        """Problems for operators to fix: of the data directory, and of the cloud's keys and worker."""
         cloud = self.lanes.get("cloud")
         found = cloud.troubles() if isinstance(cloud, CloudLane) else []
         return [self.storage.trouble, *found] if self.storage.trouble else found

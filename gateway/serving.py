@@ -212,7 +212,7 @@ def _room_for_connections(connections: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     room = min(connections, files // 3)
     if room < connections:
-        log.warning("few open files are allowed", connections_max=room, open_files_max=files)
+        log.warning("limit of open files is low", connections_max=room, open_files_max=files)
     return room
 
 

@@ -1,4 +1,4 @@
-"""Checks whether acknowledged data can be stored: the data folder may be deleted, full or read-only."""
+"""Checks whether acknowledged data can be stored: the data directory may be deleted, full or read-only."""
 
 import asyncio
 import errno
@@ -24,16 +24,16 @@ _LOOK_TIMEOUT_S = 30.0
 _FREE_MIN_BYTES = 2**20
 _PROBE = b"\0" * 4096
 _REASONS = {
-    errno.ENOSPC: "the disk of the data folder is full",
-    errno.EDQUOT: "the quota of the data folder is used up",
-    errno.EROFS: "the data folder is read-only",
-    errno.ENOENT: "the data folder was removed",
+    errno.ENOSPC: "the disk of the data directory is full",
+    errno.EDQUOT: "the quota of the data directory is used up",
+    errno.EROFS: "the data directory is read-only",
+    errno.ENOENT: "the data directory was removed",
 }
 _REPLACED = "was removed or replaced; stop the gateway, restore a backup and start it again"
 
 
 class Storage:
-    """Checks the data folder periodically. One event loop owns it; checks run in threads.
+    """Checks the data directory periodically. One event loop owns it; checks run in threads.
 
     `database` is the SQLite file in it, if the ledger is there: SQLite continues to write to a deleted file.
     """
@@ -66,10 +66,10 @@ class Storage:
     async def _look(self) -> None:
         """Run one check at a time, even if many callers wait for it."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_once(), name="data folder")
+            self._looking = asyncio.create_task(self._look_once(), name="data directory")
         done, _ = await asyncio.wait((self._looking,), timeout=_LOOK_TIMEOUT_S)
         if not done:
-            self._note("the disk of the data folder does not answer")
+            self._note("the disk of the data directory does not answer")
 
     async def _look_once(self) -> None:
         self._note(await asyncio.to_thread(self._find_trouble))
@@ -77,15 +77,15 @@ class Storage:
 
     def _find_trouble(self) -> str | None:
         if any(identity_of(path) != was for path, was in self._files.items()):
-            return f"the data folder or the database file in it {_REPLACED}"
+            return f"the data directory or the database file in it {_REPLACED}"
         return why_unwritable(self._folder)
 
     def _note(self, trouble: str | None) -> None:
         before, self.trouble = self.trouble, trouble
         if trouble and trouble != before:
-            log.critical("nothing can be kept", reason=trouble)
+            log.critical("data cannot be stored", reason=trouble)
         elif before and not trouble:
-            log.warning("the data folder can be written again")
+            log.warning("data can be stored again")
 
 
 def identity_of(path: Path) -> tuple[int, int] | None:
@@ -111,7 +111,7 @@ def why_unwritable(folder: Path) -> str | None:
 
 
 def reason_of(error: OSError) -> str:
-    return _REASONS.get(error.errno or 0, f"the data folder cannot be written: {os.strerror(error.errno or 0)}")
+    return _REASONS.get(error.errno or 0, f"the data directory cannot be written: {os.strerror(error.errno or 0)}")
 
 
 @contextmanager

@@ -81,7 +81,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 def _of_status(request: Request, error: HTTPException) -> ServiceError:
     what = f"{request.method} {request.url.path}"
     if error.status_code == 404:
-        return NotFound(f"There is no {what}.")
+        return NotFound(f"{what} not found.")
     if error.status_code == 405:
         return MethodNotAllowed(f"{what} is not allowed.")
     return RequestInvalid(str(error.detail))

@@ -34,4 +34,4 @@ class Afterwork:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()):
-            log.error("afterwork failed", exc_info=problem)
+            log.error("task after the answer failed", exc_info=problem)

@@ -88,7 +88,7 @@ def migrated_file() -> bytes:
 
 
 def prepared(path: Path) -> DataFolder:
-    """A gateway's data folder with its tables in it, as if it had been started there before."""
+    """A gateway's data directory with its tables in it, as if it had been started there before."""
     folder = DataFolder(path)
     folder.prepare()
     if not folder.database.exists():

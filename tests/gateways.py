@@ -78,7 +78,7 @@ class Gateway:
         return answer.raise_for_status().json()
 
     def cli(self, *words: str, environment: dict[str, str] | None = None) -> str:
-        """A millrace command on this gateway's data folder; its stdout. `environment` is added to ours."""
+        """A millrace command on this gateway's data directory; its stdout. `environment` is added to ours."""
         return run_command(*words, "--data-dir", str(self.folder), environment=environment)
 
     def new_key(self, name: str, lanes: str) -> str:

@@ -160,7 +160,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "usage rows charge what was captured", conduct.usage_beside_captures, is_of_events=True
         ),
         "variances_after_charges": Rule(
-            "a debt beyond a request's charge is booked after that charge",
+            "a debt beyond a request's charge is posted after that charge",
             conduct.variances_before_charges,
             is_essential=False,
             is_of_events=True,

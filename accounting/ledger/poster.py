@@ -109,7 +109,7 @@ class Poster:
             if not self._open:
                 raise PosterStopped("the ledger is closed")
             if len(self._waiting) >= self._queue_max:
-                raise LedgerBusy(f"{self._queue_max} events wait to be booked")
+                raise LedgerBusy(f"{self._queue_max} journal entries wait to be posted")
             self._waiting.append(_Waiting(posting, future, urgent))
             self._urgent += urgent
             # Wake the writer only if the event may end its wait, not for each event that joins the group.
@@ -143,7 +143,7 @@ class Poster:
             left = list(self._waiting)
             self._waiting.clear()
         for waiting in left:
-            waiting.future.set_exception(PosterStopped("the ledger closed before this event was booked"))
+            waiting.future.set_exception(PosterStopped("the ledger closed before this journal entry was posted"))
         return False
 
     def _run(self) -> None:
@@ -174,10 +174,10 @@ class Poster:
         try:
             answers = self._book([waiting.posting for waiting in group])
         except LedgerUnavailable as error:
-            _log.warning("a group of %d events is not booked: %s", len(group), error)
+            _log.warning("a group of %d journal entries is not posted: %s", len(group), error)
             answers = [error] * len(group)
         except Exception as error:  # noqa: BLE001  the thread's edge: it outlives whatever happens to a group
-            _log.exception("a group of %d events could not be booked", len(group))
+            _log.exception("a group of %d journal entries could not be posted", len(group))
             answers = [DatabaseFailing(f"the ledger could not be written: {type(error).__name__}")] * len(group)
         for waiting, answer in zip(group, answers, strict=True):
             if isinstance(answer, Posted):
@@ -194,7 +194,7 @@ class Poster:
             try:
                 return self._journal.book(postings)
             except (OperationalError, InterfaceError, InternalError) as error:
-                _log.warning("booking %d events failed, trying again: %s", len(postings), error.orig)
+                _log.warning("posting %d journal entries failed, trying again: %s", len(postings), error.orig)
                 if self._abandoned.wait(_FIRST_PAUSE_S * 2**attempt):
                     break
         return self._journal.book(postings)

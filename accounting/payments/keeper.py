@@ -108,7 +108,7 @@ class Keeper:
             try:
                 self.look()
             except Exception:  # noqa: BLE001  the thread's edge: an error in one round does not stop the next
-                _log.exception("a round of payments failed")
+                _log.exception("periodic check of payments failed")
             # A stop sets the flag before it wakes this thread, so a stop after the check below is not lost.
             if not self._is_over.is_set():
                 self._news.wait(self._schedule.tick_s)

@@ -33,6 +33,6 @@ def newest(
         if before is not None:
             known = session.get(kind, before)
             if known is None:
-                raise PaymentNotFound(f"before: no row has the id {before}")
+                raise PaymentNotFound(f"before: no row has the ID {before}")
             query = query.where(place < (known.created_ns, known.id))
         return list(session.scalars(query))

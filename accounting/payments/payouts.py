@@ -112,7 +112,7 @@ class Payouts:
         with self.context.read() as session:
             payout = session.get(Payout, payout_id)
         if payout is None:
-            raise PaymentNotFound(f"there is no payout {payout_id}")
+            raise PaymentNotFound(f"payout {payout_id} not found")
         return payout
 
     def drive(self, payout_id: str) -> Payout:
@@ -143,7 +143,7 @@ class Payouts:
                 )
             self.context.ledger.book(rules.payout_hold(_TAG + payout.id, payout.seller_id, payout.amount_nano))
         except InsufficientCredit:
-            self._move(payout.id, "refused", only={"status": "new"}, reason="the payable earnings are too low")
+            self._move(payout.id, "refused", only={"status": "new"}, reason="the available earnings are too low")
             if self.find(payout.id).status == "refused":
                 raise
             return  # Another process continued it at the same moment, and found enough.

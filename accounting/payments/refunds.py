@@ -57,7 +57,7 @@ class Refunds:
         with self.context.write() as session, session.begin():
             topup = session.get(Topup, topup_id, with_for_update=True)
             if topup is None:
-                raise PaymentNotFound(f"there is no top-up {topup_id}")
+                raise PaymentNotFound(f"top-up {topup_id} not found")
             known = session.get(TopupRefund, refund_id)
             if known is not None and (known.topup_id, known.amount_nano) != (topup_id, amount_nano):
                 raise IdempotencyConflict(refund_id)
@@ -97,7 +97,7 @@ class Refunds:
         with self.context.read() as session:
             refund = session.get(TopupRefund, refund_id)
         if refund is None:
-            raise PaymentNotFound(f"there is no refund {refund_id}")
+            raise PaymentNotFound(f"refund {refund_id} not found")
         return refund
 
     def drive(self, refund_id: str) -> TopupRefund:

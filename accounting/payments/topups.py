@@ -132,7 +132,7 @@ class Topups:
         with self.context.read() as session:
             topup = session.get(Topup, topup_id)
         if topup is None:
-            raise PaymentNotFound(f"there is no top-up {topup_id}")
+            raise PaymentNotFound(f"top-up {topup_id} not found")
         return topup
 
     def drive(self, topup_id: str) -> Topup:

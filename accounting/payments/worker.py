@@ -33,9 +33,9 @@ def retry(write: OpenSession, event_id: str, now_ns: int) -> None:
     with write() as session, session.begin():
         row = session.get(StripeEvent, event_id, with_for_update=True)
         if row is None:
-            raise PaymentNotFound(f"there is no message {event_id}")
+            raise PaymentNotFound(f"webhook {event_id} not found")
         if row.status != "failed":
-            raise PaymentInvalid("id", f"message {event_id} is {row.status}: only failed messages can be retried")
+            raise PaymentInvalid("id", f"webhook {event_id} is {row.status}: only failed webhooks can be retried")
         row.status, row.tries, row.due_ns = "waiting", 0, now_ns
 
 
@@ -93,12 +93,12 @@ class Worker:
         try:
             handler(event.account, event.object_id)
         except (PaymentMismatch, PaymentNotFound, StripeRefused) as error:
-            _log.error("event %s (%s) could not be booked: %s", event.id, event.kind, error)
+            _log.error("webhook %s (%s) could not be processed: %s", event.id, event.kind, error)
             self._end(event, "failed", str(error))
         except LedgerError as error:
             self._later(event, str(error))
         except Exception as error:  # noqa: BLE001  the worker's edge: one failure does not stop other events
-            _log.exception("event %s (%s) broke its handler", event.id, event.kind)
+            _log.exception("webhook %s (%s): its handler failed", event.id, event.kind)
             self._later(event, type(error).__name__)
         else:
             self.context.calls.failpoint("event_handled")
@@ -110,7 +110,7 @@ class Worker:
 
     def _later(self, event: StripeEvent, reason: str) -> None:
         if event.tries >= TRIES_MAX:
-            _log.error("event %s (%s) failed %d times: %s", event.id, event.kind, event.tries, reason)
+            _log.error("webhook %s (%s) failed %d times: %s", event.id, event.kind, event.tries, reason)
             self._end(event, "failed", reason)
             return
         pause_s = min(_FIRST_PAUSE_S * 2 ** (event.tries - 1), _PAUSE_MAX_S)

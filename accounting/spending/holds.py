@@ -79,7 +79,7 @@ class Holds:
             HoldExpired: the hold ended more than `LATE_CAPTURE_NS` ago, and nothing is booked.
         """
         if self._clock_ns() - held.expires_ns > LATE_CAPTURE_NS:
-            raise HoldExpired(f"the hold of {held.request_id!r} ended too long ago to book anything on it")
+            raise HoldExpired(f"the hold of {held.request_id!r} ended too long ago to post anything on it")
         return self._poster.submit(burst.late_capture(held, bill, usage, covered_nano=covered_nano))
 
     def release(self, held: Hold, usage: UsageRecord | None = None) -> "Future[Posted]":

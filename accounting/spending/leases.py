@@ -92,7 +92,7 @@ class Leases:
         with self._changed:
             lease = self._leases.get(held.payer)
             if lease is None or lease.identity != held.lease or held.request_id not in lease.reserved:
-                raise LedgerUnavailable(f"{held.request_id!r} has ended, or its lease is gone")
+                raise LedgerUnavailable(f"{held.request_id!r} has ended, or its reservation has")
             return self._reserve(lease, held.request_id, amount_nano)
 
     def _reserve(self, lease: Lease, request_id: str, amount_nano: int) -> "Hold | Future[Hold]":

@@ -143,7 +143,7 @@ class Reaper:
     def _book(self, postings: Sequence[Posting], timeout_s: float) -> int:
         futures = [self._poster.submit(posting) for posting in postings]
         if wait(futures, timeout_s).not_done:
-            raise TimeoutError(f"{len(futures)} events were not all booked within {timeout_s} s")
+            raise TimeoutError(f"{len(futures)} journal entries were not all posted within {timeout_s} s")
         return sum(map(_was_booked, futures))
 
     def _look(self, query: Callable[[Session], list[T]]) -> list[T]:

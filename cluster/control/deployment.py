@@ -197,7 +197,7 @@ class Rollout:
         for stage, ready in ((self.plan.stages[0], coordinator), (self.plan.stages[-1], last)):
             if ready.unconstrained:
                 reason = f"{stage.member.name}: {ready.unconstrained[:_REASON_CHARACTERS_MAX]}"
-                log.warning("no schemas", epoch=self.epoch, reason=reason)
+                log.warning("JSON schemas not enforced", epoch=self.epoch, reason=reason)
                 return reason
         return ""
 

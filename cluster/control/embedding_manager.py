@@ -121,7 +121,7 @@ class EmbeddingManager:
             except EmbedderLost as error:
                 if not retries_left:
                     raise
-                log.info("request goes on", request_id=request.id, reason=error.message)
+                log.info("request continues", request_id=request.id, reason=error.message)
                 await self._note_loss(serving.client)
         raise AssertionError("the last try returns or raises")
 

@@ -36,7 +36,7 @@ BEATS_MAX = int(8 * BEATS_WINDOW_S * 1000 / HEARTBEAT_MS)
 RENEWALS_EVERY_S = 1.0
 FAREWELL_S = 1.0
 _LOOK_AGAIN_MS = 100
-_TWICE = "a machine with this certificate is already in the cluster. Join with a separate data folder."
+_TWICE = "a machine with this certificate is already in the cluster. Join with a separate data directory."
 # The limit of a node's message: nodes send no files, and the description of a machine is short.
 _NODE_BYTES_MAX = 2**20
 
@@ -142,11 +142,11 @@ class Roster:
         """Move a machine's work away, or let it take part again. Raise OSError if that cannot be stored."""
         name = self._authority.machines.records[node_id].name
         self._authority.machines.drain(node_id, draining=draining)
-        log.info("node drained" if draining else "node takes part again", node_id=node_id)
+        log.info("node drained" if draining else "node enabled again", node_id=node_id)
         if draining:
-            self.chronicle.note("drained", f"{name} is drained: its work moves elsewhere")
+            self.chronicle.note("drained", f"{name} is drained: its work moves to other machines")
         else:
-            self.chronicle.note("undrained", f"{name} takes part again")
+            self.chronicle.note("undrained", f"{name} is enabled again")
         for member in self.membership.present():
             if member.node_id == node_id:
                 # With that many unread messages the task looks again anyway.
@@ -214,8 +214,8 @@ class Roster:
         self.links.forget(node_id)
         if member:
             log.warning("node lost", node=member.name, node_id=node_id, reason=reason)
-            self.chronicle.note("lost", f"{member.name} is gone: {reason}")
-            loss = wire.Failed(wire.ANY_EPOCH, "node", f"{member.name} is gone: {reason}")
+            self.chronicle.note("lost", f"{member.name} was lost: {reason}")
+            loss = wire.Failed(wire.ANY_EPOCH, "node", f"{member.name} was lost: {reason}")
             for answers in (self.answers, self.embedder_answers):
                 answers.put_loss(member, loss)
 

@@ -124,6 +124,6 @@ async def _write(caller: _Caller) -> None:
         while True:
             await caller.channel.send(await caller.outgoing.get())
     except LinkLost as error:
-        log.info("caller is gone", peer=caller.channel.address, reason=str(error))
+        log.info("caller disconnected", peer=caller.channel.address, reason=str(error))
     finally:  # However writing ended, a connection that carries nothing back is useless.
         caller.channel.writer.transport.abort()

@@ -125,7 +125,7 @@ async def look_for(
     try:
         zeroconf = AsyncZeroconf(interfaces=interfaces)
     except OSError as error:
-        log.warning("no multicast here", reason=str(error))
+        log.warning("multicast not available", reason=str(error))
         return
     browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE], handlers=[heard])
     targets: set[Target] = set()

@@ -62,7 +62,7 @@ def find_model(
         return gguf_model.unpack(gguf, cache) if gguf else folder.resolve()
     repository, _, revision = reference.partition("@")
     if repository.count("/") != 1 or repository.startswith((".", "/", "~")):
-        raise ModelNotFound(f"{reference} is neither a folder nor a Hugging Face id like owner/name")
+        raise ModelNotFound(f"{reference} is neither a folder nor a Hugging Face ID like owner/name")
     return _pull(repository, revision or "main", cache, check, progress)
 
 

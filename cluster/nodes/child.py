@@ -120,7 +120,7 @@ class Child:
             async with asyncio.timeout(0 if self.is_silent else STOP_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            log.warning("child killed", role=self.role, reason="it did not end by itself")
+            log.warning("child process killed", role=self.role, reason="it did not end by itself")
             _kill(process)
             await process.wait()
 
@@ -137,7 +137,7 @@ class Child:
         except (FrameInvalid, LinkLost) as error:
             reason = str(error)
             _kill(process)
-        log.error("child ended", role=self.role, reason=reason)
+        log.error("child process ended", role=self.role, reason=reason)
         self._tasks[1].cancel()
         await self._ended(f"its {self.role} process ended: {reason}")
 
@@ -149,7 +149,7 @@ class Child:
             self._patience_s = PATIENCE_S
         if self.is_silent:
             self._answering.set()
-            log.info("child answers again", role=self.role)
+            log.info("child process answers again", role=self.role)
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         loop = asyncio.get_running_loop()
@@ -165,9 +165,9 @@ class Child:
             quiet_s = loop.time() - self._heard_s
             if quiet_s > self._patience_s and not self.is_silent:
                 self._answering.clear()
-                log.warning("child is silent", role=self.role, seconds=round(quiet_s, 1))
+                log.warning("child process is silent", role=self.role, seconds=round(quiet_s, 1))
                 await self._silent(f"its {self.role} process shows no sign of life")
-        log.error("child killed", role=self.role, reason=f"no sign of life for {KILL_PATIENCE_S:.0f} s")
+        log.error("child process killed", role=self.role, reason=f"no sign of life for {KILL_PATIENCE_S:.0f} s")
         _kill(process)
 
 

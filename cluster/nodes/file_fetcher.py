@@ -160,7 +160,7 @@ class Fetcher:
             if isinstance(peer, PeerSource):
                 peers.append(peer)
             elif isinstance(peer, LinkError):
-                log.info("source passed over", node_id=address.node_id, reason=str(peer))
+                log.info("source skipped", node_id=address.node_id, reason=str(peer))
             else:
                 raise peer
         return peers

@@ -71,7 +71,10 @@ class Agent:
             return
         if not self._options.token:
             why = "its certificate has expired" if identity.exists else "it has not joined a cluster yet"
-            raise PeerRejected(f"this machine needs a join token (--token, `millrace token create`): {why}")
+            raise PeerRejected(
+                f"this machine needs a join token, because {why}. Create one on the gateway with "
+                "`millrace token create`, and use --token"
+            )
         await self._join()
 
     async def _join(self) -> None:
@@ -194,7 +197,7 @@ class Agent:
         try:
             renewal.keep(self._identity, certificate_pem)
         except OSError as error:  # For example, the disk is full. The agent requests it again later.
-            log.error("certificate not kept", reason=str(error))
+            log.error("certificate not saved", reason=str(error))
             return
         if self._renewed and not self._renewed.done():
             self._renewed.set_result(None)
@@ -211,7 +214,7 @@ class Agent:
         try:
             self._identity.keep_removed(message.node_ids)
         except OSError as error:  # The controller sends the list again on every connect.
-            log.error("removed machines not written down", reason=str(error))
+            log.error("removed machines not saved", reason=str(error))
         self._file_server.disconnect(frozenset(message.node_ids))
         await self._children.keep_out(message)
 

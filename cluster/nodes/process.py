@@ -68,7 +68,7 @@ class AgentPipe:
     def _read(self, size_bytes: int) -> bytes:
         content = self._incoming.read(size_bytes)
         if len(content) < size_bytes:
-            raise LinkLost("the agent is gone")
+            raise LinkLost("the agent has ended")
         return content
 
 

@@ -49,7 +49,7 @@ def _of_condition(machine: Machine, clock_skew_s: float) -> Iterator[MachineWarn
     if abs(clock_skew_s) > _SKEW_MAX_S:
         way = "ahead of" if clock_skew_s > 0 else "behind"
         what = f"its clock is {abs(clock_skew_s):.0f} s {way} the controller's"
-        yield MachineWarning("clock", what, "turn on time synchronisation: certificates and logs depend on it")
+        yield MachineWarning("clock", what, "turn on time synchronization: certificates and logs depend on it")
 
 
 def _of_links(machine: Machine, links: Sequence[Link]) -> Iterator[MachineWarning]:

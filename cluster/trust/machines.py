@@ -122,10 +122,10 @@ class MachineBook:
             if record.name == name or (is_id and node_id.startswith(name))
         ]
         if not matches:
-            raise MachineUnknown(f"machine {name} not found; list machines with `millrace machines`")
+            raise MachineUnknown(f"machine {name} not found; list machines with `millrace machines list`")
         if len(matches) > 1:
             raise MachineUnknown(
-                f"{len(matches)} machines match {name}; choose one by its id, {' or '.join(matches)}"
+                f"{len(matches)} machines match {name}; choose one by its ID, {' or '.join(matches)}"
             )
         return matches[0]
 

@@ -29,7 +29,7 @@ def read_shape(reference: str, cache: Path) -> tuple[str, ModelCard]:
         return model_name(reference), _card(read_config(find_model(reference, cache)))
     repository, _, revision = reference.partition("@")
     if repository.count("/") != 1 or repository.startswith((".", "/", "~")):
-        raise ModelNotFound(f"{reference} is neither a folder nor a Hugging Face id like owner/name")
+        raise ModelNotFound(f"{reference} is neither a folder nor a Hugging Face ID like owner/name")
     return model_name(reference), _card(_config(repository, revision or "main", cache))
 
 

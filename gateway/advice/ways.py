@@ -51,7 +51,7 @@ def own_ways(question: AdviceQuestion) -> tuple[tuple[ServingOption, ...], Kind 
     """
     card = question.card
     if card is None:
-        why = "its shape is unknown: name a folder, a GGUF file or a Hugging Face id"
+        why = "its shape is unknown: name a folder, a GGUF file or a Hugging Face ID"
         return tuple(ServingOption(kind, False, why) for kind in OWN), None
     found: dict[Kind, Plan] = {}
     chosen = _plan(question, card, question.precision, question.stages_min)

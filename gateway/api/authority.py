@@ -46,7 +46,7 @@ class Authority:
 
 
 async def admitted(request: Request) -> Authority:
-    """Admit a key, or the machine's token: each start makes a new one, readable only in the data folder.
+    """Admit a key, or the machine's token: each start makes a new one, readable only in the data directory.
 
     Raises KeyInvalid if the token is wrong or no key was sent.
     """
@@ -55,7 +55,7 @@ async def admitted(request: Request) -> Authority:
     given = request.headers.get(HEADER)
     if given is not None:
         if not secrets.compare_digest(given.encode(), services.admin_token.encode()):
-            raise KeyInvalid(f"This is not the machine's token; {HEADER} carries the one in its data folder.")
+            raise KeyInvalid(f"This is not the machine's token; {HEADER} carries the one in its data directory.")
         return Authority(services, Actor("machine", address), None, None)
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not token.strip():

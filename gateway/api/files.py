@@ -96,10 +96,10 @@ def _checked(form: UploadForm) -> int | None:
     if anchor is None and seconds is None:
         return None
     if anchor != "created_at":
-        text = "expires_after.anchor: 'created_at' is expected"
+        text = "expires_after.anchor: must be 'created_at'"
         raise RequestInvalid(text, param="expires_after.anchor", code="invalid_value")
     if not seconds or not seconds.isascii() or not seconds.isdigit() or len(seconds) > 10:
-        text = "expires_after.seconds: a whole number is expected"
+        text = "expires_after.seconds: must be a whole number"
         raise RequestInvalid(text, param="expires_after.seconds", code="invalid_value")
     return check_lasts_s(int(seconds), "expires_after.seconds")
 
@@ -107,6 +107,6 @@ def _checked(form: UploadForm) -> int | None:
 def check_lasts_s(lasts_s: int, field: str) -> int:
     """Raises RequestInvalid."""
     if not LASTS_S_MIN <= lasts_s <= LASTS_S_MAX:
-        text = f"{field}: {LASTS_S_MIN} to {LASTS_S_MAX} seconds are expected"
+        text = f"{field}: must be {LASTS_S_MIN} to {LASTS_S_MAX} seconds"
         raise RequestInvalid(text, param=field, code="invalid_value")
     return lasts_s

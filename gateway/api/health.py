@@ -30,7 +30,7 @@ async def _is_ready(services: Services, _: Request) -> Response:
 
     `ledger` says which rules of the ledger are broken, and whether blocks are made. That alone does not stop
     answers. `ledger_checkpoint` is the newest block that this gateway has seen.
-    `warnings` name problems that an operator must fix: the data folder, the cloud's key file, its worker.
+    `warnings` name problems that an operator must fix: the data directory, the cloud's key file, its worker.
     """
     readiness, status = await _readiness(services)
     checkpoint = services.ledger.checkpoint

@@ -135,7 +135,7 @@ def revoke_key(authority: Manager, key: Named) -> dict[str, Any]:
     """
     row = _key_of(authority, key)
     if not authority.services.keys.revoke(row.key_id, authority.actor):
-        raise NotFound(f"no valid key has the id or prefix {key}")
+        raise NotFound(f"no active key has the ID or prefix {key}")
     return {"revoked": row.key_id}
 
 
@@ -176,7 +176,7 @@ def _department_of(authority: Authority, requested: str | None, owner: User) -> 
     try:
         terms_of(department_account(department))
     except AccountUnknown:
-        raise RequestInvalid("department: letters, digits and . _ @ -", param="department") from None
+        raise RequestInvalid("department: must be letters, digits and . _ @ -", param="department") from None
     if authority.organization_id is not None and department != authority.organization_id:
         text = f"department: your organization's is {authority.organization_id}; instance admins give others"
         raise RoleForbids(text, param="department")

@@ -84,14 +84,14 @@ def revoke_own_key(authority: Authority, caller: Caller, key: str) -> str:
     keys = authority.services.keys
     row = keys.row(key)
     if row.user_id != caller.user_id or row.revoked_ns is not None:
-        raise NotFound(f"no valid key of yours has the id or prefix {key}")
+        raise NotFound(f"no active key of yours has the ID or prefix {key}")
     if caller.key_id not in ("", row.key_id):
         raise RoleForbids(
             "With a key you can revoke that key alone. Sign in to the console with a password or your identity "
             "provider to revoke your others, or ask an admin."
         )
     if not keys.revoke(row.key_id, authority.actor):
-        raise NotFound(f"no valid key of yours has the id or prefix {key}")
+        raise NotFound(f"no active key of yours has the ID or prefix {key}")
     return row.key_id
 
 

@@ -68,7 +68,7 @@ async def drain_backend(
 
 @router.post("/scan")
 async def scan_hosts(authority: Operator, question: ScanQuestion) -> dict[str, Any]:
-    """Scan hosts, or announcements in this network, for model servers; each result has the entry that adds it.
+    """Scan hosts, or announcements in this network, for inference servers; each result has the entry that adds it.
 
     Raises RequestInvalid if there is neither a host nor `mdns`.
     """

@@ -91,24 +91,24 @@ _TAKEN = {
     "POST /v1/batches": (
         "`{input_file_id*, endpoint*, completion_window*, metadata, output_expires_after}`; the window is `24h`"
     ),
-    "POST /v1/messages/count_tokens": "as at Anthropic",
-    "POST /v1/responses/input_tokens": "as at OpenAI",
-    "POST /api/show": "as at Ollama",
+    "POST /v1/messages/count_tokens": "as in Anthropic's API",
+    "POST /v1/responses/input_tokens": "as in OpenAI's API",
+    "POST /api/show": "as in Ollama's API",
     "POST /market/v1/jobs/{errand_id}/answer": "a part of the answer, in MessagePack",
     "POST /market/v1/relay/{seller}/{path}": "the request to the seller",
 }
-_OPENAI, _ANTHROPIC, _OLLAMA = "as at OpenAI", "as at Anthropic", "as at Ollama"
-_OPENAIS_FORM, _RANKING, _PACKED = "OpenAI's form", "as at Jina and Cohere", "MessagePack"
+_OPENAI, _ANTHROPIC, _OLLAMA = "as in OpenAI's API", "as in Anthropic's API", "as in Ollama's API"
+_OPENAIS_FORM, _RANKING, _PACKED = "OpenAI's form", "as in the APIs of Jina and Cohere", "MessagePack"
 # Routes outside of the framework, by method, callers and path.
 _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
     ("GET", ANYONE): {
-        "/healthz": ("The process lives.", ""),
-        "/readyz": ("Requests for the models of the start will be answered; otherwise 503 with the reason.", ""),
-        "/metrics": ("Metrics for Prometheus.", ""),
+        "/healthz": ("Check that the process runs.", ""),
+        "/readyz": ("Check that the configured models can answer; otherwise 503 with the reason.", ""),
+        "/metrics": ("Return metrics for Prometheus.", ""),
     },
     ("GET", KEY): {
         "/v1/models": ("List the models that the key may use, with lanes, features and context.", ""),
-        "/v1/models/{name}": ("Show one of these models.", ""),
+        "/v1/models/{name}": ("Show one model that the key may use.", ""),
     },
     ("POST", KEY): {
         "/v1/chat/completions": ("Answer a chat, whole or streamed.", _OPENAI),
@@ -124,8 +124,8 @@ _WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
         "/v1/responses": ("Answer with items, stored by default.", _OPENAI),
         "/v1/messages": ("Answer a chat of Anthropic's clients, whole or streamed.", _ANTHROPIC),
         "/v1/rerank": ("Rank documents by relevance to a query.", _RANKING),
-        "/v2/rerank": ("The same, for Cohere's newer clients.", _RANKING),
-        "/rerank": ("The same, for clients without a version in the path.", _RANKING),
+        "/v2/rerank": ("Rank documents, for Cohere's newer clients.", _RANKING),
+        "/rerank": ("Rank documents, for clients without a version in the path.", _RANKING),
         "/api/chat": ("Answer a chat; without messages load or unload the model.", _OLLAMA),
         "/api/generate": ("Continue a text; without a prompt load or unload the model.", _OLLAMA),
         "/api/embed": ("Embed texts as vectors.", _OLLAMA),

@@ -71,7 +71,7 @@ async def list_input_items(
     if after is not None:
         places = [at for at, item in enumerate(items) if item["id"] == after]
         if not places:
-            raise NotFound(f"after: there is no item {after!r} in this response.", param="after")
+            raise NotFound(f"after: this response has no item {after!r}.", param="after")
         items = items[places[0] + 1 :]
     page = items[:limit]
     ends = {"first_id": page[0]["id"] if page else "", "last_id": page[-1]["id"] if page else ""}

@@ -63,7 +63,7 @@ async def _caller(authority: Authority, key: str | None) -> Caller:
         row = await asyncio.to_thread(services.keys.row, key)
         found = await asyncio.to_thread(services.keys.find_by_id, row.key_id)
         if found is None:
-            raise NotFound(f"the key {key} is no longer valid")
+            raise NotFound(f"the key {key} is no longer active")
         return found
     if authority.caller is not None:
         return authority.caller

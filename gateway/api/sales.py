@@ -26,7 +26,7 @@ class Sale(Body):
 
 @router.post("/market/sales")
 async def book_sale(operator: Operator, sale: Sale) -> dict[str, str | int]:
-    """Book the amount of a request sold on the market, once: another amount for the same request is refused."""
+    """Post the amount of a request sold on the market, once: another amount for the same request is refused."""
     posting = sold(sale.channel, sale.lane, sale.seq, sale.amount, sale.model)
     posted = await operator.services.ledger.book(posting)
     return {"event": posted.event_seq, "amount": format_usd(sale.amount)}

@@ -32,7 +32,7 @@ class Receipts:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._awaited[request_id].wait()
         except TimeoutError:
-            log.warning("request not booked in time", request_id=request_id, seconds=_PATIENCE_S)
+            log.warning("request not posted in time", request_id=request_id, seconds=_PATIENCE_S)
 
     def forget(self, request_id: str) -> None:
         """Stop waiting for a request."""

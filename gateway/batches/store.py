@@ -77,7 +77,7 @@ class BatchStore:
             return [_of_row(row) for row in session.execute(query)]
 
     def unfinished(self, folder_id: str | None = None) -> list[Batch]:
-        """Return unfinished batches of one data folder, or of all, the oldest first."""
+        """Return unfinished batches of one data directory, or of all, the oldest first."""
         query = select(batch_table).where(_rows.status.in_(UNFINISHED)).order_by(_rows.created_ns)
         if folder_id is not None:
             query = query.where(_rows.folder_id == folder_id)

@@ -1,6 +1,6 @@
 """Files and batches, one row each. Times are nanoseconds since the epoch.
 
-`folder_id` is the data folder that has the content: several gateways may share these tables, but not a disk.
+`folder_id` is the data directory that has the content: several gateways may share these tables, but not a disk.
 """
 
 from sqlalchemy import BigInteger, Index, Integer, Text

@@ -26,7 +26,7 @@ Modules:
     shared             A gateway's part in a ledger that several share in PostgreSQL
     sheets             Rows as CSV for spreadsheets (RFC 4180), without text that a spreadsheet would read as a
                        formula
-    spool              Settlements that the ledger could not accept, in a file of the data folder until it accepts
+    spool              Settlements that the ledger could not accept, in a file of the data directory until it accepts
                        them
     tables             Tables of the results of requests, and of the accounting API's idempotency keys
     usage_report       Usage totals for the accounting API and the command line

@@ -124,4 +124,4 @@ def _of(claim: Claim) -> tuple[ColumnElement[bool], ...]:
 
 
 def _in_use(retry_after_s: int) -> KeyInUse:
-    return KeyInUse("A request with this Idempotency-Key is being answered; ask again shortly.", retry_after_s)
+    return KeyInUse("A request with this Idempotency-Key is being answered; try again shortly.", retry_after_s)

@@ -160,7 +160,7 @@ class Settler:
                 return self._posted(last).event_seq
             except (HoldExpired, AlreadyResolved, HoldNotFound):
                 pass
-        log.warning("request settled after its lease", request_id=held.request_id)
+        log.warning("request settled after its reservation ended", request_id=held.request_id)
         try:
             covered = self._look(lambda session: credits_of(session, held.payer, time.time_ns()))
             return self._capture_owed(held, bill, usage, covered)

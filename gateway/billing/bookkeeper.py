@@ -99,7 +99,7 @@ class Bookkeeper:
                 witness(batch)
             except Exception:
                 # The thread's edge: errors of logs must not delay the ledger.
-                log.exception("requests not written down", requests=len(batch))
+                log.exception("requests not saved", requests=len(batch))
 
     def _write_down(self, batch: list[Booked]) -> None:
         dropped = self._request_log.add_all([_entry(ended, event_seq) for ended, event_seq in batch])

@@ -79,7 +79,7 @@ class Inspection:
             async with asyncio.timeout(GLANCE_TIMEOUT_S):
                 await self._first_look.wait()
         except TimeoutError:
-            raise DatabaseFailing("the ledger could not be inspected yet") from None
+            raise DatabaseFailing("the ledger has not been checked yet; try again") from None
 
     def check(self) -> None:
         """Raises LedgerBroken while a rule is broken that protects money."""
@@ -111,7 +111,7 @@ class Inspection:
             return
         self._alarmed_s = time.monotonic()
         if self._essential is None:
-            log.critical("the ledger is broken: nothing is spent", rule=essential.rule, where=essential.where)
+            log.critical("ledger rule broken: spending is stopped", rule=essential.rule, where=essential.where)
             self._essential = essential
             self._alarm.set()
 
@@ -153,7 +153,7 @@ class Inspection:
             if self._look.done():
                 self._look.result()
         if self._inspected_s is None:
-            raise DatabaseFailing("the ledger is being inspected: ask again")
+            raise DatabaseFailing("the ledger is being checked; try again")
         return self._found, time.monotonic() - self._inspected_s
 
     async def stop(self) -> None:
@@ -199,9 +199,9 @@ class Inspection:
     def _note(self, broken_rules: list[BrokenRule], began_s: float) -> None:
         broken = [finding for finding in broken_rules if not finding.is_accepted]
         for finding in broken:
-            log.error("the ledger breaks a rule", rule=finding.rule, where=finding.where)
+            log.error("ledger rule broken", rule=finding.rule, where=finding.where)
         if self._found and not broken:
-            log.warning("the ledger keeps its rules again")
+            log.warning("all ledger rules hold again")
         self._found = tuple(broken_rules)
         self._inspected_s = time.monotonic()
         essential = next((finding for finding in broken if finding.is_essential), None)
@@ -217,6 +217,6 @@ def _outliving(what: str) -> Generator[None]:
     try:
         yield
     except DatabaseFailing as error:
-        log.warning("ledger not inspected", by=what, reason=str(error))
+        log.warning("ledger not checked", by=what, reason=str(error))
     except Exception:
-        log.exception("ledger not inspected", by=what)
+        log.exception("ledger not checked", by=what)

@@ -87,7 +87,7 @@ class LedgerService:
         await self.inspection.stop()
         await asyncio.to_thread(self.leases.stop, ANSWER_TIMEOUT_S)
         if not await asyncio.to_thread(self._poster.stop, ANSWER_TIMEOUT_S):
-            log.error("ledger closed with postings left", seconds=ANSWER_TIMEOUT_S)
+            log.error("ledger closed with entries not posted", seconds=ANSWER_TIMEOUT_S)
         if self._proofs:
             await asyncio.to_thread(self._proofs.stop, ANSWER_TIMEOUT_S)
         if self._shared:
@@ -250,14 +250,14 @@ class LedgerService:
             try:
                 reaped = await asyncio.to_thread(self._reaper.sweep)
             except (LedgerError, TimeoutError) as error:
-                log.warning("reaper held up", reason=str(error))
+                log.warning("expired holds not released yet", reason=str(error))
                 continue
             except Exception:
                 # The task's edge: it survives any error of one sweep.
-                log.exception("reaper failed")
+                log.exception("expired holds not released")
                 continue
             if reaped:
-                log.warning("holds reaped", count=reaped)
+                log.warning("expired holds released", count=reaped)
 
 
 def _no_user_is_frozen(_: str) -> str | None:

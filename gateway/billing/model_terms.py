@@ -114,11 +114,11 @@ class ModelTerms:
         Raises RequestInvalid, and Conflict if another admin set it at the same time.
         """
         if not is_safe_name(alias):
-            raise RequestInvalid("alias: a name of up to 256 characters, without `..`", param="alias")
+            raise RequestInvalid("alias: must be a name of up to 256 characters, without `..`", param="alias")
         if not 0 < len(models) <= MODELS_MAX or not all(map(is_safe_name, models)):
-            raise RequestInvalid(f"models: 1 to {MODELS_MAX} names of models", param="models")
+            raise RequestInvalid(f"models: must be 1 to {MODELS_MAX} names of models", param="models")
         if alias in models:
-            raise RequestInvalid("models: an alias cannot stand for itself", param="models")
+            raise RequestInvalid("models: an alias cannot route to itself", param="models")
         if unknown := [model for model in models if not self._is_model(model)]:
             text = f"models: model {unknown[0]!r} not found; list models with GET /v1/models"
             raise RequestInvalid(text, param="models")
@@ -135,7 +135,7 @@ class ModelTerms:
     async def set_price(self, model: str, prompt_nano: Nano, completion_nano: Nano, by: Actor) -> OwnPrice:
         """Set a price from the next request on. Raises Conflict, RequestInvalid if no cloud model is so named."""
         if self._cloud is None or not self._cloud.has(model):
-            raise RequestInvalid("model: only models of cloud.models have a price to set", param="model")
+            raise RequestInvalid("model: prices can be set only for models in cloud.models", param="model")
         price_set = OwnPrice(model, prompt_nano, completion_nano, time.time_ns(), by.name)
         await asyncio.to_thread(self._put_price, price_set, by)
         await self._look()
@@ -175,7 +175,9 @@ class ModelTerms:
         with self._write() as session, session.begin():
             before = _alias(session, name) if kind == "alias" else _price(session, name)
             if before is None:
-                raise NotFound(f"No {kind} of {name!r} is set here; the settings' are changed in the settings.")
+                raise NotFound(
+                    f"No {kind} of {name!r} is set here. If the settings file has one, change it there."
+                )
             column = alias_table.c.alias if kind == "alias" else own_price_table.c.model
             session.execute(delete(column.table).where(column == name))
             _record(session, by, f"{kind}.remove", name, before, None)
@@ -207,7 +209,7 @@ class ModelTerms:
             try:
                 await self._look()
             except SQLAlchemyError as error:
-                log.warning("model terms not looked up", reason=type(error).__name__)
+                log.warning("aliases and prices not read", reason=type(error).__name__)
 
 
 def _alias(session: Session, alias: str) -> Alias | None:

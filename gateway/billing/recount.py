@@ -87,7 +87,7 @@ class Recounter:
         self._metrics.metering_difference_ratio.labels(usage.lane).observe(reported / counted)
         if abs(reported - counted) > max(DIFFERENCE_RATIO_MAX * counted, _UNSEEN_TOKENS):
             log.warning(
-                "a backend counts otherwise",
+                "backend's token count differs",
                 request_id=usage.request_id,
                 provider=usage.provider,
                 model=usage.model,

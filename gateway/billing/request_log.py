@@ -111,7 +111,7 @@ class RequestLog:
             self._changed.notify()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            log.error("request log not written to its end", entries=len(self._entries))
+            log.error("request log not fully written", entries=len(self._entries))
 
     def add_all(self, entries: Sequence[RequestEntry]) -> int:
         """Take entries; return how many had no room.

@@ -268,9 +268,9 @@ class SettlementWorker:
                 self._spool.remove(lines)
                 return
             self._spool.remove(lines)
-            log.info("spooled requests booked", count=len(lines))
+            log.info("spooled requests posted", count=len(lines))
 
 
 def _log_lost(settlement: Settlement, error: Exception) -> None:
     request_id, charge_nano = settlement.usage.request_id, settlement.charge_nano
-    log.error("request not booked", request_id=request_id, charge_nano=charge_nano, reason=str(error))
+    log.error("request not posted", request_id=request_id, charge_nano=charge_nano, reason=str(error))

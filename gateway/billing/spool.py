@@ -1,4 +1,4 @@
-"""Settlements that the ledger could not accept, in a file of the data folder until it accepts them."""
+"""Settlements that the ledger could not accept, in a file of the data directory until it accepts them."""
 
 import os
 import threading
@@ -73,10 +73,10 @@ class Spool:
         except OSError as error:
             reason = str(error)
             for line in lines:
-                log.error("the spool cannot be written, a settlement is lost", line=line.decode(), reason=reason)
+                log.error("spool not writable: settlement lost", line=line.decode(), reason=reason)
             return False
         for line in lines[fitting:]:
-            log.error("the spool is full, a settlement is lost", line=line.decode())
+            log.error("spool full: settlement lost", line=line.decode())
         return fitting == len(lines)
 
     def _fitting(self, lines: Sequence[bytes], size: int) -> int:
@@ -97,7 +97,7 @@ class Spool:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 unreadable += 1
         if unreadable:
-            log.error("lines of the spool cannot be read", path=str(self._path), lines=unreadable)
+            log.error("spool has unreadable lines", path=str(self._path), lines=unreadable)
         return found
 
     def remove(self, lines: Collection[bytes]) -> None:

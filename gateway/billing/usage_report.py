@@ -33,7 +33,7 @@ def group_names(by: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in by.split(",")))
     for name in names:
         if name not in GROUPS:
-            raise RequestInvalid(f"by: comma-separated names of {', '.join(GROUPS)}", param="by")
+            raise RequestInvalid(f"by: must be comma-separated names of {', '.join(GROUPS)}", param="by")
     return names
 
 

@@ -61,7 +61,9 @@ class Embedder:
             async with asyncio.timeout(PATIENCE_S):
                 return await self._ask(replace(caller, lanes=caller.lanes & OWN, models=None), privacy, text)
         except (ServiceError, GenerationError, TimeoutError, msgspec.DecodeError) as error:
-            log.warning("a question is not embedded", model=self._model, reason=str(error) or type(error).__name__)
+            log.warning(
+                "prompt not embedded for the cache", model=self._model, reason=str(error) or type(error).__name__
+            )
             return None
 
     async def _ask(self, caller: Caller, privacy: Privacy, text: str) -> list[float] | None:

@@ -48,7 +48,7 @@ class RemoteAnswerStore:
         except (RedisError, OSError, TimeoutError) as error:
             self._note(error)
         except msgspec.DecodeError:
-            log.warning("a kept answer cannot be read")
+            log.warning("cached answer cannot be read")
         return None
 
     async def put(self, key: bytes, answer: StoredAnswer) -> None:
@@ -65,4 +65,4 @@ class RemoteAnswerStore:
 
     def _note(self, error: Exception) -> None:
         self._away_until_s = self._clock() + _PAUSE_S
-        log.warning("redis does not answer, nothing is found there", reason=type(error).__name__)
+        log.warning("Redis does not answer: its cached answers are not used", reason=type(error).__name__)

@@ -21,7 +21,7 @@ Modules:
                     interrupted download
     earnings        `millrace offers`, `earnings` and `payout`: marketplace offers, what was sold, and payouts
     partners         `millrace partner`: bilateral credit lines with known gateways, without a marketplace
-    gateway_client  Requests of commands to the gateway that runs on the same data folder
+    gateway_client  Requests of commands to the gateway that runs on the same data directory
     identity        `millrace identity`: this gateway's identity on the market; rotating, revoking and recovering
                     its key
     keys            `millrace key`: create, list, rotate, limit and revoke API keys
@@ -45,7 +45,7 @@ Modules:
                     docs/commands.md`
     requests        `millrace requests`: recent requests with their routing decisions
     route           `millrace route`: simulate where a request would go now, and why
-    selling         `millrace sell`: sell idle capacity, beside the gateway that runs on the same data folder
+    selling         `millrace sell`: sell idle capacity, beside the gateway that runs on the same data directory
     serving         `millrace up`: start a gateway, its local nodes and its cluster
     store           Helpers for commands on the database, with or without a running gateway
     topups          `millrace topup` and `millrace statement`: buying credits, and the transfers of an account

@@ -41,7 +41,7 @@ def advise(
     if as_json:
         output.data(found)
         return
-    columns = ("way", "open", "tok/s", "first s", "GiB", "context", "USD/Mtok", "why")
+    columns = ("option", "possible", "tok/s", "TTFT s", "GiB", "context", "USD/Mtok", "reason")
     output.table(columns, [_row(way) for way in found["ways"]], as_json=False)
     for line in found["because"]:
         output.say(line)

@@ -62,7 +62,9 @@ class BenchStep:
 def bench(
     model: Annotated[str | None, Model("Model; default: the only one available.")] = None,
     concurrency: Annotated[str, typer.Option(help="Concurrent requests per step, e.g. 1,4,16.")] = "1,2,4,8",
-    requests: Annotated[int, typer.Option(help="Requests per step and concurrent client.", min=1, max=1000)] = 3,
+    requests: Annotated[
+        int, typer.Option(help="Requests that each concurrent client sends per step.", min=1, max=1000)
+    ] = 3,
     prompt_words: Annotated[
         int, typer.Option(help="Approximate prompt length in words.", min=1, max=100_000)
     ] = 128,

@@ -40,7 +40,9 @@ def correct(
 def goodwill(
     amount: Annotated[str, typer.Argument(help="Amount in USD, e.g. 5.00.")],
     user: Annotated[str, typer.Option(help="User who receives the credits.")],
-    goodwill_id: Annotated[str, typer.Option("--id", help="Idempotency ID: credits with one ID are given once.")],
+    goodwill_id: Annotated[
+        str, typer.Option("--id", help="Idempotency ID: repeating it does not give the credits again.")
+    ],
     reason: Reason,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -96,7 +98,7 @@ def invoice(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Record a paid provider invoice; the difference to the accrued amount becomes a variance.
+    """Record a paid provider invoice; a difference from the accrued amount is posted as a variance.
 
     Example: millrace ledger invoice openai 2026-11 --amount 41.80 --accrued 41.75
     """

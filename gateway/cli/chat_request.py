@@ -115,7 +115,9 @@ async def answer(
     except httpx.ConnectError as error:
         output.fail(f"{where.base_url} does not answer: {error}", output.UNREACHABLE)
     except httpx.HTTPError as error:
-        raise AnswerBroken(f"the answer was interrupted: {type(error).__name__} {error}") from None
+        raise AnswerBroken(
+            f"the answer was interrupted ({type(error).__name__} {error}); send the message again"
+        ) from None
     ended_s = time.perf_counter()
     return Answered(
         "".join(stream.pieces),
@@ -146,7 +148,7 @@ class _Stream:
         try:
             facts: dict[str, Any] = orjson.loads(event)
         except orjson.JSONDecodeError:
-            raise AnswerBroken("the stream has an event that is not JSON") from None
+            raise AnswerBroken("the stream has an event that is not JSON; send the message again") from None
         if "error" in facts:
             raise AnswerBroken(str(facts["error"].get("message", facts["error"])))
         self.model = facts.get("model") or self.model

@@ -21,7 +21,9 @@ _DAY_NS = 86_400 * 10**9
 app = typer.Typer(help="Credits for paid lanes.", no_args_is_help=True)
 
 
-CreditId = Annotated[str | None, typer.Option("--id", help="Idempotency ID: credits with one ID are given once.")]
+CreditId = Annotated[
+    str | None, typer.Option("--id", help="Idempotency ID: repeating it does not give the credits again.")
+]
 Amount = Annotated[str, typer.Argument(help="Amount in USD, e.g. 5.00.")]
 
 

@@ -17,7 +17,7 @@ from runtime.data_folder import DataFolder
 
 _ID_CHARS = 12
 
-User = Annotated[str, typer.Option(help="User, if this gateway itself is the marketplace.")]
+User = Annotated[str, typer.Option(help="User whose account to use, if this gateway is the marketplace.")]
 
 
 def offers(data_dir: DataDir = None, as_json: AsJson = False) -> None:
@@ -46,7 +46,7 @@ def offers(data_dir: DataDir = None, as_json: AsJson = False) -> None:
             row["context_tokens"],
             row["seller"][:_ID_CHARS],
             row["looked_at"],
-            "suspended" if row["suspended_why"] else "newcomer" if row["is_newcomer"] else "",
+            "suspended" if row["suspended_why"] else "new" if row["is_newcomer"] else "",
         )
         for row in found
     ]
@@ -68,7 +68,7 @@ def earnings(user: User = "owner", data_dir: DataDir = None, as_json: AsJson = F
         output.say(("suspended:", "bold red"), f" {found['suspended']}; pending earnings stay pending")
     if found["probation"]:
         lacking = ", ".join(f"{count} {what}" for what, count in found["lacking"].items() if count)
-        output.say(f"to leave the new-seller period: {lacking} more")
+        output.say(f"still needed to leave the new-seller period: {lacking}")
     if not found["identities"]:
         output.say("none of your identities sells on this marketplace; `millrace sell` registers one")
 
@@ -81,7 +81,7 @@ def payout(
         bool, typer.Option("--onboard", help="Print a link to set up your payout account at Stripe.")
     ] = False,
     payout_id: Annotated[
-        str | None, typer.Option("--id", help="Idempotency ID: a payout with one ID is paid once.")
+        str | None, typer.Option("--id", help="Idempotency ID: repeating it does not pay out again.")
     ] = None,
     user: User = "owner",
     data_dir: DataDir = None,

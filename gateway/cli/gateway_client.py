@@ -1,4 +1,4 @@
-"""Requests of commands to the gateway that runs on the same data folder."""
+"""Requests of commands to the gateway that runs on the same data directory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

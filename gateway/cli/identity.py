@@ -125,7 +125,7 @@ def _tell_key(own: "OwnIdentity", since: str, *, as_json: bool) -> None:
 
 @contextmanager
 def _identity(data_dir: Path | None, *, make: bool = False) -> Generator["OwnIdentity"]:
-    """Yield the identity of the data folder; end the command with one line on an error."""
+    """Yield the identity of the data directory; end the command with one line on an error."""
     from accounting.proofs.signing_key import SigningKeyUnusable
     from market.errors import MarketError
     from market.network.identity import OwnIdentity

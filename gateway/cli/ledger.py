@@ -39,7 +39,7 @@ def verify(
 ) -> None:
     """Verify the whole ledger and its proofs. Exits with status 1 on errors.
 
-    The ledger must contain the newest block known to the gateway of this data folder.
+    The ledger must contain the newest block known to the gateway of this data directory.
 
     Example: millrace ledger verify
     """

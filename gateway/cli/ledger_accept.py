@@ -69,7 +69,7 @@ def accept(
 
 
 def kept_checkpoint(settings: "Settings") -> "KeptCheckpoint":
-    """Return the newest block that the gateway of this data folder has seen."""
+    """Return the newest block that the gateway of this data directory has seen."""
     from accounting.proofs.kept import CheckpointUnusable, KeptCheckpoint
     from runtime.data_folder import DataFolder
 
@@ -80,7 +80,7 @@ def kept_checkpoint(settings: "Settings") -> "KeptCheckpoint":
 
 
 def witness(settings: "Settings", session: "Session") -> "Witness":
-    """Return what the gateway of this data folder knows of the ledger, running or not."""
+    """Return what the gateway of this data directory knows of the ledger, running or not."""
     from accounting.ledger.scope import Witness
     from accounting.proofs.suspects import unproven_suspects
 

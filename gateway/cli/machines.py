@@ -238,7 +238,7 @@ def show_draft(draft: dict[str, Any], *, as_json: bool) -> None:
 
 
 def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List machines with their layers and the reasons. Example: millrace nodes"""
+    """List machines with their layers, and why each holds them. Example: millrace nodes"""
     cluster = ask(settings_from(data_dir), "GET", "/admin/cluster")
     if as_json:
         output.data(cluster)

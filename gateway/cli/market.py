@@ -110,7 +110,7 @@ def freeze(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Record your machines' answers to audit sellers with. Example: millrace market freeze mill-1b"""
+    """Record your machines' answers as canaries, to audit sellers. Example: millrace market freeze mill-1b"""
     settings = settings_from(data_dir)
     sold_as = _sold_as(settings, model, weights, quantization)
     chosen = _prompts(prompts, count)
@@ -172,7 +172,9 @@ def _suspended(probe_store: "ProbeStore", seller: str) -> str:
         each for each in probe_store.suspensions() if len(seller) >= _ID_CHARS_MIN and each.startswith(seller)
     ]
     if len(found) != 1:
-        output.fail("not exactly one suspended seller starts with this; see `millrace market sellers`")
+        output.fail(
+            "none or several suspended sellers have an identity that starts with this; see `millrace market sellers`"
+        )
     return found[0]
 
 

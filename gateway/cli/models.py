@@ -34,7 +34,7 @@ def run(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Load a model: on its pool server, else into the cluster. Example: millrace run Qwen/Qwen3-8B"""
+    """Load a model on a pool server that has it, otherwise into the cluster. Example: millrace run Qwen/Qwen3-8B"""
     settings = settings_from(data_dir)
     # Check first that a gateway is running, so that nothing is downloaded in vain.
     cluster, backends = ask(settings, "GET", "/admin/cluster"), _with_model(settings, model)

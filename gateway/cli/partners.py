@@ -125,7 +125,7 @@ def tell(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the text for a partner again. Example: millrace partner tell 5f0c21aa"""
+    """Print the latest message to a partner again. Example: millrace partner tell 5f0c21aa"""
     with _desk(data_dir) as desk:
         partnership = desk.partners.named(partner)
         _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
@@ -142,7 +142,7 @@ def end(partner: Partner, data_dir: DataDir = None, as_json: AsJson = False) -> 
 
 @contextmanager
 def _desk(data_dir: Path | None) -> Generator["CreditLineService"]:
-    """Yield the lines of the data folder; end the command with one line on an error."""
+    """Yield the lines of the data directory; end the command with one line on an error."""
     from accounting.errors import AmountInvalid
     from accounting.proofs.signing_key import SigningKeyUnusable
     from market.credit_lines.credit_line_service import CreditLineService

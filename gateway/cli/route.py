@@ -45,7 +45,17 @@ def explain(
         output.data(found)
         return
     output.say(found["reason"])
-    columns = ("candidate", "TTFT s", "queue s", "load s", "TPOT s", "tokens", "USD", "error rate", "cost nano")
+    columns = (
+        "candidate",
+        "TTFT s",
+        "queue s",
+        "load s",
+        "TPOT s",
+        "tokens",
+        "USD",
+        "error rate",
+        "weighted nano-USD",
+    )
     output.table(columns, [_candidate(row) for row in found["candidates"]], as_json=False)
     for row in found["rejected"]:
         output.say(f"{row['lane']} excluded by '{row['rule']}': {row['reason']} ({row['remedy']})")

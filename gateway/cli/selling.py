@@ -1,4 +1,4 @@
-"""`millrace sell`: sell idle capacity, beside the gateway that runs on the same data folder."""
+"""`millrace sell`: sell idle capacity, beside the gateway that runs on the same data directory."""
 
 import fcntl
 import os

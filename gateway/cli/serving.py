@@ -91,12 +91,12 @@ def settings_from(data_dir: Path | None, **sections: dict[str, Any]) -> Settings
 
 
 def warn_of_open_folder(folder: DataFolder) -> None:
-    """Warn about an open data folder: the gateway's own files are protected, other files may not be."""
+    """Warn about an open data directory: the gateway's own files are protected, other files may not be."""
     if folder.open_to_others:
         import structlog
 
         warning = structlog.get_logger(__name__).warning
-        warning("data folder is open to other users", path=str(folder.path), fix=f"chmod 700 {folder.path}")
+        warning("data directory is open to other users", path=str(folder.path), fix=f"chmod 700 {folder.path}")
 
 
 def _announce(running: "Running", as_json: bool) -> None:

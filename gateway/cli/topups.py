@@ -31,9 +31,9 @@ def topup(
     user: Annotated[str, typer.Option(help="User.")] = "owner",
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation of the fee.")] = False,
     topup_id: Annotated[
-        str | None, typer.Option("--id", help="Idempotency ID: a top-up with one ID is bought once.")
+        str | None, typer.Option("--id", help="Idempotency ID: repeating it does not buy the top-up again.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is paid, at most half an hour.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait up to 30 minutes for the payment.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,7 +70,7 @@ def statement(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show transfers of accounts with debit and credit. Example: millrace statement --csv"""
+    """Show a user's transfers with debit and credit account. Example: millrace statement --csv"""
     from accounting.money import format_usd
     from gateway.billing.sheets import as_csv as written
     from gateway.cli.store import open_store, saying_what_is_wrong

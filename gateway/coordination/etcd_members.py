@@ -50,7 +50,7 @@ class EtcdMembers:
                 if not may_repeat:
                     self._turn()
                     raise CoordinatorUnavailable(
-                        f"etcd broke off, and may have applied the call: {reason}"
+                        f"etcd closed the connection, and may have applied the call: {reason}"
                     ) from None
             self._turn()
         raise CoordinatorUnavailable(f"no member of etcd answers: {reason}")
@@ -76,7 +76,7 @@ class EtcdMembers:
             return
         except httpx.HTTPError as error:
             self._turn()
-            raise CoordinatorUnavailable(f"etcd broke off: {type(error).__name__}") from None
+            raise CoordinatorUnavailable(f"etcd closed the connection: {type(error).__name__}") from None
 
     def _turn(self) -> None:
         self._at = (self._at + 1) % len(self._urls)

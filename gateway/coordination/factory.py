@@ -107,7 +107,7 @@ class _Untold:
     def _take(self, key_ids: Sequence[str]) -> None:
         for key_id in key_ids:
             if self._waiting.full():
-                log.warning("too many revocations wait to be told; others see them in the database")
+                log.warning("too many unsent revocations: other gateways read them from the database")
                 return
             self._waiting.put_nowait(key_id)
 
@@ -120,7 +120,7 @@ class _Untold:
             try:
                 await self._revoked.add(key_id)
             except CoordinatorUnavailable as error:
-                log.warning("a revocation cannot be told yet", key=key_id, reason=str(error))
+                log.warning("revocation not sent yet", key=key_id, reason=str(error))
             else:
                 return
             await asyncio.sleep(_AGAIN_S)

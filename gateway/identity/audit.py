@@ -19,7 +19,7 @@ _ONCE_LOCK = 0x61756474
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The acting party as the log names it: `user:ann`, or `machine` for anyone who can read the data folder."""
+    """The acting party as the log names it: `user:ann`, or `machine` for anyone who can read the data directory."""
 
     name: str
     address: str = ""

@@ -95,7 +95,9 @@ class Gate:
         found = await self._find(token)
         if found is None:
             self.wrong.failed(address)
-            raise KeyInvalid(f"The API key {token[:6]}... is not valid here. List keys with `millrace key list`.")
+            raise KeyInvalid(
+                f"The API key {token[:6]}... was not found, or is no longer active. List keys with `millrace key list`."
+            )
         return found
 
     async def _find(self, token: str) -> Caller | None:

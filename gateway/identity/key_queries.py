@@ -87,9 +87,9 @@ def one(session: Session, key_id_or_prefix: str, *, valid_ns: int | None = None)
         query = query.where(is_valid(valid_ns))
     found = session.execute(query.limit(2)).all()
     if not found:
-        raise NotFound(f"no {'valid ' if valid_ns else ''}key has the id or prefix {key_id_or_prefix}")
+        raise NotFound(f"no {'active ' if valid_ns else ''}key has the ID or prefix {key_id_or_prefix}")
     if len(found) > 1:
-        raise Conflict(f"several keys have the prefix {key_id_or_prefix}: name one by its id")
+        raise Conflict(f"several keys have the prefix {key_id_or_prefix}: use the ID of one")
     return as_row(found[0])
 
 

@@ -33,5 +33,5 @@ class KeyWatch:
                 await asyncio.to_thread(self._keys.catch_up)
             except (OSError, SQLAlchemyError) as error:
                 # Cached callers are used for another CACHE_S, then each is queried.
-                log.warning("changes of keys not looked up", reason=type(error).__name__)
+                log.warning("key changes not read", reason=type(error).__name__)
             await asyncio.sleep(LOOK_EVERY_S)

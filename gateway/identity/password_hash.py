@@ -24,10 +24,10 @@ def checked_password(text: str, field: str = "password") -> str:
     length = len(_normal(text))
     if length < LENGTH_MIN:
         raise RequestInvalid(
-            f"{field}: at least {LENGTH_MIN} characters; several words make a good one", param=field
+            f"{field}: must have at least {LENGTH_MIN} characters; use a passphrase of several words", param=field
         )
     if length > LENGTH_MAX:
-        raise RequestInvalid(f"{field}: at most {LENGTH_MAX} characters", param=field)
+        raise RequestInvalid(f"{field}: must have at most {LENGTH_MAX} characters", param=field)
     return text
 
 

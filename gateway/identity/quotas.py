@@ -189,7 +189,7 @@ def _organization_of(session: Session, scope: str) -> str:
         raise RequestInvalid(f"scope: {SCOPES}", param="scope")
     found: str | None = session.scalar(queries[kind])
     if found is None:
-        raise NotFound(f"there is no {'organization' if kind == 'team' else kind} {name}")
+        raise NotFound(f"{'organization' if kind == 'team' else kind} {name} not found")
     return found
 
 

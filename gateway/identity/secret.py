@@ -21,7 +21,7 @@ _ROW = 1
 
 
 def load_secret(settings: IdentitySettings, folder: Path) -> bytes:
-    """Return the secret of the settings, else the data folder's own, which is made on first use.
+    """Return the secret of the settings, else the data directory's own, which is made on first use.
 
     Raises:
         SettingsInvalid: the file cannot be used.
@@ -61,7 +61,7 @@ def check_secret(secret: bytes, write: Callable[[], Session]) -> None:
         raise SettingsInvalid(
             "identity.secret: the keys in this database are hashed with another secret. Set identity.secret or "
             "identity.secret_file to it; the gateway that made them may have it in the file `secret` of its data "
-            "folder. Where it is lost, revoke the keys"
+            "folder. If the secret is lost, revoke the keys"
         )
 
 

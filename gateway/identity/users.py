@@ -202,7 +202,7 @@ class Users:
 def refuse_market_jobs(user_id: str) -> None:
     """Raises Conflict for the account of the market's jobs."""
     if user_id == MARKET_JOBS:
-        raise Conflict(f"{MARKET_JOBS} is the account of the market's jobs; choose another id")
+        raise Conflict(f"{MARKET_JOBS} is the account of market jobs; choose another ID")
 
 
 def ensure(session: Session, user_id: str, by: Actor) -> None:
@@ -228,21 +228,21 @@ def change_role(session: Session, user_id: str, role: Role, by: Actor) -> User:
 def checked_id(text: str, field: str) -> str:
     """Raises RequestInvalid."""
     if not _ID.fullmatch(text):
-        raise RequestInvalid(f"{field}: 1 to 80 letters, digits and . _ @ -", param=field)
+        raise RequestInvalid(f"{field}: must be 1 to 80 letters, digits and . _ @ -", param=field)
     return text
 
 
 def checked_name(text: str) -> str:
     """Raises RequestInvalid."""
     if not text.strip() or len(text) > NAME_MAX or not text.isprintable():
-        raise RequestInvalid(f"name: 1 to {NAME_MAX} characters that can be shown", param="name")
+        raise RequestInvalid(f"name: must be 1 to {NAME_MAX} printable characters", param="name")
     return text
 
 
 def checked_email(text: str | None) -> str | None:
     """Return the address in lower case, as mailboxes rarely differ by case alone. Raises RequestInvalid."""
     if text is not None and (not _EMAIL.fullmatch(text) or not text.isprintable()):
-        raise RequestInvalid("email: an address such as ann@example.org", param="email")
+        raise RequestInvalid("email: must be an address such as ann@example.org", param="email")
     return text and text.lower()
 
 
@@ -258,7 +258,7 @@ def insert(session: Session, made: User, by: Actor) -> User:
     if before is None:
         session.execute(user_table.insert().values(asdict(made)))
     elif before.removed_ns is None or before.organization_id != made.organization_id:
-        raise Conflict(f"{made.user_id} is already a user; choose another id")
+        raise Conflict(f"{made.user_id} is already a user; choose another ID")
     else:
         values = {"name": made.name, "email": made.email, "role": made.role, "removed_ns": None}
         session.execute(_of(made.user_id).values(values))
@@ -313,7 +313,7 @@ def organization_named(session: Session, id_or_name: str) -> Organization:
         select(organization_table).where(named).order_by((column.organization_id == id_or_name).desc())
     ).first()
     if found is None:
-        raise NotFound(f"there is no organization {id_or_name}")
+        raise NotFound(f"organization {id_or_name} not found")
     return Organization(*found)
 
 

@@ -71,7 +71,7 @@ def raise_error(name: str, error: Any) -> NoReturn:
     Raises RequestInvalid if the request caused it, otherwise LaneFailed.
     """
     message = error.get("message") if isinstance(error, dict) else error
-    message = message[:_SAID_CHARS] if isinstance(message, str) else "an error without words"
+    message = message[:_SAID_CHARS] if isinstance(message, str) else "an error without a message"
     code, kind = (error.get("code"), error.get("type")) if isinstance(error, dict) else (None, None)
     is_refusal = isinstance(code, int) and 400 <= code < 500 and not is_failure(code)
     word = code if isinstance(code, str) else None

@@ -185,10 +185,10 @@ class RelayBody:
         elif self._reader.is_whole:
             pass  # nothing can follow [DONE] or an error
         elif self._has_begun:
-            self._problem = LaneBrokeOff(f"{name} broke off: {broken.reason}")
+            self._problem = LaneBrokeOff(f"{name} was interrupted: {broken.reason}")
         else:
             self._broken = broken
-            text = f"{name} had the request and broke off before it answered: {broken.reason}"
+            text = f"{name} received the request and closed the connection before it answered: {broken.reason}"
             self._problem = LaneBrokeOff(text)
 
     def look_at_clock(self, now_s: float, *, is_heard: bool) -> None:

@@ -239,7 +239,7 @@ class LeaseSource:
         self._wake.set()
         if not before.generation:
             return
-        log.warning("limits vanished from Redis: they are rebuilt from the ledger", counters=len(self._counters))
+        log.warning("limits lost in Redis: rebuilding them from the ledger", counters=len(self._counters))
         for counter in self._counters.values():
             counter.forget()
         self._active.update(self._counters)
@@ -286,7 +286,7 @@ class LeaseSource:
                     async for names in recalled:
                         self._give_back(names)
             except CentralUnavailable as error:
-                log.debug("recalls not heard", reason=str(error))
+                log.debug("recalls not received", reason=str(error))
             await asyncio.sleep(_DOWN_PAUSE_S)
 
     def _give_back(self, names: list[str]) -> None:

@@ -77,8 +77,8 @@ class Lookups:
             async with self._at_once:
                 return await self._look(counter)
         except (OSError, TimeoutError, SQLAlchemyError) as error:
-            log.warning("use before the start unknown", counter=counter.key, reason=type(error).__name__)
+            log.warning("usage before the start unknown", counter=counter.key, reason=type(error).__name__)
         except Exception:
             # The task must survive any error: waiting requests get an answer, and the next try may succeed.
-            log.exception("use before the start not read")
+            log.exception("usage before the start not read")
         return None

@@ -35,80 +35,84 @@ class Metrics:
         )
         self.tokens = _counter("tokens", "Tokens by lane and kind (prompt, completion).", "lane", "kind")
         self.in_flight = _gauge("in_flight", "Requests being answered.")
-        self.queue_depth = _gauge("queue_depth", "Requests that wait for a place.")
-        self.queue_seconds = _histogram("queue_seconds", "How long requests waited for a place.", _SECONDS)
-        self.limit_refusals = _counter(
-            "limit_refusals", "Requests that a limit refused, by what it measures.", "measure"
-        )
-        self.cache_hits = _counter("cache_hits", "Answers from the answer cache, by how they were found.", "kind")
+        self.queue_depth = _gauge("queue_depth", "Requests waiting for a slot.")
+        self.queue_seconds = _histogram("queue_seconds", "Time that requests waited for a slot.", _SECONDS)
+        self.limit_refusals = _counter("limit_refusals", "Requests rejected by a limit, by its metric.", "measure")
+        self.cache_hits = _counter("cache_hits", "Answers from the cache, by kind of match.", "kind")
         self.lane_failures = _counter("lane_failures", "Backends that failed before their first byte.", "lane")
         self.upstream_errors = _counter(
-            "upstream_errors", "Errors of backends by lane and kind, whenever they came.", "lane", "kind"
+            "upstream_errors", "Backend errors by lane and kind, before or during an answer.", "lane", "kind"
         )
         self.preemptible_jobs = _counter(
             "preemptible_requests",
-            "Preemptible requests by what came of them (complete, failed, interrupted, preempted, refused).",
+            "Preemptible requests by outcome (complete, failed, interrupted, preempted, refused).",
             "outcome",
         )
-        self.hedges = _counter("hedges", "Second backends asked, by what came of it (won, lost, moved).", "result")
+        self.hedges = _counter(
+            "hedges", "Requests to a second backend (hedges), by result (won, lost, moved).", "result"
+        )
         self.continuations = _counter(
-            "continuations", "Broken answers gone on with elsewhere, by lane and result.", "lane", "result"
+            "continuations",
+            "Interrupted answers continued on another backend, by lane and result.",
+            "lane",
+            "result",
         )
         self.first_token_error_ratio = _histogram(
-            "first_token_error_ratio", "Predicted time to the first token by the measured one.", _RATIOS, "lane"
+            "first_token_error_ratio", "Predicted divided by measured time to first token.", _RATIOS, "lane"
         )
         self.token_error_ratio = _histogram(
-            "token_error_ratio", "Predicted time per token by the measured one.", _RATIOS, "lane"
+            "token_error_ratio", "Predicted divided by measured time per token.", _RATIOS, "lane"
         )
         self.metering_difference_ratio = _histogram(
             "metering_difference_ratio",
-            "Tokens by a backend's own count, by those that a tokenizer finds in its answer.",
+            "A backend's own token count divided by a tokenizer's count of its answer.",
             _COUNT_RATIOS,
             "lane",
         )
         self.own_cost_nano = _gauge(
-            "own_cost_nano", "What a second of an own machine's work costs, in nano-USD, by lane.", "lane"
+            "own_cost_nano", "Cost of one second of work on your machines, in nano-USD, by lane.", "lane"
         )
         self.hold_extensions = _counter(
-            "hold_extensions", "Holds that were to grow with their stream, by what came of it.", "result"
+            "hold_extensions", "Extensions of holds during a stream, by result.", "result"
         )
-        self.charged_nano = _counter("charged_nano", "Charged to callers, in nano-USD.")
-        self.ledger_lag = _gauge("ledger_lag", "Ended requests and postings that wait to be written.")
-        self.ledger_leader = _gauge("ledger_leader", "1 where this gateway writes the ledger, else 0.")
-        self.ledger_epoch = _gauge("ledger_epoch", "How often the shared ledger has changed hands.")
+        self.charged_nano = _counter("charged_nano", "Amount charged to callers, in nano-USD.")
+        self.ledger_lag = _gauge("ledger_lag", "Ended requests and journal entries that wait to be written.")
+        self.ledger_leader = _gauge("ledger_leader", "1 if this gateway writes the ledger, else 0.")
+        self.ledger_epoch = _gauge("ledger_epoch", "Number of changes of the shared ledger's leader.")
         self.ledger_broken_rules = _gauge(
-            "ledger_broken_rules", "1 for each rule of the ledger that was broken at the last inspection.", "rule"
+            "ledger_broken_rules", "1 for each ledger rule that was broken at the last check.", "rule"
         )
         self.ledger_inspected_seconds = _gauge(
-            "ledger_inspected_seconds", "How long ago the ledger was inspected, in seconds."
+            "ledger_inspected_seconds", "Time since the last check of the ledger, in seconds."
         )
         self.ledger_checkpoint_block = _gauge(
-            "ledger_checkpoint_block", "The number of the newest signed block that this gateway has seen."
+            "ledger_checkpoint_block", "Number of the newest signed ledger block that this gateway knows."
         )
         self.ledger_unproven_events = _gauge(
-            "ledger_unproven_events", "Events of the ledger that are in no signed block."
+            "ledger_unproven_events", "Journal entries that are in no signed block."
         )
         self.ledger_unproven_seconds = _gauge(
-            "ledger_unproven_seconds", "How long the oldest of them has waited for its block, in seconds."
+            "ledger_unproven_seconds", "Age of the oldest journal entry in no signed block, in seconds."
         )
         self.spooled_settlements = _counter(
-            "spooled_settlements", "Settlements kept on disk because the ledger was away."
+            "spooled_settlements", "Settlements kept on disk because the ledger was unavailable."
         )
-        self.request_log_drops = _counter("request_log_drops", "Requests that the request log could not take.")
-        self.payments_inbox = _gauge(
-            "payments_inbox", "Messages of Stripe that wait or failed, by status.", "status"
+        self.request_log_drops = _counter(
+            "request_log_drops", "Requests missing from the request log because it was full."
         )
+        self.payments_inbox = _gauge("payments_inbox", "Queued and failed Stripe webhooks, by status.", "status")
         self.payments_unmatched = _gauge(
-            "payments_unmatched", "What Stripe and the ledger do not agree about, by the last reconciliation."
+            "payments_unmatched", "Mismatches between Stripe and the ledger at the last reconciliation."
         )
         self.payments_difference_nano = _gauge(
-            "payments_difference_nano", "Stripe's balance less that in the ledger, by the last reconciliation."
+            "payments_difference_nano",
+            "Stripe's balance minus the ledger's at the last reconciliation, in nano-USD.",
         )
         self.payments_reconciled_seconds = _gauge(
-            "payments_reconciled_seconds", "How long ago Stripe and the ledger were compared, in seconds."
+            "payments_reconciled_seconds", "Time since the last reconciliation, in seconds."
         )
         self.cluster_nodes = _gauge("cluster_nodes", "Machines in the cluster.")
-        self.cluster_epoch = _gauge("cluster_epoch", "Times the cluster was planned.")
+        self.cluster_epoch = _gauge("cluster_epoch", "Number of the cluster's current plan.")
 
         self._lanes: dict[str, LaneTallies] = {}
 

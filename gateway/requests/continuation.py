@@ -52,7 +52,7 @@ async def send_on(services: Services, context: RequestContext, answer: Answer, o
                 raise
             note_error(services, broken, error)  # the handler of a raised error records it
             backend = context.offer.label if context.offer else ""
-            log.warning("answer broke off", request_id=context.call.id, reason=str(error), continued_on=backend)
+            log.warning("answer interrupted", request_id=context.call.id, reason=str(error), continued_on=backend)
         finally:
             if part is not answer:
                 await part.body.close()

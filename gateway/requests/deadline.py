@@ -28,6 +28,6 @@ def _message(context: RequestContext, left_s: float) -> str:
     why = (
         f"{context.offer.label} had the request for {left_s:.1f} s of it"
         if context.offer
-        else "no backend was asked yet"
+        else "no backend has received it yet"
     )
-    return f"The answer did not begin within deadline_s: {why}. Allow more time, or ask again."
+    return f"The answer did not begin within deadline_s: {why}. Allow more time, or try again."

@@ -44,7 +44,7 @@ async def open_elsewhere(
         try:
             answer = await _ask(services, context, call, decision, offer)
         except (ServiceError, GenerationError) as error:
-            log.warning("not continued", request_id=call.id, lane=offer.label, reason=str(error))
+            log.warning("answer not continued", request_id=call.id, lane=offer.label, reason=str(error))
             services.metrics.continuations.labels(offer.lane, "failed").inc()
             failed.add(offer.label)
             continue

@@ -164,7 +164,7 @@ class _Race:
     def _why_leave(self, waited_s: float) -> str:
         """Return why the request stops waiting for the first one; empty if it does not."""
         if self._first.lane == "pool" and (offer := self._offer_now()) and offer.state == "down":
-            return f"had the request, and now {offer.note.partition('; ')[0]}"
+            return f"received the request, and now {offer.note.partition('; ')[0]}"
         if self._second is not None:
             return ""
         # Do not leave a backend that answers other requests: all of them would move to the next one, and back.

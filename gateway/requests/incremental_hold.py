@@ -147,7 +147,7 @@ async def _cover_count(services: Services, context: RequestContext, allowance: A
             return
     except (ServiceError, LedgerError, TimeoutError) as error:
         reason = str(error)
-    log.warning("counted above the hold", request_id=context.call.id, reason=reason)
+    log.warning("count exceeds the hold", request_id=context.call.id, reason=reason)
 
 
 class _Rolling:

@@ -83,7 +83,12 @@ async def _others(
     services: Services, context: RequestContext, rest: deque[Candidate], refusal: Exception
 ) -> deque[Candidate]:
     """The remaining candidates that the refusal does not affect, with a turn at the first; else none."""
-    log.info("not covered", request_id=context.call.id, lane=context.lane, reason=str(refusal))
+    log.info(
+        "credits or limits do not cover the request",
+        request_id=context.call.id,
+        lane=context.lane,
+        reason=str(refusal),
+    )
     if isinstance(refusal, _NO_MONEY) and context.offer and context.offer.lane == "market":
         # Promotional credits, which the market does not accept, may pay a provider.
         rest = deque(candidate for candidate in rest if candidate.offer.lane != "market")

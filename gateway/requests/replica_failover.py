@@ -124,7 +124,7 @@ class ReplicaBody:
             await self._part.body.close()
         if stream.failure:
             label = self._context.offer.label if self._context.offer else ""
-            raise LaneBrokeOff(f"{label} broke off: {stream.failure}")
+            raise LaneBrokeOff(f"{label} was interrupted: {stream.failure}")
 
     def _leave(self) -> None:
         """Report the part's end; routing ignores its time and tokens, which are not those of a whole answer."""
@@ -146,7 +146,7 @@ class ReplicaBody:
         self._note_loss(stream)
         context = self._context
         if stream.is_told(with_usage=context.call.generation.wants_usage):
-            log.warning("answer lacked its end alone", request_id=context.call.id, reason=str(error))
+            log.warning("only the end of the answer was missing", request_id=context.call.id, reason=str(error))
             stream.finish()
             return True
         if self._losses > _LOSSES_MAX or not stream.can_go_on:
@@ -158,7 +158,11 @@ class ReplicaBody:
         if rest is None:
             return False
         log.warning(
-            "answer goes on", request_id=call.id, reason=str(error), tokens=stream.tokens, replica=context.lane
+            "answer continues on a replica",
+            request_id=call.id,
+            reason=str(error),
+            tokens=stream.tokens,
+            replica=context.lane,
         )
         self._spent_ns += self._part.meter.compute_ns
         self._part = rest

@@ -235,7 +235,7 @@ def _problem_of(event: bytes) -> str:
     if not error:
         return ""
     message = error.get("message") if isinstance(error, dict) else error
-    return str(message)[:300] or "broke off"
+    return str(message)[:300] or "was interrupted"
 
 
 def _as_object(event: bytes) -> dict[str, Any] | None:

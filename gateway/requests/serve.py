@@ -104,7 +104,7 @@ async def _deliver(services: Services, context: RequestContext, answer: Answer, 
     except (LaneFailed, GenerationError) as error:
         # The status is already sent, so a stream ends with an error event and without [DONE].
         outcome, problem = "failed", str(error)
-        log.warning("answer broke off", request_id=context.call.id, reason=problem)
+        log.warning("answer interrupted", request_id=context.call.id, reason=problem)
         note_error(services, context.offer, error)
         client.break_off(to_api_error(error))
     finally:

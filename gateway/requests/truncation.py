@@ -19,7 +19,7 @@ from runtime.errors import LaneBrokeOff
 log = structlog.get_logger(__name__)
 
 _REASONS_MAX = 128
-_SHARED = "the answer that was shared with another caller was not paid to its end; ask again"
+_SHARED = "the answer that was shared with another caller was not paid to its end; try again"
 
 
 async def cut_short(

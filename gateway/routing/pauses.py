@@ -113,4 +113,4 @@ class Pauses:
             try:
                 self._take(await asyncio.to_thread(self._stored))
             except SQLAlchemyError as error:
-                log.warning("pauses not looked up", reason=type(error).__name__)
+                log.warning("pauses not read", reason=type(error).__name__)

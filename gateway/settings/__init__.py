@@ -169,7 +169,7 @@ def _is_variable_of(variable: str, field_name: str) -> bool:
 
 
 class _FileSource(PydanticBaseSettingsSource):
-    """millrace.toml in the data folder, which stronger sources name."""
+    """millrace.toml in the data directory, which stronger sources name."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
         return None, field_name, False
@@ -184,7 +184,7 @@ class _FileSource(PydanticBaseSettingsSource):
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except UnicodeDecodeError:
-            raise SettingsInvalid(f"{path}: not UTF-8, as TOML is") from None
+            raise SettingsInvalid(f"{path}: not UTF-8, which TOML requires") from None
         except tomllib.TOMLDecodeError as error:
             raise SettingsInvalid(f"{path}: {error}") from None
         except OSError as error:
@@ -204,7 +204,7 @@ def read_settings(**given: Any) -> Settings:
         # Report an unknown name first: it may be a misspelling of a missing one.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         name = ".".join(str(part) for part in first["loc"]) or "settings"
-        why = "is no setting" + _nearest(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
+        why = "is not a setting" + _nearest(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
         raise SettingsInvalid(f"{name}: {why}") from None
 
 
@@ -246,7 +246,7 @@ def refuse_unknown(environment: Mapping[str, str]) -> None:
         if any(name == have or name.startswith(have + _DELIMITER) for have in known):
             continue
         near = difflib.get_close_matches(name, known, n=1)
-        raise SettingsInvalid(f"{name} is no setting" + (f"; did you mean {near[0]}?" if near else ""))
+        raise SettingsInvalid(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 class Variable(NamedTuple):

@@ -10,7 +10,7 @@ FOREIGN: frozenset[LaneName] = frozenset(("cloud", "market"))
 Privacy = Literal["public", "internal", "private"]
 """How far a request may travel.
 
-`private`: only own machines; `internal`: also providers under contract; `public`: anywhere. A lane, a backend or a
+`private`: your machines only; `internal`: also providers under contract; `public`: anywhere. A lane, a backend or a
 provider is cleared up to one of them.
 """
 

@@ -11,7 +11,7 @@ from runtime.settings import Section, WholePath
 def _is_member_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.path.strip("/"):
-        raise ValueError("a member's URL is http:// or https://, its name and port, and nothing else")
+        raise ValueError("must be http:// or https:// with name and port, without a path")
     return url.rstrip("/")
 
 
@@ -39,5 +39,5 @@ class CoordinationSettings(Section):
     @model_validator(mode="after")
     def _names_members(self) -> Self:
         if self.kind == "etcd" and not self.etcd_urls:
-            raise ValueError("etcd_urls must name the members of etcd")
+            raise ValueError("etcd_urls: must name the members of etcd")
         return self

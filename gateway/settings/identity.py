@@ -17,7 +17,7 @@ class IdentitySettings(Section):
         None, description="Secret with which keys are hashed; the same for all gateways of one database."
     )
     secret_file: WholePath | None = Field(
-        None, description="File with that secret, mode 0600; by default a file in the data folder."
+        None, description="File with that secret, mode 0600; by default a file in the data directory."
     )
     wrong_keys_per_minute: int = Field(
         60, ge=1, description="Wrong keys that one address may send in a minute; more get a 429."
@@ -54,20 +54,20 @@ class IdentitySettings(Section):
     @classmethod
     def _is_an_address(cls, text: str | None) -> str | None:
         if text is not None and not text.startswith(("https://", "http://")):
-            raise ValueError("an address that begins with https:// or http://")
+            raise ValueError("must be an address that begins with https:// or http://")
         return text
 
     @field_validator("secret")
     @classmethod
     def _is_long_enough(cls, secret: SecretStr | None) -> SecretStr | None:
         if secret is not None and len(secret.get_secret_value().encode()) < SECRET_BYTES_MIN:
-            raise ValueError(f"fewer than {SECRET_BYTES_MIN} bytes; {HOW_TO_MAKE_ONE}")
+            raise ValueError(f"must have at least {SECRET_BYTES_MIN} bytes; {HOW_TO_MAKE_ONE}")
         return secret
 
     @model_validator(mode="after")
     def _has_one_secret(self) -> Self:
         if self.secret is not None and self.secret_file is not None:
-            raise ValueError("secret and secret_file: set one of the two")
+            raise ValueError("secret and secret_file: set only one of the two")
         return self
 
     @model_validator(mode="after")
@@ -76,12 +76,12 @@ class IdentitySettings(Section):
             return self
         if not _is_safe(self.oidc_issuer):
             raise ValueError(
-                "oidc_issuer: an https:// address without query; http:// is allowed for this machine only"
+                "oidc_issuer: must be an https:// address without query; http:// only for this machine"
             )
         if not self.oidc_client_id:
             raise ValueError("oidc_client_id: set it together with oidc_issuer")
         if self.oidc_client_secret and self.oidc_client_secret_file:
-            raise ValueError("oidc_client_secret and oidc_client_secret_file: set one of the two")
+            raise ValueError("oidc_client_secret and oidc_client_secret_file: set only one of the two")
         return self
 
     def client_secret(self) -> str | None:

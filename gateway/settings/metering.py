@@ -68,5 +68,5 @@ class CostsSettings(Section):
     @model_validator(mode="after")
     def _works_more_than_it_idles(self) -> Self:
         if self.watts_idle > self.watts:
-            raise ValueError("watts_idle: a machine that works draws no less than one that does not")
+            raise ValueError("watts_idle: must not be more than watts, the power at work")
         return self

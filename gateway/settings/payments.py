@@ -17,7 +17,7 @@ class PaymentsSettings(Section):
     secret_key: SecretStr | None = Field(
         None,
         description=(
-            "Stripe's secret or restricted key; it decides between test mode and live. Without it, no payments."
+            "Stripe's secret or restricted key; it decides between test mode and live. Without it, payments are off."
         ),
     )
     secret_key_file: WholePath | None = Field(
@@ -42,7 +42,7 @@ class PaymentsSettings(Section):
     )
     success_url: str | None = Field(
         None,
-        description="Page after a payment at Stripe; the console by default. It books nothing.",
+        description="Page after a payment at Stripe; the console by default. It posts nothing.",
     )
     cancel_url: str | None = Field(None, description="Page after a cancelled payment; the console by default.")
     onboarding_url: str | None = Field(
@@ -99,20 +99,20 @@ class PaymentsSettings(Section):
     @classmethod
     def _are_in_cents(cls, texts: Sequence[str]) -> tuple[str, ...]:
         if not all(map(_checked_cents, texts)):
-            raise ValueError("an amount of credits must be above zero")
+            raise ValueError("must be amounts above zero")
         return tuple(texts)
 
     @field_validator("success_url", "cancel_url", "onboarding_url", "base_url")
     @classmethod
     def _is_an_address(cls, text: str | None) -> str | None:
         if text is not None and not text.startswith(("https://", "http://")):
-            raise ValueError("an address that begins with https:// or http://")
+            raise ValueError("must be an address that begins with https:// or http://")
         return text
 
     @model_validator(mode="after")
     def _has_one_key(self) -> Self:
         if self.secret_key is not None and self.secret_key_file is not None:
-            raise ValueError("secret_key and secret_key_file: set one of the two")
+            raise ValueError("secret_key and secret_key_file: set only one of the two")
         if self.is_enabled and not self.webhook_secrets:
             raise ValueError("webhook_secrets: at least one is required to verify Stripe's messages")
         return self
@@ -129,5 +129,5 @@ def _checked_cents(text: str) -> int:
     except AmountInvalid as error:
         raise ValueError(str(error)) from None
     if amount_nano % _CENT_NANO:
-        raise ValueError("money moves in whole cents")
+        raise ValueError("must be whole cents: use at most two digits after the point")
     return amount_nano

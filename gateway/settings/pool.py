@@ -33,7 +33,7 @@ def _checked_url(text: str) -> str:
     """Return the address of a backend, with /v1 if it has no path. Raises ValueError."""
     parts = urlsplit(text.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{text!r} is no http:// or https:// address")
+        raise ValueError(f"{text!r} is not an http:// or https:// address")
     if parts.username is not None or parts.password is not None:
         raise ValueError("credentials do not belong in the address; set api_key")
     if parts.query or parts.fragment:
@@ -46,7 +46,7 @@ def _checked_url(text: str) -> str:
 def _one_line(key: SecretStr | None) -> SecretStr | None:
     """Check that the key is valid in a header. The message omits its value."""
     if key and not (key.get_secret_value().isascii() and key.get_secret_value().isprintable()):
-        raise ValueError("a key is one line of ASCII")
+        raise ValueError("must be one line of ASCII characters")
     return key
 
 

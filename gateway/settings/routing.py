@@ -77,7 +77,7 @@ def chain_of_fallbacks(model: str, fallbacks: Mapping[str, Sequence[str]]) -> tu
     def follow(name: str, path: tuple[str, ...]) -> None:
         for other in fallbacks.get(name, ()):
             if other in path:
-                raise ValueError(f"fallbacks go in a circle: {' -> '.join((*path, other))}")
+                raise ValueError(f"fallbacks form a cycle: {' -> '.join((*path, other))}")
             if other not in found:
                 found.append(other)
                 follow(other, (*path, other))

@@ -49,7 +49,7 @@ def _unmapped(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
 
 class DatabaseSettings(Section):
     dsn: SecretStr | None = Field(
-        None, description="PostgreSQL DSN; without one the database is an SQLite file in the data folder."
+        None, description="PostgreSQL DSN; without one the database is an SQLite file in the data directory."
     )
 
 
@@ -57,7 +57,7 @@ class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity that is written."
     )
-    format: Literal["json", "console"] = Field("json", description="JSON lines, or coloured text.")
+    format: Literal["json", "console"] = Field("json", description="JSON lines, or colored text.")
     access: Literal["off", "json"] = Field(
         "json", description="A line of JSON on stderr for every request, or none."
     )

@@ -85,4 +85,4 @@ class AuditCostReporter:
             except (OSError, EOFError, TimeoutError, ValueError, WorkerUnavailable) as error:
                 log.info("auditing.costs_unknown", reason=type(error).__name__)
             except (LedgerError, ServiceError) as error:
-                log.warning("auditing.costs_unbooked", reason=str(error))
+                log.warning("auditing.costs_not_posted", reason=str(error))

@@ -48,7 +48,7 @@ class FindingsPublisher:
             try:
                 await self.tell()
             except (SQLAlchemyError, MarketError, OSError) as error:
-                log.warning("auditing.untold", reason=type(error).__name__)
+                log.warning("auditing.findings_not_sent", reason=type(error).__name__)
             await asyncio.sleep(self._every_s)
 
     async def tell(self) -> None:

@@ -75,7 +75,7 @@ class BuyingApp:
         elif method == "POST" and path in _KINDS:
             await self._admit(exchange, _KINDS[path], dict(scope["headers"]))
         else:
-            await exchange.refuse(Refusal(404, "not_found", f"There is no {method} {path} here."))
+            await exchange.refuse(Refusal(404, "not_found", f"{method} {path} not found."))
 
     def health(self) -> Health:
         return Health(

@@ -117,7 +117,7 @@ class Buyer:
             if not course.tokens:
                 raise refusal_of(failure)
             offering = self._next(request, offering, course)
-        refusal = Refusal(502, "seller_broke_off", "The seller's answer broke off.")
+        refusal = Refusal(502, "seller_broke_off", "The seller's answer was interrupted. Try again.")
         if request.is_audit:
             raise refusal
         await answer.break_off(course.parts, refusal)

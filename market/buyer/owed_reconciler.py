@@ -143,7 +143,7 @@ class OwedReconciler:
                 log.info("market.owed_unknown", reason=type(error).__name__)
                 pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
             except (LedgerError, ServiceError) as error:
-                log.warning("market.owed_unbooked", reason=str(error))
+                log.warning("market.owed_not_posted", reason=str(error))
                 pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
 

@@ -48,7 +48,7 @@ def vouch(
     """
     lane = state.free_lane()
     if lane is None:
-        raise SellerRefuses("every lane of the channel is in use", "no_credit")
+        raise SellerRefuses("every sub-channel of the channel is in use", "no_credit")
     seq = state.last_seqs.get(lane, 0) + 1
     body = market_request.packed(offering.listing.id)
     context = Context(state.terms.channel, lane, seq, offering.seller)

@@ -31,7 +31,7 @@ class Partners:
     """Safe to use from several threads and processes.
 
     Args:
-        folder: the market's, in the data folder.
+        folder: the market's, in the data directory.
 
     Raises:
         OSError: by any method.

@@ -62,7 +62,9 @@ def disputed_lane(context: MarketplaceContext, allocation: AllocationRow, number
     """Return the lane as it is known now. Raises MarketplaceRefuses if nothing is disputed on it."""
     lane = lane_of(context, allocation, number)
     if not due(lane).disputed_nano:
-        raise MarketplaceRefuses("not_disputed", "buyer and seller have not signed different counts on this lane")
+        raise MarketplaceRefuses(
+            "not_disputed", "buyer and seller have not signed different counts on this sub-channel"
+        )
     return lane
 
 

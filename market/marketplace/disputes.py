@@ -100,7 +100,10 @@ class Disputes:
             row = self._heard(session, allocation, brought, lane, user_id, is_kept=True)
             session.add(row)
             if brought.receipts and side != "buyer":
-                raise StatementInvalid("only the buyer submits receipts here: settle yours", "receipts")
+                raise StatementInvalid(
+                    "only the buyer submits receipts in a dispute. Submit yours by settling the allocation",
+                    "receipts",
+                )
             if brought.receipts:
                 keep_word(self.context, session, row, lane, brought.receipts)
             _keep(row, side, packed, proved, claim_of(lane).promise.voucher.request)
@@ -258,7 +261,7 @@ class Disputes:
 def _keep(row: DisputeRow, side: Side, packed: str | None, proved: _Proved | None, request: str) -> None:
     """Store one side's submission. Raises MarketplaceRefuses if another request came meanwhile."""
     if proved and proved.request != request:
-        raise MarketplaceRefuses("not_disputed", "another request of this lane was answered meanwhile")
+        raise MarketplaceRefuses("not_disputed", "another request of this sub-channel was answered meanwhile")
     if side == "buyer":
         row.buyer_text = packed or row.buyer_text
         row.buyer_prompt_tokens = proved.tokens if proved else row.buyer_prompt_tokens

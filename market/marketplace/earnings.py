@@ -158,7 +158,7 @@ class Earnings:
             if not some_nano and self.context.ledger.is_booked(posting.idem_key):
                 return amount_nano  # The balance is empty because another gateway has just booked it.
             return some_nano
-        raise LedgerBusy(f"the earnings of {user_id} change too quickly to mature")
+        raise LedgerBusy(f"the earnings of {user_id} change too quickly to become available; try again")
 
     def _release_all(self) -> None:
         before_ns = self.context.clock_ns() - earnings.RESERVE_DAYS * DAY_NS

@@ -34,10 +34,10 @@ class PeriodicTasks:
             try:
                 await anyio.to_thread.run_sync(self.look, limiter=self.marketplace.threads)
             except (LedgerError, SQLAlchemyError) as error:
-                log.warning("the marketplace is held up", reason=type(error).__name__)
+                log.warning("marketplace checks delayed", reason=type(error).__name__)
             except Exception:
                 # The task's edge: it survives any error of one round.
-                log.exception("the marketplace could not look after what is due")
+                log.exception("marketplace checks failed")
 
     def look(self) -> None:
         """Do all that is due now. Raises LedgerError, SQLAlchemyError: the next round starts over."""
@@ -46,9 +46,9 @@ class PeriodicTasks:
             try:
                 self.marketplace.settlements.submit(digest, ())
             except LedgerError as error:
-                log.warning("an allocation is not settled", allocation=digest, reason=str(error))
+                log.warning("allocation not settled yet", allocation=digest, reason=str(error))
             except MarketError as error:
-                log.warning("an allocation cannot be settled", allocation=digest, reason=str(error))
+                log.warning("allocation cannot be settled", allocation=digest, reason=str(error))
                 self.marketplace.settlements.give_up(digest)
         if time.monotonic() >= self._matured_s + self._earnings_every_s:
             self._matured_s = time.monotonic()
@@ -60,7 +60,7 @@ class PeriodicTasks:
             try:
                 self.marketplace.disputes.decide(dispute_id)
             except (LedgerError, MarketError, SQLAlchemyError) as error:
-                log.warning("a dispute is not decided", dispute=dispute_id, reason=str(error))
+                log.warning("dispute not decided yet", dispute=dispute_id, reason=str(error))
                 self.marketplace.disputes.put_off(dispute_id)
 
     @property

@@ -169,7 +169,7 @@ class Settlements:
             return draw(allocated, account.drawn, due_nano)
         more_nano = min(due_nano, allocated.limit_nano) - account.drawn.amount_nano
         if more_nano > 0 and self.context.clock_ns() > allocated.expires_ns + LATE_NS:
-            raise MarketplaceRefuses("ended", "the allocation ended too long ago to book anything on it")
+            raise MarketplaceRefuses("ended", "the allocation ended too long ago to post anything on it")
         paid = chart.user_paid(allocated.buyer_id)
         there_nano = max(0, self.context.ledger.available(paid))
         covered = [Share(paid, min(there_nano, max(0, more_nano)))]

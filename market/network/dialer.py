@@ -25,7 +25,7 @@ class SystemResolver:
     """The system's resolver in its own threads, so that nothing else waits if it hangs."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="names of strangers")
+        self._threads = ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="name lookups")
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         loop = asyncio.get_running_loop()

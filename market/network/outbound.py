@@ -236,6 +236,6 @@ def _in_our_words(url: str) -> Generator[None]:
     except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
         raise Unreachable(f"no connection to {where}: {type(error).__name__}", is_unsent=True) from None
     except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
-        raise Unreachable(f"{where} broke off: {type(error).__name__}") from None
+        raise Unreachable(f"{where} closed the connection: {type(error).__name__}") from None
     except TimeoutError:
         raise Unreachable(f"{where} did not answer in time") from None

@@ -101,7 +101,10 @@ class Agent:
                 await self.booking.book()
                 await self.submitting.submit()
         except (TimeoutError, GatewayAway, Unreachable, MarketplaceRefused, SQLAlchemyError) as error:
-            log.warning("not everything was told; it is kept", why=str(error) or type(error).__name__)
+            log.warning(
+                "sales and receipts not sent: they are sent after the next start",
+                why=str(error) or type(error).__name__,
+            )
 
 
 @asynccontextmanager
@@ -112,7 +115,7 @@ async def open_agent(
     gateway: OwnGateway,
     clock_ms: Callable[[], int] = now_ms,
 ) -> AsyncGenerator[Agent]:
-    """Yield a seller on this data folder, for the length of the block.
+    """Yield a seller on this data directory, for the length of the block.
 
     Raises:
         SettingsInvalid: its files cannot be used.

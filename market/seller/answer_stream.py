@@ -26,7 +26,7 @@ WAIT_S = 10.0
 
 _PREEMPTED = Cut("preempted", "The owner needs these machines, so the answer ends here.")
 _STOPPED = Cut("preempted", "This seller has stopped selling, so the answer ends here.")
-_BROKEN = Cut("failed", "The model's answer broke off, so the answer ends here.")
+_BROKEN = Cut("failed", "The model's answer was interrupted, so it ends here.")
 _LATE = Cut("failed", "The answer took longer than half an hour, so it ends here.")
 
 

@@ -50,7 +50,7 @@ class ChannelSubmitter:
                 await self._register(self.marketplace)
                 await self.submit()
             except (Unreachable, MarketplaceRefused, IdentityInvalid, SQLAlchemyError) as error:
-                log.warning("the marketplace was not told", why=str(error))
+                log.warning("receipts not submitted to the marketplace yet", why=str(error))
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, self.pause_s_max)
             else:

@@ -55,7 +55,7 @@ class DeniedPrompts:
             try:
                 await self.look()
             except SQLAlchemyError as error:
-                log.warning("what is disputed is looked at later", why=str(error))
+                log.warning("disputes not checked yet", why=str(error))
 
     async def look(self) -> None:
         """Forget what is settled and show what is denied; failures are retried next time."""
@@ -65,10 +65,10 @@ class DeniedPrompts:
             try:
                 await self._look_at(self.marketplace, self.proofs, channel)
             except Unreachable as error:
-                log.warning("the marketplace cannot be asked what is disputed", why=str(error))
+                log.warning("marketplace not reachable: disputes not checked", why=str(error))
                 return
             except (MarketplaceRefused, MarketError) as error:
-                log.error("what is disputed on a channel is not known", channel=channel, why=str(error))
+                log.error("disputes of a channel not known", channel=channel, why=str(error))
 
     async def _look_at(self, marketplace: SellerMarketplaceClient, proofs: Proofs, channel: str) -> None:
         backing = await self.store.backing(channel)
@@ -92,7 +92,7 @@ class DeniedPrompts:
         try:
             await marketplace.dispute(_dispute(proof, allocation))
         except MarketplaceRefused as refused:
-            log.error("the marketplace was not told of a denied prompt", **about, why=str(refused))
+            log.error("the marketplace rejected the proof of a denied prompt", **about, why=str(refused))
             if refused.status not in _NEVER:
                 return
         else:

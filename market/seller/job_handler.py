@@ -196,7 +196,7 @@ class JobHandler:
             if await answering.run():
                 self.hang_ups.take(buyer)
         except (MarketError, JobRefused) as error:
-            log.error("an answer has no final receipt", why=str(error))
+            log.error("answer without a final receipt", why=str(error))
 
     async def _taken(
         self, job: MarketJob, account: ChannelAccount, promise: Promise, offer: ListingOffer

@@ -29,7 +29,7 @@ async def finish_leftovers(store: SellingStore, job_handler: JobHandler) -> None
                     if lane.claim and not lane.claim.receipt.is_final:
                         await _finish(account, lane.claim, job_handler.receipt_signer)
         except (MarketError, JobRefused) as error:
-            log.warning("a channel is left as it is", channel=channel, why=str(error))
+            log.warning("channel not finished", channel=channel, why=str(error))
 
 
 async def _finish(account: ChannelAccount, claim: Delivery, receipt_signer: ReceiptSigner) -> None:

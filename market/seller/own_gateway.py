@@ -83,7 +83,7 @@ class Running:
 
 
 class OwnGateway:
-    """Client of one data folder's gateway, over loopback. `find` looks up its address, since it may restart.
+    """Client of one data directory's gateway, over loopback. `find` looks up its address, since it may restart.
 
     Every method raises GatewayAway if no gateway runs.
     """
@@ -216,7 +216,7 @@ class OwnGateway:
     def _running(self) -> Running:
         running = self._find()
         if running is None:
-            raise GatewayAway("no gateway runs on this data folder")
+            raise GatewayAway("no gateway runs on this data directory")
         return running
 
 

@@ -36,7 +36,7 @@ class SaleReporter:
                 await self.book()
                 pause_s = EVERY_S
             except (GatewayAway, SQLAlchemyError) as error:
-                log.warning("sales are not booked yet", why=str(error))
+                log.warning("sales not posted yet", why=str(error))
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
             await asyncio.sleep(pause_s)
 
@@ -47,5 +47,5 @@ class SaleReporter:
                 try:
                     await self.gateway.book(sale)
                 except UpstreamRefused as error:
-                    log.error("a sale is not booked", channel=sale.channel, seq=sale.seq, why=str(error))
+                    log.error("sale not posted", channel=sale.channel, seq=sale.seq, why=str(error))
                 await self.store.note_booked(sale)

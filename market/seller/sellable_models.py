@@ -97,7 +97,7 @@ class SellableModels:
             check_shape(content)  # Buyers would reject any other.
             counter = load_counter(Pinned(path, sha256))
         except (OSError, TokenizerMismatch, TokenizerRefused) as error:
-            log.warning("a model cannot be sold", model=sold.model, why=str(error))
+            log.warning("model cannot be sold", model=sold.model, why=str(error))
             return None
         self._files[sha256] = path
         return SellableModel(sold, Counting(counter), sha256, weights)
@@ -106,7 +106,7 @@ class SellableModels:
         """Log once per model, because the next look is seconds away."""
         if sold.model not in self._unsold:
             self._unsold.add(sold.model)
-            log.warning("a model cannot be sold", model=sold.model, why=f"{lacking} is unknown; set it")
+            log.warning("model cannot be sold", model=sold.model, why=f"{lacking} is unknown; set it")
 
 
 def listing_name(market_id: str) -> str:

@@ -38,7 +38,7 @@ _CAUSES = (
     ("1015", "Cloudflare limits quick tunnels for this address. Try again later."),
     ("429", "Cloudflare limits quick tunnels for this address. Try again later."),
     ("request quick Tunnel", "Cloudflare could not be asked for a quick tunnel"),
-    ("bind to address", "its health-check port was taken"),
+    ("bind to address", "its health-check port was in use"),
 )
 """Messages that cloudflared prints when it fails, and their causes."""
 

@@ -86,7 +86,7 @@ class Upstream:
         except (GatewayAway, UpstreamRefused) as error:
             await self._fail(error)
         except Exception as error:  # noqa: BLE001 - a task's edge: its reader would wait for half an hour
-            log.error("the own gateway could not be asked", why=type(error).__name__)
+            log.error("own gateway does not answer", why=type(error).__name__)
             await self._fail(GatewayAway(type(error).__name__))
 
     async def _fail(self, failure: _Failure) -> None:

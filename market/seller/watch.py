@@ -60,7 +60,7 @@ class Watch:
                 try:
                     await self.look(self._idle)
                 except SQLAlchemyError as error:
-                    log.warning("what is listed cannot be changed now", why=str(error))
+                    log.warning("listings cannot be changed now", why=str(error))
                 try:
                     async with asyncio.timeout(LOOK_S):
                         await self._heard.wait()
@@ -75,7 +75,7 @@ class Watch:
                 found = await self.gateway.idle(version, self._state)
             except (GatewayAway, UpstreamRefused) as error:
                 self._hear(None)
-                log.warning("the gateway does not say how idle it is", why=str(error))
+                log.warning("gateway does not report whether it is idle", why=str(error))
                 version = None
                 await asyncio.sleep(AWAY_S)
                 continue
@@ -106,7 +106,7 @@ class Watch:
             try:
                 await self.publisher.withdraw()
             except SQLAlchemyError as error:
-                log.warning("what is listed ends by itself", why=str(error))
+                log.warning("listings not withdrawn: they expire", why=str(error))
 
     async def _decide(self, idle: Idle | None) -> None:
         against = self._rule_against(idle)

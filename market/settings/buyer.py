@@ -17,7 +17,7 @@ def checked_base_url(text: str) -> str:
     """A base URL that ends with its host name or port. Raises ValueError."""
     url = text.strip().rstrip("/")
     if not url.startswith(("https://", "http://")) or "/" in url.partition("://")[2] or "@" in url:
-        raise ValueError("an address is expected that begins with https:// and ends with its name or port")
+        raise ValueError("must be an address that begins with https:// and ends with its name or port")
     return url
 
 
@@ -88,7 +88,7 @@ class MarketSettings(Section):
     @model_validator(mode="after")
     def _can_pay(self) -> Self:
         if (self.marketplace_url is None) != (self.marketplace_key is None):
-            raise ValueError("marketplace_url and marketplace_key belong together: set both or neither")
+            raise ValueError("marketplace_url and marketplace_key: set both or neither")
         return self
 
     @property

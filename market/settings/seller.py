@@ -122,11 +122,9 @@ class SellingSettings(Section):
     @model_validator(mode="after")
     def _names_its_tunnel(self) -> Self:
         if self.tunnel == "named" and (self.tunnel_token_file is None or not self.public_url):
-            raise ValueError("tunnel: a named one needs tunnel_token_file and public_url, and a port")
+            raise ValueError("tunnel: a named tunnel needs tunnel_token_file, public_url and port")
         if self.tunnel == "named" and not self.port:
-            raise ValueError("port: a named tunnel leads to one port, the one that was set at Cloudflare")
+            raise ValueError("port: must be the port that the named tunnel leads to, as set at Cloudflare")
         if self.tunnel == "loopback" and not self.allows_loopback:
-            raise ValueError(
-                "tunnel: loopback is for buyers on this machine, and allows_loopback says there are none"
-            )
+            raise ValueError("tunnel: loopback is for buyers on this machine; to use it, set allows_loopback")
         return self

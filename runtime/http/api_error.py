@@ -101,4 +101,6 @@ def to_api_error(error: Exception, table: Mapping[type[Exception], Row] = TABLE)
             headers = ((b"retry-after", b"%d" % retry_after_s),) if retry_after_s else ()
             headers += getattr(error, "headers", ())
             return ApiError(row.status, message, row.type, param, code, headers)
-    return ApiError(500, "The gateway made a mistake; the log has it under this request's id.", "server_error")
+    return ApiError(
+        500, "Internal error of the gateway. Its log has the reason under this request's ID.", "server_error"
+    )

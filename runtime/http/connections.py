@@ -17,8 +17,8 @@ HEADERS_MAX = 256
 PIPELINED_MAX = 16
 _VERSIONS = ("1.1", "1.0")
 _WRONG_HOST = (
-    "Host: this gateway listens on its own machine alone, and that is none of its names. Ask for localhost; "
-    "behind a proxy, an admin sets identity.public_url or server.trusted_proxies."
+    "Host: this gateway listens on this machine only, and does not have this name. Use localhost. "
+    "Behind a proxy, an admin must set identity.public_url or server.trusted_proxies."
 )
 # Each of these headers is ambiguous if given twice.
 _SINGLE = (b"host", b"authorization", b"x-api-key", b"content-type")
@@ -78,7 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
-            self.send_400_response(f"This is no valid HTTP request: {error}.")
+            self.send_400_response(f"Invalid HTTP request: {error}.")
         # Incomplete headers, or trailers after the body.
         if not self._problem and (self._kept_bytes > HEAD_BYTES_MAX or len(self.headers or ()) > HEADERS_MAX):
             self._refuse(_too_large())
@@ -168,9 +168,9 @@ class BoundedProtocol(HttpToolsProtocol):
         method = self._method = self.parser.get_method()
         self.expect_100_continue = b"expect" in fields and fields[b"expect"].lower() == b"100-continue"
         if version not in _VERSIONS or method == b"CONNECT":
-            return RequestInvalid("Only HTTP 1.1 and 1.0 are understood, and nothing is tunnelled.")
+            return RequestInvalid("Only HTTP 1.1 and 1.0 are supported, and CONNECT is not. Send another request.")
         if b"host" not in fields and version == "1.1":
-            return RequestInvalid("Host: missing; every request since HTTP 1.1 has one.")
+            return RequestInvalid("Host: missing. HTTP 1.1 requires this header.")
         if (host := fields.get(b"host")) is not None and not self.hosts.allows(host, self._peer):
             return HostUnknown(_WRONG_HOST)
         if b"transfer-encoding" in fields and (problem := self._problem_with_coding(version)):
@@ -181,7 +181,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._kept_bytes > HEAD_BYTES_MAX and self._head_bytes() > HEAD_BYTES_MAX:
             return _too_large()
         if len(self.pipeline) >= PIPELINED_MAX:
-            return Overloaded("Too many requests were sent before the first was answered.")
+            return Overloaded("Too many requests were sent before the first was answered. Wait for answers.")
         return None
 
     def _problem_with_coding(self, version: str) -> ServiceError | None:
@@ -189,7 +189,7 @@ class BoundedProtocol(HttpToolsProtocol):
         codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
         if codings == [b"chunked"] and version == "1.1":
             return None
-        return RequestInvalid("Transfer-Encoding: only chunked is understood, given once, and since HTTP 1.1.")
+        return RequestInvalid("Transfer-Encoding: only chunked is supported, given once, with HTTP 1.1.")
 
     def _problem_with_doubles(self) -> ServiceError | None:
         names = [name for name, _ in self.headers if name in _SINGLE]

@@ -27,6 +27,6 @@ def split_url(url: str, socket_path: str = "") -> tuple[Origin, str]:
     """The origin of an http or https URL and its path without a slash at the end. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError(f"{url!r} is no http:// or https:// address")
+        raise ValueError(f"{url!r} is not an http:// or https:// address")
     port = parts.port or _PORTS[parts.scheme]
     return Origin(parts.hostname, port, parts.scheme == "https", socket_path), parts.path.rstrip("/")

@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
             # Bytes after a whole answer make the connection unusable, not the answer.
             self._is_kept_alive = False
             if not self._is_over:
-                self._break("its answer is no HTTP")
+                self._break("its answer is not HTTP")
                 return
         if parts := self._parts:
             self._kept_bytes = 0

@@ -162,7 +162,7 @@ def test_an_event_that_cannot_be_read_is_refused_alone() -> None:
         IdempotencyConflict("hold:r1"),
         UsageBooked(frozenset({"r1", "r2"})),
         AlreadyResolved("by a capture"),
-        LedgerBusy("8192 events wait to be booked"),
+        LedgerBusy("8192 journal entries wait to be posted"),
         LeaderAway("nobody leads"),
     ],
 )

@@ -77,7 +77,7 @@ async def test_a_machine_admitted_drained_works_after_an_admin_enables_it(tmp_pa
         }
         await running.drain_machine("second", draining=False)
         assert not any(state.record.draining for state in running.machines())
-        assert [event.text for event in running.events()] == ["second takes part again"]
+        assert [event.text for event in running.events()] == ["second is enabled again"]
 
 
 async def test_a_token_names_its_cluster(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ async def test_a_node_without_the_files_fetches_its_layers_only(tmp_path: Path) 
 
 @pytest.mark.slow
 async def test_the_same_certificate_twice_is_refused(tmp_path: Path, logs: list[EventDict]) -> None:
-    """With a copied data folder, the connected machine stays and the other one gets the reason for its refusal."""
+    """With a copied data directory, the connected machine stays and the other one gets the reason for its refusal."""
     async with running_cluster(tmp_path, nodes=1) as cluster:
         shutil.copytree(tmp_path / "nodes" / "node-1" / "identity", tmp_path / "copy" / "identity")
         target = Target("127.0.0.1", cluster.port)

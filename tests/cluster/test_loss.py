@@ -122,7 +122,7 @@ async def test_a_stopped_stage_is_replaced(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def newcomer(cluster: Cluster, folder: Path, kind: type[Agent] = Agent) -> AsyncIterator[None]:
-    """Let another machine join, with its own data folder and its own copy of the model."""
+    """Let another machine join, with its own data directory and its own copy of the model."""
     options = NodeOptions(
         name="newcomer",
         folder=str(folder),
@@ -310,7 +310,7 @@ async def test_a_lost_node_ends_its_processes_and_callers_get_a_reason(tmp_path:
         async with asyncio.timeout(PATIENCE_S):
             while cluster.controller.is_ready:
                 await asyncio.sleep(0.01)
-            while "is gone" not in await refusal(cluster):
+            while "was lost" not in await refusal(cluster):
                 await asyncio.sleep(0.05)
         _, alive = await asyncio.to_thread(psutil.wait_procs, children, PATIENCE_S)
         assert not alive

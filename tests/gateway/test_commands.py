@@ -23,7 +23,7 @@ def millrace(folder: Path, *words: str) -> Result:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data folder with a key in it, inside of one that everybody may look into."""
+    """A data directory with a key in it, inside of one that everybody may look into."""
     folder = tmp_path / "[bold]data"
     folder.mkdir()
     folder.chmod(0o755)

@@ -59,7 +59,7 @@ def test_a_revoked_key_is_forgotten_within_seconds(keys: Keys, clock: list[float
 
 
 def test_another_secret_finds_nothing(keys: Keys, dsn: str) -> None:
-    """A stolen database is no set of keys: the hash needs the secret from the data folder."""
+    """A stolen database is no set of keys: the hash needs the secret from the data directory."""
     token = keys.create("mine", ("cluster",))
     engine = open_engine(dsn)
     assert Keys(b"other" * 7, read_sessions(engine), write_sessions(engine)).find(token) is None

@@ -31,7 +31,7 @@ def test_a_payment_with_a_name_is_added_once(tmp_path: Path) -> None:
 def test_an_unknown_message_cannot_be_retried(tmp_path: Path) -> None:
     assert millrace(tmp_path, "credit", "add", "1.00").exit_code == 0
     refused = millrace(tmp_path, "payments", "retry", "evt_1")
-    assert (refused.exit_code, "there is no message evt_1" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "webhook evt_1 not found" in refused.stderr) == (2, True)
 
 
 def test_credits_belong_to_a_user(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_nested_values_and_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
     ("variable", "value", "message"),
     [
         ("MILLRACE_SERVER__PROT", "1", "did you mean MILLRACE_SERVER__PORT"),
-        ("MILLRACE_NONSENSE", "1", "MILLRACE_NONSENSE is no setting"),
+        ("MILLRACE_NONSENSE", "1", "MILLRACE_NONSENSE is not a setting"),
         ("MILLRACE_SERVER__PORT", "many", "server.port: "),
         ("MILLRACE_SERVER__PORT", "70000", "server.port: "),
         ("MILLRACE_LOG__LEVEL", "loud", "log.level: "),
@@ -123,11 +123,11 @@ def test_secrets_do_not_print(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[server]\nprot = 1\n", "server.prot: is no setting; did you mean server.port?"),
-        ("[severs]\nport = 1\n", "severs: is no setting; did you mean server?"),
-        ("port = 1\n", "port: is no setting; did you mean server.port?"),
+        ("[server]\nprot = 1\n", "server.prot: is not a setting; did you mean server.port?"),
+        ("[severs]\nport = 1\n", "severs: is not a setting; did you mean server?"),
+        ("port = 1\n", "port: is not a setting; did you mean server.port?"),
         ('[[pool.backends]]\nname = "a"\nbase_ulr = "http://a"\n', "did you mean pool.backends.0.base_url?"),
-        ("[server]\nnonsense = 1\n", "server.nonsense: is no setting"),
+        ("[server]\nnonsense = 1\n", "server.nonsense: is not a setting"),
     ],
 )
 def test_a_typing_error_in_the_file_gets_the_nearest_setting(tmp_path: Path, text: str, said: str) -> None:

@@ -73,7 +73,7 @@ async def test_every_rule_is_looked_at_once_for_many_who_ask(
     monkeypatch.setattr(health, "findings", counted)
     monkeypatch.setattr(inspection, "PATIENCE_S", 0.1)
     monkeypatch.setattr(inspection, "FRESH_S", 3600.0)
-    with pytest.raises(DatabaseFailing, match="ask again"):
+    with pytest.raises(DatabaseFailing, match="try again"):
         await books.inspection.latest()
     asking = [asyncio.create_task(books.inspection.latest()) for _ in range(5)]
     await asyncio.gather(*asking, return_exceptions=True)

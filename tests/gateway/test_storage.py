@@ -1,4 +1,4 @@
-"""A data folder that is deleted or full while the gateway runs: nothing is acknowledged that is not kept."""
+"""A data directory that is deleted or full while the gateway runs: nothing is acknowledged that is not kept."""
 
 import json
 import shutil

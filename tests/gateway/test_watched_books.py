@@ -96,7 +96,7 @@ async def test_books_that_cannot_be_looked_at_grant_nothing(
     monkeypatch.setattr(books.inspection, "glance", away)
     monkeypatch.setattr(books.inspection, "inspect", lambda **_: away())
     books.inspect()
-    with pytest.raises(DatabaseFailing, match="inspected"):
+    with pytest.raises(DatabaseFailing, match="checked"):
         await books.hold("r1", ANN, 1)
 
 

@@ -1,4 +1,4 @@
-"""A data folder is backed up under a running gateway, lost, and restored; and what `deploy/` has is understood."""
+"""A data directory is backed up under a running gateway, lost, and restored; and what `deploy/` has is understood."""
 
 import contextlib
 import json
@@ -102,7 +102,7 @@ def test_what_is_no_data_folder_is_not_backed_up(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "no data folder" in done.stderr
+    assert "no data directory" in done.stderr
     assert not (tmp_path / "kept").exists()
 
 

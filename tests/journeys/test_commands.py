@@ -50,7 +50,10 @@ def test_a_machine_that_is_not_there_is_named(gateway: Gateway) -> None:
     answer = gateway.http().post("/admin/machines/nobody/drain", headers={HEADER: running["admin_token"]})
     assert "machine nobody not found" in answer.json()["error"]["message"]
     answer = gateway.http().post("/admin/plan", headers={HEADER: running["admin_token"]}, json={"without": []})
-    assert (answer.status_code, answer.json()["error"]["message"]) == (404, "there is no model to plan")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        404,
+        "no model is loaded that could be planned; name one",
+    )
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1001", "many"])

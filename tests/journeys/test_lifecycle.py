@@ -151,7 +151,7 @@ def test_two_gateways_do_not_share_a_folder(bare: Gateway) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--model", "/no/such/folder"], "neither a folder nor a Hugging Face id"),
+        (["--model", "/no/such/folder"], "neither a folder nor a Hugging Face ID"),
         (["--port", "99999"], "65535"),
         (["--nodes", "-1"], "--nodes"),
     ],
@@ -166,10 +166,10 @@ def test_what_cannot_start_says_why(tmp_path: Path, words: list[str], expected: 
 def test_an_unknown_setting_is_refused_by_name(tmp_path: Path) -> None:
     failed = start_and_fail(tmp_path, environment={"MILLRACE_CLUSTR__NODES": "2"})
     assert failed.returncode == 2
-    assert "MILLRACE_CLUSTR__NODES is no setting; did you mean MILLRACE_CLUSTER__NODES?" in failed.stderr
+    assert "MILLRACE_CLUSTR__NODES is not a setting; did you mean MILLRACE_CLUSTER__NODES?" in failed.stderr
     (tmp_path / "millrace.toml").write_text("[server]\nprot = 1\n")
     failed = start_and_fail(tmp_path)
-    assert "server.prot: is no setting" in failed.stderr
+    assert "server.prot: is not a setting" in failed.stderr
 
 
 def test_a_taken_port_is_named(bare: Gateway, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ async def verify(
     signed_by: Annotated[list[_Fingerprint], Query(max_length=100, description="All keys that may sign.")] = [],  # noqa: B006
     unproven_max_s: Annotated[int, Query(ge=2, le=_YEAR_S)] = 10,
 ) -> Facts:
-    """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, null when it was all.
+    """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, null at the end.
 
     Only one verification runs at a time. Only a verification from block 1 to the end adds up accounts; if that
     takes longer, use `millrace ledger verify`. The newest block that this gateway has seen must exist. An event

@@ -22,7 +22,7 @@ class Frozen(Body):
 
 @router.get("")
 async def show_payments(payments_service: Paying, operator: Operator) -> Facts:
-    """Show the state of payments: mode, waiting and failed messages, the last reconciliation."""
+    """Show the state of payments: mode, queued and failed webhooks, the last reconciliation."""
     return {"mode": payments_service.mode, **await operator.services.ledger.look(status_report)}
 
 
@@ -34,7 +34,7 @@ async def reconcile(payments_service: Paying, _: Operator, __: Key) -> Facts:
 
 @router.post("/messages/{message}/retry")
 async def retry(payments_service: Paying, operator: Operator, _: Key, message: Named) -> Facts:
-    """Retry a failed Stripe message. `failures` of the payments has the IDs."""
+    """Retry a failed Stripe webhook. `failures` of the payments has the IDs."""
     await payments_service.ask(payments_service.payments.worker.retry, message)
     facts: Facts = {"id": message, "status": "waiting"}
     await asyncio.to_thread(

@@ -27,7 +27,7 @@ class NewRefund(Body):
 
 @router.post("")
 async def open_refund(payments_service: Paying, operator: Operator, key: Key, body: NewRefund) -> Facts:
-    """Refund a top-up: credits are not a way to move money from one card to another."""
+    """Refund a top-up: the card that paid gets the money back."""
     refund_id = id_of("refund", operator.actor.name, key)
     refund = await payments_service.ask(payments_service.payments.refunds.open, refund_id, body.topup, body.amount)
     return _facts(refund) | {"mode": payments_service.mode}

@@ -83,7 +83,7 @@ async def end_auto(payments_service: Paying, caller: UserCaller) -> Facts:
 
 @router.post("")
 async def open_topup(payments_service: Paying, caller: UserCaller, key: Key, body: NewTopup) -> Facts:
-    """Start a top-up: `url` is where to pay; the credits are booked when Stripe confirms the payment."""
+    """Start a top-up: `url` is where to pay; the credits are added when Stripe confirms the payment."""
     topup_id = id_of("topup", caller.user_id, key)
 
     def opened() -> Topup:

@@ -55,7 +55,7 @@ async def refund_usage(operator: Operator, _: Key, body: UsageRefund) -> Facts:
             continue  # Another caller refunded it a moment ago.
         break
     else:
-        raise LedgerBusy(f"the charge of request {body.request_id} changes too quickly")
+        raise LedgerBusy(f"the charge of request {body.request_id} changes too quickly; try again")
     facts = {"request": body.request_id, "amount": format_usd(amount_nano), "reason": body.reason}
     add_once, target = operator.directory.audit.add_once, f"request:{body.request_id}"
     await asyncio.to_thread(add_once, operator.actor, "usage.refund", target, facts, named_by="request")
@@ -83,10 +83,12 @@ def _asked(session: Session, body: UsageRefund) -> tuple[Charged, int, Posting |
     """
     charge = find_charge(session, body.request_id)
     if charge is None:
-        raise NotFound(f"there is no charge for request {body.request_id}")
+        raise NotFound(f"request {body.request_id} has no charge that could be refunded")
     amount_nano = charge.charge_nano if body.amount is None else body.amount
     if amount_nano > charge.charge_nano:
-        raise RequestInvalid(f"amount: {format_usd(charge.charge_nano)} was charged", param="amount")
+        raise RequestInvalid(
+            f"amount: at most the charge of {format_usd(charge.charge_nano)} can be refunded", param="amount"
+        )
     booked = event_legs(session, f"refund:{body.request_id}")
     if booked:
         given_nano = sum(leg.amount_nano for leg in booked if leg.debit == charge.clearing)

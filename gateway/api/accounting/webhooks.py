@@ -37,5 +37,5 @@ async def _take(payments_service: "PaymentsService", source: Source, request: Re
     try:
         is_new = await payments_service.hear(source, bytes(body), signature)
     except WebhookRefused as error:
-        raise RequestInvalid(f"This is not a valid message of Stripe: {error}", code="webhook_refused") from error
+        raise RequestInvalid(f"This is not a valid Stripe webhook: {error}", code="webhook_refused") from error
     return {"received": True, "new": is_new}

@@ -47,7 +47,7 @@ async def bring(marketplace: Open, caller: UserCaller, body: NewDispute) -> Fact
 
 @router.get("/{allocation}")
 async def show_lanes(marketplace: Open, caller: UserCaller, allocation: Id) -> Facts:
-    """Show the state of each lane of an allocation to its buyer and seller; `allocation` is its record's digest.
+    """Show the state of each sub-channel of an allocation to its buyer and seller; `allocation` is its record's digest.
 
     Unsettled lanes come with the records behind them and the buyer's statements about its keys, so that the result
     can be verified without trusting the marketplace.

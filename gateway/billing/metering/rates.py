@@ -139,7 +139,7 @@ class Rates:
         try:
             return rates(terms, watts, settings.machines, source=f"{source} {watts:.0f} W")
         except AmountInvalid as error:
-            log.error("own costs cannot be reckoned", reason=str(error))
+            log.error("own costs cannot be computed", reason=str(error))
             return {}
 
     def _write_down(self, prices: dict[tuple[str, str], PricedModel]) -> None:
@@ -148,7 +148,7 @@ class Rates:
                 with self._write() as session, session.begin():
                     versions.record(session, {name: priced}, time.time_ns())
         except SQLAlchemyError as error:
-            log.warning("own costs not written down", reason=type(error).__name__)
+            log.warning("own costs not saved", reason=type(error).__name__)
 
     def _rates_now(self) -> dict[tuple[str, ...], float]:
         any_machine = {lane: each for (lane, name), each in self._now.items() if name == ANY_MACHINE}

@@ -110,7 +110,7 @@ def secret_key(settings: PaymentsSettings) -> str:
         raise SettingsInvalid(f"payments.secret_key_file: {path} cannot be read: {error}") from None
     # The same rules as for a key in the settings, without the key in the message.
     if not found.startswith(("sk_", "rk_")) or not found.isascii() or " " in found:
-        raise SettingsInvalid(f"payments.secret_key_file: {path} has no secret key of Stripe")
+        raise SettingsInvalid(f"payments.secret_key_file: {path} has no Stripe secret key")
     return found
 
 

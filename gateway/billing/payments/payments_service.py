@@ -57,7 +57,7 @@ class PaymentsService:
         payments are stopped or the idempotency key was used for another request.
         """
         if self.keeper.wrong:
-            raise Conflict(f"Payments stand still: {self.keeper.wrong}.")
+            raise Conflict(f"Payments are stopped: {self.keeper.wrong}.")
         try:
             return await anyio.to_thread.run_sync(question, *arguments, limiter=self.threads)
         except PaymentInvalid as error:
@@ -67,9 +67,9 @@ class PaymentsService:
         except IdempotencyConflict as error:
             raise Conflict(f"This {HEADER} was used for another request.", param=HEADER) from error
         except StripeRefused as error:
-            raise PaymentRefused(f"Stripe refuses this: {error}") from error
+            raise PaymentRefused(f"Stripe rejected this: {error}") from error
         except StripeUnavailable as error:
-            raise Overloaded(f"Stripe has not answered yet. Ask again with the same {HEADER}.") from error
+            raise Overloaded(f"Stripe has not answered yet. Try again with the same {HEADER}.") from error
 
     async def hear(self, source: Source, body: bytes, signature: str) -> bool:
         """Accept a message of Stripe; return False for a repeated one. Raises WebhookRefused."""

@@ -5,5 +5,5 @@ Modules:
     finding  One finding of the doctor: the state, and its remedy
     machine  Checks of this machine: free memory, GPU and driver, disk, Wi-Fi, power, heat, clock
     outside  Checks of connections: ports, the cluster's machines and links, the pool, the marketplace, the tunnel
-    stores   Checks of stored data: the data folder and its permissions, secret files, the database, Redis, etcd
+    stores   Checks of stored data: the data directory and its permissions, secret files, the database, Redis, etcd
 """

@@ -1,4 +1,4 @@
-"""Checks of stored data: the data folder and its permissions, secret files, the database, Redis, etcd."""
+"""Checks of stored data: the data directory and its permissions, secret files, the database, Redis, etcd."""
 
 import asyncio
 import os
@@ -34,16 +34,16 @@ def look_at_stores(settings: Settings) -> Iterator[Finding]:
 def data_folder(folder: DataFolder) -> Finding:
     path = folder.path
     if not path.exists():
-        return ok("data folder", f"{path} is created at the first start")
+        return ok("data directory", f"{path} is created at the first start")
     if (trouble := why_unwritable(path)) is not None and os.access(path, os.X_OK):
-        return fail("data folder", f"{path}: {trouble}", "free disk space, or mount it writable")
+        return fail("data directory", f"{path}: {trouble}", "free disk space, or mount it writable")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         owner = path.stat().st_uid
-        return fail("data folder", f"{path} belongs to user {owner} and is not writable", "change its owner")
+        return fail("data directory", f"{path} belongs to user {owner} and is not writable", "change its owner")
     if folder.open_to_others:
         what = f"other users of this machine can read {path}"
-        return warn("data folder", what, f"chmod 700 {path}", _closing(path, 0o700))
-    return ok("data folder", f"only this user can read {path}")
+        return warn("data directory", what, f"chmod 700 {path}", _closing(path, 0o700))
+    return ok("data directory", f"only this user can read {path}")
 
 
 def secret_files(settings: Settings) -> Iterator[Finding]:

@@ -42,7 +42,7 @@ def read_messages(raw: bytes) -> Question:
     request = decode(_messages, raw)
     for name in ("mcp_servers", "container"):
         if getattr(request, name):
-            raise FeatureUnsupported(f"{name}: no model here can use it; leave it out", param=name)
+            raise FeatureUnsupported(f"{name}: not supported here; leave it out", param=name)
     chat = _chat(request) | _sampling(request)
     if response_format := _format(request):
         chat["response_format"] = response_format

@@ -89,7 +89,7 @@ def _check_model(body: bytes) -> None:
     try:
         fields = json.loads(body, object_pairs_hook=list)
     except (ValueError, RecursionError):
-        raise RequestInvalid("The body is JSON that servers read differently.", code="invalid_json") from None
+        raise RequestInvalid("The body is ambiguous JSON. Send each field once.", code="invalid_json") from None
     if [name for name, _ in fields].count("model") > 1:
         raise RequestInvalid("model: given more than once", param="model", code="invalid_value")
 

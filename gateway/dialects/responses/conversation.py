@@ -68,7 +68,7 @@ class _Memory:
             chain = await self._store.chain(self._owner, previous_id)
         except NotFound:
             raise NotFound(
-                f"previous_response_id: {previous_id[:80]!r} or an earlier response is not stored any more",
+                f"previous_response_id: {previous_id[:80]!r} or an earlier response is no longer stored",
                 param="previous_response_id",
                 code="previous_response_not_found",
             ) from None
@@ -87,7 +87,7 @@ class _Memory:
             if item_id not in self._known:
                 field = f"input[{at}].id"
                 raise NotFound(
-                    f"{field}: there is no stored item {item_id[:80]!r}; send the item itself", param=field
+                    f"{field}: stored item {item_id[:80]!r} not found; send the item itself", param=field
                 )
             found.append(self._known[item_id])
         return found

@@ -71,7 +71,7 @@ class ResponseStore:
         keep: ResponsesSettings = _KEEP,
         storage: Storage | None = None,
     ) -> None:
-        """`storage` is the gateway's data folder, if the tables are there."""
+        """`storage` is the gateway's data directory, if the tables are there."""
         self._storage = storage
         self._read = read
         self._write = write
@@ -93,7 +93,7 @@ class ResponseStore:
         try:
             self._jobs.put(None, timeout=timeout_s)
         except queue.Full:
-            log.error("stored responses not written to their end", waiting=self._jobs.qsize())
+            log.error("stored responses not fully written", waiting=self._jobs.qsize())
         else:
             self._thread.join(timeout_s)
 

@@ -36,7 +36,7 @@ def drawn(rows: Sequence[OnOffer], chance: Chance) -> list[OnOffer]:
 
 def excluded(rows: Sequence[OnOffer]) -> dict[str, str]:
     """Return why listings cannot be asked now, by their digest, in words."""
-    words = {"broken": "fails far more often than others now", "full": "has no room", "probation": "is new"}
+    words = {"broken": "fails far more often than others now", "full": "has no free slot", "probation": "is new"}
     found = {row.listing: _candidate(row).exclusion(Need()) for row in rows}
     suspended = {row.listing: f"suspended: {row.suspended_why}" for row in rows if row.suspended_why}
     return {listing: words[reason] for listing, reason in found.items() if reason} | suspended

@@ -15,5 +15,5 @@ Modules:
     report       A backend's report about itself, in one format for all kinds
     residence    Asks an Ollama to load or unload a model
     scan         Scans for model servers, only on request and only in permitted networks: a few ports of some hosts
-    stored       pool.json in the data folder: backends added and drained while the gateway ran
+    stored       pool.json in the data directory: backends added and drained while the gateway ran
 """

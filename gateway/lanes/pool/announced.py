@@ -46,7 +46,7 @@ async def announced(within_s: float = _LOOK_S, interfaces: Interfaces = ALL_INTE
     try:
         zeroconf = AsyncZeroconf(interfaces=interfaces)
     except (OSError, ZeroconfError) as error:
-        log.warning("no multicast here", reason=str(error))
+        log.warning("multicast not available", reason=str(error))
         return []
     browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE, _BY_HAND], handlers=[note_change])
     found: dict[ScanTarget, None] = {}

@@ -162,7 +162,7 @@ class Pool:
     def _find(self, name: str) -> _Member:
         member = self._members.get(name)
         if member is None:
-            raise NotFound(f"There is no pool backend {name!r}; List backends with `millrace pool list`.")
+            raise NotFound(f"Pool backend {name!r} not found. List backends with `millrace pool list`.")
         return member
 
     def _member(self, settings: PoolBackend, origin: Origin) -> _Member:

@@ -95,7 +95,7 @@ def _with_ports(text: str, ports: tuple[int, ...]) -> tuple[str, tuple[int, ...]
         return text, ports
     port = int(named["port"])
     if not 0 < port < 2**16:
-        raise RequestInvalid(f"hosts: {text[:100]} names no port of 1 to 65535", param="hosts")
+        raise RequestInvalid(f"hosts: the port of {text[:100]} must be 1 to 65535", param="hosts")
     return named["host"].strip("[]"), (port,)
 
 
@@ -105,7 +105,7 @@ async def _known(host: str, *, public: bool) -> list[tuple[str, tuple[str, ...]]
         network = ipaddress.ip_network(host, strict=False)
         if network.num_addresses > ADDRESSES_MAX:
             raise RequestInvalid(
-                f"hosts: {host} has {network.num_addresses} addresses; at most {ADDRESSES_MAX} go at once",
+                f"hosts: {host} has {network.num_addresses} addresses; at most {ADDRESSES_MAX} can be scanned at once",
                 param="hosts",
             )
         found = [str(address) for address in network.hosts()] or [str(network.network_address)]

@@ -1,4 +1,4 @@
-"""pool.json in the data folder: backends added and drained while the gateway ran. It holds their keys."""
+"""pool.json in the data directory: backends added and drained while the gateway ran. It holds their keys."""
 
 import contextlib
 import os

@@ -162,7 +162,7 @@ class BatchService:
             job.items.put_back(item, job.held_until_s)
 
     def _wait_for_disk(self, job: BatchJob, error: Exception) -> None:
-        log.error("batch has no room on disk", batch=job.batch.id, reason=str(error))
+        log.error("no disk space for batch", batch=job.batch.id, reason=str(error))
         job.held_until_s = max(job.held_until_s, time.monotonic() + _NO_DISK_S)
 
     def _ended(self, job: BatchJob, task: "asyncio.Task[None]") -> None:

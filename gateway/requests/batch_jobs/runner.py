@@ -71,7 +71,7 @@ class Runner:
                 await self._work()
             except Exception:
                 # The task's edge: the database may be unavailable for a while.
-                log.exception("batches held up")
+                log.exception("batches delayed by an error")
                 await asyncio.sleep(LOOK_EVERY_S)
             try:
                 async with asyncio.timeout(POLL_S if self._jobs else LOOK_EVERY_S):
@@ -140,7 +140,7 @@ class Runner:
         """Handle a job that was opened or has ended; after a failure it is resumed from what is on disk."""
         error = None if task.cancelled() else task.exception()
         if error:
-            log.error("batch held up", batch=job.batch.id, exc_info=error)
+            log.error("batch delayed by an error", batch=job.batch.id, exc_info=error)
             self._resting_until_s[job.batch.id] = time.monotonic() + TROUBLE_S
         if error or job.batch.has_ended:
             self._jobs.pop(job.batch.id, None)
@@ -163,7 +163,7 @@ class Runner:
                     return True
             except Exception:
                 # A job's edge: one failing job must not delay the others.
-                log.exception("batch held up", batch=job.batch.id)
+                log.exception("batch delayed by an error", batch=job.batch.id)
                 job.held_until_s = time.monotonic() + TROUBLE_S
         return False
 

@@ -12,8 +12,8 @@ from market.protocol.listings.prices import Prices
 Reason = Literal["spent", "busy", "unpaid", "low", "prices", "request", "limit", "ended"]
 
 _WORDS: dict[Reason, str] = {
-    "spent": "this voucher, or a newer one of its lane, was already used",
-    "busy": "the lane's last request has no final receipt yet: use another lane",
+    "spent": "this voucher, or a newer one of its sub-channel, was already used",
+    "busy": "the sub-channel's last request has no final receipt yet: use another sub-channel",
     "unpaid": "the voucher covers less than was delivered before it: sign a receipt for that first",
     "low": "the voucher's ceiling is below what this request may cost",
     "prices": "the voucher's prices are not those of a valid listing",

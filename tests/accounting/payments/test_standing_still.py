@@ -33,7 +33,7 @@ def test_a_message_that_was_given_up_is_processed_on_request(marketplace: Market
         worker.retry(event_id)
     worker.run()
     assert (marketplace.payments.topups.find("t1").status, worker.count("failed")) == ("paid", 0)
-    with pytest.raises(PaymentInvalid, match="only failed messages"):
+    with pytest.raises(PaymentInvalid, match="only failed webhooks"):
         worker.retry(ids[0])
     with pytest.raises(PaymentNotFound):
         worker.retry("evt_nowhere")

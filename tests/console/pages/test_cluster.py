@@ -114,7 +114,7 @@ async def test_a_machine_from_its_token_to_its_end(served: Served, port: int, tm
             at = f"{CLUSTER}/machines/{node}"
             shown = await owner.get(at)
             assert "drained" in shown.text
-            assert " Enable</button>" in shown.text
+            assert " Enable machine</button>" in shown.text
             assert node in (await owner.get(CLUSTER)).text
             assert (await owner.post(f"{at}/undrain")).headers["location"] == at
             assert not controller.topology().draining
@@ -129,7 +129,7 @@ async def test_a_machine_from_its_token_to_its_end(served: Served, port: int, tm
         assert f"{at}/drain" not in removed.text
         said = [event.text for event in controller.events()]
         assert said[-1] == "laptop joined"
-        assert "laptop was removed for good" in said
+        assert "laptop was removed permanently" in said
         assert "laptop is drained" in (await owner.get(CLUSTER)).text
     entries = served.services.directory.audit.entries(Filter(target=f"machine:{node}"))
     assert [entry.action for entry in entries] == ["machine.remove", "machine.drain", "machine.undrain"]
@@ -182,7 +182,7 @@ async def test_a_machine_is_called_what_users_call_it(served: Served, port: int,
         await channel.close()
         await until(lambda: not controller.topology().members)
         said = [event.text for event in controller.events()]
-        assert "laptop2 is gone" in said[0], "it went by its newest name"
+        assert "laptop2 was lost" in said[0], "it went by its newest name"
         assert "laptop was renamed to Ann's <desk>" in said
         assert "renamed" in (await owner.get(CLUSTER)).text
         for each in (node, other):

@@ -273,7 +273,7 @@ def test_a_user_is_added_and_sent_a_link(desktop: Page, gateway: Gateway) -> Non
     desktop.get_by_label("User name").fill("zoe")
     desktop.get_by_role("dialog").get_by_role("button", name="Add user").click()
     expect(desktop.get_by_role("heading", name="zoe", level=1)).to_be_visible()
-    desktop.get_by_role("button", name="Password link").click()
+    desktop.get_by_role("button", name="Create password link").click()
     desktop.get_by_role("button", name="Create link").click()
     expect(desktop.get_by_text("/console/welcome?token=")).to_be_visible()
     assert_accessible(desktop)

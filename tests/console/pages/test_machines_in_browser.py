@@ -30,7 +30,7 @@ def test_machines_in_every_look(page: Page, gateway: Gateway) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("permanently")
     assert_accessible(page)
     page.get_by_role("button", name="Cancel").click()
-    page.get_by_role("link", name="Preview without it").click()
+    page.get_by_role("link", name="Preview plan without it").click()
     expect(page.get_by_role("heading", name="After")).to_be_visible()
     assert_accessible(page)
     page.goto(f"{gateway.root}{CLUSTER}/add")
@@ -93,10 +93,10 @@ def test_a_third_machine_joins_and_takes_part(desktop: Page, gateway: Gateway, t
     try:
         page.get_by_role("link", name="Preview plan").click(timeout=60_000)
         expect(page.get_by_text("third: new in the pipeline")).to_be_visible(timeout=60_000)
-        page.get_by_role("button", name="Apply").click()
+        page.get_by_role("button", name="Apply plan").click()
         row = page.get_by_role("row").filter(has=page.get_by_role("link", name="third", exact=True))
         expect(row.filter(has_text="serving").first).to_be_visible(timeout=90_000)
-        expect(page.get_by_text("third takes part again").first).to_be_visible()
+        expect(page.get_by_text("third is enabled again").first).to_be_visible()
     finally:
         process.terminate()
         process.wait(30)

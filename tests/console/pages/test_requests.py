@@ -346,13 +346,13 @@ def test_filters_stand_in_the_address_and_wrong_ones_beside_their_field(page: Pa
     page.get_by_label("Status").fill("nope")
     page.get_by_text("Exact times").click()
     page.get_by_label("From").fill("2020-01-01T00:00:30")
-    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Apply filter").click()
     expect(page.get_by_text("Enter a status such as 429 or 4xx.")).to_be_visible()
     expect(page.get_by_label("Lane")).to_have_value("cluster")
     expect(page.get_by_label("From")).to_have_value("2020-01-01T00:00:30")
     assert_accessible(page)
     page.get_by_label("Status").fill("2xx")
-    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Apply filter").click()
     expect(page.locator("#request-rows tbody tr").first).to_be_visible()
     assert "lane=cluster" in page.url
     assert "status=2xx" in page.url
@@ -360,6 +360,6 @@ def test_filters_stand_in_the_address_and_wrong_ones_beside_their_field(page: Pa
         page.get_by_role("link", name="CSV").click()
     assert download.value.path().read_text().startswith("time,request,key")
     page.get_by_label("Model").fill("nobody has this")
-    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Apply filter").click()
     expect(page.get_by_text("No matching requests")).to_be_visible()
     assert_accessible(page)

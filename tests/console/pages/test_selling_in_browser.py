@@ -278,5 +278,5 @@ def test_the_first_sale_of_a_listing_is_told_once(desktop: Page, beside: Gateway
     sell(beside, second)
     expect(toasts).to_have_count(1, timeout=30_000)
     expect(toasts).to_contain_text(f"First sale of {second}")
-    toasts.get_by_role("link", name="Show").click()
+    toasts.get_by_role("link", name="Show sales").click()
     expect(page.get_by_role("heading", name="Selling", level=1)).to_be_visible()

@@ -61,7 +61,7 @@ def test_the_doctor_sees_the_cluster_and_fixes_what_is_open(gateway: Gateway) ->
     gateway.folder.chmod(0o755)
     found = data(millrace(gateway.folder, "doctor", "--json"))["findings"]
     levels = {finding["area"]: finding["level"] for finding in found}
-    assert (levels["data folder"], levels["cluster"], levels["gateway"], levels["database"]) == (
+    assert (levels["data directory"], levels["cluster"], levels["gateway"], levels["database"]) == (
         "warn",
         *["ok"] * 3,
     )

@@ -138,7 +138,16 @@ def test_the_doctor_without_a_gateway_says_what_it_cannot_see(tmp_path: Path) ->
     by_area = {finding["area"]: finding for finding in found}
     assert by_area["cluster"]["level"] == "unseen"
     assert "millrace up" in by_area["cluster"]["remedy"]
-    assert {"settings", "memory", "driver", "disk", "clock", "ports", "database", "data folder"} <= by_area.keys()
+    assert {
+        "settings",
+        "memory",
+        "driver",
+        "disk",
+        "clock",
+        "ports",
+        "database",
+        "data directory",
+    } <= by_area.keys()
     assert all(finding["remedy"] for finding in found if finding["level"] != "ok")
     assert not folder.exists(), "looking makes nothing"
 

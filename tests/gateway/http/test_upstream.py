@@ -93,9 +93,9 @@ async def test_what_does_not_begin_to_answer_is_replaced(tmp_path: Path, answer:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        pytest.param(writes(SSE, chunk(said("one")), closes=True), "broke off", id="the connection ends"),
+        pytest.param(writes(SSE, chunk(said("one")), closes=True), "was interrupted", id="the connection ends"),
         pytest.param(writes(SSE, chunk(said("one")), END), "in the middle", id="the body ends"),
-        pytest.param(writes(SSE, chunk(said("one")), b"zz"), "broke off", id="no chunk"),
+        pytest.param(writes(SSE, chunk(said("one")), b"zz"), "was interrupted", id="no chunk"),
         pytest.param(
             writes(SSE, chunk(said("one")), *[chunk(b"x" * 2**20)] * 6),
             "longer than",

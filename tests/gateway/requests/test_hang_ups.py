@@ -133,7 +133,7 @@ async def test_before_it_begins_prompts_count_against_limits_and_are_bounded(tmp
         refused = await receive(await send(running, model="paid", stream=True, messages=PROMPT), TIME_S)
         assert (refused.status, refused.error["code"]) == (429, "too_many_hang_ups")
         assert 0 < int(refused.headers["retry-after"]) <= 60
-        assert "own machines" in refused.error["message"]
+        assert "local machines" in refused.error["message"]
         assert len(provider.requests) == UNPAID_MAX
         assert (await receive(await send(running, model="m"), TIME_S)).status == 200
 

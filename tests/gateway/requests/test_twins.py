@@ -237,7 +237,7 @@ async def test_an_error_is_the_first_that_a_twin_says(tmp_path: Path) -> None:
 
     async with asked_road(tmp_path, break_off, fail_at_once) as (running, _):
         answered = await receive(await send(running, **ORDERED))
-        assert answered.error["message"] == "pool:second broke off: a machine was lost"
+        assert answered.error["message"] == "pool:second was interrupted: a machine was lost"
         assert (await entry_of(running, answered)).completion_tokens == 2
 
 

@@ -65,7 +65,7 @@ def test_a_cheap_listing_that_refuses_gains_nothing_by_it() -> None:
     assert shares["bait"] < min(shares[each.seller] for each in honest)
     full = structs.replace(bait, in_flight=1)
     assert firsts([full, *honest])["bait"] == 0
-    assert excluded([full, *honest]) == {bait.listing: "has no room"}
+    assert excluded([full, *honest]) == {bait.listing: "has no free slot"}
 
 
 def test_many_listings_of_one_seller_are_one() -> None:

@@ -1,4 +1,4 @@
-"""The identity in the data folder: survives a kill anywhere, and its owner gets it back after a theft."""
+"""The identity in the data directory: survives a kill anywhere, and its owner gets it back after a theft."""
 
 import stat
 import subprocess

@@ -154,6 +154,6 @@ def visible_key(visitor: Visitor, key_id: str) -> KeyRow:
     row = visitor.services.keys.row(key_id)
     if row.user_id != visitor.caller.user_id:
         if not visitor.is_manager:
-            raise NotFound(f"there is no key {key_id}")
+            raise NotFound(f"Key {key_id} not found. It may belong to another organization.")
         visitor.authority.over(row.organization_id, f"key {key_id}")
     return row

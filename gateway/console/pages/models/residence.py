@@ -59,7 +59,7 @@ async def _tell(visitor: Visitor, wish: Wish, result: asyncio.Future[str]) -> No
         await look_after(visitor.services, caller_of(visitor), new_request_id(), upkeep, visitor.address)
     except ServiceError as error:
         message = error.message
-        log.warning("model not told", model=wish.model, wanted=wish.wanted, reason=message)
+        log.warning("model not loaded or unloaded", model=wish.model, wanted=wish.wanted, reason=message)
     if not result.done():
         result.set_result(message)
 

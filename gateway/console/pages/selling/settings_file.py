@@ -32,7 +32,7 @@ _MASK = "**********"
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """The millrace.toml of a data folder; the file may be missing."""
+    """The millrace.toml of a data directory; the file may be missing."""
 
     path: Path
 

@@ -67,7 +67,9 @@ class CloudApp:
             async with asyncio.timeout(PLACE_S):
                 await self._places.acquire()
         except TimeoutError:
-            busy = f"All {limits.requests_in_flight_max} places of the cloud worker are taken."
+            busy = (
+                f"The cloud worker is at its limit of {limits.requests_in_flight_max} requests. Try again shortly."
+            )
             await exchange.refuse(Refusal(503, "cloud_worker_busy", busy, retry_after="1"))
             return
         self.requests += 1

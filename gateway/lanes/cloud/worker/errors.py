@@ -52,7 +52,7 @@ _OWN_WORDS = {
     "provider_auth_failed": "{provider} does not accept the key that this gateway sends (HTTP {status}).",
     "provider_unreachable": "{provider} cannot be reached.",
     "provider_timeout": "{provider} did not answer in time.",
-    "provider_broke_off": "The answer of {provider} broke off in the middle.",
+    "provider_broke_off": "The answer of {provider} was interrupted.",
     "provider_garbled": "{provider} sent something that is not an answer of its API.",
     "provider_too_large": "{provider} sent an answer that is too large.",
     "provider_compressed": "{provider} sent a compressed answer, although it was asked not to.",
@@ -62,7 +62,7 @@ _OWN_WORDS = {
 _WORDLESS = {
     "context_length_exceeded": "The request is too long for {provider}.",
     "content_filter": "{provider} declines the request for its content.",
-    "image_url_not_fetched": "Pictures are not fetched for {provider}; send them inside of the request.",
+    "image_url_not_fetched": "Images are not fetched for {provider}; send them inside the request.",
     "provider_overloaded": "{provider} is overloaded.",
     "provider_rate_limited": "{provider} has reached its rate limit.",
     "request_not_translated": "The request cannot be converted for {provider}: a field has an unsupported value.",
