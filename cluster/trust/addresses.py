@@ -5,7 +5,7 @@ import socket
 import psutil
 from msgspec import Struct
 
-_ANY = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - recognized, not bound
 
 
 class Target(Struct, frozen=True):

@@ -39,7 +39,7 @@ CLOCK_SKEW = timedelta(hours=1)
 _AUTHORITY_YEARS = 10
 # Machines from before the book of machines existed hold certificates for a year.
 _UNKNOWN_S = 366 * 24 * 3600.0
-_TOKEN_PREFIX = "mrj"  # noqa: S105 - a mark that users recognise, not a secret
+_TOKEN_PREFIX = "mrj"  # noqa: S105 - a mark that users recognize, not a secret
 
 
 class _Invitation(msgspec.Struct):

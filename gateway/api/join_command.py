@@ -5,7 +5,7 @@ import socket
 from cluster.nodes.probe import own_address
 from cluster.trust.addresses import Target
 
-_ANY = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - recognized, not bound
 
 
 def join_command(cluster: Target, token: str) -> str:

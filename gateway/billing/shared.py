@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from accounting.replication.shared import SharedLedger
 
 _LOOPBACK = "127.0.0.1"
-_ANY = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - recognized, not bound
 _POSTGRESQL_PORT = 5432
 
 

@@ -50,7 +50,7 @@ _WORDS: dict[Check, tuple[str, str]] = {
     ),
     "models": ("rule 'models' of key {} does not allow {}", "use a key that may use this model"),
     "privacy": (
-        "the request is labelled {}, and this backend may receive {} requests only",
+        "the request is labeled {}, and this backend may receive {} requests only",
         "use a model on your machines",
     ),
     "regions": ("rule 'regions' of key {} allows {}, and this backend is in {}", "use a backend in these regions"),

@@ -220,5 +220,5 @@ def _candidate(candidates: Sequence[Candidate], label: str, offer: Offer | None)
 
 def _pause(breaker: Breaker, now_s: float) -> str:
     if now_s < breaker.asked_until_s:
-        return f"asked for a pause of {breaker.asked_until_s - now_s:.0f} s"
+        return f"asked for a pause that ends in {breaker.asked_until_s - now_s:.0f} s"
     return f"failed {breaker.failures_in_row} times in a row and is paused"

@@ -108,7 +108,7 @@ def plain_message(message: Message) -> dict[str, Any]:
     # Templates support "system"; "developer" is OpenAI's newer name for the same role.
     plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
     if message.tool_calls:
-        # Some templates recognise a tool call by its missing content.
+        # Some templates recognize a tool call by its missing content.
         return plain | {"content": content, "tool_calls": message.tool_calls}
     named = {"content": content or "", "tool_call_id": message.tool_call_id, "name": message.name}
     return plain | {name: value for name, value in named.items() if value is not None}

@@ -13,7 +13,7 @@ from gateway.lanes.pool.kinds.base import Reader
 from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
 from gateway.lanes.pool.offers import Standing
 from gateway.lanes.pool.queries import Asker
-from gateway.lanes.pool.recognition import recognise
+from gateway.lanes.pool.recognition import recognize
 from gateway.lanes.pool.report import BackendReport, ProbeFailed
 from gateway.settings.pool import PoolSettings
 from runtime.http.client import Client
@@ -101,7 +101,7 @@ class Prober:
         asker = Asker(self.client, backend.settings.base_url, backend.headers, self.settings.probe_timeout_s)
         if self._reader is None:
             kind = backend.settings.kind
-            backend.kind = await recognise(asker) if kind == "auto" else kind
+            backend.kind = await recognize(asker) if kind == "auto" else kind
             self._reader = KINDS_OF_BACKEND[backend.kind].reader()
         return await self._reader.read(asker)
 

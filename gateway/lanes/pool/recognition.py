@@ -1,4 +1,4 @@
-"""Recognises the kind of server at an address by answers that only this kind gives."""
+"""Recognizes the kind of server at an address by answers that only this kind gives."""
 
 from msgspec import Struct
 
@@ -32,7 +32,7 @@ class _Version(Struct, frozen=True):
     server: str = ""
 
 
-async def recognise(asker: Asker) -> BackendKind:
+async def recognize(asker: Asker) -> BackendKind:
     """Return the kind; "openai" for a model list without marks of another kind.
 
     Raises ProbeFailed if there is no such server.

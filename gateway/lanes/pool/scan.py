@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND, PORTS
 from gateway.lanes.pool.queries import Asker
-from gateway.lanes.pool.recognition import recognise
+from gateway.lanes.pool.recognition import recognize
 from gateway.lanes.pool.report import ProbeFailed
 from gateway.settings.pool import BackendKind, PoolBackend
 from runtime.errors import RequestInvalid
@@ -159,7 +159,7 @@ async def _look(client: Client, target: ScanTarget) -> Found | None:
     asker = Asker(client, answering.base_url, {}, _ASK_S)
     try:
         async with asyncio.timeout(_ASK_S * 2):
-            kind = await recognise(asker)
+            kind = await recognize(asker)
     except (ProbeFailed, TimeoutError):
         return None
     models, note = await _models(asker, kind)

@@ -44,7 +44,7 @@ async def test_the_first_admin_chooses_a_password_and_signs_in_with_it(serve: Se
     async with serve() as served, served.client(HTML) as first, served.client(HTML) as later:
         assert "Password" not in (await later.get("/console/login")).text
         link = served.services.directory.passwords.new_first_link()
-        for password, again, reason in (("short", "short", "At least 10"), (PASSWORD, "another", "do not match")):
+        for password, again, reason in (("short", "short", "at least 10"), (PASSWORD, "another", "do not match")):
             form = {"token": link, "password": password, "again": again}
             refused = await first.post("/console/welcome", data=form)
             assert refused.status_code == 400

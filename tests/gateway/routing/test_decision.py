@@ -51,7 +51,7 @@ def test_the_plan_of_the_cluster_speaks_until_it_was_seen_at_work() -> None:
     [
         (CLOUD, caller("pool"), {}, "lanes", "mr-abc allows pool, not cloud"),
         (POOL, caller(models=frozenset({"x"})), {}, "models", "does not allow m"),
-        (CLOUD, caller(privacy="internal"), {}, "privacy", "cleared for public"),
+        (CLOUD, caller(privacy="internal"), {}, "privacy", "may receive public requests only"),
         (CLOUD, EVERYBODY, {"millrace": Extras(privacy="private")}, "privacy", "private"),
         (CLOUD, caller(regions=frozenset({"eu"})), {}, "regions", "allows eu"),
         (POOL, EVERYBODY, {"millrace": Extras(lane="cloud")}, "lane", "asks for the cloud lane"),
@@ -160,8 +160,8 @@ def test_the_known_prompt_goes_where_it_is_known() -> None:
     # Another tenant, or another label, shares nothing.
     for other in (call(asked.request.messages[0].content, tenant="b"),):  # type: ignore[union-attr, arg-type]
         assert bench.router.explain(EVERYBODY, other).candidates[0].predicted.load.matched_tokens == 0
-    labelled = bench.router.explain(caller(privacy="internal"), asked)
-    assert all(c.predicted.load.matched_tokens == 0 for c in labelled.candidates)
+    labeled = bench.router.explain(caller(privacy="internal"), asked)
+    assert all(c.predicted.load.matched_tokens == 0 for c in labeled.candidates)
 
 
 def test_a_cold_model_is_loaded_once_the_waits_come_to_its_loading_time() -> None:

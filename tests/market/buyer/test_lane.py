@@ -313,8 +313,8 @@ async def check_no_key_finds_it(market: Fair, bought: dict[str, Any]) -> None:
     secret = await market.key_for("secret", privacy="internal")
     for key, extras, why in (
         (own, {}, "rule 'lanes'"),
-        (secret, {}, "is internal"),
-        (None, {"privacy": "internal"}, "is internal"),
+        (secret, {}, "is labeled internal"),
+        (None, {"privacy": "internal"}, "is labeled internal"),
         (None, {"privacy": "private"}, "is private"),
     ):
         refused = await market.ask(key, **bought, millrace=extras)

@@ -1,4 +1,4 @@
-"""One module for each kind of inference server: how to recognise and query it.
+"""One module for each kind of inference server: how to recognize and query it.
 
 Modules:
     base          The interface of every backend kind to the prober: it queries the backend and reports the answer

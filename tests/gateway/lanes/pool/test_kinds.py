@@ -1,4 +1,4 @@
-"""Every kind of backend is recognised by itself, and what it publishes arrives in the offers."""
+"""Every kind of backend is recognized by itself, and what it publishes arrives in the offers."""
 
 import pytest
 
@@ -15,7 +15,7 @@ async def offers_of(server: servers.FakeServer, opened: Opens, **given: object) 
 
 
 @pytest.mark.parametrize("kind", servers.EVERY)
-async def test_a_server_is_recognised_by_what_it_says_of_itself(kind: str, opened: Opens) -> None:
+async def test_a_server_is_recognized_by_what_it_says_of_itself(kind: str, opened: Opens) -> None:
     server = servers.EVERY[kind]()
     async with servers.running(server), opened(one(server.base_url)) as lane:
         backend = lane.pool.find("desk")
@@ -67,7 +67,7 @@ async def test_an_ollama_gives_them_since_it_has_them_and_its_cloud_never(opened
     found = await offers_of(newer, opened)
     assert "logprobs" in found["qwen3:8b"].features
     assert "logprobs" not in found["gpt-oss:120b-cloud"].features
-    assert newer.asked["/api/version"] <= 2  # recognised by it, then asked once
+    assert newer.asked["/api/version"] <= 2  # recognized by it, then asked once
 
 
 async def test_ollama_is_asked_once_about_each_model(opened: Opens) -> None:

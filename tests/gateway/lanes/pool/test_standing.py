@@ -36,7 +36,7 @@ async def test_gone_and_back(opened: Opens) -> None:
         assert lane.offers("Qwen/Qwen3-8B")[0].state == "down"
 
 
-async def test_another_server_at_the_same_address_is_recognised_again(opened: Opens) -> None:
+async def test_another_server_at_the_same_address_is_recognized_again(opened: Opens) -> None:
     first, second = servers.vllm(), servers.ollama()
     async with servers.running(first):
         settings = one(first.base_url)
