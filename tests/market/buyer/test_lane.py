@@ -315,7 +315,7 @@ async def check_no_key_finds_it(market: Fair, bought: dict[str, Any]) -> None:
         (own, {}, "rule 'lanes'"),
         (secret, {}, "is labeled internal"),
         (None, {"privacy": "internal"}, "is labeled internal"),
-        (None, {"privacy": "private"}, "is private"),
+        (None, {"privacy": "private"}, "is labeled private"),
     ):
         refused = await market.ask(key, **bought, millrace=extras)
         assert (refused.status, refused.headers.get("x-millrace-cache")) == (403, None)
