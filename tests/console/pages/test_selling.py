@@ -290,14 +290,14 @@ async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Pa
 
 async def test_a_marketplace_elsewhere_is_asked_with_the_machines_own_key(tmp_path: Path, served: Served) -> None:
     """Where it is away, that is said, and nothing else of the page is lost."""
-    away = '[selling]\nmarketplace_url = "http://127.0.0.1:9"\nmarketplace_key = "mr-of-the-file"\nallows_loopback = true\n'
+    away = '[selling]\nmarketplace_url = "http://127.0.0.1:9"\nmarketplace_key = "mr-of-file"\nallows_loopback = true\n'
     with settings_file(served, away):
         async with visiting(served) as owner:
             for path in ("", "/earnings", "/standing"):
                 page = await owner.get(SELLING + path)
                 assert page.status_code == 200, page.text
                 assert "does not answer" in page.text, path
-                assert "mr-of-the-file" not in page.text
+                assert "mr-of-file" not in page.text
             priced = await owner.get(f"{SELLING}/list/price", model="m", minutes="5")
             assert "default; no marketplace was asked yet" in priced.text
 
@@ -328,7 +328,7 @@ async def test_a_key_that_is_none_is_said_to_be_none(served: Served) -> None:
 
 
 async def test_a_payout_that_nobody_knows_of_is_asked_for_under_the_same_name(served: Served) -> None:
-    away = '[selling]\nmarketplace_url = "http://127.0.0.1:9"\nmarketplace_key = "mr-of-the-file"\nallows_loopback = true\n'
+    away = '[selling]\nmarketplace_url = "http://127.0.0.1:9"\nmarketplace_key = "mr-of-file"\nallows_loopback = true\n'
     once = uuid.uuid4().hex
     with settings_file(served, away):
         async with visiting(served) as owner:
