@@ -137,7 +137,9 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def _check_trailers(self) -> None:
-        if len(self.headers) > HEADERS_MAX:
+        """Refuse too many or too large trailers, which may all have arrived at once."""
+        has_more = len(self.headers) > len(self._fields)
+        if len(self.headers) > HEADERS_MAX or (has_more and self._head_bytes() > HEAD_BYTES_MAX):
             self._problem = _too_large()
             raise self._problem
 
