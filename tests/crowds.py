@@ -108,7 +108,7 @@ async def crowd(
 async def crowd_while_held(
     provider: CountingProvider, gateways: Sequence[Gateway], key: str, size: int, places: int
 ) -> Replies:
-    """So many callers for so few places: no answer leaves before all others were refused."""
+    """Many callers, few queue slots: no answer leaves before all others were refused."""
     replies = Replies()
     provider.hold()
     asking = asyncio.create_task(crowd(gateways, key, size, FREE, replies))

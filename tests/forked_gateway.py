@@ -1,6 +1,6 @@
 """Gateways and commands as forks of one process that has imported them, which would take each 1.5 s of CPU.
 
-A fork runs `millrace` with its own arguments, environment, folder and session, as a process started anew does.
+A fork runs `millrace` with its own arguments, environment, folder and session, as a new process does.
 """
 
 import multiprocessing

@@ -134,7 +134,7 @@ class World:
         """Time passes, and the reaper gives back what has expired."""
         self.ledger.now_ns += minutes * MINUTE_NS
         reaped = 0
-        while some := self.ledger.reaper.sweep(ANSWER_S):  # At most so many at once.
+        while some := self.ledger.reaper.sweep(ANSWER_S):  # Each sweep ends a limited number.
             reaped += some
         assert reaped == self.model.sweep(self.ledger.now_ns)
 

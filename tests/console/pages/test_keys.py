@@ -148,7 +148,7 @@ async def test_members_revoke_keys_of_their_own(home: Served, owner: Visit) -> N
     assert (keys.find(leaked.token), keys.find(other.token) is None) == (None, False)
     written = log.entries(Filter(target=f"key:{leaked.row.key_id}"))
     assert (written[0].action, written[0].actor) == ("key.revoke", "user:ann")
-    # Without a key it is the person: any of theirs, and no other user's.
+    # Without a key the user may see any of their own requests, and no other user's.
     async with home.client({"accept": "text/html"}) as client:
         client.cookies.set(COOKIE, home.services.directory.sessions.open("ann", MACHINE))
         visit = Visit(client, "ann")

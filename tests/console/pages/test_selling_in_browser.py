@@ -70,7 +70,7 @@ def agent(gateway: Gateway) -> Iterator[None]:
 
 @dataclass
 class Trade:
-    """Sam, who sells here as a third party's agent would, and the allocation that Ann has put aside for it."""
+    """Sam, who sells here as a third party's agent would, and the allocation that Ann has reserved for it."""
 
     sams_key: str
     allocation: str
