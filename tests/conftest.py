@@ -15,7 +15,7 @@ from tests.spared_work import spare_cpu
 # How long an example takes is the machine's affair: properties hold or they do not. A run says of the same code
 # the same each time; `make test-slow` looks elsewhere (--hypothesis-profile=wide).
 _CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("house", _CALM, derandomize=True, max_examples=EXAMPLES)
+settings.register_profile("normal", _CALM, derandomize=True, max_examples=EXAMPLES)
 settings.register_profile("wide", _CALM)
 
 
@@ -42,7 +42,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile(config.getoption("--hypothesis-profile") or "house")
+    settings.load_profile(config.getoption("--hypothesis-profile") or "normal")
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "refunds_to_payers": Rule(
             "no account gets back more than it paid", conduct.misdirected_refunds, is_of_events=True
         ),
-        "promo_lots": Rule(
+        "credit_grants": Rule(
             "promotional credits come from one grant, and pay for requests or expire",
             conduct.misused_grants,
             is_of_events=True,

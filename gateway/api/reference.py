@@ -83,7 +83,7 @@ _WHO_OF_PATH = {
     "/accounting/v1/webhooks/stripe-connect": _STRIPE,
     "/market/v1/allocations": _LANE,
     "/market/v1/jobs/poll": _SESSION,
-    "/market/v1/jobs/{errand_id}/answer": _SESSION,
+    "/market/v1/jobs/{job_id}/answer": _SESSION,
 }
 # Bodies of handlers that read them directly.
 _TAKEN = {
@@ -94,7 +94,7 @@ _TAKEN = {
     "POST /v1/messages/count_tokens": "as in Anthropic's API",
     "POST /v1/responses/input_tokens": "as in OpenAI's API",
     "POST /api/show": "as in Ollama's API",
-    "POST /market/v1/jobs/{errand_id}/answer": "a part of the answer, in MessagePack",
+    "POST /market/v1/jobs/{job_id}/answer": "a part of the answer, in MessagePack",
     "POST /market/v1/relay/{seller}/{path}": "the request to the seller",
 }
 _OPENAI, _ANTHROPIC, _OLLAMA = "as in OpenAI's API", "as in Anthropic's API", "as in Ollama's API"

@@ -113,7 +113,7 @@ class LeasedCounter(Counter):
 
     def is_blank(self, now_s: float) -> bool:
         has_nothing = not self.held and self.left <= 0 and not self._is_lent
-        return has_nothing and self.is_told and now_s >= self.ends_s
+        return has_nothing and self.is_reported and now_s >= self.ends_s
 
     def ask(self, amount: int) -> None:
         """Note that a request waits for this amount, in the measure's unit."""
@@ -251,7 +251,7 @@ class LeasedCounter(Counter):
             self._need
             or self.ledger >= 0
             or self.is_alone
-            or not self.is_told
+            or not self.is_reported
             # Until the ledger's use, without the requests in flight, is known.
             or (self._is_unknown and self.tickets)
             or (self._is_lent and not has_lease)
@@ -272,7 +272,7 @@ class LeasedCounter(Counter):
         self._before = self.left
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         return self.taken == self._taken_before and self._untaken == self._untaken_before
 
     @property

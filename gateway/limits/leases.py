@@ -208,7 +208,7 @@ class LeaseSource:
         if now_s >= self._look_round_s:
             self._look_round_s = now_s + _LOOK_ROUND_EVERY_S
             # A request that failed long after its counter went quiet also gives its amount back.
-            self._active.update((key, have) for key, have in self._counters.items() if not have.is_told)
+            self._active.update((key, have) for key, have in self._counters.items() if not have.is_reported)
         orders = []
         for counter in list(self._active.values()):
             if order := counter.order(now_s):

@@ -145,7 +145,7 @@ class ReplicaBody:
     async def _go_on(self, stream: ResumableStream, error: Exception) -> bool:
         self._note_loss(stream)
         context = self._context
-        if stream.is_told(with_usage=context.call.generation.wants_usage):
+        if stream.is_delivered(with_usage=context.call.generation.wants_usage):
             log.warning("only the end of the answer was missing", request_id=context.call.id, reason=str(error))
             stream.finish()
             return True

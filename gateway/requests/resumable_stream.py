@@ -83,7 +83,7 @@ class ResumableStream:
         """Whether every forwarded chunk has a record, and the answer is incomplete."""
         return self._tells is not False and not self._is_done and self.tokens <= HAD_TOKENS_MAX
 
-    def is_told(self, *, with_usage: bool) -> bool:
+    def is_delivered(self, *, with_usage: bool) -> bool:
         """Whether the caller has everything except possibly the end, which needs no backend."""
         has_usage = not with_usage or any(b'"usage"' in event for event in self._last)
         return self._is_done or (has_usage and all(choice.is_finished for choice in self._choices))

@@ -40,7 +40,7 @@ PAUSE_S_MAX = 60.0
 CEILING_NANO = 5_000_000
 """Half a cent: no audit costs more."""
 # Ordinary requests rarely ask for log probabilities, so asking always would mark audits.
-_UNTOLD_SHARE = 0.25
+_PLAIN_SHARE = 0.25
 
 Chance = Callable[[], float]
 
@@ -128,8 +128,8 @@ class Auditor:
 
     def _request(self, target: AuditTarget, probe: Probe) -> Mapping[str, Any]:
         request = probe.request(target.model, int(self._chance() * 1_000))
-        is_told = target.tells and probe.has_reference and self._chance() >= _UNTOLD_SHARE
-        return {**request, "logprobs": True} if is_told else request
+        asks_logprobs = target.tells and probe.has_reference and self._chance() >= _PLAIN_SHARE
+        return {**request, "logprobs": True} if asks_logprobs else request
 
     def _count(self, target: AuditTarget, is_odd: bool) -> float:
         """Count a request; return the share of audits that the listing now deserves."""

@@ -131,7 +131,7 @@ def restored(row: Any, jobs: Sequence[Any], standing: StandingOf) -> ChannelStat
             continue
         delivery = read_receipt(open_record(job.receipt), promise, terms, standing)
         state.channel = delivered(state.channel, delivery, terms.buyer)
-        if not job.is_told:
+        if not job.is_reported:
             state.unsent_receipts[job.lane] = (job.seq, job.receipt, job.voucher)
     return state
 

@@ -126,7 +126,7 @@ class BuyingStore:
         with self._engine.begin() as connection:
             for lane, seq in numbers:
                 here = (job_table.c.channel == channel, job_table.c.lane == lane, job_table.c.seq == seq)
-                connection.execute(update(job_table).where(*here).values(is_told=True))
+                connection.execute(update(job_table).where(*here).values(is_reported=True))
 
     def unsubmitted(self, after: str, count: int) -> Sequence[Row[Any]]:
         """Return channels after this id whose newest receipts the marketplace may lack, with their credit."""

@@ -48,7 +48,7 @@ job_table = Table(
     Column("claim", LargeBinary),
     Column("progress", LargeBinary),
     Column("amount_nano", BigInteger),
-    Column("is_told", Boolean, nullable=False, default=False),
+    Column("is_reported", Boolean, nullable=False, default=False),
     Column("flags", Text, nullable=False, default=""),
     Column("began_ms", BigInteger, nullable=False),
 )

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine
 
 from runtime.database import open_engine
-from tests.accounting.books import LedgerService
+from tests.accounting.ledgers import LedgerService
 
 
 @pytest.fixture

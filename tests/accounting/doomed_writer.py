@@ -18,7 +18,7 @@ from accounting.rules.parts import HeldPart, Share
 from accounting.spending.charges import find_charge, find_refund_parties
 from accounting.spending.leases import Leases
 from runtime.database import open_engine
-from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, LedgerService, usage
+from tests.accounting.ledgers import ANSWER_S, MINUTE_NS, START_NS, LedgerService, usage
 
 WRITERS = 4
 CREDIT_NANO = 1_000

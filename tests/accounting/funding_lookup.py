@@ -10,7 +10,7 @@ from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.credit_grants import CreditGrant, CreditGrants
 from accounting.spending.leases import Leases
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, usage
+from tests.accounting.ledgers import ANSWER_S, MINUTE_NS, LedgerService, usage
 
 ANN, BOB = Payer("ann", "lab"), Payer("bob", "lab")
 FORMER = Payer("ann")

@@ -14,7 +14,7 @@ from accounting.ledger.postings import Posting
 from accounting.replication.shared import SharedLedger
 from accounting.rules import grants
 from runtime.database import open_engine, write_sessions
-from tests.accounting.books import ANSWER_S
+from tests.accounting.ledgers import ANSWER_S
 
 WRITERS = 3
 CREDIT_NANO = 7
@@ -22,7 +22,7 @@ LEASE_S = 3.0
 
 
 def credit(name: str) -> Posting:
-    return grants.manual_credit(name, "ann", CREDIT_NANO, "shared books")
+    return grants.manual_credit(name, "ann", CREDIT_NANO, "shared ledger")
 
 
 def share(dsn: str, name: str, answers: Connection) -> None:

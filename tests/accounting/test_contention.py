@@ -13,7 +13,7 @@ from accounting.replication.shared import SharedLedger
 from accounting.rules import market
 from accounting.rules.parts import HeldPart, Share
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, LedgerService
+from tests.accounting.ledgers import ANSWER_S, LedgerService
 
 CLIENTS = 64
 TRIES = 10

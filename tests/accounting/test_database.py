@@ -75,8 +75,8 @@ def test_another_process_brings_tables_up_to_date(empty_dsn: str) -> None:
 
 
 def test_another_process_says_why_it_cannot(tmp_path: Path) -> None:
-    dsn = f"sqlite:///{tmp_path}/books.db"
-    with sqlite3.connect(tmp_path / "books.db") as connection:
+    dsn = f"sqlite:///{tmp_path}/ledger.db"
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
         connection.execute("CREATE TABLE account (id TEXT)")
     with pytest.raises(DatabaseUnusable, match="the database cannot be used"):
         asyncio.run(upgrade_in_process(dsn))
@@ -175,7 +175,7 @@ def test_a_postgresql_that_vanished_without_a_word_is_found_out(databases: Datab
 
 
 def test_what_cannot_be_opened_is_said_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "letter.db").write_text("Dear books, I am no database.")
+    (tmp_path / "letter.db").write_text("Dear ledger, I am no database.")
     unusable = (f"sqlite:///{tmp_path}/letter.db", "postgresql://u:secret@127.0.0.1:9/d", "mysql://u:secret@h/d")
     for dsn in unusable:
         with pytest.raises(DatabaseUnusable) as refusal:
@@ -185,7 +185,7 @@ def test_what_cannot_be_opened_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_damaged_schema_is_said_to_be_one(tmp_path: Path) -> None:
-    file = tmp_path / "books.db"
+    file = tmp_path / "ledger.db"
     open_upgraded(f"sqlite:///{file}").dispose()
     raw = bytearray(file.read_bytes())
     raw[raw.index(b"CREATE TABLE alembic_version") + len("CREATE TABLE al")] ^= 0x80

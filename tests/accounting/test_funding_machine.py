@@ -19,8 +19,8 @@ from accounting.spending.funding_sources import credits_of
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from runtime.database import open_engine
-from tests.accounting.books import ANSWER_S, LedgerService
 from tests.accounting.funding_lookup import ANN, BOB, FORMER, end, grant, pool
+from tests.accounting.ledgers import ANSWER_S, LedgerService
 from tests.accounting.machines import Interrupted, run_machine
 from tests.databases import Databases, Kind
 

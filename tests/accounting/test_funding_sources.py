@@ -22,7 +22,6 @@ from accounting.spending.leases import Leases
 from accounting.spending.reaper import lease_tip, open_holds
 from accounting.tables import credit_grant_table
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, LedgerService, usage
 from tests.accounting.funding_lookup import (
     ANN,
     BOB,
@@ -38,6 +37,7 @@ from tests.accounting.funding_lookup import (
     left,
     pool,
 )
+from tests.accounting.ledgers import ANSWER_S, MINUTE_NS, START_NS, LedgerService, usage
 
 
 def test_grants_that_end_first_pay_first_then_the_pool_then_own_credits(

@@ -9,7 +9,7 @@ import pytest
 from accounting.errors import InsufficientCredit, LedgerUnavailable
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.leases import Leases
-from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
+from tests.accounting.ledgers import ANSWER_S, START_NS, LedgerService, usage
 
 
 @pytest.fixture

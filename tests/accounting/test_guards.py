@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from accounting.rules import local
-from tests.accounting.books import LedgerService, usage
+from tests.accounting.ledgers import LedgerService, usage
 from tests.databases import Kind
 
 TRANSFER = (

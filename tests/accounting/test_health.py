@@ -14,7 +14,7 @@ from accounting.rules.parts import HeldPart, Share
 from accounting.rules.variances import owed_beyond
 from accounting.spending.credit_grants import CreditGrant, CreditGrants
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, usage
+from tests.accounting.ledgers import ANSWER_S, MINUTE_NS, LedgerService, usage
 
 ANN, GRANT, SAM, EXPIRES_NS = "user:ann:paid", "user:ann:promo:l1", "seller:sam:maturing", 2**60
 BURST, MARKET, MARGIN = "clearing:burst", "clearing:market", "income:burst_margin"
@@ -36,7 +36,7 @@ TAKEN: dict[str, tuple[Posting, ...]] = {
     "draws_within_allocations": (
         Posting("settle:a1:2", "late", "a1", (Leg(ANN, MARKET, 21), Leg(MARKET, SAM, 21))),
     ),
-    "promo_lots": (Posting("x", "credit", "x", (Leg(ANN, GRANT, 5),)),),
+    "credit_grants": (Posting("x", "credit", "x", (Leg(ANN, GRANT, 5),)),),
     "promo_not_sold": (Posting("x", "correction", "x", (Leg(GRANT, MARKET, 5), Leg(MARKET, SAM, 5))),),
 }
 """Events that no rule makes and that the ledger would accept, with the rules that they break."""
@@ -136,7 +136,7 @@ def test_no_rule_is_left_untested_or_unexplained() -> None:
     explained = Path(__file__).parents[2].joinpath("docs", "ledger.md").read_text(encoding="utf-8")
     assert [name for name in RULES if f"`{name}`" not in explained] == []
     tested = {name for rules in (*TAKEN, *FORGED) for name in rules.split()}
-    # Those of a gateway that makes blocks: tests/gateway/api/test_rewritten_books.py.
+    # Those of a gateway that makes blocks: tests/gateway/api/test_rewritten_ledger.py.
     elsewhere = {"holds_resolved", "lots_expired", "blocks_kept", "events_as_asked"}
     assert tested | elsewhere == RULES.keys()
     assert len({rule.meaning for rule in RULES.values()}) == len(RULES)

@@ -5,7 +5,7 @@ import pytest
 from accounting.errors import HoldExpired
 from accounting.rules.held import CloudBill
 from accounting.spending.holds import LATE_CAPTURE_NS
-from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, outcome, usage
+from tests.accounting.ledgers import ANSWER_S, MINUTE_NS, LedgerService, outcome, usage
 
 
 def test_a_dead_request_leaves_no_hold_and_its_text_is_owed(ledger: LedgerService) -> None:

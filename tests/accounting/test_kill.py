@@ -14,8 +14,8 @@ from accounting.ledger.postings import HOLD_GRACE_NS
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.reaper import open_holds
 from accounting.tables import event_table, usage_table
-from tests.accounting.books import ANSWER_S, LedgerService
 from tests.accounting.doomed_writer import COMPUTE_NANO, CREDIT_NANO, REFUND_NANO, WRITERS, credit, write
+from tests.accounting.ledgers import ANSWER_S, LedgerService
 
 REACH_S = 240
 """A writer that has not reached its place by then never will, however busy the machine is."""

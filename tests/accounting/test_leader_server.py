@@ -37,7 +37,7 @@ from accounting.replication.leader_lease import Leader
 from accounting.replication.server import CONNECTIONS_MAX, HANDSHAKE_S, LeaderServer
 from accounting.replication.shared import with_port
 from accounting.rules import local
-from tests.accounting.books import ANSWER_S, usage
+from tests.accounting.ledgers import ANSWER_S, usage
 from tests.accounting.sharing_gateway import credit
 
 
@@ -131,14 +131,14 @@ def test_only_equals_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None
     partner = make_credentials("partner")
     with server(partner) as (leader, certificate):
         older = partner.client_context(certificate)
-        older.set_alpn_protocols(["millrace-books/0"])
+        older.set_alpn_protocols(["millrace-ledger/0"])
         with (
             socket.create_connection(_address(leader), ANSWER_S) as bare,
             older.wrap_socket(bare) as link,
         ):
             assert link.recv(1) == b""
-        monkeypatch.setattr(credentials, "PROTOCOL", "millrace-books/2")
-        with pytest.raises(LeaderAway, match="does not speak millrace-books/2"):
+        monkeypatch.setattr(credentials, "PROTOCOL", "millrace-ledger/2")
+        with pytest.raises(LeaderAway, match="does not speak millrace-ledger/2"):
             LeaderConnection.dial(leader, partner, certificate)
 
 
@@ -193,7 +193,7 @@ def test_events_arrive_as_they_were_sent_in_as_many_frames_as_they_need() -> Non
         ("fd00::1", "[fd00::1]:9"),
         ("[fd00::1]", "[fd00::1]:9"),
         ("[fd00::1]:80", "[fd00::1]:80"),
-        ("books.example", "books.example:9"),
+        ("ledger.example", "ledger.example:9"),
     ],
 )
 def test_an_address_has_its_port_or_gets_the_door_s(address: str, whole: str) -> None:

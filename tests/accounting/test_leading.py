@@ -26,7 +26,7 @@ from accounting.replication.tables import leader_table
 from accounting.rules import burst
 from accounting.tables import event_table
 from runtime.database import open_engine, write_sessions
-from tests.accounting.books import ANSWER_S, START_NS, LedgerService
+from tests.accounting.ledgers import ANSWER_S, START_NS, LedgerService
 from tests.accounting.sharing_gateway import CREDIT_NANO, credit, share
 from tests.databases import Databases
 

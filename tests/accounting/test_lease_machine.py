@@ -16,7 +16,7 @@ from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from runtime.database import open_engine
-from tests.accounting.books import ANSWER_S, LedgerService, usage
+from tests.accounting.ledgers import ANSWER_S, LedgerService, usage
 from tests.accounting.machines import run_machine
 from tests.accounting.model import LeaseModel
 from tests.databases import Databases, Kind

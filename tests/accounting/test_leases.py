@@ -19,7 +19,7 @@ from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from gateway.billing.batch_settlement import Settler
 from gateway.billing.spool import Settlement
-from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
+from tests.accounting.ledgers import ANSWER_S, START_NS, LedgerService, usage
 from tests.accounting.machines import Interrupted
 
 

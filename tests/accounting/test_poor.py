@@ -6,8 +6,8 @@ from sqlalchemy import Engine
 from sqlalchemy.event import listen
 
 from accounting.rules.held import Payer
-from tests.accounting.books import LedgerService, outcome
 from tests.accounting.funding_lookup import held, leases_of, pool
+from tests.accounting.ledgers import LedgerService, outcome
 
 
 def test_many_who_have_nothing_are_refused_by_a_few_readings(ledger: LedgerService, engine: Engine) -> None:

@@ -16,7 +16,7 @@ from accounting.ledger.postings import Posted
 from accounting.rules import burst, grants, local
 from accounting.rules.held import CloudBill
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, LedgerService, outcomes, usage
+from tests.accounting.ledgers import ANSWER_S, LedgerService, outcomes, usage
 
 BILL = CloudBill("acme", charge_nano=60, cost_nano=40)
 

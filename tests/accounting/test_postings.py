@@ -9,7 +9,7 @@ from accounting.ledger.postings import Leg, Posting
 from accounting.money import MAX_EVENT_NANO
 from accounting.rules import grants
 from accounting.spending.holds import HOLD_MAX_NS
-from tests.accounting.books import START_NS, LedgerService, usage
+from tests.accounting.ledgers import START_NS, LedgerService, usage
 
 ANN, BANK = "user:ann:paid", "asset:bank"
 

@@ -19,7 +19,7 @@ def book() -> PriceBook:
     own = {
         ("cluster", "*"): OWN,
         ("cloud", "openai/gpt-4o"): OWN,
-        ("cloud", "house/model"): OWN,
+        ("cloud", "local/model"): OWN,
         ("cloud", "x"): OWN,
     }
     return PriceBook(own, "2026-11", CloudPrices.installed())
@@ -46,7 +46,7 @@ def test_own_prices_go_first_and_keep_the_listed_limits(book: PriceBook) -> None
     assert book.find("cluster", "anything").price == OWN
     ours = book.find("cloud", "openai/gpt-4o")
     assert (ours.price, ours.source, ours.provider, ours.max_input_tokens) == (OWN, "2026-11", "openai", 128_000)
-    assert book.find("cloud", "house/model").provider == "house"
+    assert book.find("cloud", "local/model").provider == "local"
 
 
 def test_a_book_over_another_has_its_prices_first_and_changes_nothing_below(book: PriceBook) -> None:
@@ -55,7 +55,7 @@ def test_a_book_over_another_has_its_prices_first_and_changes_nothing_below(book
     found = over.find("cloud", "openai/gpt-4o")
     assert (found.price, found.source, found.max_input_tokens) == (other, "operators", 128_000)
     assert over.find("cloud", "openai/gpt-4o-mini", name="y").price == other
-    below = over.find("cloud", "house/model")
+    below = over.find("cloud", "local/model")
     assert (below.price, below.source) == (OWN, "2026-11")
     assert book.find("cloud", "openai/gpt-4o").price == OWN
 

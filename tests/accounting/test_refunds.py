@@ -10,7 +10,7 @@ from accounting.rules.parts import HeldPart, Share
 from accounting.spending.charges import find_charge, find_refund_parties
 from accounting.spending.credit_grants import CreditGrant, CreditGrants
 from runtime.database import write_sessions
-from tests.accounting.books import MINUTE_NS, LedgerService, usage
+from tests.accounting.ledgers import MINUTE_NS, LedgerService, usage
 
 GRANT, OWN = "user:ann:promo:l1", "user:ann:paid"
 

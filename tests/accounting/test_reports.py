@@ -4,7 +4,7 @@ from accounting.ledger.balances import balances, statement
 from accounting.metering.usage import UsageTotal, usage_totals
 from accounting.rules import local
 from accounting.rules.held import CloudBill
-from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
+from tests.accounting.ledgers import ANSWER_S, START_NS, LedgerService, usage
 
 DAY_NS = 86_400 * 10**9
 

@@ -12,7 +12,7 @@ from accounting.ledger.postings import Posting
 from accounting.rules import charged, debts, earnings, grants, invoices, market, usage_refunds, variances
 from accounting.rules.parts import HeldPart, Share
 from accounting.rules.usage_refunds import RefundParties
-from tests.accounting.books import ANSWER_S, LedgerService, outcome, usage
+from tests.accounting.ledgers import ANSWER_S, LedgerService, outcome, usage
 
 ORDER = market.PurchaseHold(
     "r1", "ann", (HeldPart("pool:lab:paid", 30, 1), HeldPart("user:ann:paid", 70, 2)), 2**60

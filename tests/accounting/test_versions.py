@@ -16,7 +16,7 @@ from accounting.money import NANO_PER_USD, Price
 from accounting.rules import local
 from accounting.rules.held import CloudBill
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
+from tests.accounting.ledgers import ANSWER_S, START_NS, LedgerService, usage
 
 DAY_NS = 86_400 * 10**9
 DEAR = LongContext(1_000, Price(40, 20, 80))
@@ -32,7 +32,7 @@ def write(engine: Engine, prices: Mapping[str, PricedModel], at_ns: int) -> int:
 def test_a_version_is_written_where_the_price_differs_and_found_by_its_time(
     ledger: LedgerService, engine: Engine
 ) -> None:
-    assert write(engine, {"fast": FIRST, "twin": FIRST}, START_NS) == 2
+    assert write(engine, {"fast": FIRST, "second": FIRST}, START_NS) == 2
     # Another list that says the same is no other price, and limits are none at all.
     assert write(engine, {"fast": replace(FIRST, source="list-1b", max_output_tokens=7)}, START_NS + 1) == 0
     assert write(engine, {"fast": SECOND}, START_NS + DAY_NS) == 1
@@ -44,7 +44,7 @@ def test_a_version_is_written_where_the_price_differs_and_found_by_its_time(
         assert version_at(session, "pool", "fast", START_NS) is None
         assert [each.priced.source for each in versions_of(session, "fast")] == ["list-1", "list-2", "list-1"]
         now = [(each.name, each.priced) for each in versions_now(session, START_NS + DAY_NS)]
-        assert now == [("fast", SECOND), ("twin", FIRST)]
+        assert now == [("fast", SECOND), ("second", FIRST)]
         assert price_of(session, SECOND.id) == replace(SECOND, source="")
         assert price_of(session, "price-0") is None
 

@@ -241,13 +241,13 @@ def test_yielding_requests_leave_time_and_memory_to_others() -> None:
     answer(scheduler, step)
     scheduler.finish(owner)
     for number in range(4):
-        guest = Sequence([number] * 600, 600, Sampling(), salt=str(number), yields=True)
-        scheduler.add(guest)
+        job = Sequence([number] * 600, 600, Sampling(), salt=str(number), yields=True)
+        scheduler.add(job)
         step, _ = scheduler.next_step() or (None, None)
         assert step
         assert step.rows <= 64
         assert scheduler.next_step() is None
-        scheduler.finish(guest)
+        scheduler.finish(job)
         answer(scheduler, step)
         scheduler.check_integrity()
     scheduler.add(Sequence([*prompt, 7], 101, Sampling(), salt="owner"))
@@ -271,12 +271,12 @@ def test_preemptible_requests_in_all_slots_but_one_spare_the_latest_cache(
     visiting = [
         Sequence([n] * tokens, tokens, Sampling(), salt=str(n), yields=True) for n in range(preemptible_jobs)
     ]
-    for guest in visiting:
-        scheduler.add(guest)
-    for guest in visiting:
-        carry_on(scheduler, guest)
+    for job in visiting:
+        scheduler.add(job)
+    for job in visiting:
+        carry_on(scheduler, job)
         scheduler.check_integrity()
-        scheduler.finish(guest)
+        scheduler.finish(job)
     later = Sequence([*prompts[-1], 7], len(prompts[-1]) + 1, Sampling(), salt="owner")
     scheduler.add(later)
     carry_on(scheduler, later)

@@ -90,9 +90,9 @@ async def nope(visitor: Viewer) -> Response:
     raise NotFound(f"There is nothing of {visitor.caller.user_id}'s.")
 
 
-@router.get("/house")
+@router.get("/instance")
 async def instance(visitor: Operator) -> Response:
-    return page("example/page.html", visitor, form=Form(), text="house")
+    return page("example/page.html", visitor, form=Form(), text="instance")
 
 
 @router.get("/{name}")

@@ -93,8 +93,8 @@ async def test_roles_decide_what_is_shown_and_what_may_be_done(framed: Served) -
         assert "Only admins of your organization can do this; your role is member" in refused.text
         assert "<h1>Access denied</h1>" in refused.text
         assert "/console/policy" not in (await ann.get(MODELS)).text
-        assert (await eve.get(f"{MODELS}/house")).status_code == 403
-        assert (await owner.get(f"{MODELS}/house")).status_code == 200
+        assert (await eve.get(f"{MODELS}/instance")).status_code == 403
+        assert (await owner.get(f"{MODELS}/instance")).status_code == 200
         anybodys = framed.services.keys.issue("app", ("cluster",), user_id="owner")
     async with framed.client({"accept": "text/html"}) as weak:
         await weak.post("/console/login", data={"key": anybodys.token})

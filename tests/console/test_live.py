@@ -249,7 +249,7 @@ async def test_what_takes_long_is_drawn_less_often(
 
 
 async def test_streams_end_with_the_gateway(watched: Served) -> None:
-    """The last one here: guests do not come back."""
+    """The last one here: its streams are closed for good."""
     async with visiting(watched) as owner, watching(watched, owner) as stream:
         await stream.until("load")
         watched.services.preemptible_jobs.close()

@@ -72,7 +72,7 @@ def test_what_is_made_is_closed_to_others_in_an_open_folder(folder: Path) -> Non
 
 @pytest.mark.parametrize("words", ["key list", "key revoke x", "requests", "balance", "nodes"])
 @pytest.mark.parametrize("there", [False, True])
-def test_looking_makes_neither_folder_nor_books(tmp_path: Path, words: str, there: bool) -> None:
+def test_looking_makes_neither_folder_nor_ledger(tmp_path: Path, words: str, there: bool) -> None:
     folder = tmp_path / "data"
     if there:
         folder.mkdir()

@@ -16,7 +16,7 @@ from gateway.billing.settlement_worker import SettlementWorker
 from gateway.billing.spool import Settlement, Spool
 from gateway.metrics.metrics import Metrics
 from gateway.routing.decision import Decision
-from tests.accounting.books import usage
+from tests.accounting.ledgers import usage
 
 
 class Failing:
@@ -36,7 +36,7 @@ class Known(Tokenizers):
 
 
 class Settling:
-    """Books that take everything, or break."""
+    """A ledger that takes everything, or breaks."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []

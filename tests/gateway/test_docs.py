@@ -305,7 +305,7 @@ def test_every_metric_that_admins_are_told_to_watch_is_there() -> None:
     assert watched - names == set()
 
 
-def test_the_sellers_example_is_what_the_books_would_say() -> None:
+def test_the_sellers_example_is_what_the_ledger_would_say() -> None:
     text = (ROOT / "docs" / "sellers.md").read_text()
     sold_nano = charge(Price(50_000_000, 0, 200_000_000), 3_000_000, 0, 800_000)
     sale = SellerBill("ann", sold_nano, MarketplaceTerms().fee_bps)

@@ -1,4 +1,4 @@
-"""What the books and the database may do to a request, as the caller sees it."""
+"""What the ledger and the database may do to a request, as the caller sees it."""
 
 import importlib
 import pkgutil
@@ -37,14 +37,14 @@ from gateway.errors import PaymentRefused, to_api_error
         (AccountUnknown("user:a b:paid"), 403, "account_unknown"),
     ],
 )
-def test_the_books_refusals_are_no_mistakes_of_ours(error: LedgerError, status: int, code: str) -> None:
+def test_the_ledgers_refusals_are_no_mistakes_of_ours(error: LedgerError, status: int, code: str) -> None:
     answer = to_api_error(error)
     assert (answer.status, answer.code) == (status, code)
     # Accounts, amounts and rules are for operators.
     assert str(error) not in answer.message
 
 
-def test_no_refusal_of_the_books_is_a_mistake_of_the_gateway() -> None:
+def test_no_refusal_of_the_ledger_is_a_mistake_of_the_gateway() -> None:
     """Every class that there is, also those of rooms that this file does not know."""
     for module in pkgutil.walk_packages(accounting.__path__, "accounting."):
         if module.name.endswith(".errors"):

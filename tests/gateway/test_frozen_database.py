@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from runtime.database import open_engine, write_sessions
 from tests import crowds
-from tests.accounting.books import LedgerService
+from tests.accounting.ledgers import LedgerService
 from tests.crowds import FREE, PAID, ask, new_key
 from tests.databases import Databases, frozen
 from tests.fakes.counting_provider import counting_provider
@@ -28,9 +28,9 @@ def dsn(databases: Databases) -> Iterator[str]:
 
 def credit(dsn: str, user: str) -> None:
     engine = open_engine(dsn)
-    with LedgerService(engine) as books:
-        books.now_ns = time.time_ns()
-        books.credit(user, 10**9)
+    with LedgerService(engine) as ledger:
+        ledger.now_ns = time.time_ns()
+        ledger.credit(user, 10**9)
     engine.dispose()
 
 

@@ -59,7 +59,7 @@ class TwoProviders:
         self.asked = 0
 
     def models(self) -> list[str]:
-        return ["twin"]
+        return ["second"]
 
     def offers(self, model: str) -> list[Offer]:
         prices = {"first": Price(0, 0, 10**9), "second": Price(0, 0, self._dearer * 10**9)}
@@ -68,7 +68,7 @@ class TwoProviders:
                 "cloud",
                 name,
                 model,
-                price=PricedModel("cloud", "twin", "test", price, "acme", max_output_tokens=10),
+                price=PricedModel("cloud", "second", "test", price, "acme", max_output_tokens=10),
             )
             for name, price in prices.items()
         ]
@@ -99,7 +99,7 @@ def _with_cloud(services: Services, cloud: Lane) -> Services:
 async def test_paid_work_is_not_asked_for_twice(tmp_path: Path, failure: LaneFailed, asked: int) -> None:
     providers = TwoProviders(failure)
     async with paid(tmp_path, providers) as running:
-        assert (await running.ask(model="twin")).status == 502
+        assert (await running.ask(model="second")).status == 502
         assert providers.asked == asked
 
 
@@ -110,5 +110,5 @@ async def test_a_dearer_provider_is_asked_when_it_is_covered(
     """The first may cost 10,000 nano, the second twice that: what is put aside grows, or nobody is asked."""
     providers = TwoProviders(LaneUnreachable("x"), dearer=2)
     async with paid(tmp_path, providers, credits_nano) as running:
-        await running.ask(model="twin")
+        await running.ask(model="second")
         assert providers.asked == asked

@@ -16,7 +16,7 @@ from gateway.identity.users import Users
 from gateway.pages import Cursor
 from runtime.database import open_engine, read_sessions, write_sessions
 from runtime.errors import RequestInvalid
-from tests.accounting.books import LedgerService, usage
+from tests.accounting.ledgers import LedgerService, usage
 from tests.gateway.test_request_log import entry
 
 
@@ -87,11 +87,11 @@ def test_users_see_only_their_own_requests(
     users.add("ann", organization="lab")
     keys = Keys(b"secret" * 6, read, write)
     of_ann, of_owner = (keys.issue(name, (), user_id=name).row.key_id for name in ("ann", OWNER))
-    with LedgerService(engine) as books:
-        # Console sessions have no keys: whose they were is in the books.
+    with LedgerService(engine) as ledger:
+        # Console sessions have no keys: whose they were is in the ledger.
         for who in ("ann", OWNER):
             used = usage(f"{who} at the console", user_id=who, key_id="")
-            books.post(Posting(f"use:{who}", "use", who, usages=(used,)))
+            ledger.post(Posting(f"use:{who}", "use", who, usages=(used,)))
     now_ns = time.time_ns()
     log = stored(
         engine,

@@ -37,8 +37,8 @@ def test_what_lies_in_the_working_folder_is_not_run(tmp_path: Path, monkeypatch:
     for name in ("alembic.py", "sqlalchemy.py", "gateway.py"):
         (tmp_path / name).write_text(_HOSTILE)
     monkeypatch.chdir(tmp_path)
-    asyncio.run(upgrade_in_process(f"sqlite:///{tmp_path}/books.db"))
-    with sqlite3.connect(tmp_path / "books.db") as connection:
+    asyncio.run(upgrade_in_process(f"sqlite:///{tmp_path}/ledger.db"))
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == (revisions()[-1],)
     assert not (tmp_path / "was-here").exists()
 

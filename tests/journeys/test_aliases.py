@@ -16,7 +16,7 @@ from tests.gateways import Gateway, running_gateway
 
 Json = dict[str, Any]
 
-SERVED = "house-7b"
+SERVED = "local-7b"
 PRICE = {"prompt_usd_per_mtok": "3", "completion_usd_per_mtok": "15", "max_output_tokens": 1000}
 
 
@@ -58,7 +58,7 @@ def test_callers_ask_for_the_clusters_model_by_its_served_name(served: Served) -
     assert (answer.status_code, answer.json()["model"]) == (200, SERVED), answer.text
     assert served.ask(DEMO_MODEL.name).status_code == 404
     listed = [model["id"] for model in served.owner.get("/v1/models").json()["data"]]
-    assert sorted(listed) == ["house-7b", "large", "of-the-settings"]
+    assert sorted(listed) == ["local-7b", "large", "of-the-settings"]
     # What a command is told is a folder or an id of the hub, whatever callers say.
     loaded = millrace(served.gateway.folder, "run", str(DEMO_MODEL), "--json")
     assert (loaded.exit_code, json.loads(loaded.stdout)["model"]) == (0, SERVED), loaded.stderr

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings as its users travel it: the official client, a node process, the books, a pool backend."""
+"""POST /v1/embeddings as its users travel it: the official client, a node process, the ledger, a pool backend."""
 
 import base64
 import json

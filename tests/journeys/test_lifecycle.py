@@ -92,7 +92,7 @@ def _read_some(gateway: Gateway, request: httpx.Request, begun: threading.Event,
         begun.set()
 
 
-def test_a_killed_gateway_takes_its_nodes_along_and_keeps_its_books(tmp_path: Path) -> None:
+def test_a_killed_gateway_takes_its_nodes_along_and_keeps_its_ledger(tmp_path: Path) -> None:
     with running_gateway(tmp_path, nodes=1) as gateway:
         family = gateway.processes()
         raw = gateway.openai().chat.completions.with_raw_response.create(
@@ -103,7 +103,7 @@ def test_a_killed_gateway_takes_its_nodes_along_and_keeps_its_books(tmp_path: Pa
         gateway.process.kill()
         _, alive = psutil.wait_procs(family, PATIENCE_S)
         assert not alive
-    # The books and the keys are what it keeps: it needs no machine for them.
+    # The ledger and the keys are what it keeps: it needs no machine for them.
     with running_gateway(tmp_path, model=None) as gateway:
         assert gateway.record(raw.headers["x-request-id"]) == booked
         assert gateway.api_key != first_key
@@ -180,7 +180,7 @@ def test_a_taken_port_is_named(bare: Gateway, tmp_path: Path) -> None:
 
 # Gateways on PostgreSQL answer and book in test_several_gateways; here it is the cluster's answer.
 @pytest.mark.slow
-def test_postgresql_holds_the_books_too(tmp_path: Path, databases: Databases) -> None:
+def test_postgresql_holds_the_ledger_too(tmp_path: Path, databases: Databases) -> None:
     with (
         databases.database("postgresql", migrated=False) as dsn,
         running_gateway(tmp_path, nodes=1, settings={"DATABASE__DSN": dsn}) as gateway,

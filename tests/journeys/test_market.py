@@ -1,4 +1,4 @@
-"""A house, a seller behind a tunnel, a buyer without machines: their books agree, also after an outage."""
+"""A marketplace, a seller behind a tunnel, a buyer without machines: their ledgers agree, also after an outage."""
 
 import json
 import os
@@ -31,13 +31,13 @@ def test_an_answer_is_bought_booked_three_times_alike_and_paid_out(market: Marke
 
 
 @pytest.mark.timeout(240)
-def test_a_house_that_is_away_stops_no_trade_and_is_told_of_it_to_the_nano(market: Market) -> None:
+def test_a_marketplace_that_is_away_stops_no_trade_and_is_told_of_it_to_the_nano(market: Market) -> None:
     outlast_an_outage(market, before=2, during=4, after=2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_200_purchases_with_the_house_away_in_the_middle(market: Market) -> None:
+def test_200_purchases_with_the_marketplace_away_in_the_middle(market: Market) -> None:
     outlast_an_outage(market, before=50, during=100, after=50)
 
 
@@ -49,7 +49,7 @@ def outlast_an_outage(market: Market, before: int, during: int, after: int) -> N
     market.marketplace_process.start()
     market.marketplace_process.party()
     buy(market, after)
-    booked = until("the same sum in all three books", market.agreed)
+    booked = until("the same sum in all three ledgers", market.agreed)
     assert booked["marketplace"] > 0
 
 
@@ -71,11 +71,11 @@ def buy(market: Market, purchases: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_seller_without_a_tunnel_is_bought_from_through_the_house(tmp_path: Path) -> None:
+def test_a_seller_without_a_tunnel_is_bought_from_through_the_marketplace(tmp_path: Path) -> None:
     with open_market(tmp_path, nodes=1, tunnel="none") as market:
         assert market.trade("What is a river?")["ok"]
         buy(market, 4)
-        booked = until("the same sum in all three books", market.agreed)
+        booked = until("the same sum in all three ledgers", market.agreed)
         assert booked["marketplace"] > 0
 
 

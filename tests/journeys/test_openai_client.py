@@ -1,4 +1,4 @@
-"""The main journey as its users travel it: the official client, a model over two node processes, the books."""
+"""The main journey as its users travel it: the official client, a model over two node processes, the ledger."""
 
 import json
 from typing import Any

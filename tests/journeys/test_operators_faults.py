@@ -62,8 +62,8 @@ def failing_with(body: dict[str, Any], status: int = 422) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Marketplace]:
-    folder = tmp_path_factory.mktemp("house")
+def marketplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Marketplace]:
+    folder = tmp_path_factory.mktemp("gateways")
     keys_file = folder / "cloud.keys"
     keys_file.write_text(f"GOOD_KEY={provider.KEY}\n")
     keys_file.chmod(0o600)
@@ -114,32 +114,32 @@ def settings(desk: BrokenUpstream, cloud: str, keys_file: Path) -> dict[str, str
     }
 
 
-def refused(house: Marketplace) -> dict[str, httpx.Response]:
+def refused(marketplace: Marketplace) -> dict[str, httpx.Response]:
     """Everything that goes wrong, by what was asked; the owner's credits are there for one test of them."""
     found = {
-        script: house.ask(house.ann, script, user=script, stream=script in ("first", "torn", "late"))
+        script: marketplace.ask(marketplace.ann, script, user=script, stream=script in ("first", "torn", "late"))
         for script in scripts()
     }
     return found | {
-        "no backend": house.ask(house.ann, "gone-Q4_K_M"),
-        "no price": house.ask(house.ann, "unpriced"),
-        "no credit": house.ask(house.ann, "good"),
-        "no credit, as a message": house.ann.post(
+        "no backend": marketplace.ask(marketplace.ann, "gone-Q4_K_M"),
+        "no price": marketplace.ask(marketplace.ann, "unpriced"),
+        "no credit": marketplace.ask(marketplace.ann, "good"),
+        "no credit, as a message": marketplace.ann.post(
             "/v1/messages",
             json={"model": "good", "max_tokens": 20, "messages": [{"role": "user", "content": "What turns?"}]},
         ),
-        "no pool": house.ann.post(
+        "no pool": marketplace.ann.post(
             "/accounting/v1/credits/pool", json={"amount": "5"}, headers={"Idempotency-Key": "a"}
         ),
     }
 
 
-def test_callers_read_nothing_of_the_operators_machine(house: Marketplace) -> None:
-    answers = refused(house)
-    house.gateway.cli("credit", "add", "1", "--user", "ann")
-    answers["no key"] = house.ask(house.ann, "keyless")
-    answers["no key, streamed"] = house.ask(house.ann, "keyless", stream=True)
-    folder = str(house.keys_file.parent)
+def test_callers_read_nothing_of_the_operators_machine(marketplace: Marketplace) -> None:
+    answers = refused(marketplace)
+    marketplace.gateway.cli("credit", "add", "1", "--user", "ann")
+    answers["no key"] = marketplace.ask(marketplace.ann, "keyless")
+    answers["no key, streamed"] = marketplace.ask(marketplace.ann, "keyless", stream=True)
+    folder = str(marketplace.keys_file.parent)
     for about, answer in answers.items():
         told = answer.text + str(answer.headers)
         assert answer.status_code >= 400 or '"error"' in answer.text, about
@@ -151,19 +151,23 @@ def test_callers_read_nothing_of_the_operators_machine(house: Marketplace) -> No
     assert "gone-Q4_K_M" in answers["no backend"].text
     assert answers["no key"].json()["error"]["code"] == "provider_key_missing"
     # The operator finds it in the log and in the request log.
-    until(lambda: any("OTHER_KEY" in line and folder in line for line in house.gateway.log) or None)
-    record = house.gateway.record(answers["no credit"].headers["x-request-id"])
+    until(lambda: any("OTHER_KEY" in line and folder in line for line in marketplace.gateway.log) or None)
+    record = marketplace.gateway.record(answers["no credit"].headers["x-request-id"])
     assert "user:ann:paid has 0 nano" in record["error"]
 
 
-def test_the_console_shows_operators_alone_what_belongs_to_them(house: Marketplace) -> None:
-    house.gateway.admin("/admin/users", {"user": "ben"})
-    bens = str(house.gateway.admin("/admin/keys", {"name": "b", "user": "ben", "lanes": ["cloud"]})["api_key"])
-    refused_id = house.ask(house.gateway.http(bens), "good").headers["x-request-id"]
-    until(lambda: house.gateway.record(refused_id))
+def test_the_console_shows_operators_alone_what_belongs_to_them(marketplace: Marketplace) -> None:
+    marketplace.gateway.admin("/admin/users", {"user": "ben"})
+    bens = str(
+        marketplace.gateway.admin("/admin/keys", {"name": "b", "user": "ben", "lanes": ["cloud"]})["api_key"]
+    )
+    refused_id = marketplace.ask(marketplace.gateway.http(bens), "good").headers["x-request-id"]
+    until(lambda: marketplace.gateway.record(refused_id))
     shown = {}
-    for name, key in (("ben", bens), ("owner", house.gateway.api_key)):
-        with httpx.Client(base_url=house.gateway.base_url.removesuffix("/v1"), follow_redirects=True) as browser:
+    for name, key in (("ben", bens), ("owner", marketplace.gateway.api_key)):
+        with httpx.Client(
+            base_url=marketplace.gateway.base_url.removesuffix("/v1"), follow_redirects=True
+        ) as browser:
             assert browser.post("/console/login", data={"key": key}).status_code == 200
             pages = (f"/console/requests/{refused_id}", "/console/requests", "/console", "/console/requests/csv")
             shown[name] = [browser.get(page).raise_for_status().text for page in pages]
@@ -173,20 +177,22 @@ def test_the_console_shows_operators_alone_what_belongs_to_them(house: Marketpla
     assert ["user:ben:paid has" in text for text in shown["owner"]] == [True, True, False, True]
 
 
-def test_a_spending_limit_is_all_that_the_owner_needs(house: Marketplace) -> None:
-    assert house.ask(house.owner, "good").status_code == 402
-    house.gateway.cli("budget", "set", "user:owner", "0.001", "--per", "day")
-    answer = until(lambda: found if (found := house.ask(house.owner, "good")).status_code == 200 else None)
+def test_a_spending_limit_is_all_that_the_owner_needs(marketplace: Marketplace) -> None:
+    assert marketplace.ask(marketplace.owner, "good").status_code == 402
+    marketplace.gateway.cli("budget", "set", "user:owner", "0.001", "--per", "day")
+    answer = until(
+        lambda: found if (found := marketplace.ask(marketplace.owner, "good")).status_code == 200 else None
+    )
     usage = answer.json()["usage"]
     charge_nano = 3000 * usage["prompt_tokens"] + 15_000 * usage["completion_tokens"]
-    until(lambda: booked(house) == (charge_nano, []) or None)
-    refusal = house.ask(house.owner, "good", max_tokens=900).json()["error"]
+    until(lambda: booked(marketplace) == (charge_nano, []) or None)
+    refusal = marketplace.ask(marketplace.owner, "good", max_tokens=900).json()["error"]
     assert refusal["code"] == "budget_exceeded", refusal
 
 
-def booked(house: Marketplace) -> tuple[int, list[BrokenRule]]:
+def booked(marketplace: Marketplace) -> tuple[int, list[BrokenRule]]:
     """The expense of the owner's own use, and every broken rule of the ledger."""
-    engine = open_engine(DataFolder(house.gateway.folder).dsn)
+    engine = open_engine(DataFolder(marketplace.gateway.folder).dsn)
     try:
         with read_sessions(engine)() as session:
             return balance(session, EXPENSE_OWN_USE).posted_nano, findings(session, time.time_ns())

@@ -116,7 +116,7 @@ def test_a_key_must_accept_to_belong_to_an_identity() -> None:
 
 
 def test_no_statement_hides_another_by_its_name() -> None:
-    """Record books keep the highest revision of a name, so both must follow from the content."""
+    """Record stores keep the highest revision of a name, so both must follow from the content."""
     rotation = turned(1, "ann", "new").read("rotation", Rotation)
     for name, revision in ((public("eve"), 1), (rotation.new_key, 9)):
         with pytest.raises(IdentityInvalid):

@@ -1,4 +1,4 @@
-"""Signed records: one form only, no changed record is believed, and books agree in any order of exchange."""
+"""Signed records: one form only, no changed record is believed, and stores agree in any order of exchange."""
 
 import hashlib
 import json

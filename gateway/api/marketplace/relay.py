@@ -33,7 +33,7 @@ JOBS_PER_MINUTE = 1200
 
 Identity = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Seller = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
-ErrandId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Bearer = Annotated[str, Header(alias="authorization", max_length=200)]
 
 
@@ -172,8 +172,8 @@ def _add_sellers_routes(router: APIRouter, relay: Relay) -> None:
             return Response(status_code=204)
         return Response(msgspec.msgpack.encode(relayed), media_type=PACKED)
 
-    @router.post("/market/v1/jobs/{errand_id}/answer")
-    async def answer(errand_id: ErrandId, request: Request, authorization: Bearer = "") -> dict[str, bool]:
+    @router.post("/market/v1/jobs/{job_id}/answer")
+    async def answer(job_id: JobId, request: Request, authorization: Bearer = "") -> dict[str, bool]:
         """Take the next part of an answer; sending the same one again is harmless."""
         seller = _seller(relay, authorization)
         packed = await read_body(request.scope, request.receive, PART_PACKED_BYTES_MAX)
@@ -181,7 +181,7 @@ def _add_sellers_routes(router: APIRouter, relay: Relay) -> None:
             part = read_part(packed)
         except JobInvalid as error:
             raise RequestInvalid(str(error), code="malformed") from None
-        await relay.queue.answer(seller, errand_id, part)
+        await relay.queue.answer(seller, job_id, part)
         return {"taken": True}
 
 

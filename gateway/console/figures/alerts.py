@@ -119,7 +119,7 @@ def of_pauses(pauses: Iterable[Pause]) -> list[Alert]:
     return found
 
 
-def of_books(condition: Condition, waiting: int, *, is_behind: bool, trouble: str | None) -> list[Alert]:
+def of_ledger(condition: Condition, waiting: int, *, is_behind: bool, trouble: str | None) -> list[Alert]:
     """Return alerts of the ledger. `waiting` ended requests are not posted yet; further ones may be on disk."""
     if not condition.is_reachable:
         remedy = "Check that it runs and its disk is not full. Until then nothing is spent; usage is kept on disk"

@@ -6,10 +6,10 @@ from accounting.ledger.postings import HOLD_GRACE_NS, Posted
 from accounting.rules import allocations, market
 from accounting.rules.allocations import Allocated, Drawn
 from accounting.rules.parts import HeldPart, Share
-from tests.accounting.books import MINUTE_NS
 from tests.accounting.economy.market import FEES_BPS
 from tests.accounting.economy.model import Charge, Shares, taken
 from tests.accounting.economy.world import POOL, SELLERS, Attempt, Known, World, known
+from tests.accounting.ledgers import MINUTE_NS
 
 LASTS_NS = 4 * MINUTE_NS + HOLD_GRACE_NS
 

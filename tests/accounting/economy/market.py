@@ -6,9 +6,9 @@ from accounting.ledger.postings import HOLD_GRACE_NS, Posted, Posting
 from accounting.rules import earnings, market, usage_refunds
 from accounting.rules.parts import Share
 from accounting.spending.charges import find_charge, find_refund_parties
-from tests.accounting.books import MINUTE_NS, usage
 from tests.accounting.economy.model import Charge, Shares, taken
 from tests.accounting.economy.world import GREEDY, POOL, SELLERS, Attempt, Known, World, known, moves
+from tests.accounting.ledgers import MINUTE_NS, usage
 
 FEES_BPS = (0, 1, 500, 1000, 3333, 10_000)
 PERCENTS = (0, 1, 50, 80, 100, 150)

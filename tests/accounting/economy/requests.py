@@ -6,9 +6,9 @@ from accounting.ledger.postings import HOLD_GRACE_NS, Posted
 from accounting.rules import burst, local, variances
 from accounting.rules.held import CloudBill, Hold
 from accounting.rules.parts import HeldPart, Share
-from tests.accounting.books import MINUTE_NS, usage
 from tests.accounting.economy.model import Charge, Model, Shares, taken
 from tests.accounting.economy.world import POOL, PROVIDER, Attempt, Known, World, known, moves
+from tests.accounting.ledgers import MINUTE_NS, usage
 
 PERCENTS = (0, 1, 50, 80, 100, 150)
 ENDED_MAX = 4

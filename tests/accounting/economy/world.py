@@ -10,8 +10,8 @@ from accounting.ledger.balances import ROWS_MAX, balances
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules import grants
 from accounting.rules.parts import HeldPart
-from tests.accounting.books import ANSWER_S, MINUTE_NS, LedgerService, outcome
 from tests.accounting.economy.model import Charge, Deltas, Model, Shares
+from tests.accounting.ledgers import ANSWER_S, MINUTE_NS, LedgerService, outcome
 
 if TYPE_CHECKING:
     from tests.accounting.economy.allocations import Open

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from tests.accounting.books import LedgerService
+from tests.accounting.ledgers import LedgerService
 from tests.accounting.payments.marketplace import Marketplace
 from tests.databases import Kind
 

@@ -11,7 +11,7 @@ from accounting.payments.calls import CallFailpoint
 from accounting.payments.inbox import Source
 from accounting.payments.payments import Payments
 from runtime.database import open_engine
-from tests.accounting.books import LedgerService
+from tests.accounting.ledgers import LedgerService
 from tests.accounting.payments.marketplace import USD, open_marketplace
 
 

@@ -21,7 +21,7 @@ from accounting.payments.tables import Topup
 from accounting.payments.terms import PaymentTerms, from_cents
 from accounting.rules.corrections import correction
 from runtime.database import write_sessions
-from tests.accounting.books import ANSWER_S, LedgerService
+from tests.accounting.ledgers import ANSWER_S, LedgerService
 from tests.fakes.stripe import connect, paying
 from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, CONNECT_SECRET, StripeServer
 from tests.fakes.stripe.webhooks import Endpoint

@@ -141,7 +141,7 @@ def test_a_key_of_another_account_moves_nothing(
     one = keeper("one", Schedule())
     one.look()
     assert (str(one.wrong), marketplace.payments.topups.find("t1").status) == (
-        "this ledger holds payments of account acct_of_before, and the key is of acct_house",
+        "this ledger holds payments of account acct_of_before, and the key is of acct_own",
         "open",
     )
 

@@ -7,7 +7,7 @@ import pytest
 from accounting.ledger.journal import Failpoint
 from accounting.payments.calls import CallFailpoint
 from accounting.payments.inbox import Source
-from tests.accounting.books import ANSWER_S
+from tests.accounting.ledgers import ANSWER_S
 from tests.accounting.payments.doomed_payer import deal, die_dealing
 from tests.accounting.payments.marketplace import USD, Marketplace
 from tests.fakes.stripe import connect, paying

@@ -9,7 +9,7 @@ from pathlib import Path
 from accounting.proofs.maker import Failpoint
 from accounting.rules import grants
 from runtime.database import open_engine
-from tests.accounting.books import LedgerService
+from tests.accounting.ledgers import LedgerService
 from tests.accounting.proofs.proven import maker
 
 

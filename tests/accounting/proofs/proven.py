@@ -12,7 +12,7 @@ from accounting.proofs.verification import verify
 from accounting.rules import burst, local
 from accounting.rules.held import CloudBill
 from runtime.database import read_sessions, write_sessions
-from tests.accounting.books import START_NS, LedgerService, usage
+from tests.accounting.ledgers import START_NS, LedgerService, usage
 
 BILL = CloudBill("acme", charge_nano=600, cost_nano=400)
 

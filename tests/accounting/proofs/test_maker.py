@@ -14,7 +14,7 @@ from accounting.proofs.blocks import blocks_after, every_key, public_keys
 from accounting.proofs.maker import EventsMissing, Unproven
 from accounting.proofs.signing_key import KeyFile, SigningKeyUnusable, make_key
 from accounting.rules import grants
-from tests.accounting.books import ANSWER_S, LedgerService
+from tests.accounting.ledgers import ANSWER_S, LedgerService
 from tests.accounting.proofs.proven import book_some, checked, maker
 from tests.databases import Kind
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from accounting.proofs.maker import Failpoint
-from tests.accounting.books import ANSWER_S
+from tests.accounting.ledgers import ANSWER_S
 from tests.accounting.proofs.doomed_maker import make
 from tests.accounting.proofs.proven import checked, maker
 

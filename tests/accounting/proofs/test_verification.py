@@ -24,7 +24,7 @@ from accounting.proofs.verdict import Verdict
 from accounting.proofs.verification import BlockUnknown, verify
 from accounting.rules import local
 from runtime.database import open_engine, read_sessions
-from tests.accounting.books import ANSWER_S, START_NS, LedgerService, usage
+from tests.accounting.ledgers import ANSWER_S, START_NS, LedgerService, usage
 from tests.accounting.proofs.proven import book_some, checked, maker
 from tests.databases import KINDS, Databases, Kind
 from tests.examples import examples
@@ -264,8 +264,8 @@ def file(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Path
             connection.exec_driver_sql("COMMIT")
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         engine.dispose()
-        shutil.copy(dsn.removeprefix("sqlite:///"), folder / "books.db")
-    return folder / "books.db"
+        shutil.copy(dsn.removeprefix("sqlite:///"), folder / "ledger.db")
+    return folder / "ledger.db"
 
 
 def _rows(path: Path) -> Any:

@@ -53,10 +53,10 @@ def test_backends_that_are_down_are_told_once_and_those_that_rest_are_not() -> N
         (Condition(False, (), 0.0), 0, True, "no key", ["does not answer"]),
     ],
 )
-def test_books_say_what_is_wrong_with_them(
+def test_the_ledger_says_what_is_wrong_with_it(
     condition: Condition, waiting: int, is_behind: bool, trouble: str | None, words: list[str]
 ) -> None:
-    found = alerts.of_books(condition, waiting, is_behind=is_behind, trouble=trouble)
+    found = alerts.of_ledger(condition, waiting, is_behind=is_behind, trouble=trouble)
     assert len(found) == len(words)
     for alert, word in zip(found, words, strict=True):
         assert word in alert.what

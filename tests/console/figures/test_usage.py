@@ -1,4 +1,4 @@
-"""Usage out of the books is asked for seldom, once for all who ask at the same time, and is whose it should be."""
+"""Usage out of the ledger is asked for seldom, once for all who ask at the same time, and is whose it should be."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,30 +14,30 @@ from gateway.console.figures.usage import DAYS, UsageFigures, day_start_s
 from gateway.database import open_upgraded
 from gateway.identity.keys import Keys
 from runtime.database import write_sessions
-from tests.accounting.books import START_NS, LedgerService, usage
+from tests.accounting.ledgers import START_NS, LedgerService, usage
 
 pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
 
 
-async def test_the_books_are_asked_once_however_many_ask(tmp_path: Path) -> None:
-    engine = open_upgraded(f"sqlite:///{tmp_path}/books.db")
+async def test_the_ledger_is_asked_once_however_many_ask(tmp_path: Path) -> None:
+    engine = open_upgraded(f"sqlite:///{tmp_path}/ledger.db")
     asked = 0
-    with LedgerService(engine) as books:
-        key = Keys(b"secret" * 6, books.read, write_sessions(engine)).issue("k", (), user_id="ann")
+    with LedgerService(engine) as ledger:
+        key = Keys(b"secret" * 6, ledger.read, write_sessions(engine)).issue("k", (), user_id="ann")
         own = {"user_id": "ann", "key_id": key.row.key_id}
         for at, (day, changes) in enumerate(
             ((0, own), (1, own), (DAYS, own), (0, {"user_id": "bob", "key_id": "b"}))
         ):
             used = usage(f"r{at}", started_ns=START_NS - day * DAY_NS, **changes)
-            books.post(Posting(f"use:{at}", "use", f"r{at}", usages=(used,)))
+            ledger.post(Posting(f"use:{at}", "use", f"r{at}", usages=(used,)))
 
         async def look(query: Callable[[Session], T]) -> T:
             nonlocal asked
             asked += 1
             await asyncio.sleep(0)
-            with books.read() as session:
+            with ledger.read() as session:
                 return query(session)
 
         figures = UsageFigures(look, clock_ns=lambda: START_NS)

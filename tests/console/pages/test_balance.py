@@ -26,7 +26,7 @@ from gateway.console.pages.balance.daily import Cell, daily
 from gateway.console.pages.balance.lines import ALL, LineFilter, codes_of, entry, read_lines
 from gateway.console.pages.balance.whose import Whose
 from gateway.quota import Quota
-from tests.accounting.books import usage
+from tests.accounting.ledgers import usage
 from tests.console.browsing import Visit, visiting
 from tests.gateway.api.conftest import Serve, Served
 from tests.gateway.api.conftest import serve as serve
@@ -41,14 +41,14 @@ TABS = ("", "/topups", "/statement", "/budgets", "/cost", "/users", "/ledger", "
 @pytest.fixture(scope="module")
 async def instance(served: Served) -> Served:
     """ann is a member of organization home, who was given credits; eve an admin of the lab, and bob its member."""
-    users, books = served.services.directory.users, served.services.ledger
+    users, ledger = served.services.directory.users, served.services.ledger
     users.add("ann")
     users.add_organization("lab", "The lab")
     users.add("eve", organization="lab", role="admin")
     users.add("bob", organization="lab")
-    await books.credit("first", "ann", 20 * USD, "welcome")
-    await books.credit("bobs", "bob", 3 * USD, "welcome")
-    await books.credit_pool("labs", "lab", 50 * USD, "a grant")
+    await ledger.credit("first", "ann", 20 * USD, "welcome")
+    await ledger.credit("bobs", "bob", 3 * USD, "welcome")
+    await ledger.credit_pool("labs", "lab", 50 * USD, "a grant")
     return served
 
 
@@ -73,8 +73,8 @@ async def form_of(visit: Visit, path: str, action: str) -> str:
 
 async def ask_of(served: Served, user_id: str, request_id: str, charge_nano: int, key_id: str = "") -> None:
     """A cloud request that was held, answered and charged, as the gateway books it."""
-    books = served.services.ledger
-    held = await books.hold(request_id, Payer(user_id), 2 * charge_nano)
+    ledger = served.services.ledger
+    held = await ledger.hold(request_id, Payer(user_id), 2 * charge_nano)
     used = usage(
         request_id,
         user_id=user_id,
@@ -86,7 +86,7 @@ async def ask_of(served: Served, user_id: str, request_id: str, charge_nano: int
         charge_nano=charge_nano,
     )
     settlement = Settlement(used, held, CloudBill("openai", charge_nano, charge_nano))
-    [settled] = await asyncio.to_thread(books.settler.settle, [settlement])
+    [settled] = await asyncio.to_thread(ledger.settler.settle, [settlement])
     assert isinstance(settled, int), settled
 
 
@@ -219,7 +219,7 @@ async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_ba
         await instance.services.ledger.credit("dees", "dee", 10 * USD, "x")
         shown = (await dee.get(BALANCE)).text
         assert shown.count("hello dee") == 1
-        assert "$62.00" in shown  # the lot, the lab's pool, and own credits
+        assert "$62.00" in shown  # the grant, the lab's pool, and own credits
         put = {"amount": "4.00", "once": once_of(shown, f"{BALANCE}/pool")}
         for _ in range(2):
             assert (await dee.post(f"{BALANCE}/pool", **put)).status_code == 303
@@ -236,7 +236,7 @@ async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_ba
 
 async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit_log(instance: Served) -> None:
     instance.services.directory.users.add("lou")
-    books = instance.services.ledger
+    ledger = instance.services.ledger
     async with visiting(instance) as owner:
         page = (await owner.get(f"{BALANCE}/credits")).text
         good = {"user": "lou", "amount": "3.00", "reason": "an outage"}
@@ -252,7 +252,7 @@ async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit
             assert (await owner.post(f"{BALANCE}/credits/goodwill", **good, once=once)).status_code == 303
             answer = await owner.post(f"{BALANCE}/credits/correct", **fix, once=uuid.uuid4().hex)
             assert answer.status_code == 303, answer.text
-        assert (await books.balance("lou")).posted_nano == 2 * USD
+        assert (await ledger.balance("lou")).posted_nano == 2 * USD
         for field, bad in (
             ("incident", {"amount": "2"}),
             ("debit", {"debit": "user:lou"}),
@@ -261,7 +261,7 @@ async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit
             refused = await owner.post(f"{BALANCE}/credits/correct", **fix | bad, once=uuid.uuid4().hex)
             assert refused.status_code == 400
             assert re.search(rf'id="c-{field}"[^>]*aria-invalid="true"', refused.text), field
-        assert (await books.balance("lou")).posted_nano == 2 * USD
+        assert (await ledger.balance("lou")).posted_nano == 2 * USD
         log = (await owner.get("/console/policy/history", action="ledger.correct")).text
         assert log.count("account user:lou:paid") == 1
 
@@ -303,25 +303,25 @@ async def test_a_statement_has_both_sides_what_was_left_and_the_request_behind(i
 
 async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_balance(instance: Served) -> None:
     """Of several accounts together, each line has what was left on its own."""
-    books, own, lot = instance.services.ledger, chart.user_paid("gus"), chart.user_promo("gus", "lot")
+    ledger, own, grant = instance.services.ledger, chart.user_paid("gus"), chart.user_promo("gus", "welcome")
     instance.services.directory.users.add("gus")
     for number in range(7):
-        await books.credit(f"gus{number}", "gus", (number + 1) * USD, "bit by bit")
+        await ledger.credit(f"gus{number}", "gus", (number + 1) * USD, "bit by bit")
         if number == 3:
-            await books.grant(CreditGrant("lot", "gus", 5 * USD, time.time_ns() + 10**15))
+            await ledger.grant(CreditGrant("welcome", "gus", 5 * USD, time.time_ns() + 10**15))
     await ask_of(instance, "gus", "req_gus", USD)
 
     everything = LineFilter()
 
     def read(before: int | None, limit: int, wanted: LineFilter = everything) -> list[tuple[int, str, int]]:
         with instance.services.directory.read() as session:
-            found = read_lines(session, [own, lot], wanted, before, limit)
+            found = read_lines(session, [own, grant], wanted, before, limit)
         lines = [(line.line.transfer_seq, line.account, line.balance_nano) for line in found.lines]
         return lines + (read(found.before, limit, wanted) if found.before else [])
 
     whole = read(None, 50)
     assert [nano // USD for _, code, nano in whole if code == own] == [28, 21, 15, 10, 6, 3, 1]
-    assert [nano // USD for _, code, nano in whole if code == lot] == [4, 5, 5]
+    assert [nano // USD for _, code, nano in whole if code == grant] == [4, 5, 5]
     assert [seq for seq, _, _ in whole] == sorted((seq for seq, _, _ in whole), reverse=True)
     for limit in (1, 2, 3):
         assert read(None, limit) == whole
@@ -329,13 +329,13 @@ async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_bal
     assert read(None, 2, LineFilter(kind="topups")) == []
 
 
-async def test_lots_that_ended_long_ago_cost_a_page_nothing(instance: Served) -> None:
-    """And of more lots than a statement has, those that end last are in it."""
-    books, ends_ns = instance.services.ledger, time.time_ns() + 10**15
+async def test_grants_that_ended_long_ago_cost_a_page_nothing(instance: Served) -> None:
+    """And of more grants than a statement has, those that end last are in it."""
+    ledger, ends_ns = instance.services.ledger, time.time_ns() + 10**15
     for number in range(12):
-        await books.grant(CreditGrant(f"kim{number:02}", "kim", USD, ends_ns + number))
+        await ledger.grant(CreditGrant(f"kim{number:02}", "kim", USD, ends_ns + number))
     for number in range(4):
-        await books.credit(f"kim{number}", "kim", USD, "later")
+        await ledger.credit(f"kim{number}", "kim", USD, "later")
     asked: list[str] = []
     with instance.services.directory.read() as session:
         codes = codes_of(session, Whose("kim", "", "kim", is_own=True), ALL)
@@ -345,7 +345,7 @@ async def test_lots_that_ended_long_ago_cost_a_page_nothing(instance: Served) ->
         found = read_lines(session, codes, LineFilter(), None, 4)
         remove(connection, "before_cursor_execute", note)
         assert [line.account for line in found.lines] == [chart.user_paid("kim")] * 4
-        assert found.before is not None, "the lots are older"
+        assert found.before is not None, "the grants are older"
         assert 0 < len(asked) <= 2
         rest = read_lines(session, codes, LineFilter(), found.before, 50)
         assert rest.lines[0].account == chart.user_promo("kim", "kim11")
@@ -414,10 +414,10 @@ async def test_cost_is_the_visitors(instance: Served) -> None:
         assert "gpt" in sheet.text
 
 
-# ---------------------------------------------------------------- the books
+# ---------------------------------------------------------------- the ledger
 
 
-async def test_the_books_are_checked_and_verified_on_request(instance: Served) -> None:
+async def test_the_ledger_is_checked_and_verified_on_request(instance: Served) -> None:
     async with visiting(instance) as owner:
         page = await owner.get(f"{BALANCE}/ledger")
         assert "Debits equal credits in each currency." in page.text
@@ -527,12 +527,12 @@ async def test_automatic_top_ups_need_a_saved_method_and_can_be_ended(shop: Shop
 
 
 async def test_the_oldest_page_of_blocks_has_none_of_the_page_before(instance: Served) -> None:
-    books = instance.services.ledger
+    ledger = instance.services.ledger
     async with asyncio.timeout(60):
         for number in itertools.count():
-            if books.checkpoint and books.checkpoint.n >= 2:
+            if ledger.checkpoint and ledger.checkpoint.n >= 2:
                 break
-            await books.credit(f"block{number}", "ann", 1, "for a block")
+            await ledger.credit(f"block{number}", "ann", 1, "for a block")
             await asyncio.sleep(0.3)
     async with visiting(instance) as owner:
         shown = (await owner.get(f"{BALANCE}/ledger", block="1")).text

@@ -17,7 +17,7 @@ from gateway.identity.key_rows import KeyTerms
 from gateway.settings import CloudModel, CloudSettings, CostsSettings, Settings
 from gateway.settings.pool import PoolBackend, PoolSettings
 from market.seller.states import UNREACHED
-from tests.accounting.books import usage
+from tests.accounting.ledgers import usage
 from tests.console.browsing import visiting
 from tests.console.test_live import watching
 from tests.databases import prepared

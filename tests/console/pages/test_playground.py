@@ -260,9 +260,9 @@ async def test_refusals_are_sentences_with_what_helps(instance: Served, ann: Vis
 
 
 async def test_what_costs_money_is_charged_to_the_visitor(instance: Served) -> None:
-    users, books = instance.services.directory.users, instance.services.ledger
+    users, ledger = instance.services.directory.users, instance.services.ledger
     users.add("rich")
-    await books.credit("c-rich", "rich", NANO_PER_USD, "test")
+    await ledger.credit("c-rich", "rich", NANO_PER_USD, "test")
     text = instance.services.directory.sessions.open("rich", Actor("user:rich", ""))
     async with instance.client({"accept": "text/html"}) as client:
         client.cookies.set(COOKIE, text)
@@ -275,7 +275,7 @@ async def test_what_costs_money_is_charged_to_the_visitor(instance: Served) -> N
         facts = await client.get(f"{PLAYGROUND}/answers/{answer.headers['x-request-id']}")
     entry = instance.services.request_log.find(answer.headers["x-request-id"])
     assert entry
-    assert entry.charge_nano == NANO_PER_USD - (await books.balance("rich")).posted_nano > 0
+    assert entry.charge_nano == NANO_PER_USD - (await ledger.balance("rich")).posted_nano > 0
     assert "$0.01" in facts.text
 
 

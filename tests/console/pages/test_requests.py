@@ -32,7 +32,7 @@ from gateway.routing.policy import Objection
 from gateway.routing.prediction import Prediction
 from gateway.routing.rates import Load
 from gateway.settings import Settings
-from tests.accounting.books import usage
+from tests.accounting.ledgers import usage
 from tests.clusters import DEMO_MODEL
 from tests.console.browsing import admin_key, assert_accessible, sign_in, visiting
 from tests.databases import prepared

@@ -311,12 +311,12 @@ def test_a_marketplace_elsewhere_that_talks_nonsense_is_told_apart(earned: dict[
     amounts = dict.fromkeys(("maturing", "payable", "reserve", "owed"), "0.00") | earned
     mine: dict[str, Any] = {"account": "sam", "identities": [], "suspended": None, "probation": True}
     body = json.dumps(mine | {"earned": amounts, "lacking": lacking}).encode()
-    with pytest.raises(Overloaded, match=r"Invalid answer from house\.example"):
-        read_reply(OutboundReply(200, body), Mine, "house.example")
+    with pytest.raises(Overloaded, match=r"Invalid answer from market\.example"):
+        read_reply(OutboundReply(200, body), Mine, "market.example")
     payout = {"id": "p", "amount": "1.00", "status": "paid", "attempt": 1, "reason": None}
     for wrong in ({"created": "yesterday"}, {"created": "2026-11-23T10:00:00"}, {"amount": "x", "created": at(1)}):
-        with pytest.raises(Overloaded, match=r"Invalid answer from house\.example"):
-            read_reply(OutboundReply(200, json.dumps(payout | wrong).encode()), PayoutLine, "house.example")
+        with pytest.raises(Overloaded, match=r"Invalid answer from market\.example"):
+            read_reply(OutboundReply(200, json.dumps(payout | wrong).encode()), PayoutLine, "market.example")
 
 
 async def test_a_key_that_is_none_is_said_to_be_none(served: Served) -> None:

@@ -112,7 +112,7 @@ async def test_a_wrong_answer_is_said_at_its_step_and_nothing_typed_is_lost(serv
             ({"prompt": "0,05"}, "prompt", "Price"),
             ({"completion": "-1"}, "completion", "Price"),
             ({"country_code": "Germany"}, "country_code", "Connection and marketplace"),
-            ({"marketplace_url": "house.example/path"}, "marketplace_url", "Connection and marketplace"),
+            ({"marketplace_url": "market.example/path"}, "marketplace_url", "Connection and marketplace"),
             ({"tunnel": "named"}, "tunnel", "Connection and marketplace"),
         ):
             for answer in (

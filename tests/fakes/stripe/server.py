@@ -17,7 +17,7 @@ from tests.fakes.stripe.idempotency import Answer, Keys
 from tests.fakes.stripe.state import Object, State
 from tests.fakes.stripe.webhooks import Endpoint, Webhooks
 
-OWN_ACCOUNT = "acct_house"
+OWN_ACCOUNT = "acct_own"
 API_KEY = "sk_test_millrace"
 ACCOUNT_SECRET = "whsec_account"
 CONNECT_SECRET = "whsec_connect"

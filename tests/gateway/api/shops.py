@@ -86,7 +86,7 @@ class Shop:
         return (await self.standing()).get(chart.user_paid(user_id), 0)
 
     async def check(self) -> None:
-        """The books are sound, and agree with Stripe to the cent."""
+        """The ledger is sound, and agrees with Stripe to the cent."""
         async with self.served.machine as machine:
             found = (await post(machine, "/payments/reconcile")).json()
         assert (found["unmatched_count"], found["waiting_count"], found["difference"]) == (0, 0, "0.00"), found

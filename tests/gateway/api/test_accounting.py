@@ -85,7 +85,7 @@ async def test_a_balance_tells_own_credits_promos_pool_and_debts_apart(instance:
         found = await get(ann, "/balance")
         assert (found["available"], found["held"], found["owed"]) == ("47.00", "0.00", "0.00")
         assert (found["paid"]["available"], found["pool"]["available"]) == ("5.00", "40.00")
-        assert [(lot["available"], lot["expires"], lot["scope"]) for lot in found["promo"]] == [
+        assert [(grant["available"], grant["expires"], grant["scope"]) for grant in found["promo"]] == [
             ("2.00", ends, "cloud")
         ]
         for admin in (lea, machine):
@@ -235,8 +235,8 @@ async def _refuse_beyond(instance: Served, caller: Caller, left_nano: int) -> No
 
 
 async def test_credits_settle_what_is_owed_and_are_given_once(instance: Served) -> None:
-    books = instance.services.ledger
-    await books.book(correction("debt", user_receivable("ann"), "asset:bank", 3 * USD))
+    ledger = instance.services.ledger
+    await ledger.book(correction("debt", user_receivable("ann"), "asset:bank", 3 * USD))
     async with instance.machine as machine, instance.bearer(instance.key_of("ann")) as ann:
         answers = [
             await post(machine, "/credits", "k", user="ann", amount="5.00", reason="paid") for _ in range(2)
@@ -251,4 +251,4 @@ async def test_credits_settle_what_is_owed_and_are_given_once(instance: Served) 
         assert (await post(ann, "/credits/pool/return", **back)).status_code == 403
         assert (await post(machine, "/credits/pool/return", **back)).status_code == 200
         assert (await get(ann, "/balance"))["available"] == "2.00"
-    assert await books.findings(deep=True) == []
+    assert await ledger.findings(deep=True) == []

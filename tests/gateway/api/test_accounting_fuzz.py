@@ -1,4 +1,4 @@
-"""/accounting/v1 against whatever comes: nothing is a fault of ours, and the books stay sound."""
+"""/accounting/v1 against whatever comes: nothing is a fault of ours, and the ledger stays sound."""
 
 import asyncio
 import json
@@ -89,7 +89,7 @@ def test_nothing_that_is_sent_is_a_fault_of_ours(serve: Serve, dsn: str) -> None
                     assert answer.json()["error"]["message"]
 
             check()
-            runner.run(_check_books(shop))
+            runner.run(_check_ledger(shop))
         finally:
             for client in clients:
                 runner.run(client.aclose())
@@ -109,6 +109,6 @@ async def _asked(
     )
 
 
-async def _check_books(shop: Shop) -> None:
+async def _check_ledger(shop: Shop) -> None:
     assert await shop.served.services.ledger.findings(deep=True) == []
     assert (await shop.standing()).get("suspense", 0) == 0

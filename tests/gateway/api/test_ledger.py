@@ -15,14 +15,14 @@ LEDGER = "/accounting/v1/ledger"
 PATIENCE_S = 60
 
 
-async def _proven(books: LedgerService) -> str:
+async def _proven(ledger: LedgerService) -> str:
     """Book an event and wait for its block; the head as text."""
-    await books.credit("one", "owner", parse_usd("5.00"), "test")
+    await ledger.credit("one", "owner", parse_usd("5.00"), "test")
     until_s = time.monotonic() + PATIENCE_S
-    while books.checkpoint is None:
+    while ledger.checkpoint is None:
         assert time.monotonic() < until_s, "no block was made"
         await asyncio.sleep(0.05)
-    return str(books.checkpoint)
+    return str(ledger.checkpoint)
 
 
 async def test_an_operator_sees_blocks_and_that_they_hold(serve: Serve) -> None:

@@ -207,21 +207,21 @@ async def test_a_success_page_and_foreign_messages_book_nothing(shop: Shop) -> N
 
 
 async def test_a_dispute_freezes_until_it_is_won(shop: Shop) -> None:
-    books, payer = shop.served.services.ledger, Payer("ann", "home")
+    ledger, payer = shop.served.services.ledger, Payer("ann", "home")
     async with shop.of("ann") as ann:
         topup_id = await shop.buy(ann)
         topup = await asyncio.to_thread(shop.payments_service.payments.topups.find, topup_id)
-        await books.hold("r1", payer, USD)
+        await ledger.hold("r1", payer, USD)
         with shop.stripe.lock:
             dispute = paying.open_dispute(shop.stripe.state, topup.intent_id or "")
         await shop.settle()
         with pytest.raises(PayerFrozen):
-            await books.hold("r2", payer, USD)
+            await ledger.hold("r2", payer, USD)
         assert (await post(ann, "/topups", amount="25.00")).json()["error"]["code"] == "payments_frozen"
         with shop.stripe.lock:
             paying.close_dispute(shop.stripe.state, dispute["id"], won=True)
         await shop.settle()
-        await books.hold("r3", payer, USD)
+        await ledger.hold("r3", payer, USD)
         await shop.check()
 
 
@@ -258,7 +258,7 @@ async def test_credits_bought_a_moment_ago_stay_out_of_the_pool(serve: Serve) ->
         assert await shop.paid("ann") == 25 * USD
 
 
-async def test_broken_books_refuse_what_sends_money_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broken_ledger_refuses_what_sends_money_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shop.of("ann") as ann, shop.served.machine as machine:
         topup = await shop.buy(ann)
         broken = BrokenRule("equation", ("x",))

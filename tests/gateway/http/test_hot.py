@@ -222,7 +222,7 @@ async def test_a_stop_waits_for_answers_and_not_for_requests(tmp_path: Path) -> 
         halfway.close()
 
 
-async def test_the_books_know_of_which_trace_a_request_is_also_where_its_head_repeats(tmp_path: Path) -> None:
+async def test_the_ledger_knows_of_which_trace_a_request_is_also_where_its_head_repeats(tmp_path: Path) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with backend(answer_at_once) as desk, edge(tmp_path, desk.base_url) as running:
         booked: list[Booked] = []

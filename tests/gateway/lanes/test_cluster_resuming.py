@@ -1,4 +1,4 @@
-"""Answers that are cut anywhere and gone on with at a twin: what a caller has is the unbroken answer."""
+"""Answers that are cut anywhere and resumed at a replica: what a caller has is the unbroken answer."""
 
 import functools
 import json
@@ -95,7 +95,7 @@ SCENARIOS: dict[str, tuple[Kind, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_a_twin_goes_on_where_the_first_was_cut(lane: ClusterLane, name: str) -> None:
+async def test_a_replica_goes_on_where_the_first_was_cut(lane: ClusterLane, name: str) -> None:
     kind, fields = SCENARIOS[name]
     call = call_of(kind, fields)
     events = await events_of(lane, call)
@@ -138,7 +138,7 @@ def _numbers(value: Any) -> list[float]:
 
 
 def test_nothing_is_told_twice_of_an_answer_that_is_over() -> None:
-    """All but the last event came: what the twin says of the end is the end."""
+    """All but the last event came: what the replica says of the end is the end."""
     out = Out()
     stream = ResumableStream(out, 1)
     record = (

@@ -89,7 +89,7 @@ async def test_headers_say_what_is_left() -> None:
     }
 
 
-async def test_counters_begin_with_what_the_books_have() -> None:
+async def test_counters_begin_with_what_the_ledger_has() -> None:
     asked: list[tuple[CounterKey, int]] = []
 
     def read(key: CounterKey, since_s: int, _: int | None) -> int:
@@ -106,7 +106,7 @@ async def test_counters_begin_with_what_the_books_have() -> None:
     assert [since_s for _, since_s in asked] == [window("day", NOON_S)[0], window("month", NOON_S)[0]]
 
 
-async def test_without_the_books_requests_go_on_and_money_does_not() -> None:
+async def test_without_the_ledger_requests_go_on_and_money_does_not() -> None:
     def read(key: CounterKey, since_s: int, _: int | None) -> int:
         raise OSError
 
@@ -117,7 +117,7 @@ async def test_without_the_books_requests_go_on_and_money_does_not() -> None:
     assert to_api_error(refused.value).status == 503
 
 
-async def test_books_that_hang_are_asked_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_ledger_that_hangs_is_asked_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookups, "PATIENCE_S", 0.2)
     now_s, hang, asked = [NOON_S], threading.Event(), []
 

@@ -22,7 +22,7 @@ async def test_limits_hold_with_and_without_redis(dsn: str, redis_server: RedisS
     engine = open_engine(dsn)
     who = caller(quota("requests", 1, "day"), quota("spend", 10, "month"))
     for served in (True, False):
-        # The second time is after a restart: what is not in the books is known to Redis alone.
+        # The second time is after a restart: what is not in the ledger is known to Redis alone.
         async with open_limits(settings, read_sessions(engine), _booked) as limits:
             if served or not is_shared:
                 ticket = await limits.enter(who, "m", 0)
@@ -43,7 +43,7 @@ async def test_a_gateway_ends_whatever_its_redis_client_is_doing(redis_server: R
     settings = RedisSettings(url=SecretStr(redis_server.url), timeout_s=5)
     # Each turn of the loop is another moment of the client's connecting; one that loses a cancellation hangs.
     for turns in range(40):
-        async with asyncio.timeout(60), open_limits(settings, _no_books, _booked):
+        async with asyncio.timeout(60), open_limits(settings, _no_ledger, _booked):
             for _ in range(turns):
                 await asyncio.sleep(0)
 
@@ -52,5 +52,5 @@ async def _booked() -> None:
     return None
 
 
-def _no_books() -> Session:
+def _no_ledger() -> Session:
     raise AssertionError("nobody asked for a limit")

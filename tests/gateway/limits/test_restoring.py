@@ -1,4 +1,4 @@
-"""What the books know of a limit, on both databases."""
+"""What the ledger knows of a limit, on both databases."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from gateway.limits.past_use import used_since
 from gateway.limits.windows import DAY_S, window
 from gateway.quota import Measure
 from runtime.database import open_engine, read_sessions
-from tests.accounting.books import LedgerService, usage
+from tests.accounting.ledgers import LedgerService, usage
 
 NOW_S = int(time.time())
 ROWS: list[dict[str, Any]] = [
@@ -53,7 +53,7 @@ def test_use_is_summed_by_scope_and_model(
     engine = open_engine(dsn)
     with engine.begin() as connection:
         connection.execute(insert(api_key_table), [_key(key_id) for key_id in ("k1", "k2", "k3", "k4")])
-    with LedgerService(engine) as books:
+    with LedgerService(engine) as ledger:
         for number, changes in enumerate(ROWS):
             fields: dict[str, Any] = {
                 "user_id": "owner",
@@ -62,7 +62,7 @@ def test_use_is_summed_by_scope_and_model(
                 "cached_tokens": 0,
                 "started_ns": NOW_S * 10**9,
             }
-            books.post(local.local_use(usage(f"r{number}", **(fields | changes))))
+            ledger.post(local.local_use(usage(f"r{number}", **(fields | changes))))
     read = used_since(read_sessions(engine))
     assert read(CounterKey(scope, measure, "day", model), window("day", NOW_S)[0], None) == used
     engine.dispose()

@@ -261,7 +261,7 @@ async def test_a_gateway_starts_without_redis(redis_server: RedisServer) -> None
         assert not await gateway.enter(who)
 
 
-async def test_when_redis_forgets_the_books_remember(redis_server: RedisServer) -> None:
+async def test_when_redis_forgets_the_ledger_remembers(redis_server: RedisServer) -> None:
     who = caller(quota("spend", 100, "month"), quota("requests", 50, "day"))
     async with gateways(redis_server, 1, lambda *_: 40) as (gateway,):
         ticket = await gateway.limits.enter(who, "m", 0)
@@ -277,10 +277,10 @@ async def test_when_redis_forgets_the_books_remember(redis_server: RedisServer) 
             await ticket.reserve_spend(61)
 
 
-async def test_what_the_books_know_before_redis_does_counts_once(
+async def test_what_the_ledger_knows_before_redis_does_counts_once(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After Redis lost everything, one process reads the books when another has not reported its last request."""
+    """After Redis lost everything, one process reads the ledger when another has not reported its last request."""
     spent, who = [0], caller(quota("spend", 100, "month"))
     reads: list[int] = []
 
@@ -327,7 +327,7 @@ async def test_requests_under_way_when_redis_forgets_count_once(redis_server: Re
 
 
 def _without_waiting(call: Coroutine[Any, Any, Any]) -> Any:
-    """Its result. It waits for nobody: neither for Redis nor for the books."""
+    """Its result. It waits for nobody: neither for Redis nor for the ledger."""
     try:
         call.send(None)
     except StopIteration as done:
@@ -364,7 +364,7 @@ async def _spend(
     spent: list[int],
     silence: Callable[[], asyncio.Event] = asyncio.Event,
 ) -> asyncio.Event:
-    """One request, which is in the books as soon as it ends, and before Redis knows of it after a `silence`."""
+    """One request, which is in the ledger as soon as it ends, and before Redis knows of it after a `silence`."""
     ticket = await gateway.limits.enter(who, "m", 0)
     await ticket.reserve_spend(amount)
     silent = silence()
@@ -412,7 +412,7 @@ async def test_an_old_report_that_comes_late_changes_nothing(redis_server: Redis
         await central.close()
 
 
-async def test_books_that_fail_as_nobody_expected_are_asked_again(redis_server: RedisServer) -> None:
+async def test_a_ledger_that_fails_as_nobody_expected_is_asked_again(redis_server: RedisServer) -> None:
     asked: list[CounterKey] = []
 
     def read(key: CounterKey, since_s: int, _: int | None) -> int:

@@ -12,7 +12,7 @@ from gateway.limits.counters import CounterKey
 from gateway.limits.past_use import used_since
 from gateway.limits.windows import window
 from runtime.database import open_engine, read_sessions
-from tests.accounting.books import LedgerService, usage
+from tests.accounting.ledgers import LedgerService, usage
 from tests.databases import Databases
 
 NOW_S = int(time.time())
@@ -36,10 +36,10 @@ def test_a_look_is_the_same_work_however_much_was_used(databases: Databases, sco
         read = used_since(read_sessions(engine))
         done = 0
         for rows in (10, 4_000):
-            with LedgerService(engine) as books:
+            with LedgerService(engine) as ledger:
                 while done < rows:
                     some = range(done, min(rows, done + 500))
-                    books.post(local.local_uses([_used(number, NOW_S, department="home") for number in some]))
+                    ledger.post(local.local_uses([_used(number, NOW_S, department="home") for number in some]))
                     done = some.stop
             counted.clear()
             assert read(key, MONTH_S, None) == rows

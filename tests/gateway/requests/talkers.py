@@ -121,10 +121,10 @@ async def ending(connection: tuple[Reader, Writer]) -> Streamed:
 
 async def spent(running: Edge, credit_nano: int = CREDITS) -> int:
     """What was charged, once all is booked and nothing is put aside any more."""
-    books = running.services.ledger
+    ledger = running.services.ledger
     await until(lambda: left(running) == 0 and running.services.bookkeeper.waiting == 0, TIME_S)
     async with asyncio.timeout(TIME_S):
-        while (balance := await books.balance("owner")).held_nano:
+        while (balance := await ledger.balance("owner")).held_nano:
             await asyncio.sleep(0.1)
-    assert await books.findings(deep=True) == []
+    assert await ledger.findings(deep=True) == []
     return credit_nano - balance.posted_nano

@@ -150,15 +150,15 @@ async def test_a_prompt_that_is_said_again_is_not_paid_twice(tmp_path: Path) -> 
         assert await spent(running) == 2
 
 
-async def test_no_budget_is_reserved_for_what_the_books_refuse(tmp_path: Path) -> None:
+async def test_no_budget_is_reserved_for_what_the_ledger_refuses(tmp_path: Path) -> None:
     talker = Talker(600, waits_at=520)
     async with paid(tmp_path, talker, 600) as (running, _):
         counter = with_budget(running, CREDITS)
         connection = await send(running, model="paid", stream=True)
         await until(lambda: counter.held > 512, TIME_S)
-        books = running.services.ledger
+        ledger = running.services.ledger
         async with asyncio.timeout(TIME_S):
-            while counter.held != 600 or (await books.balance("owner")).held_nano != 600:
+            while counter.held != 600 or (await ledger.balance("owner")).held_nano != 600:
                 await asyncio.sleep(0.02)
         talker.goes_on.set()
         await ending(connection)

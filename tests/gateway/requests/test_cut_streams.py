@@ -73,12 +73,12 @@ def text_of(chunks: list[ChatCompletionChunk]) -> str:
 
 async def usage_of(running: Edge) -> dict[str, Any]:
     await nothing_is_left(running, TIME_S)
-    books = running.services.ledger
+    ledger = running.services.ledger
     async with asyncio.timeout(TIME_S):
-        while running.services.bookkeeper.waiting or (await books.balance("owner")).held_nano:
+        while running.services.bookkeeper.waiting or (await ledger.balance("owner")).held_nano:
             await asyncio.sleep(0.1)
     newest = select(usage_table).order_by(usage_table.c.started_ns.desc()).limit(1)
-    return dict((await books.look(lambda session: session.execute(newest).one()))._mapping)
+    return dict((await ledger.look(lambda session: session.execute(newest).one()))._mapping)
 
 
 async def test_the_official_client_reads_the_end_without_an_error(running: Edge) -> None:

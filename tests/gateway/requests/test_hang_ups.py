@@ -90,8 +90,8 @@ async def rows(running: Edge) -> list[tuple[Any, ...]]:
 
 async def variance_nano(running: Edge) -> int:
     """What providers are owed that nobody pays."""
-    books = running.services.ledger
-    account = await books.look(lambda session: balance(session, chart.EXPENSE_BURST_VARIANCE))
+    ledger = running.services.ledger
+    account = await ledger.look(lambda session: balance(session, chart.EXPENSE_BURST_VARIANCE))
     return account.posted_nano
 
 

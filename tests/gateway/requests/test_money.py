@@ -1,4 +1,4 @@
-"""Who pays for a request, and who may not: with broken books nobody; own machines answer on."""
+"""Who pays for a request, and who may not: with a broken ledger nobody; own machines answer on."""
 
 import sqlite3
 from contextlib import closing
@@ -33,17 +33,17 @@ def tamper(folder: Path, change: int) -> None:
         connection.execute(ONE_MORE, (change,))
 
 
-async def test_paid_lanes_wait_until_the_books_are_in_order(tmp_path: Path) -> None:
+async def test_paid_lanes_wait_until_the_ledger_is_in_order(tmp_path: Path) -> None:
     async with (
         backend(answering) as own,
         backend(answering) as paid,
         road(tmp_path, own.base_url) as started,
         with_paid_lane(started, paid.base_url, "paid") as running,
     ):
-        books = running.services.ledger
+        ledger = running.services.ledger
         assert (await ask(running, "paid")).status == 200
         tamper(tmp_path, 1)
-        assert await books.findings(deep=True)
+        assert await ledger.findings(deep=True)
         refused = await ask(running, "paid")
         assert (refused.status, refused.error["code"]) == (503, "ledger_broken")
         assert "checked the ledger" in refused.error["message"]  # which rule it is stays with the operators
@@ -51,7 +51,7 @@ async def test_paid_lanes_wait_until_the_books_are_in_order(tmp_path: Path) -> N
         _, found = await scrape(running)
         assert found["millrace_ledger_broken_rules", ("debits_equal_credits",)] == 1
         tamper(tmp_path, -1)
-        assert await books.findings(deep=True) == []
+        assert await ledger.findings(deep=True) == []
         assert (await ask(running, "paid")).status == 200
 
 
@@ -78,11 +78,11 @@ async def test_the_organization_s_pool_pays_before_its_users_do(tmp_path: Path) 
         road(tmp_path, own.base_url) as started,
         with_paid_lane(started, paid.base_url, "paid") as running,
     ):
-        books = running.services.ledger
-        await books.credit_pool("p1", HOME, 10**6, "test")
-        before = await books.balance("owner")
+        ledger = running.services.ledger
+        await ledger.credit_pool("p1", HOME, 10**6, "test")
+        before = await ledger.balance("owner")
         assert (await ask(running, "paid")).status == 200
         await until(lambda: not running.services.bookkeeper.waiting)
-        pool = await books.look(lambda session: balance(session, pool_paid(HOME)))
+        pool = await ledger.look(lambda session: balance(session, pool_paid(HOME)))
         assert pool.posted_nano < 10**6
-        assert (await books.balance("owner")).posted_nano == before.posted_nano
+        assert (await ledger.balance("owner")).posted_nano == before.posted_nano

@@ -100,7 +100,7 @@ async def test_two_streams_of_one_payer_share_the_last_credits(tmp_path: Path) -
         assert await spent(running, 2000) == said
 
 
-async def test_books_that_are_away_end_it_at_the_border_and_not_before(
+async def test_a_ledger_that_is_away_ends_it_at_the_border_and_not_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(*_: Any) -> Hold:

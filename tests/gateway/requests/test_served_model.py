@@ -1,4 +1,4 @@
-"""Log and books know the model that answered as well as the one that was asked for, where these are two."""
+"""Log and ledger know the model that answered as well as the one that was asked for, where these are two."""
 
 from pathlib import Path
 

@@ -153,7 +153,7 @@ async def test_a_longer_wait_than_the_settings_allow_is_none(tmp_path: Path) -> 
 
 
 async def test_an_idle_backend_that_never_answered_is_tried_when_others_queue(tmp_path: Path) -> None:
-    """Both slots of a fast backend are taken for long: 20 further requests do not wait beside its idle twin."""
+    """Both slots of a fast backend are taken for long: 20 further requests do not wait beside its idle replica."""
     counted = ANSWER[:-1] + b', "usage": {"prompt_tokens": 5, "completion_tokens": 250}}'
     mill, idle = Mill(counted), Mill()
     mill.go_on.set()

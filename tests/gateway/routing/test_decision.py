@@ -150,12 +150,12 @@ def test_fallbacks_in_a_circle_are_refused() -> None:
 
 
 def test_the_known_prompt_goes_where_it_is_known() -> None:
-    replica = replace(POOL, backend="twin")
+    replica = replace(POOL, backend="second")
     bench = Bench(POOL, replica)
     asked = call("A long system prompt about mills and rivers. " * 60)
-    bench.router.began("pool:twin", bench.router.explain(EVERYBODY, asked)).left()
+    bench.router.began("pool:second", bench.router.explain(EVERYBODY, asked)).left()
     decision = bench.router.explain(EVERYBODY, asked)
-    assert decision.candidates[0].offer.backend == "twin"
+    assert decision.candidates[0].offer.backend == "second"
     assert "cached" in decision.candidates[0].reason
     # Another tenant, or another label, shares nothing.
     for other in (call(asked.request.messages[0].content, tenant="b"),):  # type: ignore[union-attr, arg-type]

@@ -136,10 +136,10 @@ TestBreaker = BreakerMachine.TestCase
     seed=st.integers(0, 1000),
 )
 def test_rates_are_found_from_few_noisy_observations(overhead: float, prompt: float, seed: int) -> None:
-    lots, fit = random.Random(seed), Fit((0.1, 1e-3))
+    rng, fit = random.Random(seed), Fit((0.1, 1e-3))
     for _ in range(60):
-        tokens = lots.choice((50, 500, 2000, 8000))
-        fit.observe((1.0, tokens), (overhead + prompt * tokens) * lots.uniform(0.9, 1.1))
+        tokens = rng.choice((50, 500, 2000, 8000))
+        fit.observe((1.0, tokens), (overhead + prompt * tokens) * rng.uniform(0.9, 1.1))
     for tokens in (200, 4000):
         truth = overhead + prompt * tokens
         assert abs(fit.predict((1.0, tokens)) - truth) < 0.4 * truth
@@ -175,10 +175,10 @@ def test_a_new_plan_is_another_backend() -> None:
 
 
 def test_answer_lengths_settle_near_what_is_usual_and_within_the_limit() -> None:
-    lengths, lots = OutputLengths(), random.Random(1)
+    lengths, rng = OutputLengths(), random.Random(1)
     assert lengths.expected("key", "m", None) == USUAL_TOKENS
     for _ in range(300):
-        lengths.observe("key", "m", int(lots.lognormvariate(4.6, 0.5)))
+        lengths.observe("key", "m", int(rng.lognormvariate(4.6, 0.5)))
     assert 80 < lengths.expected("key", "m", None) < 160
     assert lengths.expected("other key", "m", None) == lengths.expected("key", "m", None)
     assert lengths.expected("key", "m", 20) == 20

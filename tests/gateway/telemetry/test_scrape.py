@@ -20,9 +20,9 @@ from tests.gateway.requests.roads import ANSWER, nothing_is_left, receive, road,
 pytestmark = pytest.mark.anyio
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
-# Nothing is paid for here; tests/gateway/test_bookkeeping.py sees what is charged and what the spool takes.
+# Nothing is paid for here; tests/gateway/test_billing.py sees what is charged and what the spool takes.
 # Only paid streams and payments have these: tests/gateway/journey/test_rolling.py, tests/journeys/test_money.py.
-# Guests: tests/gateway/guests/test_guests.py.
+# Preemptible requests: tests/gateway/lanes/preemptible/test_preemptible.py.
 UNSEEN = {"millrace_hold_extensions_total", "millrace_payments_inbox", "millrace_preemptible_requests_total"}
 UNFED = {"millrace_charged_nano_total", "millrace_spooled_settlements_total", "millrace_request_log_drops_total"}
 # Read at the scrape: nothing is under way any more, and there is no machine, no Stripe, no other gateway.

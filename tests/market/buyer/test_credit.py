@@ -146,7 +146,7 @@ async def test_another_marketplace_under_the_same_address_is_not_believed(tmp_pa
     async with stalls(tmp_path, {}) as market:
         (seller,) = market.sellers
         await market.ask(seller)
-        market.marketplace.name = "other house"
+        market.marketplace.name = "other marketplace"
         marketplace = market.app.buyer._credit._marketplace
         assert marketplace
         with pytest.raises(Exception, match="another identity than before"):

@@ -179,15 +179,15 @@ async def test_a_stream_comes_as_it_is_sent_and_is_not_waited_for_too_long(world
 
 async def test_only_what_the_owner_named_may_be_private() -> None:
     mine, other, internet = Site(), Site(), Internet()
-    internet.names["house.lan"] = [["127.0.0.1"]]
+    internet.names["market.lan"] = [["127.0.0.1"]]
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(served(mine))
         other_port = await stack.enter_async_context(served(other))
         named = await stack.enter_async_context(
-            Outbound(False, named=[f"http://house.lan:{port}/market"], resolve=internet.resolve, network=internet)
+            Outbound(False, named=[f"http://market.lan:{port}/market"], resolve=internet.resolve, network=internet)
         )
-        assert (await named.ask(f"http://house.lan:{port}/x")).status == 200
-        for url in (f"http://house.lan:{other_port}", f"https://house.lan:{port}", f"http://127.0.0.1:{port}"):
+        assert (await named.ask(f"http://market.lan:{port}/x")).status == 200
+        for url in (f"http://market.lan:{other_port}", f"https://market.lan:{port}", f"http://127.0.0.1:{port}"):
             with pytest.raises(Unreachable):
                 await named.ask(url)
         loopback = await stack.enter_async_context(Outbound(True))

@@ -46,7 +46,7 @@ class Stage:
     is_paused: bool = False
     state: str = ""
     """How the agent said that it is."""
-    has_guests: bool = True
+    has_jobs: bool = True
     is_away: bool = False
     marketplace_is_up: bool = True
     marketplace_id: str = "marketplace"
@@ -99,9 +99,9 @@ class Stage:
         )
 
     async def key(self, request: web.Request) -> web.Response:
-        if not self.has_guests:
+        if not self.has_jobs:
             return web.json_response({"error": {"code": "conflict", "message": "no"}}, status=409)
-        self.keys.append(f"guest-{len(self.keys)}")
+        self.keys.append(f"job-{len(self.keys)}")
         return web.json_response({"key": self.keys[-1]})
 
     async def chat(self, request: web.Request) -> web.StreamResponse:

@@ -53,7 +53,7 @@ async def test_listing_says_what_the_gateway_has_and_the_owner_wants(tmp_path: P
         await until(lambda: shop.stage.state == UNREACHED)
 
 
-async def test_nothing_is_listed_while_the_owner_works_or_no_guest_may_come(tmp_path: Path) -> None:
+async def test_nothing_is_listed_while_the_owner_works_or_no_preemptible_request_may_come(tmp_path: Path) -> None:
     async with open_shop(tmp_path) as shop:  # as soon as nothing of the owner's runs
         await shop.listed()
         shop.stage.own_batches = 1
@@ -70,11 +70,11 @@ async def test_nothing_is_listed_while_the_owner_works_or_no_guest_may_come(tmp_
         shop.stage.version += 1
         await shop.listed()
     async with staged() as stage:
-        stage.has_guests = False
+        stage.has_jobs = False
         async with shop_beside(stage, tmp_path / "other") as shop:
             await until(lambda: "no key for preemptible requests" in shop.agent.watch._state)
             assert not shop.listings
-            stage.has_guests = True
+            stage.has_jobs = True
             stage.version += 1
             await shop.listed()
 

@@ -18,7 +18,7 @@ from market.protocol.identity.statements import ROTATIONS_MAX, rotate
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import Saying, open_record, sign
 from runtime.database import open_engine
-from tests.accounting.books import LedgerService
+from tests.accounting.ledgers import LedgerService
 from tests.market.marketplace.rules.conftest import USD, Marketplace, MarketplaceVoice
 from tests.market.parties import STANDING, key_of
 from tests.market.seller.buyer import Buyer, Purchase

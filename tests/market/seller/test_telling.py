@@ -127,7 +127,7 @@ async def test_marketplace_that_became_another_is_not_believed(tmp_path: Path) -
     async with staged() as stage:
         async with shop_beside(stage, tmp_path):
             pass
-        stage.marketplace_id = "house two"
+        stage.marketplace_id = "marketplace two"
         async with shop_beside(stage, tmp_path) as shop:
             buyer = await shop.buyer()
             assert (await buyer.buy(buyer.order())).status == 200

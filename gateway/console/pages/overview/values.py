@@ -169,7 +169,7 @@ def _silent(services: Services) -> list[tuple[str, str]]:
 async def _of_ledger(services: Services) -> list[Alert]:
     ledger, bookkeeper = services.ledger, services.bookkeeper
     unproven = ledger.unproven
-    return alerts.of_books(
+    return alerts.of_ledger(
         await ledger.condition(),
         ledger.waiting + bookkeeper.waiting,
         is_behind=bookkeeper.is_behind,

@@ -127,8 +127,8 @@ def as_toml(section: Mapping[str, Any], *, is_masked: bool = False) -> str:
     tables: list[str] = []
     for name, value in section.items():
         # An unknown name may be a misspelled secret.
-        is_told = name in SellingSettings.model_fields and name not in SECRETS
-        shown = value if is_told or not is_masked else _MASK
+        is_plain = name in SellingSettings.model_fields and name not in SECRETS
+        shown = value if is_plain or not is_masked else _MASK
         if isinstance(shown, Mapping):
             tables += [
                 "",

@@ -192,7 +192,7 @@ async def test_what_another_gateway_buys_is_not_private(kind: str, opened: Opens
     assert (found["own"].clearance, found["bought"].clearance) == ("private", "public")
 
 
-async def test_another_gateway_says_what_its_models_can_and_whose_twins_they_are(opened: Opens) -> None:
+async def test_another_gateway_says_what_its_models_can_and_whose_replicas_they_are(opened: Opens) -> None:
     found = await offers_of(servers.another_millrace(), opened)
     own, bought = found["own"], found["bought"]
     assert (own.weights, bought.weights) == ("abc/bf16", "")

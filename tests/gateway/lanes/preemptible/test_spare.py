@@ -1,4 +1,4 @@
-"""The rule by which guests come in, and what an offer says of what is idle."""
+"""The rule by which preemptible requests are admitted, and what an offer says of what is idle."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_each_place_is_given_once() -> None:
         assert choose([OFFER, other], places, Places(taken, taken, 4), IDLE) == chosen
 
 
-def test_a_backends_word_may_be_of_guests_who_have_left_since() -> None:
+def test_a_backends_word_may_be_of_preemptible_requests_that_have_ended_since() -> None:
     busy = replace(OFFER, running=2)
     assert choose([busy], 1, Places({}, {"pool:first": 2}, 4), IDLE) == busy
     assert choose([busy], 1, Places({}, {"pool:first": 1}, 4), IDLE) == "no_slot"

@@ -24,7 +24,7 @@ from market.marketplace.terms import MarketplaceTerms
 from market.protocol.channels.terms import ChannelTerms, read_allocation
 from market.protocol.records.envelope import Kind, Record, open_record
 from runtime.database import open_engine, write_sessions
-from tests.accounting.books import LedgerService
+from tests.accounting.ledgers import LedgerService
 from tests.market.parties import STANDING, id_of, key_of, signed_record
 
 USD = NANO_PER_USD

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from runtime.database import open_engine
-from tests.accounting.books import LedgerService
 from tests.accounting.economy.credits import credit, pool_credit
 from tests.accounting.economy.wishes import WEIGHTS, WISHES
 from tests.accounting.economy.world import Wish, World
+from tests.accounting.ledgers import LedgerService
 from tests.databases import Databases, Kind
 
 GROUP = 120

@@ -1,4 +1,4 @@
-"""A twin takes up what another one broke off; what would tell the caller anything twice, or wrong, is not sent."""
+"""A replica takes up what another one broke off; what would tell the caller anything twice, or wrong, is not sent."""
 
 import asyncio
 import json
@@ -113,7 +113,7 @@ ORDERED: dict[str, Any] = {"stream": True, "provider": {"order": ["first", "seco
 
 
 @pytest.mark.parametrize("breaks", [break_off, break_off_between, fail])
-async def test_the_rest_comes_from_the_twin(tmp_path: Path, breaks: Answers) -> None:
+async def test_the_rest_comes_from_the_replica(tmp_path: Path, breaks: Answers) -> None:
     async with asked_road(tmp_path, breaks, go_on) as (running, (first, second)):
         fields: dict[str, Any] = ORDERED | {"stream_options": {"include_usage": True}, "temperature": 1}
         answered = await receive(await send(running, **fields))
@@ -200,7 +200,7 @@ async def test_who_hangs_up_in_the_rest_stops_it_and_leaves_nothing(tmp_path: Pa
         await nothing_is_left(running)
 
 
-async def test_one_without_a_twin_is_asked_as_ever(tmp_path: Path) -> None:
+async def test_one_without_a_replica_is_asked_as_ever(tmp_path: Path) -> None:
     async with asked_road(tmp_path, go_on) as (running, (first,)):
         await receive(await send(running, stream=True, temperature=1))
         assert not json.loads(first.requests[0]).keys() & {"millrace", "seed"}
@@ -208,7 +208,7 @@ async def test_one_without_a_twin_is_asked_as_ever(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_other_weights_than_the_caller_expects_are_not_told(tmp_path: Path, alone: bool) -> None:
-    """It would take these tokens for those of its own. Between us and a twin they are told all the same."""
+    """It would take these tokens for those of its own. Between us and a replica they are told all the same."""
     answers = (go_on,) if alone else (break_off, go_on)
     async with asked_road(tmp_path, *answers) as (running, backends):
         answered = await receive(await send(running, **ORDERED, millrace={"resumable": True, "weights": "others"}))
@@ -229,7 +229,7 @@ async def test_one_that_starts_over_is_stopped_and_the_next_is_asked(tmp_path: P
         await nothing_is_left(running)
 
 
-async def test_an_error_is_the_first_that_a_twin_says(tmp_path: Path) -> None:
+async def test_an_error_is_the_first_that_a_replica_says(tmp_path: Path) -> None:
     async def fail_at_once(body: bytes, writer: Writer) -> None:
         writer.write(SSE + chunk(b": wait\n\n"))
         await asyncio.sleep(0.1)
@@ -267,7 +267,7 @@ async def test_where_the_end_alone_is_missing_nobody_is_asked(tmp_path: Path) ->
         assert (entry.outcome, entry.completion_tokens) == ("complete", 2)
 
 
-async def test_behind_all_twins_what_goes_on_from_the_text_is_counted_once(tmp_path: Path) -> None:
+async def test_behind_all_replicas_what_goes_on_from_the_text_is_counted_once(tmp_path: Path) -> None:
     async def break_off_once(body: bytes, writer: Writer) -> None:
         await (refuse if len(backends[0].requests) > 1 else break_off)(body, writer)
 
@@ -327,7 +327,7 @@ async def test_what_the_request_is_to_blame_for_is_asked_of_nobody_else(tmp_path
         await nothing_is_left(running)
 
 
-async def test_a_caller_hears_something_while_a_twin_is_opened(
+async def test_a_caller_hears_something_while_a_replica_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elsewhere, "_SILENCE_S", 0.02)

@@ -34,8 +34,8 @@ from gateway.requests.context import RequestContext
 from gateway.requests.finished import settle_request
 from gateway.routing.decision import Decision
 from runtime.database import open_engine, read_sessions, write_sessions
-from tests.accounting.books import LedgerService as OtherGateway
-from tests.accounting.books import usage
+from tests.accounting.ledgers import LedgerService as OtherGateway
+from tests.accounting.ledgers import usage
 
 CALLER = Caller("key-1", "mr-1", "ann", "lab", frozenset({"cloud"}))
 PRICE = PricedModel("cloud", "fast", "list-7", Price(0, 0, 10**9), "acme")
@@ -77,19 +77,19 @@ def database(dsn: str) -> Iterator[Database]:
 
 @asynccontextmanager
 async def keeping(database: Database, folder: Path) -> AsyncIterator[tuple[LedgerService, Bookkeeper]]:
-    books = LedgerService(database.read, database.write)
+    ledger = LedgerService(database.read, database.write)
     log = RequestLog(database.read, database.write)
     spool = Spool(folder / "unbooked.jsonl")
-    bookkeeper = Bookkeeper(books, log, Metrics.create(), spool)
-    books.start()
+    bookkeeper = Bookkeeper(ledger, log, Metrics.create(), spool)
+    ledger.start()
     log.start()
     bookkeeper.start()
     try:
-        yield books, bookkeeper
+        yield ledger, bookkeeper
     finally:
         await bookkeeper.stop()
         log.stop()
-        await books.stop()
+        await ledger.stop()
 
 
 def context(offer: Offer, hold: Hold | None = None, request_id: str = "req_1") -> RequestContext:
@@ -125,15 +125,15 @@ async def until(check: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def held_by(books: LedgerService, request_id: str = "req_1") -> Hold:
-    await books.credit(request_id, "ann", CREDIT, "test")
-    return await books.hold(request_id, Payer("ann"), HELD)
+async def held_by(ledger: LedgerService, request_id: str = "req_1") -> Hold:
+    await ledger.credit(request_id, "ann", CREDIT, "test")
+    return await ledger.hold(request_id, Payer("ann"), HELD)
 
 
 @pytest.mark.anyio
 async def test_a_short_outage_loses_nothing(database: Database, tmp_path: Path) -> None:
-    async with keeping(database, tmp_path) as (books, bookkeeper):
-        held = await held_by(books)
+    async with keeping(database, tmp_path) as (ledger, bookkeeper):
+        held = await held_by(ledger)
         database.is_away = True
         settle_request(bookkeeper, context(CLOUD, held), said(), DONE)
         await asyncio.sleep(0.8)
@@ -147,8 +147,8 @@ async def test_a_short_outage_loses_nothing(database: Database, tmp_path: Path) 
 
 @pytest.mark.anyio
 async def test_what_an_outage_outlasts_is_booked_at_the_next_start(database: Database, tmp_path: Path) -> None:
-    async with keeping(database, tmp_path) as (books, bookkeeper):
-        held = await held_by(books)
+    async with keeping(database, tmp_path) as (ledger, bookkeeper):
+        held = await held_by(ledger)
         database.is_away = True
         settle_request(bookkeeper, context(CLOUD, held), said(), DONE)
         settle_request(bookkeeper, context(POOL, request_id="req_2"), said(), DONE)
@@ -171,10 +171,10 @@ async def test_what_an_outage_outlasts_is_booked_at_the_next_start(database: Dat
 
 @pytest.mark.anyio
 async def test_a_hold_that_nobody_waits_for_any_more_is_given_back(database: Database, tmp_path: Path) -> None:
-    async with keeping(database, tmp_path) as (books, _):
-        await books.credit("c1", "ann", CREDIT, "test")
+    async with keeping(database, tmp_path) as (ledger, _):
+        await ledger.credit("c1", "ann", CREDIT, "test")
         database.answers.clear()
-        waiting = asyncio.create_task(books.hold("req_1", Payer("ann"), HELD))
+        waiting = asyncio.create_task(ledger.hold("req_1", Payer("ann"), HELD))
         await asyncio.sleep(0.1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -188,8 +188,8 @@ async def test_a_hold_that_nobody_waits_for_any_more_is_given_back(database: Dat
 async def test_own_machines_that_take_over_are_booked_and_nothing_is_charged(
     database: Database, tmp_path: Path
 ) -> None:
-    async with keeping(database, tmp_path) as (books, bookkeeper):
-        settle_request(bookkeeper, context(POOL, await held_by(books)), said(), DONE)
+    async with keeping(database, tmp_path) as (ledger, bookkeeper):
+        settle_request(bookkeeper, context(POOL, await held_by(ledger)), said(), DONE)
     lane, charge_nano, compute_nano = usage_rows(database)["req_1"]
     assert (lane, charge_nano) == ("pool", 0)
     assert standing(database, supply("pool")) == compute_nano > 0
@@ -201,8 +201,8 @@ async def test_own_machines_that_take_over_are_booked_and_nothing_is_charged(
 async def test_after_the_reaper_credits_pay_first_and_the_rest_is_owed(
     database: Database, tmp_path: Path, credits_left: int, owed: int
 ) -> None:
-    async with keeping(database, tmp_path) as (books, bookkeeper):
-        held, silent = await held_by(books), await held_by(books, "req_2")
+    async with keeping(database, tmp_path) as (ledger, bookkeeper):
+        held, silent = await held_by(ledger), await held_by(ledger, "req_2")
         with OtherGateway(database.engine) as other:
             other.now_ns = time.time_ns() + LEASE_NS
             assert other.reaper.sweep() == 1
@@ -220,8 +220,8 @@ async def test_the_price_list_and_what_providers_miscount_are_kept_sane(
 ) -> None:
     meter = said()
     meter.prompt_tokens, meter.cached_tokens = 2, 9
-    async with keeping(database, tmp_path) as (books, bookkeeper):
-        settle_request(bookkeeper, context(CLOUD, await held_by(books)), meter, DONE)
+    async with keeping(database, tmp_path) as (ledger, bookkeeper):
+        settle_request(bookkeeper, context(CLOUD, await held_by(ledger)), meter, DONE)
     with read_sessions(database.engine)() as session:
         kept = session.scalars(select(event_table.c.meta).where(event_table.c.kind == "lease")).all()
     assert [meta for meta in kept if meta != "{}"] == [f'{{"price":"{PRICE.id}"}}']
@@ -231,46 +231,46 @@ async def test_the_price_list_and_what_providers_miscount_are_kept_sane(
 async def test_what_no_book_can_hold_keeps_nothing_aside(database: Database, tmp_path: Path) -> None:
     """A provider counts nonsense, at a price with which it comes to more than any event may move."""
     dear = replace(CLOUD, price=replace(PRICE, price=Price(0, 0, 2 * 10**12)))
-    async with keeping(database, tmp_path) as (books, bookkeeper):
-        settle_request(bookkeeper, context(dear, await held_by(books)), said(10**9), DONE)
-        assert (await books.hold("req_2", Payer("ann"), CREDIT)).amount_nano == CREDIT
+    async with keeping(database, tmp_path) as (ledger, bookkeeper):
+        settle_request(bookkeeper, context(dear, await held_by(ledger)), said(10**9), DONE)
+        assert (await ledger.hold("req_2", Payer("ann"), CREDIT)).amount_nano == CREDIT
 
 
 @pytest.mark.anyio
-async def test_who_is_frozen_while_the_books_are_waited_for_gets_nothing(
+async def test_who_is_frozen_while_the_ledger_is_waited_for_gets_nothing(
     database: Database, tmp_path: Path
 ) -> None:
-    async with keeping(database, tmp_path) as (books, _):
-        await books.credit("c1", "ann", CREDIT, "test")
+    async with keeping(database, tmp_path) as (ledger, _):
+        await ledger.credit("c1", "ann", CREDIT, "test")
         database.answers.clear()
-        asking = asyncio.create_task(books.hold("req_1", Payer("ann"), HELD))
-        await until(lambda: books.leases._draws == 1)
-        books.frozen_why = lambda _: "dispute d1"
+        asking = asyncio.create_task(ledger.hold("req_1", Payer("ann"), HELD))
+        await until(lambda: ledger.leases._draws == 1)
+        ledger.frozen_why = lambda _: "dispute d1"
         database.answers.set()
         with pytest.raises(PayerFrozen):
             await asking
-        books.frozen_why = lambda _: None
-        assert (await books.hold("req_2", Payer("ann"), CREDIT)).amount_nano == CREDIT
+        ledger.frozen_why = lambda _: None
+        assert (await ledger.hold("req_2", Payer("ann"), CREDIT)).amount_nano == CREDIT
 
 
 @pytest.mark.anyio
 async def test_a_broken_rule_and_a_database_that_is_away_show(database: Database, tmp_path: Path) -> None:
-    async with keeping(database, tmp_path) as (books, _):
-        await books.credit("c1", "ann", CREDIT, "test")
+    async with keeping(database, tmp_path) as (ledger, _):
+        await ledger.credit("c1", "ann", CREDIT, "test")
         with database.engine.begin() as connection:
             of = "" if database.engine.dialect.name == "sqlite" else " ON account"
             connection.execute(text(f"DROP TRIGGER account_fixed{of}"))
             connection.execute(
                 text("UPDATE account SET credits_posted = credits_posted + 5 WHERE kind = 'liability'")
             )
-        assert (await books.condition()).broken == ("debits_equal_credits", "equation")
+        assert (await ledger.condition()).broken == ("debits_equal_credits", "equation")
     database.is_away = True
-    async with keeping(database, tmp_path) as (books, _):
-        assert not (await books.condition()).is_reachable
+    async with keeping(database, tmp_path) as (ledger, _):
+        assert not (await ledger.condition()).is_reachable
 
 
 @pytest.mark.anyio
-async def test_what_waits_while_the_books_hang_is_bounded_and_the_rest_is_on_disk(
+async def test_what_waits_while_the_ledger_hangs_is_bounded_and_the_rest_is_on_disk(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.billing.settlement_worker.WAITING_MAX", 20)

@@ -1,4 +1,4 @@
-"""Guests on a real cluster with one slot: whoever comes is served only if whoever was there has left it."""
+"""Preemptible requests on a real cluster with one slot: the next is served only once the last has left it."""
 
 import json
 import threading
@@ -39,7 +39,7 @@ def key(gateway: Gateway) -> str:
     return str(made.raise_for_status().json()["key"])
 
 
-class Guest:
+class Job:
     """One that talks on a thread of its own; `has_begun` with its first event."""
 
     def __init__(self, gateway: Gateway, key: str, **fields: Any) -> None:
@@ -76,16 +76,16 @@ def test_the_owner_gets_the_only_slot(gateway: Gateway, key: str) -> None:
     assert spare["context_tokens"] > 0
     with ThreadPoolExecutor(1) as pool:
         for _ in range(3):
-            guest = Guest(gateway, key)
-            talking = pool.submit(guest.talk)
-            assert guest.has_begun.wait(PATIENCE_S)
+            job = Job(gateway, key)
+            talking = pool.submit(job.talk)
+            assert job.has_begun.wait(PATIENCE_S)
             assert gateway.admin("/admin/idle")["preemptible_jobs"] == 1
             own = client.post("/v1/completions", json={"model": MODEL, "prompt": "A mill", "max_tokens": 4})
             assert own.status_code == 200, own.text
             talking.result(PATIENCE_S)
-            assert (guest.status, guest.code) == (200, "preempted")
-            assert len(guest.events) < ENDLESS["max_tokens"]  # type: ignore[operator]
-            row = gateway.record(guest.headers["x-request-id"])
+            assert (job.status, job.code) == (200, "preempted")
+            assert len(job.events) < ENDLESS["max_tokens"]  # type: ignore[operator]
+            row = gateway.record(job.headers["x-request-id"])
             assert (row["lane"], row["outcome"], row["error"]) == ("cluster", "interrupted", "preempted")
             assert 0 < row["completion_tokens"] < 900
     usage = {row["key_id"]: row for row in gateway.admin("/admin/keys")["keys"]}[row["key_id"]]
@@ -98,22 +98,22 @@ def test_a_batch_is_own_work_until_it_is_done(gateway: Gateway, key: str) -> Non
     line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}
     batch = begin(client, jsonl([line]))
     until(lambda: gateway.admin("/admin/idle")["own_batches"] or None)
-    guest = Guest(gateway, key)
-    guest.talk()
-    assert (guest.status, guest.code) == (503, "preemptible_not_now")
+    job = Job(gateway, key)
+    job.talk()
+    assert (job.status, job.code) == (503, "preemptible_not_now")
     client.batches.cancel(batch.id)
     ended(client, batch.id, 60)
     until(lambda: gateway.admin("/admin/idle")["queue_empty_s"] or None)
-    later = Guest(gateway, key, max_tokens=2)
+    later = Job(gateway, key, max_tokens=2)
     later.talk()
     assert (later.status, later.code) == (200, None)
 
 
-def test_nobody_waits_for_guests_when_the_gateway_stops(gateway: Gateway, key: str) -> None:
-    guest = Guest(gateway, key)
+def test_nobody_waits_for_preemptible_requests_when_the_gateway_stops(gateway: Gateway, key: str) -> None:
+    job = Job(gateway, key)
     with ThreadPoolExecutor(1) as pool:
-        talking = pool.submit(guest.talk)
-        assert guest.has_begun.wait(PATIENCE_S)
+        talking = pool.submit(job.talk)
+        assert job.has_begun.wait(PATIENCE_S)
         assert gateway.stop() == 0
         talking.result(PATIENCE_S)
-    assert guest.code == "preempted"
+    assert job.code == "preempted"

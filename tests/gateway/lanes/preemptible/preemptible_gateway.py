@@ -1,4 +1,4 @@
-"""Guests at a gateway inside the test's process, before a backend that speaks slowly to them."""
+"""Preemptible requests at a gateway inside the test's process, before a backend that speaks slowly to them."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ SLOTS = 2
 
 
 async def patiently(body: bytes, writer: Writer) -> None:
-    """Guests hear a word now and then without end, or wait for the first; the owner is answered at once."""
+    """Preemptible requests get word after word without end, or wait for the first; the owner is answered at once."""
     question = json.loads(body)
     text = question["messages"][0]["content"] if "messages" in question else question["prompt"]
     if text == "wait":
@@ -38,14 +38,14 @@ async def patiently(body: bytes, writer: Writer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Marketplace:
-    """A gateway, its backend, and a key for guests."""
+    """A gateway, its backend, and a key for preemptible requests."""
 
     running: Edge
     backend: Backend
     key: str
 
     async def come(self, text: str = "talk", **fields: Any) -> "asyncio.Task[Answered]":
-        """A guest, who is told of once it is under way, or was refused."""
+        """A preemptible request; returns once it is under way, or was refused."""
         preemptible_jobs = len(self.running.services.preemptible_jobs.stays)
         messages = [{"role": "user", "content": text}]
         asked = await send(self.running, self.key, stream=True, **({"messages": messages} | fields))

@@ -1,4 +1,4 @@
-"""Guests have what is idle, and nothing else: they are stopped for the owner, and everything else is closed."""
+"""Preemptible requests get idle slots and nothing else; they are stopped when the owner needs the machine."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from gateway.settings import CacheSettings
 from market.seller.own_gateway import OwnGateway, Running
 from runtime.errors import Conflict
 from tests.gateway.http.edges import Answered, until
-from tests.gateway.lanes.preemptible.guestbook import SLOTS, Marketplace, instance
+from tests.gateway.lanes.preemptible.preemptible_gateway import SLOTS, Marketplace, instance
 from tests.gateway.requests.roads import nothing_is_left, receive, send, text_of
 
 pytestmark = pytest.mark.anyio
@@ -33,15 +33,15 @@ def code_of(answered: Answered) -> str:
     return str(answered.error["code"])
 
 
-async def test_the_owner_comes_and_all_guests_go(home: Marketplace) -> None:
+async def test_the_owner_comes_and_all_preemptible_requests_end(home: Marketplace) -> None:
     preemptible_jobs = [await home.come() for _ in range(SLOTS)]
     silent = await home.come("wait")  # no slot is left
     assert (silent.result().status, code_of(silent.result())) == (503, "preemptible_not_now")
     await until(lambda: home.backend.open == SLOTS, 60)
     own = await home.own()
     assert (own.status, text_of(own)) == (200, "It turns.")
-    for guest in preemptible_jobs:
-        heard = await guest
+    for job in preemptible_jobs:
+        heard = await job
         assert (heard.status, code_of(heard)) == (200, "preempted")
         # Every event before is whole.
         assert all(json.loads(event) for event in heard.events)
@@ -53,29 +53,29 @@ async def test_the_owner_comes_and_all_guests_go(home: Marketplace) -> None:
     assert text_of(await again) == "It turns."
 
 
-async def test_guests_stay_where_the_owner_needs_no_machine(home: Marketplace) -> None:
+async def test_preemptible_requests_go_on_where_the_owner_needs_no_machine(home: Marketplace) -> None:
     question: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "seed": 1}
     await receive(await send(home.running, stream=True, **question))
-    guest = await home.come()
+    job = await home.come()
     assert (await receive(await send(home.running, model="nobody's"))).status == 404
     asked = len(home.backend.requests)
     again = await receive(await send(home.running, stream=True, **question))
     assert (again.status, len(home.backend.requests)) == (200, asked)  # it was in the cache
     assert home.running.services.preemptible_jobs.stays
     assert (await home.own()).status == 200
-    assert code_of(await guest) == "preempted"
+    assert code_of(await job) == "preempted"
 
 
-async def test_before_its_first_byte_a_guest_is_told_by_a_status(home: Marketplace) -> None:
-    guest = await home.come("wait")
+async def test_before_its_first_byte_a_preemptible_request_ends_with_a_status(home: Marketplace) -> None:
+    job = await home.come("wait")
     await until(lambda: home.backend.open == 1, 60)
     assert (await home.own()).status == 200
-    heard = await guest
+    heard = await job
     assert (heard.status, code_of(heard)) == (503, "preempted")
     assert "retry-after" in heard.headers
 
 
-async def test_no_guest_comes_in_while_own_requests_run_or_wait(home: Marketplace) -> None:
+async def test_no_preemptible_request_begins_while_own_requests_run_or_wait(home: Marketplace) -> None:
     asked = [
         await send(home.running, messages=[{"role": "user", "content": "wait"}], stream=True)
         for _ in range(SLOTS + 1)  # the last one waits for a slot
@@ -89,17 +89,17 @@ async def test_no_guest_comes_in_while_own_requests_run_or_wait(home: Marketplac
     for _, writer in asked:
         writer.close()
     await until(lambda: services.admission.in_flight == 0, 60)
-    guest = await home.come()
-    assert not guest.done()
-    guest.cancel()
+    job = await home.come()
+    assert not job.done()
+    job.cancel()
 
 
-async def test_a_guest_takes_a_slot_for_each_answer(home: Marketplace) -> None:
+async def test_a_preemptible_request_takes_a_slot_for_each_answer(home: Marketplace) -> None:
     refused = await home.come(n=SLOTS + 1)
     assert code_of(refused.result()) == "preemptible_not_now"
 
 
-async def test_guests_leave_no_trace_but_their_usage(home: Marketplace) -> None:
+async def test_preemptible_requests_leave_no_trace_but_their_usage(home: Marketplace) -> None:
     services = home.running.services
     services.directory.quotas.set(Quota("organization:home", "requests", 1, "minute"))
     bodies = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "seed": 1}
@@ -118,7 +118,7 @@ async def test_guests_leave_no_trace_but_their_usage(home: Marketplace) -> None:
     assert rows[1]["completion_tokens"] > 0
 
 
-async def test_everything_else_is_closed_to_guests(home: Marketplace) -> None:
+async def test_everything_else_is_closed_to_preemptible_keys(home: Marketplace) -> None:
     root, headers = f"http://127.0.0.1:{home.running.port}", {"authorization": f"Bearer {home.key}"}
     chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
     asked: list[tuple[str, str, object]] = [
@@ -148,7 +148,7 @@ async def test_everything_else_is_closed_to_guests(home: Marketplace) -> None:
     assert home.backend.requests == []
 
 
-async def test_guests_have_no_lane_but_own_machines(tmp_path: Path) -> None:
+async def test_preemptible_requests_have_no_lane_but_own_machines(tmp_path: Path) -> None:
     """Not what only passes requests on, nor where a third party can read along, though the owner may ask there."""
     async with instance(tmp_path) as home:
         refused = await home.come(millrace={"lane": "cloud"})
@@ -184,7 +184,7 @@ async def test_jobs_that_come_together_have_one_key(tmp_path: Path, jobs: int) -
         await gateway.aclose()
 
 
-async def test_what_a_vllm_caches_of_guests_is_theirs_alone(tmp_path: Path) -> None:
+async def test_what_a_vllm_caches_of_preemptible_requests_is_theirs_alone(tmp_path: Path) -> None:
     async with instance(tmp_path, backend={"kind": "vllm"}) as home:
         for salt in ("mine", None):
             assert (await (await home.come("short", cache_salt=salt))).status == 200
@@ -215,7 +215,7 @@ async def test_no_user_has_the_name_of_market_jobs(home: Marketplace) -> None:
     assert keys.find_by_id(caller.key_id) is None
 
 
-async def test_guests_own_load_is_nothing_to_the_cards_condition(
+async def test_the_load_of_preemptible_requests_is_nothing_to_the_cards_condition(
     home: Marketplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preemptible_jobs = home.running.services.preemptible_jobs
@@ -223,12 +223,12 @@ async def test_guests_own_load_is_nothing_to_the_cards_condition(
     monkeypatch.setattr(idle, "SENSED_S", 0.0)
     watch = idle.IdleWatch(home.running.services)
     before = await watch.state()
-    guest = await home.come()
+    job = await home.come()
     assert (await watch.state()).gpu_percent == 7.0
-    guest.cancel()
+    job.cancel()
     await until(lambda: not preemptible_jobs.stays, 60)
     monkeypatch.setattr(idle, "gpu_percent", lambda: 90.0)
-    assert (await watch.state()).gpu_percent == 7.0  # a mean over the last second has the guest's in it
+    assert (await watch.state()).gpu_percent == 7.0  # a mean over the last second has the job's in it
     monkeypatch.setattr(idle, "SETTLES_S", -100.0)
     later = await watch.state()
     assert later.gpu_percent == 90.0
@@ -279,8 +279,8 @@ async def test_a_waiting_agent_hears_of_a_change(home: Marketplace) -> None:
     same = (await home.admin("GET", "/admin/idle", params=version)).json()
     assert same["version"] == found["version"]
     waiting = asyncio.create_task(home.admin("GET", "/admin/idle", params=version | {"wait_s": 15}))
-    guest = await home.come()
+    job = await home.come()
     changed = (await waiting).json()
     assert changed["version"] != found["version"]
     assert (changed["preemptible_jobs"], changed["models"][0]["slots_free"]) == (1, SLOTS - 1)
-    guest.cancel()
+    job.cancel()

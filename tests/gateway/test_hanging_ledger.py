@@ -1,4 +1,4 @@
-"""Books that take everything and answer nothing: whoever waits for many answers waits once, not for each."""
+"""A ledger that takes everything and answers nothing: whoever waits for many answers waits once, not for each."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ from accounting.spending.leases import Leases
 from gateway.billing import batch_settlement
 from gateway.billing.batch_settlement import Settler
 from gateway.billing.spool import Settlement
-from tests.accounting.books import usage
+from tests.accounting.ledgers import usage
 
 MANY = 100
 ANSWER_S = 30.0
@@ -108,8 +108,8 @@ def test_a_request_that_failed_after_its_lease_is_written_down_and_nothing_else(
             answer.set_result(Posted(9, ()))
             return answer
 
-    books = Answering()
-    settler = Settler(books, Leases(books, no_session), read_nothing)
+    ledger = Answering()
+    settler = Settler(ledger, Leases(ledger, no_session), read_nothing)
     (one,) = settlements(1, lease="gone")
     assert settler.settle([Settlement(one.usage, one.hold, None)]) == [9]
     assert [posting.kind for posting in silent.taken] == ["use"]
@@ -125,7 +125,7 @@ def test_a_turn_of_leases_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None
         payer = Payer(f"user{number}")
         lease = Lease(payer)
         lease.draws.append(Draw(f"r{number}", 10, Future()))
-        # As if somebody had looked a moment ago: one account, whose credits the books know.
+        # As if somebody had looked a moment ago: one account, whose credits the ledger knows.
         funding_lookup._remembered[payer] = (time.time_ns(), lease.funding)
         leases.append(lease)
     began_s = silent.clock.now_s

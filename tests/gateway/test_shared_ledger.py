@@ -1,4 +1,4 @@
-"""Where a gateway takes the events of others that share its books; books of one gateway cost none of it."""
+"""Where a gateway takes the events of others that share its ledger. One that shares none listens nowhere."""
 
 import socket
 import subprocess
@@ -20,21 +20,21 @@ from tests.databases import Databases
 @pytest.mark.parametrize(
     ("dsn", "address"),
     [
-        ("postgresql:///books", "127.0.0.1"),
-        ("postgresql:///books?host=/run/postgresql", "127.0.0.1"),
-        ("postgresql://u:p@127.0.0.2/books", "127.0.0.1"),
-        ("postgresql://u:p@[::1]:5433/books", "::1"),
-        ("postgresql://u:p@nowhere.invalid/books", "127.0.0.1"),
+        ("postgresql:///ledger", "127.0.0.1"),
+        ("postgresql:///ledger?host=/run/postgresql", "127.0.0.1"),
+        ("postgresql://u:p@127.0.0.2/ledger", "127.0.0.1"),
+        ("postgresql://u:p@[::1]:5433/ledger", "::1"),
+        ("postgresql://u:p@nowhere.invalid/ledger", "127.0.0.1"),
     ],
 )
 def test_the_address_is_the_one_towards_the_database(dsn: str, address: str) -> None:
     assert address_towards(make_url(dsn)) == address
 
 
-def test_books_in_a_file_are_not_shared(tmp_path: Path) -> None:
-    for dsn in (None, f"sqlite:///{tmp_path}/books.db"):
+def test_a_ledger_in_a_file_is_not_shared(tmp_path: Path) -> None:
+    for dsn in (None, f"sqlite:///{tmp_path}/ledger.db"):
         database = DatabaseSettings.model_validate({"dsn": dsn})
-        write = write_sessions(open_engine(f"sqlite:///{tmp_path}/books.db"))
+        write = write_sessions(open_engine(f"sqlite:///{tmp_path}/ledger.db"))
         assert open_shared(Settings(data_dir=tmp_path, database=database), write) is None
     found_here = "[n for n in sys.modules if 'accounting.replication' in n]"
     program = f"import sys, gateway.app, gateway.cli.store; print({found_here})"

@@ -30,7 +30,7 @@ def beyond_the_group(signature: str) -> str:
     return signature[:64] + half.to_bytes(32, "little").hex()
 
 
-TWINS: list[Callable[[Record], str]] = [
+CHANGES: list[Callable[[Record], str]] = [
     spelled(lambda signature: signature + "\n"),
     spelled(lambda signature: signature.upper()),
     spelled(beyond_the_group),
@@ -39,7 +39,7 @@ TWINS: list[Callable[[Record], str]] = [
 
 
 async def test_a_second_copy_of_a_record_displaces_no_other(hall: Hall) -> None:
-    """Of two records of one revision the one with the larger digest stays: half of these twins would have won."""
+    """Of two records of one revision the larger digest stays: half of the changed ones would have won."""
     made_ms = time.time_ns() // 10**6
     originals = [
         signed_record(f"seller{n}", "listing", LISTING, made_ms=made_ms, lasts_ms=300_000) for n in range(16)
@@ -58,6 +58,6 @@ async def test_a_second_copy_of_a_record_displaces_no_other(hall: Hall) -> None:
         raws = [record.raw.decode() for record in originals]
         before = await known()
         assert await tell(raws) == len(originals)
-        replicas = [replica(record) for record in originals for replica in TWINS]
-        assert await tell(replicas) == 0
+        changed = [change(record) for record in originals for change in CHANGES]
+        assert await tell(changed) == 0
         assert await known() == before | set(raws)

@@ -25,7 +25,7 @@ ASKED = [{"role": "user", "content": "Tell me of the wheel."}]
 
 
 @dataclass
-class Twins:
+class Replicas:
     """`left` and `right` have the model. `asker` has both in its pool, `right` has `left`; all by wires."""
 
     left: Gateway
@@ -35,8 +35,8 @@ class Twins:
 
 
 @pytest.fixture(scope="module")
-def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
-    folder, scissors = tmp_path_factory.mktemp("twins"), Scissors()
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
+    folder, scissors = tmp_path_factory.mktemp("replicas"), Scissors()
     model = folder / MODEL
     shutil.copytree(DEMO_MODEL, model)
     (model / "chat_template.jinja").write_text(TEMPLATE)
@@ -48,7 +48,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
         to_right = _entry("right", stack.enter_context(wire_to(right.base_url, scissors)), right)
         pool = {"POOL__BACKENDS": json.dumps([to_left, to_right])}
         asker = stack.enter_context(running_gateway(folder / "asker", model=None, settings=pool))
-        yield Twins(left, right, asker, scissors)
+        yield Replicas(left, right, asker, scissors)
 
 
 def _entry(name: str, base_url: str, gateway: Gateway) -> dict[str, str]:
@@ -88,8 +88,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "name", [name if name == "greedy" else pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS]
 )
-def test_an_answer_that_is_cut_anywhere_goes_on_at_the_twin(replicas: Twins, name: str) -> None:
-    """The caller has one unbroken stream; the books have one request with the sum."""
+def test_an_answer_that_is_cut_anywhere_goes_on_at_the_replica(replicas: Replicas, name: str) -> None:
+    """The caller has one unbroken stream; the ledger has one request with the sum."""
     fields = SCENARIOS[name]
     whole, expected = ask(replicas.left, **fields)
     chance = Random(name)
@@ -105,7 +105,7 @@ def test_an_answer_that_is_cut_anywhere_goes_on_at_the_twin(replicas: Twins, nam
         assert row["prompt_tokens"] == expected[1][0]["prompt_tokens"]
 
 
-def test_a_gateway_goes_on_with_its_own_cluster(replicas: Twins) -> None:
+def test_a_gateway_goes_on_with_its_own_cluster(replicas: Replicas) -> None:
     _, expected = ask(replicas.left, temperature=0)
     replicas.scissors.after_bytes = 9000
     answer, heard = ask(replicas.right, temperature=0, provider={"order": ["left"]})
@@ -114,7 +114,7 @@ def test_a_gateway_goes_on_with_its_own_cluster(replicas: Twins) -> None:
     assert replicas.right.record(answer.headers["x-request-id"])["lane"] == "cluster"
 
 
-def test_a_draw_without_a_seed_is_the_same_at_both(replicas: Twins) -> None:
+def test_a_draw_without_a_seed_is_the_same_at_both(replicas: Replicas) -> None:
     """The asking gateway chooses the seed; with a given one the whole answer is compared above."""
     replicas.scissors.posts.clear()
     replicas.scissors.after_bytes = 9000
@@ -137,7 +137,9 @@ def test_a_draw_without_a_seed_is_the_same_at_both(replicas: Twins) -> None:
         ({"resume": [{"token_ids": [1], "characters": 1}], "weights": "none"}, "millrace.weights"),
     ],
 )
-def test_what_cannot_be_gone_on_with_names_its_field(replicas: Twins, extras: dict[str, Any], param: str) -> None:
+def test_what_cannot_be_gone_on_with_names_its_field(
+    replicas: Replicas, extras: dict[str, Any], param: str
+) -> None:
     body = {"model": MODEL, "messages": ASKED, "stream": True, "millrace": extras}
     answer = replicas.left.http().post("/v1/chat/completions", json=body)
     assert answer.status_code == 400, answer.text
@@ -145,7 +147,7 @@ def test_what_cannot_be_gone_on_with_names_its_field(replicas: Twins, extras: di
     ask(replicas.left, max_tokens=2)
 
 
-def test_a_gateway_that_is_killed_leaves_its_answer_to_its_twin(replicas: Twins) -> None:
+def test_a_gateway_that_is_killed_leaves_its_answer_to_its_replica(replicas: Replicas) -> None:
     """The last test of all: one of the two is gone then, and what breaks off has nobody to go on with it."""
     fields: dict[str, Any] = {"temperature": 0, "max_tokens": 400, "ignore_eos": True}
     whole, expected = ask(replicas.left, **fields)
@@ -156,7 +158,7 @@ def test_a_gateway_that_is_killed_leaves_its_answer_to_its_twin(replicas: Twins)
     assert json.loads(broken.strip().rpartition(b"data: ")[2])["error"]["code"] == "upstream_broke_off"
 
 
-def _while_killed(replicas: Twins, fields: dict[str, Any]) -> bytes:
+def _while_killed(replicas: Replicas, fields: dict[str, Any]) -> bytes:
     """An answer whose gateway is killed when some of it has come."""
     content, is_killed = b"", False
     body = _body(fields) | {"provider": {"order": ["left"]}}
