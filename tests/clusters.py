@@ -23,6 +23,7 @@ from cluster.models.model_card import Precision
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.plans.plan import Goal
 from cluster.trust.addresses import Target
+from tests.templates import children_of
 
 DEMO_MODEL = Path(__file__).parents[1] / "demo" / "model"
 PATIENCE_S = 60.0
@@ -78,10 +79,7 @@ class Cluster:
 def child(agent: psutil.Process, role: str) -> psutil.Process | None:
     """A node's stage or head process."""
     module = "coordinator_process" if role == "head" else f"{role}_process"
-    for process in agent.children():
-        if f".{module}" in " ".join(process.cmdline()):
-            return process
-    return None
+    return next(iter(children_of(agent, f"cluster.engine.{module}")), None)
 
 
 def _answer(events: list[GenerationEvent], n: int) -> Answer:

@@ -11,6 +11,7 @@ from tests.databases import KINDS, Databases, Kind
 from tests.distribution import SharedScheduling, put_longest_first, schedule
 from tests.examples import EXAMPLES
 from tests.spared_work import spare_cpu
+from tests.templates import use_templates
 
 # How long an example takes is the machine's affair: properties hold or they do not. A run says of the same code
 # the same each time; `make test-slow` looks elsewhere (--hypothesis-profile=wide).
@@ -20,6 +21,7 @@ settings.register_profile("wide", _CALM)
 
 
 spare_cpu()
+use_templates()
 
 # Collection imports every library there is: millions of objects that stay. The garbage collector is off meanwhile,
 # and never looks at these objects again.

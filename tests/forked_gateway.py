@@ -3,6 +3,7 @@
 A fork runs `millrace` with its own arguments, environment, folder and session, as a new process does.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,10 @@ from typing import IO
 # Imported for the forks.
 import gateway.app as _app  # noqa: F401
 from gateway.cli.main import app
+from tests import templates
+
+# Else each fork's collector would look at, and so copy, all that was imported.
+gc.freeze()
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload([__name__])
@@ -73,5 +78,7 @@ def _run(words: list[str], environment: dict[str, str], folder: str, out: Connec
     for connection, number in ((out, 1), (err, 2)):
         with connection:
             os.dup2(connection.fileno(), number)
+    if templates.FOLDER in environment:
+        templates.use_templates()
     sys.argv = ["millrace", *words]
     app(prog_name="millrace")

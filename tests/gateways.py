@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import psutil
 from gateway.api.admin import HEADER
 from gateway.identity.caller import OWNER
 from runtime.data_folder import DataFolder
+from tests import templates
 from tests.clusters import DEMO_MODEL
 from tests.databases import prepared
 from tests.forked_gateway import ForkedCommand
@@ -94,8 +96,7 @@ class Gateway:
 
     def processes(self) -> list[psutil.Process]:
         """The gateway and everything it started."""
-        parent = psutil.Process(self.process.pid)
-        return [parent, *parent.children(recursive=True)]
+        return templates.family_of(psutil.Process(self.process.pid))
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -115,13 +116,19 @@ def until(look: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
 
 def run_command(*words: str, environment: dict[str, str] | None = None) -> str:
     """Run a millrace command that has to succeed; return its stdout. `environment` is added to ours."""
+    done = complete_command(*words, environment=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def complete_command(*words: str, environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run a millrace command to its end. `environment` is added to ours."""
     command = ForkedCommand([*words], os.environ | (environment or {}))
     log: list[str] = []
-    with command.stdout, _reading(command, log):
+    with command.stdout, reading(command, log):
         said = command.stdout.read()
         code = command.wait(PATIENCE_S)
-    assert code == 0, "".join(log)
-    return said
+    return subprocess.CompletedProcess(words, code, said, "".join(log))
 
 
 @contextmanager
@@ -133,10 +140,12 @@ def running_gateway(
     settings: dict[str, str] | None = None,
     is_new: bool = False,
     port: int = 0,
+    from_templates: bool = True,
 ) -> Iterator[Gateway]:
     """Start it, wait for its first line, stop it. `settings` are MILLRACE_* variables without the prefix.
 
     Port 0 is any free one. Unless it `is_new` it finds its tables made, which would take it a process of its own.
+    Unless its children are `from_templates` they start as outside of tests.
     """
     if not is_new and "DATABASE__DSN" not in (settings or {}):
         prepared(folder)
@@ -145,9 +154,11 @@ def running_gateway(
         words += ["--model", str(model), "--nodes", str(nodes)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
     environment |= {f"MILLRACE_{name}": value for name, value in (settings or {}).items()}
+    if not from_templates:
+        del environment[templates.FOLDER]
     process = ForkedCommand(words, environment)
     log: list[str] = []
-    with process.stdout, _reading(process, log):
+    with process.stdout, reading(process, log):
         watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
         watchdog.start()
         try:
@@ -172,7 +183,7 @@ def running_gateway(
 
 
 @contextmanager
-def _reading(process: ForkedCommand, log: list[str]) -> Iterator[None]:
+def reading(process: ForkedCommand, log: list[str]) -> Iterator[None]:
     """Collect what a process writes to stderr, until it ends."""
 
     def read() -> None:

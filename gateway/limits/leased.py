@@ -137,17 +137,17 @@ class LeasedCounter(Counter):
         self.left, self.ends_s = min(0, self.left), -math.inf
         self._is_unknown = self.wants_ledger = self.key.span is not None
 
-    def leave_to_books(self) -> None:
+    def leave_to_ledger(self) -> None:
         """Stop reporting requests that have ended: the ledger has them by the time it is read."""
         self._taken_before = max(self._taken_before, self.taken - self._under_way)
         self._untaken_before = self._untaken
 
-    def miss_books(self) -> None:
+    def miss_ledger(self) -> None:
         """Note that the ledger did not answer in time."""
         self._is_unknown = False
         self.is_unreadable = True
 
-    def know_books(self, used: int, now_s: float) -> None:
+    def know_ledger(self, used: int, now_s: float) -> None:
         """Note the use that the ledger answered with."""
         self.ledger, self._books_read_s = used, now_s
         self.is_unreadable = self.wants_ledger = False

@@ -129,7 +129,7 @@ class LeaseSource:
         for counter in counters:
             self._active[counter.key] = counter
             if counter.key in late:
-                counter.miss_books()
+                counter.miss_ledger()
 
     def _go_alone(self, counters: list[tuple[LeasedCounter, int]], now_s: float) -> Refused | None:
         for counter, _ in counters:
@@ -264,7 +264,7 @@ class LeaseSource:
         while True:
             generation = self._standing.generation
             if counter.is_unknown or counter.is_unreadable:
-                counter.leave_to_books()
+                counter.leave_to_ledger()
                 if counter.taken:
                     await self._settled()
             used = await asyncio.to_thread(self._read, counter.key, begin_of(counter.key, self._wall()), None)
@@ -276,7 +276,7 @@ class LeaseSource:
 
     def _know(self, counter: Counter, used: int) -> None:
         assert isinstance(counter, LeasedCounter)
-        counter.know_books(used, self.clock())
+        counter.know_ledger(used, self.clock())
         self._wake.set()
 
     async def _listen(self) -> None:

@@ -54,7 +54,7 @@ class LocalSource:
         counter = self._counters.get(key)
         if counter is None:
             counter = self._counters[key] = counter_for(quota, self.clock())
-            if self._read and self._may_be_in_the_books(key):
+            if self._read and self._may_be_in_the_ledger(key):
                 self._closed[key] = time.time_ns() - _BEGAN_NS
                 counter.ends_s, counter.left = math.inf, _UNREAD
         if counter.amount != quota.amount:
@@ -106,7 +106,7 @@ class LocalSource:
         counter.taken += used
         counter.left -= used
 
-    def _may_be_in_the_books(self, key: CounterKey) -> bool:
+    def _may_be_in_the_ledger(self, key: CounterKey) -> bool:
         if key.span is None:
             return False
         return key.span != "minute" or self.clock() < self._began_s + MINUTE_S

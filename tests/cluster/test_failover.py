@@ -15,6 +15,7 @@ import structlog
 
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
 from tests.clusters import GREEDY, PATIENCE_S, Cluster, child, running_cluster
+from tests.templates import family_of
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +100,7 @@ def process_of(cluster: Cluster, at: int, role: str) -> psutil.Process:
 
 def freeze(machine: psutil.Process) -> list[psutil.Process]:
     """Stop all processes of a machine, as if it lost power: none of them closes its connections."""
-    frozen = [machine, *machine.children()]
+    frozen = family_of(machine)
     for process in frozen:
         process.suspend()
     return frozen

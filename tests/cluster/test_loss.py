@@ -24,6 +24,7 @@ from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
 from cluster.trust.addresses import Target
 from tests.clusters import DEMO_MODEL, GREEDY, PATIENCE_S, Answer, Cluster, child, running_cluster
+from tests.templates import children_of
 
 pytestmark = pytest.mark.anyio
 
@@ -304,7 +305,7 @@ async def test_a_lost_node_ends_its_processes_and_callers_get_a_reason(tmp_path:
     """After kill -9 of an agent, its stage and coordinator notice that their pipe is closed."""
     async with running_cluster(tmp_path, nodes=1) as cluster:
         agent = cluster.node_process(1)
-        children = agent.children()
+        children = children_of(agent)
         assert len(children) == 2
         agent.kill()
         async with asyncio.timeout(PATIENCE_S):

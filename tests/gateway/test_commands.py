@@ -1,8 +1,6 @@
 """Commands that need no gateway: what others wrote is shown and not obeyed, and looking makes nothing."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from gateway.cli.machines import DEFAULT_PORT, split_address, where_and_token
 from gateway.cli.main import app
 from runtime.database import open_engine, read_sessions, write_sessions
 from tests.gateway.test_request_log import entry
-from tests.gateways import until
+from tests.gateways import complete_command, until
 
 
 def millrace(folder: Path, *words: str) -> Result:
@@ -87,8 +85,7 @@ def test_looking_makes_neither_folder_nor_ledger(tmp_path: Path, words: str, the
 def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "node").write_text("in the way")
     for folder in ("/proc/x", str(tmp_path)):
-        command = [sys.executable, "-m", "gateway", "join", "127.0.0.1", "--token", "t", "--data-dir", folder]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = complete_command("join", "127.0.0.1", "--token", "t", "--data-dir", folder)
         assert done.returncode == 1
         assert next(line for line in done.stderr.splitlines() if not line.startswith("{")).startswith("error: ")
         assert "Traceback" not in done.stderr

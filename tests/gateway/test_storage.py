@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from runtime.data_folder import DataFolder
 from tests import crowds
 from tests.crowds import FREE, PAID, ask, new_key, question
 from tests.fakes.counting_provider import counting_provider
-from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
+from tests.gateways import PATIENCE_S, Gateway, complete_command, running_gateway, until
 
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"free","messages":[]}}\n'
 
@@ -146,6 +145,5 @@ def test_the_doctor_and_readyz_tell_that_the_disk_is_read_only(small_disk: Path)
 
 
 def _found_by_doctor(gateway: Gateway) -> list[str]:
-    command = [sys.executable, "-m", "gateway", "doctor", "--json", "--data-dir", str(gateway.folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = complete_command("doctor", "--json", "--data-dir", str(gateway.folder))
     return [each["what"] for each in json.loads(done.stdout)["findings"] if each["level"] == "fail"]

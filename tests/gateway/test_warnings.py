@@ -1,14 +1,13 @@
 """What operators must mend is told by /readyz, `millrace doctor` and the Overview while other lanes answer."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from tests import crowds
 from tests.crowds import FREE, ask
 from tests.fakes.counting_provider import counting_provider
-from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
+from tests.gateways import Gateway, complete_command, running_gateway, until
+from tests.templates import children_of
 
 MODULE = "gateway.lanes.cloud.worker"
 
@@ -21,8 +20,7 @@ def warnings(gateway: Gateway) -> str:
 
 def doctor(gateway: Gateway) -> list[str]:
     """Everything that is to be put right."""
-    command = [sys.executable, "-m", "gateway", "doctor", "--json", "--data-dir", str(gateway.folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = complete_command("doctor", "--json", "--data-dir", str(gateway.folder))
     return [each["what"] for each in json.loads(done.stdout)["findings"] if each["level"] == "fail"]
 
 
@@ -32,7 +30,7 @@ def test_a_missing_key_file_and_a_dead_worker_are_told(tmp_path: Path) -> None:
         running_gateway(tmp_path / "data", model=None, settings=crowds.settings(provider, tmp_path)) as gateway,
     ):
         until(lambda: ask(gateway, gateway.api_key, FREE).status == 200 or None)
-        worker = until(lambda: next((p for p in gateway.processes() if MODULE in p.cmdline()), None))
+        worker = until(lambda: next(iter(children_of(gateway.processes()[0], MODULE)), None))
         until(lambda: any("worker.ready" in line for line in gateway.log) or None)
         assert warnings(gateway) == ""
         worker.kill()

@@ -58,7 +58,7 @@ def test_callers_ask_for_the_clusters_model_by_its_served_name(served: Served) -
     assert (answer.status_code, answer.json()["model"]) == (200, SERVED), answer.text
     assert served.ask(DEMO_MODEL.name).status_code == 404
     listed = [model["id"] for model in served.owner.get("/v1/models").json()["data"]]
-    assert sorted(listed) == ["local-7b", "large", "of-the-settings"]
+    assert sorted(listed) == ["large", "local-7b", "of-the-settings"]
     # What a command is told is a folder or an id of the hub, whatever callers say.
     loaded = millrace(served.gateway.folder, "run", str(DEMO_MODEL), "--json")
     assert (loaded.exit_code, json.loads(loaded.stdout)["model"]) == (0, SERVED), loaded.stderr

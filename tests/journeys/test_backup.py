@@ -16,7 +16,7 @@ import pytest
 
 from tests.crowds import FREE
 from tests.fakes.counting_provider import counting_provider
-from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
+from tests.gateways import PATIENCE_S, Gateway, complete_command, running_gateway, until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -79,13 +79,7 @@ def lose_and_restore(data: Path, kept: Path, settings: dict[str, str]) -> None:
 
     data.mkdir(mode=0o700)
     subprocess.run(["tar", "-xf", str(saved), "-C", str(data)], check=True, timeout=PATIENCE_S)
-    verified = subprocess.run(
-        [sys.executable, "-m", "gateway", "ledger", "verify", "--known", head, "--data-dir", str(data)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    verified = complete_command("ledger", "verify", "--known", head, "--data-dir", str(data))
     assert verified.returncode == 0, verified.stdout + verified.stderr
     with running_gateway(data, model=None, settings=settings) as again:
         assert again.record(asked)

@@ -76,7 +76,12 @@ def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lanes]:
             "CLOUD__KEYS_FILE": str(keys),
             "CLUSTER__MEMORY_SHARE": "0.0001",
         }
-        with running_gateway(folder / "data", nodes=1, settings=settings) as gateway:
+        with running_gateway(
+            folder / "data",
+            nodes=1,
+            settings=settings,
+            from_templates=False,  # What a real child shows of its environment is looked at.
+        ) as gateway:
             gateway.cli("credit", "add", "5.00")
             yield Lanes(gateway, desk, cloud, gateway.new_key("cloud", "cluster,pool,cloud"))
 

@@ -14,6 +14,7 @@ from tests.clusters import DEMO_MODEL
 from tests.fakes import openai_provider as provider
 from tests.gateways import Gateway, running_gateway, until
 from tests.journeys.test_lanes import cloud_model
+from tests.templates import children_of
 
 MODEL = DEMO_MODEL.name
 ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me a story."}]}
@@ -36,8 +37,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def agent(gateway: Gateway) -> psutil.Process:
-    children = psutil.Process(gateway.process.pid).children()
-    return next(child for child in children if "cluster.nodes.node_process" in child.cmdline())
+    return children_of(psutil.Process(gateway.process.pid), "cluster.nodes.node_process")[-1]
 
 
 def first_lane(gateway: Gateway, question: dict[str, Any]) -> str:

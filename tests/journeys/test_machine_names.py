@@ -3,28 +3,26 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
+from tests.forked_gateway import ForkedCommand
+from tests.gateways import PATIENCE_S, Gateway, reading, running_gateway, until
 
 
 @contextmanager
 def joined(folder: Path, *words: str) -> Iterator[None]:
     """`millrace join` runs, as a service would run it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
-    command = [sys.executable, "-m", "gateway", "join", *words, "--threads", "1", "--data-dir", str(folder)]
-    with (folder.parent / f"{folder.name}.log").open("a") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_S)
+    process = ForkedCommand(["join", *words, "--threads", "1", "--data-dir", str(folder)], environment)
+    with process.stdout, reading(process, []):
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_S)
 
 
 def join_words(gateway: Gateway) -> tuple[str, str, str]:

@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -41,7 +38,7 @@ from tests.crowds import (
 )
 from tests.databases import Databases
 from tests.fakes.counting_provider import CountingProvider, counting_provider
-from tests.gateways import Gateway, running_gateway, until
+from tests.gateways import Gateway, complete_command, running_gateway, until
 from tests.redis_server import RedisServer
 
 CROWD = 120
@@ -131,11 +128,8 @@ def test_a_key_of_one_is_a_key_of_the_other(fleet: Fleet) -> None:
 
 def test_a_gateway_with_another_secret_does_not_start(fleet: Fleet) -> None:
     """Its keys would be known nowhere else, and theirs not here."""
-    command = [sys.executable, "-m", "gateway", "up", "--port", "0", "--data-dir", str(fleet.folder / "stranger")]
-    environment = os.environ | {"MILLRACE_DATABASE__DSN": fleet.dsn}
-    stranger = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=LONG_S, check=False
-    )
+    words = ("up", "--port", "0", "--data-dir", str(fleet.folder / "stranger"))
+    stranger = complete_command(*words, environment={"MILLRACE_DATABASE__DSN": fleet.dsn})
     assert stranger.returncode == 1
     assert "identity.secret_file" in stranger.stderr
 

@@ -21,7 +21,7 @@ WARMING = 80
     ("requests", "nodes"), [(80, 1), pytest.param(5000, 2, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 )
 def test_callers_come_and_go(tmp_path: Path, requests: int, nodes: int) -> None:
-    with running_gateway(tmp_path, nodes=nodes) as gateway:
+    with running_gateway(tmp_path, nodes=nodes, from_templates=False) as gateway:
         # Until every slot is in use: slots are kept for prompts that begin alike.
         asyncio.run(_crowd(gateway, WARMING))
         # The admin's pages are loaded when first asked for, and stay.

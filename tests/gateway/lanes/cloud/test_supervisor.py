@@ -23,6 +23,7 @@ from runtime.workers.health import Health
 from runtime.workers.supervisor import HealthPolicy, Lease, WorkerUnavailable
 from runtime.workers.worker_process import _remove_abandoned
 from tests.gateway.lanes.cloud.running import ANSWER, MESSAGES
+from tests.templates import FOLDER
 
 pytestmark = pytest.mark.anyio
 QUICK = HealthPolicy(health_interval_s=0.1, health_s=0.5, health_misses_max=3, retire_s=20)
@@ -66,8 +67,9 @@ async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> Non
 
 
 @pytest.mark.slow
-async def test_a_day_in_the_life(configuration: CloudConfiguration) -> None:
+async def test_a_day_in_the_life(configuration: CloudConfiguration, monkeypatch: pytest.MonkeyPatch) -> None:
     """First use, another configuration, a crash, a hang, wear, the end: one test, for a start costs seconds."""
+    monkeypatch.delenv(FOLDER)
     health_policy = replace(QUICK, requests_max=6)
     async with supervised(CloudConfiguration({}, configuration.keys_file), health_policy) as worker:
         assert worker.socket_path is None
@@ -138,7 +140,10 @@ async def _wear_out_under_load(worker: CloudWorker) -> None:
     await until(lambda: worker.pids and old_pid not in worker.pids)
 
 
-async def test_a_worker_that_does_not_come_up(configuration: CloudConfiguration, tmp_path: Path) -> None:
+async def test_a_worker_that_does_not_come_up(
+    configuration: CloudConfiguration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FOLDER)  # A fork would be up by then.
     children = psutil.Process().children()
     async with supervised(configuration, HealthPolicy(start_s=0.3, backoff_max_s=5)) as worker:
         with pytest.raises(WorkerUnavailable):
@@ -159,7 +164,10 @@ async def test_a_worker_that_eats_memory_is_ended(configuration: CloudConfigurat
         await until(lambda: not psutil.pid_exists(pid))
 
 
-async def test_stopping_while_it_starts_leaves_nothing(configuration: CloudConfiguration) -> None:
+async def test_stopping_while_it_starts_leaves_nothing(
+    configuration: CloudConfiguration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FOLDER)
     children = psutil.Process().children()
     worker = CloudWorker(configuration)
     starting = asyncio.create_task(worker.start())
