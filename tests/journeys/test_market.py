@@ -18,6 +18,7 @@ from demo.market import market as demo_market
 from demo.market import party, roles
 from demo.market.market import Market, open_market
 from demo.market.party import until
+from tests.databases import prepared
 from tests.forked_gateway import ForkedCommand
 from tests.gateways import STOP_TIMEOUT_S, reading
 
@@ -28,7 +29,10 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (demo_market, party):
             patch.setattr(module, "running", running)
-        with open_market(tmp_path_factory.mktemp("market"), nodes=1) as market:
+        folder = tmp_path_factory.mktemp("market")
+        for name in ("marketplace", "seller", "buyer"):
+            prepared(folder / name)
+        with open_market(folder, nodes=1) as market:
             yield market
 
 
