@@ -27,7 +27,7 @@ FORKED_CHILDREN = Path(__file__).parent / "forked_children"
 def test_a_signal_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals, last_words: str, processes: int
 ) -> None:
-    # The demo and its gateway are real programs. The gateway's nodes, stages and coordinator import torch as one.
+    # The demo and its gateway are real programs. The gateway's children are forks of a process with torch.
     paths = os.pathsep.join(map(str, (FORKED_CHILDREN, ROOT)))
     with subprocess.Popen(
         [sys.executable, "-m", "demo"],
