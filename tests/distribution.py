@@ -6,7 +6,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-TOGETHER = ("tests/gateway/lanes/cloud", "tests/gateway/batches")
+TOGETHER = ("tests/gateway/lanes/cloud", "tests/gateway/batches", "tests/clients")
 """Folders whose files share a gateway or a worker that takes seconds of CPU to start."""
 SHARED_CLUSTER = ("test_bad_input", "test_openai_client")
 """Files of tests/journeys that share one gateway with two nodes."""

@@ -13,11 +13,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
+import typer.main
+
 # Imported for the forks.
 import gateway.app as _app  # noqa: F401
 from gateway.cli.main import app
 from tests import templates
+from tests.spared_work import share_commands
 
+share_commands()
+typer.main.get_command(app)
 # Else each fork's collector would look at, and so copy, all that was imported.
 gc.freeze()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import orjson
 import pytest
 
+from tests.clients.snippet_process import SnippetProcess
 from tests.fakes.provider_server import ProviderServer
 from tests.fakes.whole_api import whole_api
 from tests.gateways import Gateway, running_gateway
@@ -26,3 +27,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         settings = {name: value.decode() for name, value in pool.items()}
         with running_gateway(tmp_path_factory.mktemp("clients"), model=None, settings=settings) as gateway:
             yield Served(gateway, backend)
+
+
+@pytest.fixture(scope="package")
+def snippets() -> Iterator[SnippetProcess]:
+    process = SnippetProcess()
+    yield process
+    process.close()

@@ -1,8 +1,6 @@
 """Other people's clients: langchain and llm, as they are."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
 
 from tests.clients.conftest import Served
+from tests.clients.snippet_process import SnippetProcess
 from tests.fakes.whole_api import FILLED, MODEL, TEXT
 
 
@@ -62,17 +61,21 @@ def test_langchain_fills_schemas(chat: ChatOpenAI) -> None:
     assert chat.with_structured_output(Weather).invoke("Hi") == Weather.model_validate(FILLED)
 
 
-def test_llm_answers_from_the_command_line(served: Served, tmp_path: Path) -> None:
+_LLM = """
+import runpy
+import sys
+
+sys.argv = ["llm", *{words}]
+runpy.run_module("llm", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_llm_answers_from_the_command_line(served: Served, snippets: SnippetProcess, tmp_path: Path) -> None:
     model = {"model_id": "mill", "model_name": MODEL, "api_base": served.gateway.base_url, "api_key_name": "mill"}
     (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([model]))
     (tmp_path / "keys.json").write_text(json.dumps({"mill": served.gateway.api_key}))
+    environment = {"LLM_USER_PATH": str(tmp_path), "PATH": "", "HOME": str(tmp_path)}
     for more in ((), ("--no-stream",)):
-        done = subprocess.run(
-            [sys.executable, "-m", "llm", "-m", "mill", "Hi", *more],
-            env={"LLM_USER_PATH": str(tmp_path), "PATH": "", "HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.stdout.strip() == TEXT, done.stderr
+        program = _LLM.format(words=["-m", "mill", "Hi", *more])
+        code, printed, complained = snippets.run(program, environment, tmp_path, timeout_s=60)
+        assert (code, printed.strip()) == (0, TEXT), complained

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,13 +54,6 @@ def filled_in(snippet: str, served: Served) -> str:
     for placeholder, value in given.items():
         snippet = snippet.replace(placeholder, value)
     return snippet
-
-
-@pytest.fixture(scope="module")
-def snippets() -> Iterator[SnippetProcess]:
-    process = SnippetProcess()
-    yield process
-    process.close()
 
 
 @pytest.mark.parametrize("snippet", PYTHON, ids=imported)

@@ -153,7 +153,7 @@ def test_a_template_that_would_hang_or_fill_the_machine_is_stopped(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The template comes with a model's files, so it is foreign code."""
-    monkeypatch.setattr(template_process, "LIMITS", replace(template_process.LIMITS, cpu_s=1.0))
+    monkeypatch.setattr(template_process, "LIMITS", replace(template_process.LIMITS, cpu_s=0.3))
     (tmp_path / "chat_template.jinja").write_text(source)
     template = read_folder_template(tmp_path)
     assert template

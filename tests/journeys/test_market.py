@@ -2,23 +2,69 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import DefaultHttpxClient, OpenAI
 
-from demo.market import roles
+from demo import processes
+from demo.market import market as demo_market
+from demo.market import party, roles
 from demo.market.market import Market, open_market
 from demo.market.party import until
+from tests.databases import prepared
+from tests.forked_gateway import ForkedCommand
+from tests.gateways import STOP_TIMEOUT_S, reading
 
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    with open_market(tmp_path_factory.mktemp("market"), nodes=1) as market:
-        yield market
+    """Its gateways and its agent are forks: as new processes they and their children take 25 s of CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (demo_market, party):
+            patch.setattr(module, "running", running)
+        folder = tmp_path_factory.mktemp("market")
+        for name in ("marketplace", "seller", "buyer"):
+            prepared(folder / name)
+        with open_market(folder, nodes=1) as market:
+            yield market
+
+
+def running(command: Sequence[str], environment: Mapping[str, str]) -> AbstractContextManager[Any]:
+    """As `demo.processes.running`; `python -m gateway` runs as a fork."""
+    if command[0] == "gateway":
+        return _forked(list(command[1:]), os.environ | environment)
+    return processes.running(command, environment)
+
+
+@contextmanager
+def _forked(words: list[str], environment: dict[str, str]) -> Iterator[ForkedCommand]:
+    process = ForkedCommand(words, environment)
+    log: list[str] = []
+    try:
+        with process.stdout, reading(process, log):
+            try:
+                yield process
+            finally:
+                _stop(process)
+    finally:
+        sys.stderr.writelines(log)  # For a failure's report.
+
+
+def _stop(process: ForkedCommand) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.timeout(240)
