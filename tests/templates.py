@@ -41,10 +41,16 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
         "cluster.nodes.node_process",
     ),
     "litellm": ("gateway.lanes.cloud.worker", "tests.gateway.lanes.litellm_logprobs"),
-    "gateway": ("gateway.migration_process", "market.buyer"),
+    "gateway": ("gateway.billing.verify_process", "gateway.migration_process", "market.buyer"),
 }
 """By template: the modules that run as its forks."""
 _IMPORTED = {
+    "gateway.billing.verify_process": (
+        "gateway.billing.verify_process",
+        "runtime.postgresql",
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "psycopg",
+    ),
     "gateway.lanes.cloud.worker": ("gateway.lanes.cloud.worker.server",),
     "market.buyer": ("market.buyer.server",),
     "gateway.migration_process": ("gateway.migration_process", "gateway.database", "gateway.schema_upgrade"),
