@@ -25,7 +25,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 import psutil
 
@@ -39,11 +40,17 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
         "cluster.engine.coordinator_process",
         "cluster.nodes.node_process",
     ),
-    "litellm": ("gateway.lanes.cloud.worker",),
-    "gateway": ("gateway.migration_process", "market.buyer"),
+    "litellm": ("gateway.lanes.cloud.worker", "tests.gateway.lanes.litellm_logprobs"),
+    "gateway": ("gateway.billing.verify_process", "gateway.migration_process", "market.buyer"),
 }
 """By template: the modules that run as its forks."""
 _IMPORTED = {
+    "gateway.billing.verify_process": (
+        "gateway.billing.verify_process",
+        "runtime.postgresql",
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "psycopg",
+    ),
     "gateway.lanes.cloud.worker": ("gateway.lanes.cloud.worker.server",),
     "market.buyer": ("market.buyer.server",),
     "gateway.migration_process": ("gateway.migration_process", "gateway.database", "gateway.schema_upgrade"),
@@ -180,6 +187,48 @@ class ForkedProcess:
             self.stdin.close()
 
 
+class ForkedChild:
+    """A fork of a template, with the parts of `subprocess.Popen` that tests use; stdin and stdout are pipes."""
+
+    def __init__(self, module: str, environment: dict[str, str], folder: str, stderr: int) -> None:
+        """Start `python -m MODULE`, which must be a module of a template."""
+        name = next(name for name, modules in _TEMPLATES.items() if module in modules)
+        _begin(name)
+        request = Request(module, [], environment, folder, has_own_session=False)
+        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
+        self.pid, self._connection, ends = _fork(name, request, options)
+        self.returncode: int | None = None
+        self.stdin: IO[bytes] = os.fdopen(ends[0], "wb")
+        self.stdout: IO[bytes] = os.fdopen(ends[1], "rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
+        self.wait()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            self._connection.settimeout(timeout_s)
+            try:
+                status = self._connection.recv(_STATUS.size)
+            except TimeoutError:
+                raise subprocess.TimeoutExpired("python", timeout_s or 0.0) from None
+            self._connection.close()
+            self.returncode = _STATUS.unpack(status)[0] if status else -signal.SIGKILL
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+
 async def _nothing() -> bytes:
     return b""
 
@@ -198,14 +247,7 @@ async def _start(program: str, *words: str, **options: Any) -> Any:
     )
     if not _socket_of(name).exists():
         await asyncio.to_thread(_begin, name)
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(_socket_of(name)))
-    theirs, ours = _ends(options)
-    try:
-        pid = _ask(connection, request, theirs)
-    finally:
-        for fd in theirs:
-            os.close(fd)
+    pid, connection, ours = _fork(name, request, options)
     process = ForkedProcess(pid, connection)
     try:
         await process.open_pipes(ours, options.get("limit", 2**16))
@@ -214,6 +256,19 @@ async def _start(program: str, *words: str, **options: Any) -> Any:
         await process.wait()
         raise
     return process
+
+
+def _fork(name: str, request: Request, options: dict[str, Any]) -> tuple[int, socket.socket, dict[int, int]]:
+    """Return the child's process id, the connection that tells of its end, and our ends of its pipes."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(_socket_of(name)))
+    theirs, ours = _ends(options)
+    try:
+        pid = _ask(connection, request, theirs)
+    finally:
+        for fd in theirs:
+            os.close(fd)
+    return pid, connection, ours
 
 
 def _always(protocol: asyncio.StreamReaderProtocol) -> Callable[[], asyncio.StreamReaderProtocol]:

@@ -31,5 +31,5 @@ Modules:
     tables             Tables of the results of requests, and of the accounting API's idempotency keys
     usage_report       Usage totals for the accounting API and the command line
     verification       Verifies the ledger for HTTP requests, in a separate process, because it keeps a core busy
-    verify_process     A program that reads its input from stdin, verifies the ledger, prints the verdict, and ends
+    verify_process     A program that reads a line from stdin, verifies the ledger, prints the verdict, and exits
 """

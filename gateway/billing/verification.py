@@ -1,11 +1,11 @@
 """Verifies the ledger for HTTP requests, in a separate process, because it keeps a core busy.
 
 The process (`gateway.billing.verify_process`) gets its input on stdin, because the DSN may have a password. It
-ends when its time is over or the gateway exits.
+ends when its time is over or stdin closes, so it never outlives the gateway.
 """
 
 import asyncio
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 from typing import Any
 
@@ -26,7 +26,6 @@ class VerifyQuestion(msgspec.Struct, frozen=True):
     """The range to verify: the first block and the time limit. The rest: `accounting.proofs.verification`."""
 
     dsn: str
-    gateway_pid: int
     from_block: int
     limit_s: float
     known: tuple[str, ...] = ()
@@ -50,7 +49,7 @@ async def verify_in_process(question: VerifyQuestion) -> Reply:
     )
     try:
         async with asyncio.timeout(question.limit_s + _MARGIN_S):
-            output, _ = await process.communicate(msgspec.json.encode(question))
+            output = await _ask(process, question)
         reply = msgspec.json.decode(output.strip().rpartition(b"\n")[2], type=Reply)
     except TimeoutError:
         raise DatabaseFailing("the verification did not end in time") from None
@@ -64,6 +63,18 @@ async def verify_in_process(question: VerifyQuestion) -> Reply:
     if reply.problem:
         raise DatabaseFailing(reply.problem)
     return reply
+
+
+async def _ask(process: Process, question: VerifyQuestion) -> bytes:
+    """Return all that it prints. Its stdin stays open until it has ended."""
+    assert process.stdin
+    assert process.stdout
+    with suppress(ConnectionError):  # The exit status shows why it ended before it got the question.
+        process.stdin.write(msgspec.json.encode(question) + b"\n")
+        await process.stdin.drain()
+    output = await process.stdout.read()
+    await process.wait()
+    return output
 
 
 def facts_of(verdict: Verdict) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""A program that reads its input from stdin, verifies the ledger, prints the verdict, and ends.
+"""A program that reads a line from stdin, verifies the ledger, prints the verdict, and exits.
 
-It opens the database without migrating it. See `gateway.billing.verification`.
+It opens the database without migrating it. If stdin closes before it has ended, it exits immediately. See
+`gateway.billing.verification`.
 """
 
 import os
 import sys
+import threading
 import time
 
 import msgspec
@@ -21,8 +23,7 @@ def answer(question: VerifyQuestion) -> Reply:
     until_s = time.monotonic() + question.limit_s
 
     def may_go_on() -> bool:
-        # If the gateway exits, this process gets another parent.
-        return time.monotonic() < until_s and os.getppid() == question.gateway_pid
+        return time.monotonic() < until_s
 
     engine = open_engine(question.dsn, pool_size=1)
     try:
@@ -44,8 +45,18 @@ def answer(question: VerifyQuestion) -> Reply:
 
 
 def main() -> None:
-    reply = answer(msgspec.json.decode(sys.stdin.buffer.read(), type=VerifyQuestion))
+    if not (line := sys.stdin.buffer.readline()).endswith(b"\n"):
+        sys.exit(1)  # The gateway exited before it sent its question.
+    question = msgspec.json.decode(line, type=VerifyQuestion)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    reply = answer(question)
     sys.stdout.write(f"\n{msgspec.json.encode(reply).decode()}\n")
+
+
+def _end_with_stdin() -> None:
+    """Exit when stdin closes, because the gateway is gone."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The search for the best pipeline: proven for few machines, close to optimal for many, in bounded time."""
 
+import functools
 import itertools
 import random
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from cluster.plans.exact_partitions import exact_partition
 from cluster.plans.network import Link, Network
 from cluster.plans.partition_search import search_partition
 from cluster.plans.partitions import Fleet, caps, cost_s
-from cluster.plans.plan import Goal, plan_stages
+from cluster.plans.plan import Goal, Member, plan_stages
 from tests.cluster.test_plan import card, member, paced
 
 
@@ -99,22 +100,23 @@ def test_owners_ends_are_partitioned_about_optimally(seed: int) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [0, 2, 4, 16])
-def test_the_search_among_many_is_within_two_percent_of_the_proven_best(in_flight: int) -> None:
+@pytest.mark.parametrize("fleets", [8, pytest.param(16, marks=pytest.mark.slow)])
+def test_the_search_among_many_is_within_two_percent_of_the_proven_best(in_flight: int, fleets: int) -> None:
     chance = random.Random(in_flight)
     compared = 0
-    for _ in range(16):
+    for _ in range(fleets):
         eight = fleet(chance, 8, layers=32, in_flight=in_flight, is_tight=True)
         proven, found = exact_partition(eight), search_partition(eight)
         assert (proven is None) == (found is None)
         if proven and found:
             assert found.cost_s <= proven.cost_s * 1.02
             compared += 1
-    assert compared > 6
+    assert compared >= 7 / 16 * fleets
 
 
-@pytest.mark.parametrize("goal", ["latency", "throughput"])
-@pytest.mark.parametrize(("machines", "stages_min"), [(12, 2), (12, 12), (200, 2), (200, 200)])
-def test_a_plan_of_many_machines_has_its_stages(machines: int, stages_min: int, goal: Goal) -> None:
+@functools.cache
+def many_members(machines: int) -> tuple[list[Member], Network]:
+    """Return machines of three paces, some on radio, and all their links: 40,000 of 200 machines."""
     chance = random.Random(machines)
     members = [
         member(n, chance.uniform(4, 24), pace=paced(chance.choice((1e-4, 2e-4, 4e-4)) * chance.uniform(0.8, 1.2)))
@@ -126,5 +128,15 @@ def test_a_plan_of_many_machines_has_its_stages(machines: int, stages_min: int, 
         slow = is_radio[one.node_id] + is_radio[other.node_id]
         delay_s = 1e-4 + 2e-3 * slow * chance.uniform(0.5, 2)
         links[one.node_id, other.node_id] = Link(delay_s=delay_s, bytes_per_s=1e7 if slow else 1e8)
-    plan = plan_stages("m", card(layers=80), members, network=Network(links), goal=goal, stages_min=stages_min)
+    return members, Network(links)
+
+
+@pytest.mark.parametrize("goal", ["latency", "throughput"])
+@pytest.mark.parametrize(
+    ("machines", "stages_min"),
+    [(12, 2), pytest.param(12, 12, marks=pytest.mark.slow), (200, 2), (200, 200)],
+)
+def test_a_plan_of_many_machines_has_its_stages(machines: int, stages_min: int, goal: Goal) -> None:
+    members, network = many_members(machines)
+    plan = plan_stages("m", card(layers=80), members, network=network, goal=goal, stages_min=stages_min)
     assert len(plan.stages) >= min(stages_min, 2)

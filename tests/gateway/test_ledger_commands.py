@@ -1,9 +1,12 @@
 """`millrace ledger`: verify says so with its exit status, and where the flaw is."""
 
 import json
-import os
+import shutil
+import socket
 import sqlite3
+import subprocess
 from pathlib import Path
+from subprocess import PIPE
 
 import msgspec
 import pytest
@@ -18,23 +21,33 @@ from gateway.billing.verify_process import answer
 from gateway.cli.main import app
 from runtime.data_folder import DataFolder
 from runtime.database import open_engine, read_sessions, write_sessions
+from runtime.interpreter import command_of, environment
+
+PATIENCE_S = 60.0
 
 
 def millrace(folder: Path, *words: str) -> Result:
     return CliRunner().invoke(app, [*words, "--data-dir", str(folder)])
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two credits, each in a block of its own; a third in none."""
-    kept = DataFolder(tmp_path)
+    folder = tmp_path_factory.mktemp("ledger")
+    kept = DataFolder(folder)
     for number in range(3):
-        assert millrace(tmp_path, "credit", "add", "1.00", "--id", f"c{number}").exit_code == 0
+        assert millrace(folder, "credit", "add", "1.00", "--id", f"c{number}").exit_code == 0
         if number < 2:
             engine = open_engine(kept.dsn)
             BlockMaker(read_sessions(engine), write_sessions(engine), KeyFile(kept.ledger_key)).seal()
             engine.dispose()
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def folder(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of the prepared ledger: each test changes its own."""
+    return Path(shutil.copytree(prepared, tmp_path / "copy"))
 
 
 def test_a_whole_ledger_is_said_to_be_whole(folder: Path) -> None:
@@ -91,12 +104,30 @@ def test_a_mistake_is_one_line_and_wrong_usage(folder: Path, words: tuple[str, .
     assert failed.stderr.startswith("error: ")
 
 
-def test_a_verification_ends_with_the_gateway_that_wanted_it(folder: Path) -> None:
-    """Another process becomes the parent: nobody waits for the answer."""
-    asked = VerifyQuestion(DataFolder(folder).dsn, os.getppid(), from_block=1, limit_s=60)
-    orphaned = msgspec.structs.replace(asked, gateway_pid=os.getpid())
-    verdicts = [answer(question).verdict or {} for question in (asked, orphaned)]
+def test_a_verification_ends_when_its_time_is_over(folder: Path) -> None:
+    asked = VerifyQuestion(DataFolder(folder).dsn, from_block=1, limit_s=60)
+    hurried = msgspec.structs.replace(asked, limit_s=0)
+    verdicts = [answer(question).verdict or {} for question in (asked, hurried)]
     assert [(verdict["complete"], verdict["blocks"]) for verdict in verdicts] == [(True, 2), (False, 0)]
+
+
+def test_a_verification_ends_with_the_gateway_that_wanted_it() -> None:
+    """It waits for a database that says nothing when its stdin closes: nobody waits for the verdict."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as database,
+        subprocess.Popen(
+            command_of("gateway.billing.verify_process"), env=environment(), stdin=PIPE, stdout=PIPE, stderr=PIPE
+        ) as verification,
+    ):
+        dsn = f"postgresql+psycopg://ann@127.0.0.1:{database.getsockname()[1]}/ledger"
+        question = VerifyQuestion(dsn, from_block=1, limit_s=60)
+        assert verification.stdin
+        verification.stdin.write(msgspec.json.encode(question) + b"\n")
+        verification.stdin.flush()
+        database.settimeout(PATIENCE_S)
+        with database.accept()[0]:
+            said = verification.communicate(timeout=PATIENCE_S)
+    assert (verification.returncode, *said) == (1, b"", b"")
 
 
 def test_an_operator_accepts_what_an_event_broke_and_corrects_what_it_moved(folder: Path) -> None:

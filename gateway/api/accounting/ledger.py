@@ -1,6 +1,5 @@
 """/accounting/v1/ledger: verifies that the ledger matches its signed blocks and adds up. For operators."""
 
-import os
 import time
 from typing import Annotated
 
@@ -51,7 +50,7 @@ async def verify(
     async with services.verifying:
         dsn, signers = _dsn(services.settings), tuple(signed_by)
         kept = tuple(str(checkpoint) for checkpoint in (known, services.ledger.checkpoint) if checkpoint)
-        question = VerifyQuestion(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
+        question = VerifyQuestion(dsn, from_block, limit_s, kept, signers, unproven_max_s)
         reply = await verify_in_process(question)
     if reply.verdict is None:
         raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")

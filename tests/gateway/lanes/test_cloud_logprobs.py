@@ -3,9 +3,13 @@
 import json
 import os
 import subprocess
-import sys
+from pathlib import Path
 
 from gateway.lanes.cloud.logprobs import gives_logprobs
+from tests.templates import ForkedChild
+
+PROGRAM = "tests.gateway.lanes.litellm_logprobs"
+PATIENCE_S = 300.0
 
 MODELS = (
     "openai/gpt-4o-mini",
@@ -33,25 +37,15 @@ MODELS = (
     "groq/openai/gpt-oss-120b",
     "deepseek/deepseek-chat",
 )
-# A process of its own: litellm is not imported where the gateway is.
-ASK = """
-import json, sys
-import litellm
-def known(name):
-    provider, _, model = name.partition("/")
-    found = litellm.get_supported_openai_params(model, custom_llm_provider=provider)
-    return None if found is None else {"logprobs", "top_logprobs"} <= set(found)
-providers = [str(getattr(provider, "value", provider)) for provider in litellm.provider_list]
-names = json.loads(sys.argv[1]) + [provider + "/some-model" for provider in providers]
-print("\\n" + json.dumps({name: known(name) for name in names}))
-"""
 
 
 def test_they_agree_with_litellm() -> None:
-    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    command = [sys.executable, "-c", ASK, json.dumps(MODELS)]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
-    found = json.loads(said.stdout.splitlines()[-1])
+    # Litellm is not imported where the gateway is.
+    with ForkedChild(PROGRAM, dict(os.environ), str(Path.cwd()), subprocess.DEVNULL) as child:
+        child.stdin.write(json.dumps(MODELS).encode())
+        child.stdin.close()
+        found = json.loads(child.stdout.read().splitlines()[-1])
+        assert child.wait(PATIENCE_S) == 0
     # Providers that litellm says nothing of do not chat, or are asked for anything.
     expected = {name: can for name, can in found.items() if can is not None}
     assert expected.keys() >= set(MODELS)

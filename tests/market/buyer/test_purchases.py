@@ -209,10 +209,11 @@ async def test_a_channel_near_its_end_is_left_when_its_seller_says_so(tmp_path: 
         assert (await market.ask(seller)).text == ANSWER
 
 
-async def test_little_waits_with_a_seller_that_uses_none_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("requests", [30, pytest.param(100, marks=pytest.mark.slow)])
+async def test_little_waits_with_a_seller_that_uses_none_of_it(tmp_path: Path, requests: int) -> None:
     async with stalls(tmp_path, {"refuses": 402, "code": "spent"}) as market:
         (seller,) = market.sellers
-        for _ in range(100):
+        for _ in range(requests):
             assert (await market.ask(seller)).status == 502
         assert len(market.marketplace.requests) <= UNUSED_MAX
 

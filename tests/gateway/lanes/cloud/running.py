@@ -15,6 +15,7 @@ import orjson
 
 from gateway.lanes.cloud.worker.providers import CloudConfiguration, Orders
 from runtime.workers.health import Health
+from tests.templates import ForkedChild
 
 STEP_S = 60.0
 MESSAGES = [{"role": "user", "content": "one two three four"}]
@@ -26,7 +27,7 @@ Json = dict[str, Any]
 
 @dataclass
 class RunningWorker:
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | ForkedChild"
     client: httpx.Client
     socket_path: Path
     born: Health
@@ -75,12 +76,15 @@ def checked_error(body: Json) -> Json:
 
 
 @contextmanager
-def running_worker(configuration: CloudConfiguration) -> Iterator[RunningWorker]:
-    """Ended by closing its stdin, as a dead gateway would."""
+def running_worker(configuration: CloudConfiguration, *, from_template: bool = False) -> Iterator[RunningWorker]:
+    """Ended by closing its stdin, as a dead gateway would.
+
+    One `from_template` runs the same module as a fork, which has litellm imported.
+    """
     with tempfile.TemporaryDirectory(prefix="cloud-") as folder:
         log_path = Path(folder) / "log"
         with log_path.open("wb") as log:
-            process = start_process(folder, log.fileno())
+            process = (fork_process if from_template else start_process)(folder, log.fileno())
         with process:
             orders = Orders(str(Path(folder) / "s"), configuration)
             assert process.stdin is not None
@@ -93,7 +97,7 @@ def running_worker(configuration: CloudConfiguration) -> Iterator[RunningWorker]
             with client_of(orders.socket_path) as client:
                 yield RunningWorker(process, client, Path(orders.socket_path), born, log_path)
             process.stdin.close()
-            process.wait(STEP_S)
+            assert process.wait(STEP_S) == 0
 
 
 def start_process(folder: str, stderr: int) -> "subprocess.Popen[bytes]":
@@ -105,6 +109,10 @@ def start_process(folder: str, stderr: int) -> "subprocess.Popen[bytes]":
         env={"HOME": folder},
         cwd=folder,
     )
+
+
+def fork_process(folder: str, stderr: int) -> ForkedChild:
+    return ForkedChild("gateway.lanes.cloud.worker", {"HOME": folder}, folder, stderr)
 
 
 def client_of(socket_path: str | Path) -> httpx.Client:

@@ -22,7 +22,8 @@ from tests.gateway.lanes.cloud.running import MESSAGES, RunningWorker, client_of
 
 @pytest.fixture
 def own_worker(configuration: CloudConfiguration) -> Iterator[RunningWorker]:
-    with running_worker(configuration) as running:
+    """One that a test ends; `worker` is a real start and shows at its own end that such a process exits too."""
+    with running_worker(configuration, from_template=True) as running:
         yield running
 
 
