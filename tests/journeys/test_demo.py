@@ -9,11 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import templates
 from tests.gateways import PATIENCE_S
-
-ROOT = Path(__file__).parents[2]
-FORKED_CHILDREN = Path(__file__).parent / "forked_children"
 
 
 @pytest.mark.parametrize(
@@ -27,18 +23,16 @@ FORKED_CHILDREN = Path(__file__).parent / "forked_children"
 def test_a_signal_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals, last_words: str, processes: int
 ) -> None:
-    # The demo and its gateway are real programs. The gateway's children are forks of a process with torch.
-    paths = os.pathsep.join(map(str, (FORKED_CHILDREN, ROOT)))
     with subprocess.Popen(
         [sys.executable, "-m", "demo"],
         stdout=subprocess.PIPE,
-        env=os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": paths},
+        env=os.environ | {"TMPDIR": str(tmp_path)},
         start_new_session=True,
         text=True,
     ) as demo:
         assert demo.stdout
         assert any(last_words in line for line in demo.stdout)
-        family = templates.family_of(psutil.Process(demo.pid))[1:]
+        family = psutil.Process(demo.pid).children(recursive=True)
         assert len(family) >= processes
         demo.send_signal(number)
         demo.send_signal(number)  # As `timeout` does to a whole group.
