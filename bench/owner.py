@@ -1,7 +1,7 @@
-"""Measure the owner's wait for a first token while market guests use all that they may, against an idle machine.
+"""Measure the owner's wait for a first token while market jobs use all that they may, against an idle machine.
 
 Rounds of both kinds alternate, with the same prompts at the same times: arrivals are Poisson's. Guests use the
-guest key, fill their slots, and return as soon as they are admitted.
+preemptible key, fill their slots, and return as soon as they are admitted.
 """
 
 import argparse
@@ -39,29 +39,29 @@ _SETTLED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The owner's requests of a round, and the guests beside them."""
+    """The owner's requests of a round, and the jobs beside them."""
 
     requests: int
     rate_per_s: float
     prompt_tokens: int
     tokens: int
     slots: int
-    guest_prompt_tokens: int
-    guest_tokens: int
+    job_prompt_tokens: int
+    job_tokens: int
 
 
 @dataclass(slots=True)
 class RecordingSink:
     """The results of one kind of round, in seconds.
 
-    `present` are the running guests at each of the owner's arrivals.
+    `present` are the running jobs at each of the owner's arrivals.
     """
 
     first_s: list[float] = field(default_factory=list)
     present: list[int] = field(default_factory=list)
     preempted: int = 0
     refused: int = 0
-    guest_events: int = 0
+    job_events: int = 0
     seconds: float = 0.0
 
 
@@ -73,8 +73,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument("--guest-prompt-tokens", type=int, default=64)
-    parser.add_argument("--guest-tokens", type=int, default=400)
+    parser.add_argument("--job-prompt-tokens", type=int, default=64)
+    parser.add_argument("--job-tokens", type=int, default=400)
     parser.add_argument("--model", type=Path, default=DEMO_MODEL)
     given = parser.parse_args(arguments)
     work = Work(
@@ -83,8 +83,8 @@ def main(arguments: list[str]) -> None:
         given.prompt_tokens,
         given.tokens,
         given.slots,
-        given.guest_prompt_tokens,
-        given.guest_tokens,
+        given.job_prompt_tokens,
+        given.job_tokens,
     )
     with (
         tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder,
@@ -146,32 +146,32 @@ def _stop(process: "subprocess.Popen[str]") -> None:
 
 
 async def _measure(at: Endpoint, rounds: int, work: Work) -> None:
-    await _round(at, work, RecordingSink(), "warm-up", has_guests=False)
-    await _round(at, work, RecordingSink(), "warm-up", has_guests=True)
+    await _round(at, work, RecordingSink(), "warm-up", has_jobs=False)
+    await _round(at, work, RecordingSink(), "warm-up", has_jobs=True)
     print(f"{os.cpu_count()} cores, {work}")
-    print("| round | idle p50 ms | p95 | with guests p50 ms | p95 | p50 ratio | p95 ratio | guests there | load |")
+    print("| round | idle p50 ms | p95 | with jobs p50 ms | p95 | p50 ratio | p95 ratio | jobs there | load |")
     print("|---|---|---|---|---|---|---|---|---|")
-    idle, guested, ratios = RecordingSink(), RecordingSink(), []
+    idle, shared, ratios = RecordingSink(), RecordingSink(), []
     for number in range(1, rounds + 1):
         alone, beside = RecordingSink(), RecordingSink()
         # The kind that goes first in one round goes second in the next.
-        for has_guests in (number % 2 == 0, number % 2 == 1):
-            await _round(at, work, beside if has_guests else alone, f"round {number}", has_guests=has_guests)
+        for has_jobs in (number % 2 == 0, number % 2 == 1):
+            await _round(at, work, beside if has_jobs else alone, f"round {number}", has_jobs=has_jobs)
         ratios.append((_p50(beside) / _p50(alone), _p95(beside) / _p95(alone)))
         _print_row(str(number), alone, beside, ratios[-1])
-        for all_, one in ((idle, alone), (guested, beside)):
+        for all_, one in ((idle, alone), (shared, beside)):
             all_.first_s += one.first_s
             all_.present += one.present
             all_.preempted += one.preempted
             all_.refused += one.refused
-            all_.guest_events += one.guest_events
+            all_.job_events += one.job_events
             all_.seconds += one.seconds
-    _print_row("all", idle, guested, (_p50(guested) / _p50(idle), _p95(guested) / _p95(idle)))
+    _print_row("all", idle, shared, (_p50(shared) / _p50(idle), _p95(shared) / _p95(idle)))
     middle = [statistics.median(ratio) for ratio in zip(*ratios, strict=True)]
     print(f"\nMedian of the rounds' ratios: p50 {middle[0]:.2f}, p95 {middle[1]:.2f}.")
     print(
-        f"Guests: {guested.preempted} preempted, {guested.refused} refused, "
-        f"{guested.guest_events / guested.seconds:.0f} events a second sold beside the owner."
+        f"Jobs: {shared.preempted} preempted, {shared.refused} refused, "
+        f"{shared.job_events / shared.seconds:.0f} events a second sold beside the owner."
     )
 
 
@@ -190,12 +190,12 @@ def _p95(heard: RecordingSink) -> float:
     return statistics.quantiles(heard.first_s, n=20, method="inclusive")[18]
 
 
-async def _round(at: Endpoint, work: Work, heard: RecordingSink, seed: str, *, has_guests: bool) -> None:
+async def _round(at: Endpoint, work: Work, heard: RecordingSink, seed: str, *, has_jobs: bool) -> None:
     """Send the owner's requests at their times, which both kinds of a round share."""
     chance, under_way = random.Random(seed), [0]
     began_s = time.perf_counter()
-    places = max(1, work.slots - 1) if has_guests else 0  # the cluster keeps one back
-    preemptible_jobs = [asyncio.create_task(_guest(at, work, heard, under_way)) for _ in range(places)]
+    places = max(1, work.slots - 1) if has_jobs else 0  # the cluster keeps one back
+    preemptible_jobs = [asyncio.create_task(_preemptible(at, work, heard, under_way)) for _ in range(places)]
     await asyncio.sleep(_SETTLED_S)
     asking: list[asyncio.Task[None]] = []
     for _ in range(work.requests):
@@ -203,8 +203,8 @@ async def _round(at: Endpoint, work: Work, heard: RecordingSink, seed: str, *, h
         heard.present.append(under_way[0])
         asking.append(asyncio.create_task(_own(at, work, heard, _prompt(chance, work.prompt_tokens))))
     await asyncio.gather(*asking)
-    for guest in preemptible_jobs:
-        guest.cancel()
+    for job in preemptible_jobs:
+        job.cancel()
     ended = await asyncio.gather(*preemptible_jobs, return_exceptions=True)
     for end in ended:
         if isinstance(end, Exception):
@@ -224,21 +224,21 @@ async def _own(at: Endpoint, work: Work, heard: RecordingSink, prompt: list[int]
                 has_begun = True
 
 
-async def _guest(at: Endpoint, work: Work, heard: RecordingSink, under_way: list[int]) -> None:
+async def _preemptible(at: Endpoint, work: Work, heard: RecordingSink, under_way: list[int]) -> None:
     """Send one request after the other, while the round lasts."""
     chance = random.Random()
     while True:
         is_in = is_over = False
         async with _request(
-            at, at.preemptible_key, _prompt(chance, work.guest_prompt_tokens), work.guest_tokens
+            at, at.preemptible_key, _prompt(chance, work.job_prompt_tokens), work.job_tokens
         ) as lines:
             try:
                 async for line in lines:
                     if not is_in and line.startswith(b"data:"):
                         is_in = True
                         under_way[0] += 1
-                    heard.guest_events += line.startswith(b"data:")
-                    is_preempted, is_refused = b'"preempted"' in line, b'"guests_not_now"' in line
+                    heard.job_events += line.startswith(b"data:")
+                    is_preempted, is_refused = b'"preempted"' in line, b'"preemptible_not_now"' in line
                     heard.preempted += is_preempted
                     heard.refused += is_refused
                     is_over = is_over or is_preempted or is_refused

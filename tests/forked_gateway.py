@@ -1,4 +1,4 @@
-"""Gateways and commands as forks of one process that has imported them, which would take each 1.5 s of CPU.
+"""Gateways and commands as forks of one process that has imported them: each would need 1.5 s of CPU for that.
 
 A fork runs `millrace` with its own arguments, environment, folder and session, as a new process does.
 """

@@ -1,8 +1,8 @@
 """Child processes of the product as forks of a process that has imported their libraries.
 
-To import torch takes 2 s of CPU, litellm 4 s, and a run of all tests starts a hundred such children. A fork runs the
+Importing torch takes 2 s of CPU and litellm 4 s; a run of all tests starts a hundred such children. A fork runs the
 same module with the same arguments, environment, folder and pipes. Its parent is the template, not the process that
-asked for it: `children_of` finds both kinds. Tests that start `python -m gateway` itself get its real children.
+asked for it: `children_of` finds both kinds. A test that starts `python -m gateway` anew gets real children.
 """
 
 import asyncio
@@ -313,7 +313,9 @@ def _begin(name: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not socket_path.exists():
             command = [sys.executable, "-P", "-m", "tests.templates", name, str(socket_path.parent)]
-            environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+            # Not all of ours: it must not matter which test asks first.
+            kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
+            environment = kept | {"PYTHONPATH": str(_ROOT)}
             subprocess.run(command, env=environment, cwd=_ROOT, timeout=_START_S, check=True)
 
 
@@ -364,16 +366,12 @@ def _serve(name: str, folder: Path, is_serving: int) -> Request | None:
                     woken.recv(4096)
                     _reap(running)
                     continue
-                connection, _ = listener.accept()
-                length, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
-                request = Request(*json.loads(_exactly(connection, _LENGTH.unpack(length)[0])))
+                if not (asked := _take_request(listener)):
+                    continue
+                connection, request, streams = asked
                 pid = os.fork()
                 if not pid:
-                    signal.set_wakeup_fd(-1)
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    for each in (connection, *running.values()):
-                        each.close()
-                    _take_place(request, streams)
+                    _take_place(request, streams, [connection, *running.values()])
                     return request
                 for fd in streams:
                     os.close(fd)
@@ -383,7 +381,22 @@ def _serve(name: str, folder: Path, is_serving: int) -> Request | None:
                 )
                 with (folder / f"children-{asker}").open("a") as children:
                     children.write(f"{pid} {psutil.Process(pid).create_time()} {request.module}\n")
-                connection.sendall(_LENGTH.pack(pid))
+                with contextlib.suppress(OSError):
+                    connection.sendall(_LENGTH.pack(pid))
+
+
+def _take_request(listener: socket.socket) -> tuple[socket.socket, Request, list[int]] | None:
+    """Return the next connection, its request and the child's streams; None if the asker was killed meanwhile."""
+    connection, _ = listener.accept()
+    streams: list[int] = []
+    try:
+        length, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
+        request = Request(*json.loads(_exactly(connection, _LENGTH.unpack(length)[0])))
+    except (OSError, struct.error):
+        for end in (*streams, connection.detach()):
+            os.close(end)
+        return None
+    return connection, request, streams
 
 
 def _reap(running: dict[int, socket.socket]) -> None:
@@ -394,8 +407,12 @@ def _reap(running: dict[int, socket.socket]) -> None:
                 connection.sendall(_STATUS.pack(os.waitstatus_to_exitcode(ended[1])))
 
 
-def _take_place(request: Request, streams: list[int]) -> None:
+def _take_place(request: Request, streams: list[int], connections: list[socket.socket]) -> None:
     """Give this fork the streams, folder, environment and session of the child that was asked for."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for connection in connections:
+        connection.close()
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
         os.close(fd)

@@ -178,7 +178,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             conduct.misused_grants,
             is_of_events=True,
         ),
-        "lots_expired": Rule(
+        "grants_expired": Rule(
             "expired grants have no balance except open holds",
             conduct.late_expiries,
             is_essential=False,

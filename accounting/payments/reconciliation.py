@@ -36,7 +36,7 @@ _USD = "usd"
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """A subject whose two sides differ. `stripe_nano` is Stripe's sum, `books_nano` the ledger'."""
+    """A subject whose two sides differ. `stripe_nano` is Stripe's sum, `ledger_nano` the ledger's."""
 
     subject: str
     stripe_nano: int

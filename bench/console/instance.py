@@ -187,7 +187,7 @@ def _admin(folder: Path) -> dict[str, str]:
 
 
 def _let_in(client: httpx.Client, folder: Path) -> tuple[tuple[str, ...], list[Look]]:
-    """Create a key and a session for each guest."""
+    """Create a key and a session for each visitor."""
     headers, keys, looks = _admin(folder), [], []
 
     def make(path: str, **fields: Any) -> dict[str, Any]:
@@ -195,16 +195,21 @@ def _let_in(client: httpx.Client, folder: Path) -> tuple[tuple[str, ...], list[L
         return made
 
     make("/admin/organizations", id="lab")
-    for guest in VISITORS:
-        make("/admin/users", user=guest.name, organization=guest.organization, role=guest.role)
-        fields = {"name": guest.name, "user": guest.name, "lanes": ["pool"], "may_administer": guest.is_operator}
+    for visitor in VISITORS:
+        make("/admin/users", user=visitor.name, organization=visitor.organization, role=visitor.role)
+        fields = {
+            "name": visitor.name,
+            "user": visitor.name,
+            "lanes": ["pool"],
+            "may_administer": visitor.is_operator,
+        }
         keys.append(str(make("/admin/keys", **fields)["api_key"]))
         client.cookies.clear()
         client.post("/console/login", data={"key": keys[-1]})
         session = client.cookies.get(COOKIE)
         if session is None:
-            raise DidNotStart(f"{guest.name} could not sign in")
-        looks += [Look(guest.name, f"{COOKIE}={session}", path) for path in guest.pages]
+            raise DidNotStart(f"{visitor.name} could not sign in")
+        looks += [Look(visitor.name, f"{COOKIE}={session}", path) for path in visitor.pages]
     return tuple(keys), looks
 
 

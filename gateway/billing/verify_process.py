@@ -1,6 +1,6 @@
 """A program that reads a line from stdin, verifies the ledger, prints the verdict, and exits.
 
-It opens the database without migrating it. If stdin closes before it has ended, it exits immediately. See
+It opens the database without migrating it. If stdin closes before the verdict is printed, it exits immediately. See
 `gateway.billing.verification`.
 """
 

@@ -157,7 +157,7 @@ def _arguments(counter: LeasedCounter, order: Order, wall_s: float) -> list[str 
         order.ahead,
         order.ledger,
         int(order.is_again),
-        int(1000 * order.books_age_s),
+        int(1000 * order.ledger_age_s),
     ]
 
 

@@ -33,11 +33,11 @@ class LeasedCounter(Counter):
         "_active_s",
         "_available",
         "_before",
-        "_books_read_s",
         "_held_before",
         "_is_lent",
         "_is_unknown",
         "_least",
+        "_ledger_read_s",
         "_modest_s",
         "_need",
         "_pace",
@@ -69,7 +69,7 @@ class LeasedCounter(Counter):
         """Whether the ledger has not answered within the time that requests wait."""
         self.wants_ledger = False
         self.ledger = -1
-        self._books_read_s = 0.0
+        self._ledger_read_s = 0.0
         self.recalling_s: float | None = None
         self._processes = 1
         self._taken_before = self._untaken = self._untaken_before = 0
@@ -149,7 +149,7 @@ class LeasedCounter(Counter):
 
     def know_ledger(self, used: int, now_s: float) -> None:
         """Note the use that the ledger answered with."""
-        self.ledger, self._books_read_s = used, now_s
+        self.ledger, self._ledger_read_s = used, now_s
         self.is_unreadable = self.wants_ledger = False
 
     def go_alone(self, now_s: float, wall_s: float, processes: int) -> None:
@@ -199,7 +199,7 @@ class LeasedCounter(Counter):
             ledger=self.ledger,
             left=self.left,
             is_again=self._is_unknown,
-            books_age_s=now_s - self._books_read_s if self.ledger >= 0 else 0.0,
+            ledger_age_s=now_s - self._ledger_read_s if self.ledger >= 0 else 0.0,
         )
         self._need = self._least = 0
         self.is_recalled = False

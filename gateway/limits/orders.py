@@ -23,7 +23,7 @@ class Order:
     ledger: int
     left: int
     is_again: bool = False
-    books_age_s: float = 0.0
+    ledger_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def test_an_expired_hold_is_found_and_is_no_reason_to_stop(written: LedgerServic
     found = written.findings()
     assert [(finding.rule, finding.is_essential) for finding in found] == [
         ("holds_resolved", False),
-        ("lots_expired", False),
+        ("grants_expired", False),
     ]
 
 
@@ -137,6 +137,6 @@ def test_no_rule_is_left_untested_or_unexplained() -> None:
     assert [name for name in RULES if f"`{name}`" not in explained] == []
     tested = {name for rules in (*TAKEN, *FORGED) for name in rules.split()}
     # Those of a gateway that makes blocks: tests/gateway/api/test_rewritten_ledger.py.
-    elsewhere = {"holds_resolved", "lots_expired", "blocks_kept", "events_as_asked"}
+    elsewhere = {"holds_resolved", "grants_expired", "blocks_kept", "events_as_asked"}
     assert tested | elsewhere == RULES.keys()
     assert len({rule.meaning for rule in RULES.values()}) == len(RULES)

@@ -1,4 +1,4 @@
-"""Snippets as forks of one process that has imported what most of them need, which takes each 1 s of CPU.
+"""Snippets as forks of one process that has imported what most need: each would take 1 s of CPU for that.
 
 Started as a program it reads a line of JSON for each snippet and answers with its exit code, null after the timeout.
 """

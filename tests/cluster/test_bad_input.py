@@ -303,7 +303,7 @@ async def test_the_cluster_serves_on(tmp_path: Path) -> None:
                         await asyncio.sleep(0.02)
                 assert not answering.done(), f"{attack.__name__}: {answering.exception()}"
                 assert not stage.wrong, attack.__name__
-            # A machine that came in an attack may have had a part in the plan, and lost it again.
+            # A machine that joined during an attack may have been in the plan and left it again.
             await cluster.controller.wait_ready(PATIENCE_S)
         finally:
             answering.cancel()

@@ -116,7 +116,7 @@ def test_the_search_among_many_is_within_two_percent_of_the_proven_best(in_fligh
 
 @functools.cache
 def many_members(machines: int) -> tuple[list[Member], Network]:
-    """Return machines of three paces, some on radio, and all their links: 40,000 of 200 machines."""
+    """Return machines of three paces, some on radio, and the links between all: 40,000 for 200 machines."""
     chance = random.Random(machines)
     members = [
         member(n, chance.uniform(4, 24), pace=paced(chance.choice((1e-4, 2e-4, 4e-4)) * chance.uniform(0.8, 1.2)))

@@ -125,7 +125,7 @@ class StageChain:
 
 
 def likeliest(reference: "transformers.LlamaForCausalLM", tokens: list[int], prompt_tokens: int) -> list[int]:
-    """Return the reference's likeliest token after each part of a sequence that ends behind the prompt.
+    """Return the reference's likeliest next token after the prompt and after each later token but the last.
 
     If they are the sequence's own, it is the reference's greedy output, at the cost of one pass.
     """

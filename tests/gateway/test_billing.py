@@ -228,7 +228,7 @@ async def test_the_price_list_and_what_providers_miscount_are_kept_sane(
 
 
 @pytest.mark.anyio
-async def test_what_no_book_can_hold_keeps_nothing_aside(database: Database, tmp_path: Path) -> None:
+async def test_what_no_ledger_can_hold_keeps_nothing_aside(database: Database, tmp_path: Path) -> None:
     """A provider counts nonsense, at a price with which it comes to more than any event may move."""
     dear = replace(CLOUD, price=replace(PRICE, price=Price(0, 0, 2 * 10**12)))
     async with keeping(database, tmp_path) as (ledger, bookkeeper):

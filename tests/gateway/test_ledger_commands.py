@@ -130,6 +130,13 @@ def test_a_verification_ends_with_the_gateway_that_wanted_it() -> None:
     assert (verification.returncode, *said) == (1, b"", b"")
 
 
+@pytest.mark.parametrize("said", [b"", b'{"dsn": "sq'])
+def test_a_verification_without_its_whole_question_ends_without_a_word(said: bytes) -> None:
+    command = command_of("gateway.billing.verify_process")
+    done = subprocess.run(command, env=environment(), input=said, capture_output=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
+
+
 def test_an_operator_accepts_what_an_event_broke_and_corrects_what_it_moved(folder: Path) -> None:
     """Money that an event left in a clearing account: moved on by hand, and both events accepted by name."""
     engine = open_engine(DataFolder(folder).dsn)

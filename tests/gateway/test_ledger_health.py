@@ -1,4 +1,4 @@
-"""The ledger\'s rules are checked while credits are spent; what cannot be mended is accepted."""
+"""The ledger's rules are checked while credits are spent; what cannot be mended is accepted."""
 
 import asyncio
 import time

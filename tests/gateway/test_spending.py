@@ -84,7 +84,7 @@ async def test_every_rule_is_looked_at_once_for_many_who_ask(
     assert len(looks) == 1
 
 
-async def test_a_broken_ledger_spend_nothing_until_it_is_mended(ledger: LedgerService, engine: Engine) -> None:
+async def test_a_broken_ledger_spends_nothing_until_it_is_mended(ledger: LedgerService, engine: Engine) -> None:
     await ledger.credit("c1", "ann", 1000, "test")
     assert ledger.inspection.by_rule() == {}
     assert ledger.inspection.age_s()[()] >= 0
@@ -156,7 +156,7 @@ async def test_what_a_crash_left_is_paid_out_of_all_parts_of_its_lease(
 
 
 async def test_what_the_ledger_knows_no_lease_of_is_owed(ledger: LedgerService, engine: Engine) -> None:
-    """They may be a backup of the day before."""
+    """The database may be a backup of the day before."""
     hold = Hold("r1", "ann", 100, 10**6, time.time_ns(), "lost", "lab")
     (settled,) = settler_after_a_crash(ledger, engine).settle([settlement(hold, 60)])
     assert isinstance(settled, int)

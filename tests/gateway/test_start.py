@@ -52,7 +52,7 @@ else:
 
 @pytest.fixture(scope="module")
 def imported() -> dict[str, set[str]]:
-    """What is imported once each of these modules is, and those before it, which saves most of the imports."""
+    """What each module has imported, with the modules before it: one process saves most of the imports."""
     done = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True, check=True, timeout=60)
     lines = [line.split() for line in done.stdout.splitlines()]
     return {module: set(modules) for module, *modules in lines}

@@ -18,7 +18,7 @@ import pytest
 
 from tests.clusters import DEMO_MODEL
 from tests.databases import Databases
-from tests.gateways import PATIENCE_S, Gateway, complete_command, running_gateway, until
+from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
 
 MODEL = DEMO_MODEL.name
 LONG = {
@@ -93,7 +93,7 @@ def _read_some(gateway: Gateway, request: httpx.Request, begun: threading.Event,
 
 
 def test_a_killed_gateway_takes_its_nodes_along_and_keeps_its_ledger(tmp_path: Path) -> None:
-    with running_gateway(tmp_path, nodes=1) as gateway:
+    with running_gateway(tmp_path, nodes=1, from_templates=False) as gateway:
         family = gateway.processes()
         raw = gateway.openai().chat.completions.with_raw_response.create(
             model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
@@ -195,4 +195,12 @@ def test_postgresql_holds_the_ledger_too(tmp_path: Path, databases: Databases) -
 def start_and_fail(
     folder: Path, *words: str, environment: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    return complete_command("up", "--data-dir", str(folder), *words, environment=environment)
+    """Run `millrace up`, which has to end by itself, in a process as a user starts it."""
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", "up", "--data-dir", str(folder), *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env=environment and {"PATH": "/usr/bin:/bin", **environment},
+    )

@@ -23,17 +23,22 @@ from tests.forked_gateway import ForkedCommand
 from tests.gateways import STOP_TIMEOUT_S, reading
 
 
-@pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    """Its gateways and its agent are forks: as new processes they and their children take 25 s of CPU."""
+@pytest.fixture(scope="module", autouse=True)
+def forks() -> Iterator[None]:
+    """The demo's gateways and agent are forks: as new processes they and their children take 25 s of CPU."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (demo_market, party):
             patch.setattr(module, "running", running)
-        folder = tmp_path_factory.mktemp("market")
-        for name in ("marketplace", "seller", "buyer"):
-            prepared(folder / name)
-        with open_market(folder, nodes=1) as market:
-            yield market
+        yield
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
+    folder = tmp_path_factory.mktemp("market")
+    for name in ("marketplace", "seller", "buyer"):
+        prepared(folder / name)
+    with open_market(folder, nodes=1) as market:
+        yield market
 
 
 def running(command: Sequence[str], environment: Mapping[str, str]) -> AbstractContextManager[Any]:

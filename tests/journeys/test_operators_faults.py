@@ -31,7 +31,7 @@ INTERNALS = re.compile(
 
 
 @dataclass
-class Marketplace:
+class Instance:
     """A gateway whose operator has made every mistake, an owner, and Ann, who pays for what she uses."""
 
     gateway: Gateway
@@ -62,7 +62,7 @@ def failing_with(body: dict[str, Any], status: int = 422) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def marketplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Marketplace]:
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     folder = tmp_path_factory.mktemp("gateways")
     keys_file = folder / "cloud.keys"
     keys_file.write_text(f"GOOD_KEY={provider.KEY}\n")
@@ -77,9 +77,7 @@ def marketplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Marketplac
             ann = str(gateway.admin("/admin/keys", key)["api_key"])
             # Of a member, who pays by credits, a limit is only a limit.
             gateway.cli("budget", "set", "user:ann", "0.01")
-            yield Marketplace(
-                gateway, keys_file, gateway.http(gateway.new_key("o", "pool,cloud")), gateway.http(ann)
-            )
+            yield Instance(gateway, keys_file, gateway.http(gateway.new_key("o", "pool,cloud")), gateway.http(ann))
 
 
 def scripts() -> dict[str, tuple[Any, ...]]:
@@ -114,32 +112,32 @@ def settings(desk: BrokenUpstream, cloud: str, keys_file: Path) -> dict[str, str
     }
 
 
-def refused(marketplace: Marketplace) -> dict[str, httpx.Response]:
+def refused(instance: Instance) -> dict[str, httpx.Response]:
     """Everything that goes wrong, by what was asked; the owner's credits are there for one test of them."""
     found = {
-        script: marketplace.ask(marketplace.ann, script, user=script, stream=script in ("first", "torn", "late"))
+        script: instance.ask(instance.ann, script, user=script, stream=script in ("first", "torn", "late"))
         for script in scripts()
     }
     return found | {
-        "no backend": marketplace.ask(marketplace.ann, "gone-Q4_K_M"),
-        "no price": marketplace.ask(marketplace.ann, "unpriced"),
-        "no credit": marketplace.ask(marketplace.ann, "good"),
-        "no credit, as a message": marketplace.ann.post(
+        "no backend": instance.ask(instance.ann, "gone-Q4_K_M"),
+        "no price": instance.ask(instance.ann, "unpriced"),
+        "no credit": instance.ask(instance.ann, "good"),
+        "no credit, as a message": instance.ann.post(
             "/v1/messages",
             json={"model": "good", "max_tokens": 20, "messages": [{"role": "user", "content": "What turns?"}]},
         ),
-        "no pool": marketplace.ann.post(
+        "no pool": instance.ann.post(
             "/accounting/v1/credits/pool", json={"amount": "5"}, headers={"Idempotency-Key": "a"}
         ),
     }
 
 
-def test_callers_read_nothing_of_the_operators_machine(marketplace: Marketplace) -> None:
-    answers = refused(marketplace)
-    marketplace.gateway.cli("credit", "add", "1", "--user", "ann")
-    answers["no key"] = marketplace.ask(marketplace.ann, "keyless")
-    answers["no key, streamed"] = marketplace.ask(marketplace.ann, "keyless", stream=True)
-    folder = str(marketplace.keys_file.parent)
+def test_callers_read_nothing_of_the_operators_machine(instance: Instance) -> None:
+    answers = refused(instance)
+    instance.gateway.cli("credit", "add", "1", "--user", "ann")
+    answers["no key"] = instance.ask(instance.ann, "keyless")
+    answers["no key, streamed"] = instance.ask(instance.ann, "keyless", stream=True)
+    folder = str(instance.keys_file.parent)
     for about, answer in answers.items():
         told = answer.text + str(answer.headers)
         assert answer.status_code >= 400 or '"error"' in answer.text, about
@@ -151,22 +149,20 @@ def test_callers_read_nothing_of_the_operators_machine(marketplace: Marketplace)
     assert "gone-Q4_K_M" in answers["no backend"].text
     assert answers["no key"].json()["error"]["code"] == "provider_key_missing"
     # The operator finds it in the log and in the request log.
-    until(lambda: any("OTHER_KEY" in line and folder in line for line in marketplace.gateway.log) or None)
-    record = marketplace.gateway.record(answers["no credit"].headers["x-request-id"])
+    until(lambda: any("OTHER_KEY" in line and folder in line for line in instance.gateway.log) or None)
+    record = instance.gateway.record(answers["no credit"].headers["x-request-id"])
     assert "user:ann:paid has 0 nano" in record["error"]
 
 
-def test_the_console_shows_operators_alone_what_belongs_to_them(marketplace: Marketplace) -> None:
-    marketplace.gateway.admin("/admin/users", {"user": "ben"})
-    bens = str(
-        marketplace.gateway.admin("/admin/keys", {"name": "b", "user": "ben", "lanes": ["cloud"]})["api_key"]
-    )
-    refused_id = marketplace.ask(marketplace.gateway.http(bens), "good").headers["x-request-id"]
-    until(lambda: marketplace.gateway.record(refused_id))
+def test_the_console_shows_operators_alone_what_belongs_to_them(instance: Instance) -> None:
+    instance.gateway.admin("/admin/users", {"user": "ben"})
+    bens = str(instance.gateway.admin("/admin/keys", {"name": "b", "user": "ben", "lanes": ["cloud"]})["api_key"])
+    refused_id = instance.ask(instance.gateway.http(bens), "good").headers["x-request-id"]
+    until(lambda: instance.gateway.record(refused_id))
     shown = {}
-    for name, key in (("ben", bens), ("owner", marketplace.gateway.api_key)):
+    for name, key in (("ben", bens), ("owner", instance.gateway.api_key)):
         with httpx.Client(
-            base_url=marketplace.gateway.base_url.removesuffix("/v1"), follow_redirects=True
+            base_url=instance.gateway.base_url.removesuffix("/v1"), follow_redirects=True
         ) as browser:
             assert browser.post("/console/login", data={"key": key}).status_code == 200
             pages = (f"/console/requests/{refused_id}", "/console/requests", "/console", "/console/requests/csv")
@@ -177,22 +173,20 @@ def test_the_console_shows_operators_alone_what_belongs_to_them(marketplace: Mar
     assert ["user:ben:paid has" in text for text in shown["owner"]] == [True, True, False, True]
 
 
-def test_a_spending_limit_is_all_that_the_owner_needs(marketplace: Marketplace) -> None:
-    assert marketplace.ask(marketplace.owner, "good").status_code == 402
-    marketplace.gateway.cli("budget", "set", "user:owner", "0.001", "--per", "day")
-    answer = until(
-        lambda: found if (found := marketplace.ask(marketplace.owner, "good")).status_code == 200 else None
-    )
+def test_a_spending_limit_is_all_that_the_owner_needs(instance: Instance) -> None:
+    assert instance.ask(instance.owner, "good").status_code == 402
+    instance.gateway.cli("budget", "set", "user:owner", "0.001", "--per", "day")
+    answer = until(lambda: found if (found := instance.ask(instance.owner, "good")).status_code == 200 else None)
     usage = answer.json()["usage"]
     charge_nano = 3000 * usage["prompt_tokens"] + 15_000 * usage["completion_tokens"]
-    until(lambda: booked(marketplace) == (charge_nano, []) or None)
-    refusal = marketplace.ask(marketplace.owner, "good", max_tokens=900).json()["error"]
+    until(lambda: booked(instance) == (charge_nano, []) or None)
+    refusal = instance.ask(instance.owner, "good", max_tokens=900).json()["error"]
     assert refusal["code"] == "budget_exceeded", refusal
 
 
-def booked(marketplace: Marketplace) -> tuple[int, list[BrokenRule]]:
+def booked(instance: Instance) -> tuple[int, list[BrokenRule]]:
     """The expense of the owner's own use, and every broken rule of the ledger."""
-    engine = open_engine(DataFolder(marketplace.gateway.folder).dsn)
+    engine = open_engine(DataFolder(instance.gateway.folder).dsn)
     try:
         with read_sessions(engine)() as session:
             return balance(session, EXPENSE_OWN_USE).posted_nano, findings(session, time.time_ns())

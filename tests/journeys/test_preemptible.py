@@ -40,7 +40,7 @@ def key(gateway: Gateway) -> str:
 
 
 class Job:
-    """One that talks on a thread of its own; `has_begun` with its first event."""
+    """A preemptible request on a thread of its own; `has_begun` is set with its first event."""
 
     def __init__(self, gateway: Gateway, key: str, **fields: Any) -> None:
         self.has_begun = threading.Event()

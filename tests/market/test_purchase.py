@@ -21,7 +21,7 @@ from market.protocol.matching.choice import choose
 from market.protocol.matching.track import Track
 from market.protocol.records.amounts import Amount
 from market.protocol.records.book import alive, book_of
-from market.protocol.records.book import merge as merge_stores
+from market.protocol.records.book import merge as merge_records
 from market.protocol.records.envelope import Record, Saying, open_record, sign
 from market.protocol.sealing.agreement import Context, SealingKey
 from market.protocol.sealing.request import open_request, seal_request
@@ -38,7 +38,7 @@ TOKENS = 5, 0, 4
 
 def found_listing(record: Record) -> Listing:
     """What the buyer makes of a listing that came by way of another gateway."""
-    book = merge_stores(book_of([]), book_of([open_record(record.raw)]))
+    book = merge_records(book_of([]), book_of([open_record(record.raw)]))
     (living,) = alive(book, NOW_MS, STANDING)
     listing = read_listing(living)
     assert is_on_offer(listing, NOW_MS)

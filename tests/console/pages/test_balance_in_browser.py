@@ -67,7 +67,7 @@ def test_pages_of_a_member_are_there_for_everybody(page: Page, market: Market, p
     assert_accessible(page)
 
 
-def test_an_admin_looks_after_credits_ledger_and_payments(page: Page, market: Market) -> None:
+def test_an_admin_manages_credits_the_ledger_and_payments(page: Page, market: Market) -> None:
     sign_in(page, market.gateway, f"{BALANCE}/users", key=admin_key(market.gateway))
     expect(page.get_by_role("link", name="ann", exact=True)).to_be_visible()
     assert_accessible(page)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 # Nothing is paid for here; tests/gateway/test_billing.py sees what is charged and what the spool takes.
-# Only paid streams and payments have these: tests/gateway/journey/test_rolling.py, tests/journeys/test_money.py.
+# Only paid streams and payments have these: tests/gateway/requests/test_rolling.py, tests/journeys/test_money.py.
 # Preemptible requests: tests/gateway/lanes/preemptible/test_preemptible.py.
 UNSEEN = {"millrace_hold_extensions_total", "millrace_payments_inbox", "millrace_preemptible_requests_total"}
 UNFED = {"millrace_charged_nano_total", "millrace_spooled_settlements_total", "millrace_request_log_drops_total"}

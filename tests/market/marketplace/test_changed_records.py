@@ -39,7 +39,7 @@ CHANGES: list[Callable[[Record], str]] = [
 
 
 async def test_a_second_copy_of_a_record_displaces_no_other(hall: Hall) -> None:
-    """Of two records of one revision the larger digest stays: half of the changed ones would have won."""
+    """Of two records of one revision, the one with the larger digest stays: half of the copies would have won."""
     made_ms = time.time_ns() // 10**6
     originals = [
         signed_record(f"seller{n}", "listing", LISTING, made_ms=made_ms, lasts_ms=300_000) for n in range(16)

@@ -53,7 +53,7 @@ ALL = "all"
 _MOVES = ("single", "post")
 _AT_ONCE = 500
 _LOOKS_MAX = 20
-_LOTS_MAX = 100
+_GRANTS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def accounts_of(session: Session, whose: Whose) -> dict[str, tuple[tuple[str, ..
         "paid": ((chart.user_paid(user_id),), "Own credits"),
         "owed": ((chart.user_receivable(user_id),), "Owed"),
     }
-    for left in grants_of(session, user_id, limit=_LOTS_MAX):
+    for left in grants_of(session, user_id, limit=_GRANTS_MAX):
         ends = datetime.fromtimestamp(left.grant.expires_ns / 1e9, UTC)
         name = f"{left.grant.reason or 'Promotional'}, expires {ends:%Y-%m-%d}"
         found[left.grant.id] = ((chart.user_promo(user_id, left.grant.id),), name)

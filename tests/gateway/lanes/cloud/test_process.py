@@ -22,8 +22,8 @@ from tests.gateway.lanes.cloud.running import MESSAGES, RunningWorker, client_of
 
 @pytest.fixture
 def own_worker(configuration: CloudConfiguration) -> Iterator[RunningWorker]:
-    """One that a test ends; `worker` is a real start and shows at its own end that such a process exits too."""
-    with running_worker(configuration, from_template=True) as running:
+    """A worker that a test ends, in a real process: how it exits is what is looked at."""
+    with running_worker(configuration) as running:
         yield running
 
 

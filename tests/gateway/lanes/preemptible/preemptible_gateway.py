@@ -37,7 +37,7 @@ async def patiently(body: bytes, writer: Writer) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Marketplace:
+class Instance:
     """A gateway, its backend, and a key for preemptible requests."""
 
     running: Edge
@@ -45,7 +45,7 @@ class Marketplace:
     key: str
 
     async def come(self, text: str = "talk", **fields: Any) -> "asyncio.Task[Answered]":
-        """A preemptible request; returns once it is under way, or was refused."""
+        """Send a preemptible request; return once it is under way, or was refused."""
         preemptible_jobs = len(self.running.services.preemptible_jobs.stays)
         messages = [{"role": "user", "content": text}]
         asked = await send(self.running, self.key, stream=True, **({"messages": messages} | fields))
@@ -71,10 +71,10 @@ async def admin(running: Edge, method: str, path: str, **more: Any) -> httpx.Res
 @asynccontextmanager
 async def instance(
     folder: Path, backend: dict[str, Any] | None = None, **sections: Any
-) -> AsyncIterator[Marketplace]:
+) -> AsyncIterator[Instance]:
     async with (
         serving(patiently) as first,
         road(folder, first.base_url, backend={"slots": SLOTS} | (backend or {}), **sections) as running,
     ):
         made = await admin(running, "POST", "/admin/preemptible-key")
-        yield Marketplace(running, first, made.json()["key"])
+        yield Instance(running, first, made.json()["key"])

@@ -17,14 +17,14 @@ from gateway.settings import CacheSettings
 from market.seller.own_gateway import OwnGateway, Running
 from runtime.errors import Conflict
 from tests.gateway.http.edges import Answered, until
-from tests.gateway.lanes.preemptible.preemptible_gateway import SLOTS, Marketplace, instance
+from tests.gateway.lanes.preemptible.preemptible_gateway import SLOTS, Instance, instance
 from tests.gateway.requests.roads import nothing_is_left, receive, send, text_of
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def home(tmp_path: Path) -> AsyncIterator[Marketplace]:
+async def home(tmp_path: Path) -> AsyncIterator[Instance]:
     async with instance(tmp_path, cache=CacheSettings(answers="all")) as made:
         yield made
 
@@ -33,7 +33,7 @@ def code_of(answered: Answered) -> str:
     return str(answered.error["code"])
 
 
-async def test_the_owner_comes_and_all_preemptible_requests_end(home: Marketplace) -> None:
+async def test_the_owner_comes_and_all_preemptible_requests_end(home: Instance) -> None:
     preemptible_jobs = [await home.come() for _ in range(SLOTS)]
     silent = await home.come("wait")  # no slot is left
     assert (silent.result().status, code_of(silent.result())) == (503, "preemptible_not_now")
@@ -53,7 +53,7 @@ async def test_the_owner_comes_and_all_preemptible_requests_end(home: Marketplac
     assert text_of(await again) == "It turns."
 
 
-async def test_preemptible_requests_go_on_where_the_owner_needs_no_machine(home: Marketplace) -> None:
+async def test_preemptible_requests_go_on_where_the_owner_needs_no_machine(home: Instance) -> None:
     question: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "seed": 1}
     await receive(await send(home.running, stream=True, **question))
     job = await home.come()
@@ -66,7 +66,7 @@ async def test_preemptible_requests_go_on_where_the_owner_needs_no_machine(home:
     assert code_of(await job) == "preempted"
 
 
-async def test_before_its_first_byte_a_preemptible_request_ends_with_a_status(home: Marketplace) -> None:
+async def test_before_its_first_byte_a_preemptible_request_ends_with_a_status(home: Instance) -> None:
     job = await home.come("wait")
     await until(lambda: home.backend.open == 1, 60)
     assert (await home.own()).status == 200
@@ -75,7 +75,7 @@ async def test_before_its_first_byte_a_preemptible_request_ends_with_a_status(ho
     assert "retry-after" in heard.headers
 
 
-async def test_no_preemptible_request_begins_while_own_requests_run_or_wait(home: Marketplace) -> None:
+async def test_no_preemptible_request_begins_while_own_requests_run_or_wait(home: Instance) -> None:
     asked = [
         await send(home.running, messages=[{"role": "user", "content": "wait"}], stream=True)
         for _ in range(SLOTS + 1)  # the last one waits for a slot
@@ -94,12 +94,12 @@ async def test_no_preemptible_request_begins_while_own_requests_run_or_wait(home
     job.cancel()
 
 
-async def test_a_preemptible_request_takes_a_slot_for_each_answer(home: Marketplace) -> None:
+async def test_a_preemptible_request_takes_a_slot_for_each_answer(home: Instance) -> None:
     refused = await home.come(n=SLOTS + 1)
     assert code_of(refused.result()) == "preemptible_not_now"
 
 
-async def test_preemptible_requests_leave_no_trace_but_their_usage(home: Marketplace) -> None:
+async def test_preemptible_requests_leave_no_trace_but_their_usage(home: Instance) -> None:
     services = home.running.services
     services.directory.quotas.set(Quota("organization:home", "requests", 1, "minute"))
     bodies = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "seed": 1}
@@ -118,7 +118,7 @@ async def test_preemptible_requests_leave_no_trace_but_their_usage(home: Marketp
     assert rows[1]["completion_tokens"] > 0
 
 
-async def test_everything_else_is_closed_to_preemptible_keys(home: Marketplace) -> None:
+async def test_everything_else_is_closed_to_preemptible_keys(home: Instance) -> None:
     root, headers = f"http://127.0.0.1:{home.running.port}", {"authorization": f"Bearer {home.key}"}
     chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
     asked: list[tuple[str, str, object]] = [
@@ -195,7 +195,7 @@ async def test_what_a_vllm_caches_of_preemptible_requests_is_theirs_alone(tmp_pa
         assert "cache_salt" not in json.loads(home.backend.requests[-1])
 
 
-async def test_no_user_has_the_name_of_market_jobs(home: Marketplace) -> None:
+async def test_no_user_has_the_name_of_market_jobs(home: Instance) -> None:
     users, keys = home.running.services.directory.users, home.running.services.keys
     for refused in (
         partial(users.add, MARKET_JOBS),
@@ -216,7 +216,7 @@ async def test_no_user_has_the_name_of_market_jobs(home: Marketplace) -> None:
 
 
 async def test_the_load_of_preemptible_requests_is_nothing_to_the_cards_condition(
-    home: Marketplace, monkeypatch: pytest.MonkeyPatch
+    home: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preemptible_jobs = home.running.services.preemptible_jobs
     monkeypatch.setattr(idle, "gpu_percent", lambda: 90.0 if preemptible_jobs.stays else 7.0)
@@ -247,20 +247,20 @@ async def test_a_key_ends_with_the_next_one_and_with_the_gateway(tmp_path: Path)
         valid = [row for row in (await home.admin("GET", "/admin/keys")).json()["keys"] if row["is_preemptible"]]
         assert [row["revoked_ns"] is None for row in valid] == [True, False]
     async with instance(tmp_path) as home:
-        forgotten = Marketplace(home.running, home.backend, later["key"])
+        forgotten = Instance(home.running, home.backend, later["key"])
         refused = (await forgotten.come("short")).result()
         assert (refused.status, code_of(refused)) == (401, "invalid_api_key")
         # Not even before the agent has asked for another: what was made by an earlier start means nothing.
         home.running.services.preemptible_jobs._key_id = None
         services = home.running.services
         made = services.keys.issue("of another start", ("pool",), user_id=MARKET_JOBS, is_preemptible=True)
-        stale = Marketplace(home.running, home.backend, made.token)
+        stale = Instance(home.running, home.backend, made.token)
         assert (await stale.come("short")).result().status == 401
         changed = await home.admin("PATCH", f"/admin/keys/{made.row.key_id}", json={"priority": 0})
         assert changed.json()["is_preemptible"]  # no change of its terms makes it the owner's
 
 
-async def test_a_waiting_agent_hears_of_a_change(home: Marketplace) -> None:
+async def test_a_waiting_agent_hears_of_a_change(home: Instance) -> None:
     found = (await home.admin("GET", "/admin/idle")).json()
     assert found["models"] == [
         {
