@@ -13,8 +13,8 @@ from tests.clusters import DEMO_MODEL
 from tests.gateways import Gateway, running_gateway, until
 
 MODEL = DEMO_MODEL.name
-# Forty at a time are more than there are slots.
-WARMING = 80
+# Forty at a time are more than there are slots. Stages keep memory for each size of step that they have seen.
+WARMING, WARMING_LONG = 80, 1000
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,10 @@ WARMING = 80
 def test_callers_come_and_go(tmp_path: Path, requests: int, nodes: int) -> None:
     with running_gateway(tmp_path, nodes=nodes, from_templates=False) as gateway:
         # Until every slot is in use: slots are kept for prompts that begin alike.
-        asyncio.run(_crowd(gateway, WARMING))
+        warming = WARMING_LONG if requests > WARMING_LONG else WARMING
+        asyncio.run(_crowd(gateway, warming))
         # The admin's pages are loaded when first asked for, and stay.
-        until(lambda: _rows(gateway, WARMING))
+        until(lambda: _rows(gateway, warming))
         idle = _memory_bytes(gateway)
         answered = asyncio.run(_crowd(gateway, requests))
         assert answered > requests // 3
@@ -34,7 +35,7 @@ def test_callers_come_and_go(tmp_path: Path, requests: int, nodes: int) -> None:
         asyncio.run(asyncio.sleep(2))
         assert gateway.openai().completions.create(model=MODEL, prompt="The end", max_tokens=3).usage
         assert gateway.admin("/admin/cluster")["epoch"] == 1
-        rows = until(lambda: _rows(gateway, min(1000, requests + WARMING + 1)))
+        rows = until(lambda: _rows(gateway, min(1000, requests + warming + 1)))
         assert not [row for row in rows if row["outcome"] == "failed"]
         assert _memory_bytes(gateway) - idle < 20e6 + 4e3 * requests
 
