@@ -1,6 +1,6 @@
 """Measure the owner's wait for a first token while market jobs use all that they may, against an idle machine.
 
-Rounds of both kinds alternate, with the same prompts at the same times: arrivals are Poisson's. Guests use the
+Rounds of both kinds alternate, with the same prompts at the same times: arrivals are Poisson's. Jobs use the
 preemptible key, fill their slots, and return as soon as they are admitted.
 """
 

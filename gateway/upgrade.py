@@ -12,10 +12,10 @@ import msgspec
 
 from gateway.database import MIGRATION_TIMEOUT_S, DatabaseUnusable, is_behind
 from runtime.interpreter import command_of, environment
+from runtime.one_answer import ask
 
 _PATIENCE_S = 2.0 * MIGRATION_TIMEOUT_S
 _END_S = 5.0
-_LINE_BYTES_MAX = 64 * 1024
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -38,8 +38,8 @@ async def upgrade_in_process(dsn: str) -> None:
     )
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            answer = await _ask(process, dsn)
-            status = await process.wait()
+            answer = await ask(process, msgspec.json.encode(dsn))
+            status = process.returncode
     except TimeoutError:
         raise DatabaseUnusable(f"the database was not upgraded within {_PATIENCE_S:.0f} s") from None
     finally:
@@ -47,19 +47,6 @@ async def upgrade_in_process(dsn: str) -> None:
     problem = _read(answer).problem
     if problem or status:
         raise DatabaseUnusable(problem or f"the upgrade of the database ended with status {status}")
-
-
-async def _ask(process: Process, dsn: str) -> bytes:
-    """Return its last output line, because code that it runs may print other lines."""
-    assert process.stdin
-    assert process.stdout
-    with suppress(ConnectionError):  # The exit status shows why it ended before it got the DSN.
-        process.stdin.write(msgspec.json.encode(dsn) + b"\n")
-        await process.stdin.drain()
-    tail = b""
-    while chunk := await process.stdout.read(_LINE_BYTES_MAX):
-        tail = (tail + chunk)[-_LINE_BYTES_MAX:]
-    return tail.strip().rpartition(b"\n")[2]
 
 
 def _read(line: bytes) -> Outcome:

@@ -10,6 +10,8 @@ Modules:
     interpreter  The command and environment of child processes, which must run Millrace's own code
     memory       Configures a process's memory: the C library's allocator, Python's collector and the kernel's
                  limits
+    one_answer   A child process that answers one question and exits: a line of JSON on its stdin, and its last line on
+                 stdout
     postgresql   Connections to PostgreSQL that bound every wait on this side, whatever the server or the network
                  does
     redaction    Removing what belongs to an operator's machine or to the ledger from texts that callers read

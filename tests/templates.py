@@ -154,25 +154,11 @@ class ForkedProcess:
             output.close()
         return self.returncode
 
-    async def communicate(self, content: bytes | None = None) -> tuple[bytes, bytes]:
-        if self.stdin:
-            with contextlib.suppress(ConnectionError):
-                self.stdin.write(content or b"")
-                await self.stdin.drain()
-            self.stdin.close()
-        read = [stream.read() if stream else _nothing() for stream in (self.stdout, self.stderr)]
-        out, err = await asyncio.gather(*read)
-        await self.wait()
-        return out, err
-
     def send_signal(self, number: int) -> None:
         """Raises ProcessLookupError."""
         if self.returncode is not None:
             raise ProcessLookupError
         os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -227,10 +213,6 @@ class ForkedChild:
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
             os.kill(self.pid, number)
-
-
-async def _nothing() -> bytes:
-    return b""
 
 
 async def _start(program: str, *words: str, **options: Any) -> Any:
@@ -307,7 +289,7 @@ def _socket_of(name: str) -> Path:
 
 
 def _begin(name: str) -> None:
-    """Start a template, unless somebody did, and return once it serves."""
+    """Start a template, unless it runs, and return once it serves."""
     socket_path = _socket_of(name)
     with socket_path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -424,7 +406,7 @@ def _take_place(request: Request, streams: list[int], connections: list[socket.s
 
 
 def main(name: str, folder: str) -> None:
-    """Import what a template's modules need, and serve in a process that is nobody's child."""
+    """Import what a template's modules need, and serve in a process without a parent."""
     for module in _TEMPLATES[name]:
         for needed in _IMPORTED.get(module, (module,)):
             importlib.import_module(needed)

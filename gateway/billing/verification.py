@@ -5,7 +5,7 @@ ends when its time is over or stdin closes, so it never outlives the gateway.
 """
 
 import asyncio
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +16,7 @@ from accounting.proofs.blocks import Checkpoint
 from accounting.proofs.tail import UNPROVEN_MAX_S
 from accounting.proofs.verdict import Verdict
 from runtime.interpreter import command_of, environment
+from runtime.one_answer import ask
 
 _PROCESS = "gateway.billing.verify_process"
 # Extra time for imports, the last slice of blocks, and SQLite's check of its file.
@@ -49,8 +50,8 @@ async def verify_in_process(question: VerifyQuestion) -> Reply:
     )
     try:
         async with asyncio.timeout(question.limit_s + _MARGIN_S):
-            output = await _ask(process, question)
-        reply = msgspec.json.decode(output.strip().rpartition(b"\n")[2], type=Reply)
+            answer = await ask(process, msgspec.json.encode(question))
+        reply = msgspec.json.decode(answer, type=Reply)
     except TimeoutError:
         raise DatabaseFailing("the verification did not end in time") from None
     except msgspec.DecodeError:
@@ -63,18 +64,6 @@ async def verify_in_process(question: VerifyQuestion) -> Reply:
     if reply.problem:
         raise DatabaseFailing(reply.problem)
     return reply
-
-
-async def _ask(process: Process, question: VerifyQuestion) -> bytes:
-    """Return all that it prints. Its stdin stays open until it has ended."""
-    assert process.stdin
-    assert process.stdout
-    with suppress(ConnectionError):  # The exit status shows why it ended before it got the question.
-        process.stdin.write(msgspec.json.encode(question) + b"\n")
-        await process.stdin.drain()
-    output = await process.stdout.read()
-    await process.wait()
-    return output
 
 
 def facts_of(verdict: Verdict) -> dict[str, Any]:

@@ -4,9 +4,7 @@ It opens the database without migrating it. If stdin closes before the verdict i
 `gateway.billing.verification`.
 """
 
-import os
 import sys
-import threading
 import time
 
 import msgspec
@@ -16,6 +14,7 @@ from accounting.proofs.blocks import Checkpoint
 from accounting.proofs.verification import BlockUnknown, verify
 from gateway.billing.verification import Reply, VerifyQuestion, facts_of
 from runtime.database import open_engine, read_sessions
+from runtime.one_answer import read_question
 
 
 def answer(question: VerifyQuestion) -> Reply:
@@ -45,18 +44,9 @@ def answer(question: VerifyQuestion) -> Reply:
 
 
 def main() -> None:
-    if not (line := sys.stdin.buffer.readline()).endswith(b"\n"):
-        sys.exit(1)  # The gateway exited before it sent its question.
-    question = msgspec.json.decode(line, type=VerifyQuestion)
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    question = msgspec.json.decode(read_question(), type=VerifyQuestion)
     reply = answer(question)
     sys.stdout.write(f"\n{msgspec.json.encode(reply).decode()}\n")
-
-
-def _end_with_stdin() -> None:
-    """Exit when stdin closes, because the gateway is gone."""
-    os.read(sys.stdin.fileno(), 1)
-    os._exit(1)
 
 
 if __name__ == "__main__":

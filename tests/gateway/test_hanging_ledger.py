@@ -1,4 +1,4 @@
-"""A ledger that takes everything and answers nothing: whoever waits for many answers waits once, not for each."""
+"""A ledger that takes everything and answers nothing: a caller that needs many answers waits once, not for each."""
 
 import threading
 import time

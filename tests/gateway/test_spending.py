@@ -1,4 +1,4 @@
-"""Who may spend, and out of what: nobody while the ledger is broken, nobody who is frozen, members of pools."""
+"""Who may spend, and from which funds. While the ledger is broken no user may, and a frozen user never."""
 
 import asyncio
 import threading

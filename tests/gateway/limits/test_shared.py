@@ -327,7 +327,7 @@ async def test_requests_under_way_when_redis_forgets_count_once(redis_server: Re
 
 
 def _without_waiting(call: Coroutine[Any, Any, Any]) -> Any:
-    """Its result. It waits for nobody: neither for Redis nor for the ledger."""
+    """Return its result. It waits neither for Redis nor for the ledger."""
     try:
         call.send(None)
     except StopIteration as done:

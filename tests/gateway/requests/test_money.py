@@ -1,4 +1,4 @@
-"""Who pays for a request, and who may not: with a broken ledger nobody; own machines answer on."""
+"""Who pays for a request. With a broken ledger no paid request is sent; own machines still answer."""
 
 import sqlite3
 from contextlib import closing
