@@ -3,6 +3,7 @@
 Importing torch takes 2 s of CPU and litellm 4 s; a run of all tests starts a hundred such children. A fork runs the
 same module with the same arguments, environment, folder and pipes. Its parent is the template, not the process that
 asked for it: `children_of` finds both kinds. A test that starts `python -m gateway` anew gets real children.
+The processes of chat templates are forks, too: tests/cluster/test_chat_templates.py starts real ones.
 """
 
 import asyncio
@@ -30,6 +31,8 @@ from typing import IO, Any, Self
 
 import psutil
 
+from cluster.models import template_process
+
 FOLDER = "TEST_TEMPLATES"
 """Names the variable with the folder of sockets; without it children are started as everywhere else."""
 _ROOT = Path(__file__).parents[1]
@@ -42,6 +45,7 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
     ),
     "litellm": ("gateway.lanes.cloud.worker", "tests.gateway.lanes.litellm_logprobs"),
     "gateway": ("gateway.billing.verify_process", "gateway.migration_process", "market.buyer"),
+    "renderer": ("cluster.models.template_renderer",),
 }
 """By template: the modules that run as its forks."""
 _IMPORTED = {
@@ -84,6 +88,7 @@ def use_templates() -> None:
         os.environ[FOLDER] = folder
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     asyncio.create_subprocess_exec = _start  # type: ignore[assignment]
+    template_process.Popen = _start_renderer  # type: ignore[assignment,misc]
 
 
 def children_of(process: psutil.Process, module: str = "") -> list[psutil.Process]:
@@ -173,30 +178,14 @@ class ForkedProcess:
             self.stdin.close()
 
 
-class ForkedChild:
-    """A fork of a template, with the parts of `subprocess.Popen` that tests use; stdin and stdout are pipes."""
+class _BlockingFork:
+    """A fork of a template, whose owner waits as for a `subprocess.Popen`."""
 
-    def __init__(self, module: str, environment: dict[str, str], folder: str, stderr: int) -> None:
-        """Start `python -m MODULE`, which must be a module of a template."""
-        name = next(name for name, modules in _TEMPLATES.items() if module in modules)
+    def __init__(self, request: Request, options: dict[str, Any]) -> None:
+        name = next(name for name, modules in _TEMPLATES.items() if request.module in modules)
         _begin(name)
-        request = Request(module, [], environment, folder, has_own_session=False)
-        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
-        self.pid, self._connection, ends = _fork(name, request, options)
+        self.pid, self._connection, self._ends = _fork(name, request, options)
         self.returncode: int | None = None
-        self.stdin: IO[bytes] = os.fdopen(ends[0], "wb")
-        self.stdout: IO[bytes] = os.fdopen(ends[1], "rb")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stdout.close()
-        with contextlib.suppress(BrokenPipeError):
-            self.stdin.close()
-        self.wait()
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Raises subprocess.TimeoutExpired."""
@@ -212,7 +201,42 @@ class ForkedChild:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkedRenderer(_BlockingFork):
+    """A chat template's process: a fork that has its socket as standard input, which the real one does not use."""
+
+    def __init__(self, module: str, environment: dict[str, str], socket_fd: int) -> None:
+        request = Request(module, ["0"], environment, str(Path.cwd()), has_own_session=True)
+        options = {"stdin": socket_fd, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        super().__init__(request, options)
+
+
+class ForkedChild(_BlockingFork):
+    """A fork of a template, with the parts of `subprocess.Popen` that tests use; stdin and stdout are pipes."""
+
+    def __init__(self, module: str, environment: dict[str, str], folder: str, stderr: int) -> None:
+        """Start `python -m MODULE`, which must be a module of a template."""
+        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
+        super().__init__(Request(module, [], environment, folder, has_own_session=False), options)
+        self.stdin: IO[bytes] = os.fdopen(self._ends[0], "wb")
+        self.stdout: IO[bytes] = os.fdopen(self._ends[1], "rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
+        self.wait()
 
 
 async def _start(program: str, *words: str, **options: Any) -> Any:
@@ -238,6 +262,13 @@ async def _start(program: str, *words: str, **options: Any) -> Any:
         await process.wait()
         raise
     return process
+
+
+def _start_renderer(command: list[str], **options: Any) -> Any:
+    """Do what `subprocess.Popen` does for a chat template's process, from a template if there is a folder of them."""
+    if not os.environ.get(FOLDER):
+        return subprocess.Popen(command, **options)
+    return ForkedRenderer(command[command.index("-m") + 1], options["env"], options["pass_fds"][0])
 
 
 def _fork(name: str, request: Request, options: dict[str, Any]) -> tuple[int, socket.socket, dict[int, int]]:
