@@ -42,6 +42,7 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
         "cluster.engine.embedder_process",
         "cluster.engine.coordinator_process",
         "cluster.nodes.node_process",
+        "tests.fakes.lying_stage",
     ),
     "litellm": ("gateway.lanes.cloud.worker", "tests.gateway.lanes.litellm_logprobs"),
     "gateway": ("gateway.billing.verify_process", "gateway.migration_process", "market.buyer"),
@@ -57,6 +58,7 @@ _IMPORTED = {
     ),
     "gateway.lanes.cloud.worker": ("gateway.lanes.cloud.worker.server",),
     "market.buyer": ("market.buyer.server",),
+    "tests.fakes.lying_stage": ("cluster.engine.pipeline_links",),
     "gateway.migration_process": ("gateway.migration_process", "gateway.database", "gateway.schema_upgrade"),
 }
 """What a module imports late, or what to import in place of a package that runs when it is imported."""

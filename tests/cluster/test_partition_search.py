@@ -137,8 +137,8 @@ def many_members(machines: int) -> tuple[list[Member], Network]:
     [
         (12, 2),
         pytest.param(12, 12, marks=pytest.mark.slow),
-        (100, 2),
-        (100, 100),
+        (60, 2),
+        (60, 60),
         pytest.param(200, 2, marks=pytest.mark.slow),
         pytest.param(200, 200, marks=pytest.mark.slow),
     ],

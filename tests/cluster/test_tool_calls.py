@@ -223,7 +223,7 @@ def is_read(kind: ToolFormat, said: Written) -> None:
     assert heard.thought == (said.thought.strip() if form.thought else ""), kind
 
 
-@settings(max_examples=examples(20, 35))
+@settings(max_examples=examples(12, 35))
 @given(said=WRITTEN)
 def test_written_calls_are_read_unchanged(said: Written) -> None:
     """In each format the same calls, because drawing them takes most of the CPU."""
