@@ -49,7 +49,7 @@ class Databases:
                 shutil.copyfile(*(each.removeprefix("sqlite:///") for each in (dsn, copy)))
                 yield copy
         else:
-            with self._postgresql(name, psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]) as copy:
+            with self._postgresql(name, str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])) as copy:
                 yield copy
 
     @contextmanager

@@ -90,7 +90,7 @@ def use_templates() -> None:
         os.environ[FOLDER] = folder
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     asyncio.create_subprocess_exec = _start  # type: ignore[assignment]
-    template_process.Popen = _start_renderer  # type: ignore[assignment,misc]
+    template_process.Popen = _start_renderer  # type: ignore[assignment,attr-defined]
 
 
 def children_of(process: psutil.Process, module: str = "") -> list[psutil.Process]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -165,5 +166,5 @@ def test_new_requests_are_told_as_they_end(gateway: Gateway) -> None:
         millrace(gateway.folder, "chat", MODEL, "--max-tokens", "2", said="Once\n")
         after = json.loads(following.stdout.readline())
         assert (after["request_id"] != before, after["lane"]) == (True, "pool")
-        following.send_signal(2)
+        following.send_signal(signal.SIGINT)
         assert following.wait(60) == 0
