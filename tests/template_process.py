@@ -29,6 +29,7 @@ _IMPORTED = {
     ),
     "gateway.lanes.cloud.worker": ("gateway.lanes.cloud.worker.server",),
     "market.buyer": ("market.buyer.server",),
+    "tests.fakes.lying_stage": ("cluster.engine.pipeline_links",),
     "gateway.migration_process": ("gateway.migration_process", "gateway.database", "gateway.schema_upgrade"),
 }
 """What a module imports late, or what to import in place of a package that runs when it is imported."""

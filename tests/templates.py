@@ -3,6 +3,7 @@
 Importing torch takes 2 s of CPU and litellm 4 s; a run of all tests starts a hundred such children. A fork runs the
 same module with the same arguments, environment, folder and pipes. Its parent is the template, not the process that
 asked for it: `children_of` finds both kinds. The template's own side is `template_process`.
+The processes of chat templates are forks, too: tests/cluster/test_chat_templates.py starts real ones.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ from typing import Any
 
 import psutil
 
+from cluster.models import template_process
+
 FOLDER = "TEST_TEMPLATES"
 """Names the variable with the folder of sockets; without it children are started as everywhere else."""
 _ROOT = Path(__file__).parents[1]
@@ -35,9 +38,11 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
         "cluster.engine.embedder_process",
         "cluster.engine.coordinator_process",
         "cluster.nodes.node_process",
+        "tests.fakes.lying_stage",
     ),
     "litellm": ("gateway.lanes.cloud.worker", "tests.gateway.lanes.litellm_logprobs"),
     "gateway": ("gateway", "gateway.billing.verify_process", "gateway.migration_process", "market.buyer"),
+    "renderer": ("cluster.models.template_renderer",),
 }
 """By template: the modules that run as its forks."""
 _START_S = 120.0
@@ -67,6 +72,7 @@ def use_templates() -> None:
         os.environ[FOLDER] = folder
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     asyncio.create_subprocess_exec = _start  # type: ignore[assignment]
+    template_process.Popen = _start_renderer  # type: ignore[assignment,attr-defined]
 
 
 def children_of(process: psutil.Process, module: str = "") -> list[psutil.Process]:
@@ -194,7 +200,8 @@ class ForkedChild:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -226,6 +233,27 @@ async def _start(program: str, *words: str, **options: Any) -> Any:
         await process.wait()
         raise
     return process
+
+
+def _start_renderer(command: list[str], **options: Any) -> Any:
+    """Do what `subprocess.Popen` does for a chat template's process, from a template if there is a folder of them.
+
+    The fork has its socket as standard input, which the real one does not use.
+    """
+    if not os.environ.get(FOLDER):
+        return subprocess.Popen(command, **options)
+    return ForkedChild(
+        command[command.index("-m") + 1],
+        ["0"],
+        environment=options["env"],
+        folder=Path.cwd(),
+        streams={
+            "stdin": options["pass_fds"][0],
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        },
+        has_own_session=True,
+    )
 
 
 def _fork(name: str, request: Request, options: Mapping[str, Any]) -> tuple[int, socket.socket, dict[int, int]]:
