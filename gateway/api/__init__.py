@@ -9,18 +9,14 @@ Modules:
     authority      Admin access: the machine's own token allows everything, a user's role and organization limit
                    the rest
     batches        /v1/batches: files of requests, answered within a day on idle capacity
-    catalogue      Every model of any lane with its known properties, for the APIs that list models
     delegation     Limits the permissions of keys that an organization's admin creates to those of the admin's own
                    key
     dialect_route  Further routes of other APIs than OpenAI's, with errors in that API's format
     edge           Layers of every route other than the hot ones: an id in each answer, a caller, a bounded body
-    fields         Field types of the admin API's bodies and queries, limited to values that databases accept
     files          /v1/files: uploads for batches, and the results of batches
     generate       Handler of the hot routes: it turns an exchange into a call and has it answered in the caller's
                    dialect
     health         GET /healthz, /readyz and /metrics, for monitoring
-    idle           This gateway's idle state, for the selling agent: the state itself, and waiting until it changes
-    join_command   The command for a joining machine, with the cluster's address
     keys           /admin/keys: create, change, rotate and revoke keys
     marketplace    Routes of a marketplace: registration, allocations, disputes, and the relay of sellers without a
                    tunnel

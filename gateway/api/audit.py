@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from gateway.admin.fields import as_ns
+from gateway.admin.parameters import OptionalText, Since
 from gateway.api.authority import Manager
-from gateway.api.fields import OptionalText, Since, as_ns
 from gateway.identity.audit import PAGE_MAX, Filter
 
 router = APIRouter(prefix="/audit")

@@ -9,9 +9,11 @@ from pydantic import Field
 from accounting.chart import department as department_account
 from accounting.chart import terms_of
 from accounting.errors import AccountUnknown
-from gateway.api.authority import Authority, Manager
+from gateway.admin.authority import Authority
+from gateway.admin.fields import Body, Text, Texts, as_cursor
+from gateway.admin.parameters import Named, OptionalText, PageCursor, PageLimit
+from gateway.api.authority import Manager
 from gateway.api.delegation import OfSession, refuse_more_than_own
-from gateway.api.fields import Body, Named, OptionalText, PageCursor, PageLimit, Text, Texts, as_cursor
 from gateway.api.users import managed_user
 from gateway.errors import RoleForbids
 from gateway.identity.key_rows import KeyRow, KeyTerms

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Depends, Query
 
 from accounting.metering.usage import UsageTotal, usage_totals
 from accounting.money import format_usd
-from gateway.api.authority import AnyCaller, Authority
-from gateway.api.fields import Named, PageCursor, PageLimit
+from gateway.admin.authority import Authority
+from gateway.admin.parameters import Named, PageCursor, PageLimit
+from gateway.api.authority import AnyCaller
 from gateway.api.keys import key_page
 from gateway.errors import RoleForbids
 from gateway.identity.caller import Caller

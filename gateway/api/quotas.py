@@ -5,8 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from gateway.api.authority import Authority, Manager
-from gateway.api.fields import Body, OptionalText, PageLimit, Text
+from gateway.admin.authority import Authority
+from gateway.admin.fields import Body, Text
+from gateway.admin.parameters import OptionalText, PageLimit
+from gateway.api.authority import Manager
 from gateway.errors import RoleForbids
 from gateway.identity.quotas import facts, parse_quota
 from gateway.pages import PAGE_MAX, cut

@@ -5,8 +5,10 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from gateway.api.authority import Authority, Manager, Operator
-from gateway.api.fields import Body, Named, OptionalText, PageCursor, PageLimit, Text, as_cursor
+from gateway.admin.authority import Authority
+from gateway.admin.fields import Body, Text, as_cursor
+from gateway.admin.parameters import Named, OptionalText, PageCursor, PageLimit
+from gateway.api.authority import Manager, Operator
 from gateway.errors import RoleForbids
 from gateway.identity.users import Organization, User
 from gateway.pages import PAGE_MAX, cut

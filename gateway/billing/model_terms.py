@@ -113,6 +113,7 @@ class ModelTerms:
 
         Raises RequestInvalid, and Conflict if another admin set it at the same time.
         """
+        models = tuple(dict.fromkeys(models))
         if not is_safe_name(alias):
             raise RequestInvalid("alias: must be a name of up to 256 characters, without `..`", param="alias")
         if not 0 < len(models) <= MODELS_MAX or not all(map(is_safe_name, models)):

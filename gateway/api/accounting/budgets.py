@@ -8,10 +8,12 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from accounting.money import UsdAmount
-from gateway.api.accounting.dependencies import Facts, Key, scope_of
+from gateway.admin.authority import scope_of
+from gateway.admin.fields import Body, Facts, Text
+from gateway.admin.parameters import OptionalText
+from gateway.api.accounting.dependencies import Key
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import AnyCaller, Manager
-from gateway.api.fields import Body, OptionalText, Text
 from gateway.api.quotas import refuse_own
 from gateway.identity.quotas import of_scopes
 from gateway.limits.budgets import budget_facts

@@ -4,11 +4,14 @@ from fastapi import APIRouter, Request
 
 from accounting.money import format_usd
 from accounting.payments.errors import PayerFrozen
+from gateway.admin.fields import Facts
+from gateway.admin.marketplace import read_record
+from gateway.admin.marketplace_requests import NewAllocation, NewSettlement
 from gateway.api.accounting.dependencies import Key, UserCaller
-from gateway.api.accounting.keyed import KeyedRoute, id_of
+from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.marketplace import disputes, sellers
-from gateway.api.marketplace.dependencies import Facts, Open, Shared, read_record
-from gateway.api.marketplace.forms import NewAllocation, NewSettlement
+from gateway.api.marketplace.dependencies import Open, Shared
+from gateway.billing.asked import id_of
 from gateway.errors import PolicyForbids
 from gateway.identity.caller import Caller
 from gateway.services import Services

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.api.authority import Authority
+from gateway.admin.authority import Authority
 from gateway.api.keys import create_key
 from gateway.api.quotas import NewQuota, set_quota
 from gateway.console.access import Manager, Visitor

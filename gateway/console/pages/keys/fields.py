@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from pydantic import BaseModel, BeforeValidator, Field
 
-from gateway.api.fields import Text
+from gateway.admin.fields import Text
 from gateway.api.keys import ChangedKey, NewKey, Priority, Region
 from gateway.quota import Measure, Span
 from gateway.settings.base import LaneName, Privacy, Role

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.api.authority import Authority
+from gateway.admin.authority import Authority
 from gateway.api.quotas import NewQuota, remove_quota, set_quota
 from gateway.console.access import Manager, Visitor
 from gateway.console.browser import own_path

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.api.fields import Named
+from gateway.admin.parameters import Named
 from gateway.api.keys import Rotation, change_key, revoke_key, rotate_key
 from gateway.api.me import revoke_own_key
 from gateway.console.access import Manager, Viewer, Visitor

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.api.fields import Named
+from gateway.admin.parameters import Named
 from gateway.api.users import NewOrganization, add_organization
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of

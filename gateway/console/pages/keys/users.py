@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from gateway.api.fields import Named
+from gateway.admin.parameters import Named
 from gateway.api.users import NewRole, NewUser, add_user, close_sessions, managed_user, remove_user, set_role
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of

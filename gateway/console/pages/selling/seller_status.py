@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from gateway.console.access import Visitor
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.selling.access import PATH, Seller, submit
+from gateway.console.forms import Form, read_form, submit
+from gateway.console.pages.selling.access import PATH, Seller
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
 from gateway.console.renderer import go, page
@@ -108,15 +108,15 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
         raise NotFound("Allocation not found.")
     form = await read_form(request, visitor, Brought)
 
-    async def work(fields: Brought) -> dict[str, Any]:
-        texts = (fields.content, fields.reasoning, fields.listing)
-        return await bring_text(marketplace, visitor.caller, raw, lane, *texts)
-
-    done, form = await submit(form, work)
+    user_id = visitor.caller.user_id
+    done, form = await submit(
+        form,
+        lambda new: bring_text(marketplace, user_id, raw, lane, new.content, new.reasoning, new.listing),
+    )
     if done is None:
         return await _dispute_page(visitor, allocation, lane, form, 400)
-    is_open = done["status"] == "open"
-    word = "is open. The other side has one day to answer" if is_open else f"is decided: {done['reason']}"
+    is_open = done.status == "open"
+    word = "is open. The other side has one day to answer" if is_open else f"is decided: {done.reason}"
     return go(visitor, f"{STANDING}#disputes", f"The dispute {word}.")
 
 

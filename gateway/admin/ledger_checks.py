@@ -1,0 +1,117 @@
+"""Verifies that the ledger matches its signed blocks, adds up and keeps its rules. For operators."""
+
+import time
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from accounting.ledger.health import BrokenRule
+from accounting.proofs import blocks
+from accounting.proofs.blocks import SignedBlock
+from accounting.proofs.maker import Unproven
+from gateway.admin.fields import Facts
+from gateway.billing.verification import VerifyQuestion, checkpoint_facts, verify_in_process
+from gateway.services import Services
+from gateway.settings import Settings
+from runtime.data_folder import DataFolder
+from runtime.errors import Overloaded, RequestInvalid
+
+CHECKPOINT = r"^[0-9]{1,18}:[0-9a-f]{64}$"
+"""A saved ledger checkpoint."""
+
+
+async def verify(
+    services: Services,
+    *,
+    from_block: int,
+    known: str | None,
+    limit_s: int,
+    signed_by: Sequence[str] = (),
+    unproven_max_s: int = 10,
+) -> Facts:
+    """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, None at the end.
+
+    Only a verification from block 1 to the end adds up accounts; if that takes longer, use `millrace ledger verify`.
+    An entry may be in no block for `unproven_max_s` seconds.
+
+    `known` is a checkpoint that the ledger must contain, as the newest that this gateway has seen. All keys that
+    may sign are in `signed_by`, if it has any.
+
+    Raises Overloaded while another verification runs, and RequestInvalid if `from_block` is not in the ledger.
+    """
+    if services.verifying.locked():
+        raise Overloaded("A verification of the ledger is running. Try again when it has ended.")
+    async with services.verifying:
+        dsn, signers = _dsn(services.settings), tuple(signed_by)
+        kept = tuple(str(checkpoint) for checkpoint in (known, services.ledger.checkpoint) if checkpoint)
+        question = VerifyQuestion(dsn, from_block, limit_s, kept, signers, unproven_max_s)
+        reply = await verify_in_process(question)
+    if reply.verdict is None:
+        raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")
+    return reply.verdict
+
+
+async def show_blocks(services: Services, after: int, limit: int) -> Facts:
+    """Return blocks in order, and the keys that signed them. `next` is the `after` of the next page."""
+    ledger = services.ledger
+
+    def page(session: Session) -> tuple[list[SignedBlock], dict[str, bytes], SignedBlock]:
+        found = blocks.blocks_after(session, after, limit=limit)
+        return found, blocks.public_keys(session, found), blocks.newest(session)
+
+    found, keys, newest = await ledger.look(page)
+    return {
+        "blocks": [_block_facts(block) for block in found],
+        "keys": {fingerprint: key.hex() for fingerprint, key in keys.items()},
+        "checkpoint": checkpoint_facts(newest.checkpoint if newest.n else None),
+        "next": found[-1].n if found and found[-1].n < newest.n else None,
+    }
+
+
+async def show_health(services: Services, *, deep: bool) -> Facts:
+    """Return broken rules, accepted violations and entries in no block.
+
+    `deep` checks every transfer again, at most once a minute; `age_s` is the age of the check.
+    """
+    ledger = services.ledger
+    trouble = services.storage.trouble
+    found, age_s = await ledger.inspection.latest() if deep else (await ledger.findings(deep=False), 0.0)
+    return {
+        "sound": all(each.is_accepted for each in found) and not trouble,
+        "storage": trouble,
+        "deep": deep,
+        "age_s": round(age_s, 1),
+        "unproven": _unproven_facts(ledger.unproven),
+        "broken": [_broken_facts(each) for each in found if not each.is_accepted],
+        "accepted": [_broken_facts(each) for each in found if each.is_accepted],
+    }
+
+
+def _broken_facts(violation: BrokenRule) -> Facts:
+    return {"rule": violation.rule, "meaning": violation.meaning, "where": list(violation.where)}
+
+
+def _block_facts(block: SignedBlock) -> Facts:
+    """Return bytes as hex, and times as decimal strings, because they exceed the range of JSON's numbers."""
+    return {
+        "n": block.n,
+        "from_seq": block.from_seq,
+        "to_seq": block.to_seq,
+        "events": block.events,
+        "prev": block.prev.hex(),
+        "hash": block.hash.hex(),
+        "made_ns": str(block.made_ns),
+        "signed_by": block.signed_by,
+        "signature": block.signature.hex(),
+    }
+
+
+def _unproven_facts(left: Unproven | None) -> Facts | None:
+    if left is None:
+        return None
+    return {"events": left.events, "age_s": round(left.age_s(time.time_ns()), 1), "trouble": left.trouble or None}
+
+
+def _dsn(settings: Settings) -> str:
+    dsn = settings.database.dsn
+    return dsn.get_secret_value() if dsn else DataFolder(settings.data_dir).dsn
