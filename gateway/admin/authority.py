@@ -42,6 +42,7 @@ class Authority:
 
     @property
     def ledger(self) -> LedgerAccess:
+        """The running gateway's ledger, with this party acting on it."""
         services = self.services
         return LedgerAccess(services.ledger, self.directory, self.actor, services.payments_service)
 

@@ -1,27 +1,80 @@
-"""Verifies that the ledger matches its signed blocks, adds up and keeps its rules. For operators."""
+"""Verifies that the ledger matches its signed blocks, adds up and keeps its rules; accepts violations of these."""
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from accounting.ledger.health import BrokenRule
+from accounting.ledger.accepted import accept
+from accounting.ledger.health import BLOCKS_KEPT, RULES, BrokenRule, breaches
+from accounting.ledger.scope import Witness
 from accounting.proofs import blocks
 from accounting.proofs.blocks import SignedBlock
+from accounting.proofs.kept import KeptCheckpoint
 from accounting.proofs.maker import Unproven
-from gateway.admin.fields import Facts
+from accounting.proofs.suspects import unproven_suspects
+from gateway.admin.fields import Body, Facts, Text
 from gateway.billing.verification import VerifyQuestion, checkpoint_facts, verify_in_process
-from gateway.services import Services
+from gateway.identity.audit import Actor
+from gateway.identity.directory import Directory
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 from runtime.errors import Overloaded, RequestInvalid
+
+if TYPE_CHECKING:
+    from gateway.services import Services
 
 CHECKPOINT = r"^[0-9]{1,18}:[0-9a-f]{64}$"
 """A saved ledger checkpoint."""
 
 
+class Acceptance(Body):
+    """`where` is the entry or block that breaks the rule."""
+
+    rule: Text
+    where: Text
+    reason: Text
+
+
+def accept_violation(directory: Directory, actor: Actor, new: Acceptance, kept: KeptCheckpoint) -> bool:
+    """Accept a violation, so that spending goes on; return whether it was not accepted before.
+
+    With the rule `BLOCKS_KEPT` it accepts a database restored from a backup: `kept` then has its newest block.
+    Raises RequestInvalid, CheckpointUnusable.
+    """
+    rule, where = new.rule, new.where
+    if rule not in RULES:
+        raise RequestInvalid(f"rule: unknown rule {rule!r}; rules are {', '.join(RULES)}", param="rule")
+    if not RULES[rule].is_of_events and rule != BLOCKS_KEPT:
+        text = f"rule: {rule} is about totals and cannot be accepted; use an adjustment or a backup"
+        raise RequestInvalid(text, param="rule")
+    with directory.read() as session:
+        broken = breaches(session, rule, time.time_ns(), witness_of(kept, session))
+        newest = blocks.newest(session).checkpoint
+    if where not in broken:
+        known = f"it is at {', '.join(broken[:5])}" if broken else "there is no violation"
+        raise RequestInvalid(f"where: {rule} is not broken at {where!r}: {known}", param="where")
+    is_new = True
+    if rule == BLOCKS_KEPT:
+        kept.keep(newest)
+    else:
+        with directory.write() as session, session.begin():
+            is_new = accept(session, rule, where, new.reason, time.time_ns())
+    facts = {"where": where, "reason": new.reason}
+    directory.audit.add_once(actor, "ledger.accept", f"rule:{rule}", facts, named_by="where")
+    return is_new
+
+
+def witness_of(kept: KeptCheckpoint, session: Session) -> Witness:
+    """Return what the gateway of a data directory knows of the ledger, running or not."""
+    checkpoint = kept.checkpoint
+    newest = (checkpoint.n, checkpoint.hash) if checkpoint and checkpoint.n else None
+    return Witness(newest, unproven_suspects(session.connection()))
+
+
 async def verify(
-    services: Services,
+    services: "Services",
     *,
     from_block: int,
     known: str | None,
@@ -51,7 +104,7 @@ async def verify(
     return reply.verdict
 
 
-async def show_blocks(services: Services, after: int, limit: int) -> Facts:
+async def show_blocks(services: "Services", after: int, limit: int) -> Facts:
     """Return blocks in order, and the keys that signed them. `next` is the `after` of the next page."""
     ledger = services.ledger
 
@@ -68,7 +121,7 @@ async def show_blocks(services: Services, after: int, limit: int) -> Facts:
     }
 
 
-async def show_health(services: Services, *, deep: bool) -> Facts:
+async def show_health(services: "Services", *, deep: bool) -> Facts:
     """Return broken rules, accepted violations and entries in no block.
 
     `deep` checks every transfer again, at most once a minute; `age_s` is the age of the check.

@@ -1,4 +1,4 @@
-"""A marketplace's sellers and disputes: what an account earned; suspension and forfeiture; texts for a dispute."""
+"""A marketplace: allocations of credits, what a seller earned, suspension and forfeiture, texts for a dispute."""
 
 import base64
 
@@ -7,10 +7,16 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.ledger.balances import available
 from accounting.money import format_usd
+from accounting.payments.errors import PayerFrozen
 from gateway.admin.authority import Authority
 from gateway.admin.fields import Facts
-from gateway.admin.marketplace_requests import NewDispute, ShownPrompt
+from gateway.admin.marketplace_requests import NewAllocation, NewDispute, ShownPrompt
+from gateway.billing.asked import id_of
+from gateway.billing.ledger_service import LedgerService
+from gateway.errors import PolicyForbids
+from gateway.identity.caller import Caller
 from market.errors import RecordInvalid
+from market.marketplace.allocations import AllocationRequest
 from market.marketplace.disputes import Brought
 from market.marketplace.marketplace import Marketplace
 from market.marketplace.tables import DisputeRow
@@ -50,6 +56,41 @@ def _earned(marketplace: Marketplace, user_id: str) -> dict[str, int]:
     with marketplace.context.read() as session:
         found = available(session, list(codes.values()))
     return {name: found[code] for name, code in codes.items()}
+
+
+async def allocate(
+    marketplace: Marketplace, ledger: LedgerService, caller: Caller, once: str, new: NewAllocation
+) -> bytes:
+    """Reserve credits for a seller, once; the returned record proves it to the seller.
+
+    Raises RequestInvalid if `hours` is above the marketplace's limit, LedgerBroken, PayerFrozen, PolicyForbids, and
+    the errors of `Allocations.issue`.
+    """
+    await _check_buyer(ledger, caller)
+    most = marketplace.context.terms.allocation_hours_max
+    if new.hours > most:
+        raise RequestInvalid(f"hours is too large. Credits are allocated for at most {most} hours.", param="hours")
+    allocation_id = f"a-{id_of('allocation', caller.user_id, once)}"
+    allocation = AllocationRequest(allocation_id, caller.payer, new.buyer, new.seller, new.limit, new.hours)
+    return await marketplace.ask(marketplace.allocations.issue, allocation)
+
+
+async def _check_buyer(ledger: LedgerService, caller: Caller) -> None:
+    """Raises LedgerBroken, PayerFrozen, PolicyForbids."""
+    if "market" not in caller.lanes:
+        raise PolicyForbids("This key may not buy on the market. Use one with the lane market.")
+    if caller.privacy != "public" or caller.models is not None or caller.regions is not None:
+        raise PolicyForbids(
+            "The marketplace cannot check an allocation's requests. Use a key without privacy, model or region limits."
+        )
+    await ledger.inspection.looked()
+    ledger.inspection.check()
+    if why := ledger.frozen_why(caller.user_id):
+        raise PayerFrozen(caller.user_id, why)
+    if any(quota.measure == "spend" for quota in caller.quotas):
+        raise PolicyForbids(
+            "A key with a budget cannot allocate, since the budget could not limit it. Use a key without one."
+        )
 
 
 async def suspend(marketplace: Marketplace, authority: Authority, user: str, why: str | None) -> Facts:

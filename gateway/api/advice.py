@@ -2,23 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
-from pydantic import Field
 
 from cluster.control.deployment import Model
-from cluster.errors import ModelError, ModelNotFound
-from cluster.models.layer_cost import Precision
-from gateway.admin.cluster_model import NewModel, Reference, allow_loading, read_model
-from gateway.admin.fields import Body
+from cluster.errors import ModelError
+from gateway.admin.cluster_model import ModelQuestion, NewModel, advise, allow_loading, read_model
 from gateway.advice.facts import advice_facts
-from gateway.advice.service import Wishes, ask_advice
 from gateway.api.authority import Operator
 from gateway.services import Services
-from runtime.errors import Conflict, NotFound, RequestInvalid
+from runtime.errors import Conflict
 
 router = APIRouter(prefix="/admin")
 
@@ -26,29 +22,10 @@ router = APIRouter(prefix="/admin")
 _LINE_S = 0.25
 
 
-class ModelQuestion(Body):
-    """A folder or GGUF file of the gateway's machine, or a Hugging Face id; `compare` is a cloud model's name."""
-
-    model: Reference
-    compare: Annotated[str | None, Field(max_length=200)] = None
-    context_tokens: Annotated[int | None, Field(ge=64, le=2**24)] = None
-    precision: Precision | None = None
-
-
 @router.post("/advise")
 async def show_advice(authority: Operator, question: ModelQuestion) -> dict[str, Any]:
-    """List every option to run a model, the recommended one with its reason, and the break-even of your machines.
-
-    Raises NotFound if there is no such model, and RequestInvalid if it cannot be used.
-    """
-    wishes = Wishes(question.context_tokens, question.precision, question.compare)
-    try:
-        found = await ask_advice(authority.services, question.model, wishes)
-    except ModelNotFound as error:
-        raise NotFound(str(error), param="model") from None
-    except ModelError as error:
-        raise RequestInvalid(f"model: {error}", param="model") from None
-    return advice_facts(found)
+    """List every option to run a model, the recommended one with its reason, and the break-even of your machines."""
+    return advice_facts(await advise(authority.services, question))
 
 
 @router.post("/cluster/model")

@@ -34,12 +34,7 @@ class NewPrice(Body):
 @router.get("/aliases")
 async def list_aliases(authority: Operator) -> list[dict[str, Any]]:
     """List every alias with its source; an alias that was set at run time overrides the settings."""
-    services = authority.services
-    own = [_of_alias(each) for each in services.model_terms.now.aliases]
-    known = {each["alias"] for each in own}
-    settings = services.settings.pool.aliases.items()
-    listed = [{"alias": name, "models": list(models), "origin": "settings"} for name, models in settings]
-    return sorted([*own, *(each for each in listed if each["alias"] not in known)], key=lambda each: each["alias"])
+    return [_of_alias(each) for each in authority.services.model_terms.every_alias()]
 
 
 @router.put("/aliases")
@@ -78,13 +73,10 @@ async def remove_price(authority: Operator, model: NameAsked) -> dict[str, str]:
 
 
 def _of_alias(alias: Alias) -> dict[str, Any]:
-    return {
-        "alias": alias.alias,
-        "models": list(alias.models),
-        "origin": "set",
-        "since_ns": alias.since_ns,
-        "actor": alias.actor,
-    }
+    shown = {"alias": alias.alias, "models": list(alias.models)}
+    if alias.since_ns is None:
+        return shown | {"origin": "settings"}
+    return shown | {"origin": "set", "since_ns": alias.since_ns, "actor": alias.actor}
 
 
 def _of_price(price: OwnPrice) -> dict[str, Any]:

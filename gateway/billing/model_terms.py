@@ -37,12 +37,15 @@ MODELS_MAX = 50
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """`models` in order of preference; `actor` is the setter's name in the audit log."""
+    """`models` in order of preference; `actor` is the setter's name in the audit log.
+
+    An alias of the settings has neither `since_ns` nor `actor`.
+    """
 
     alias: str
     models: tuple[str, ...]
-    since_ns: int
-    actor: str
+    since_ns: int | None = None
+    actor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,11 @@ class ModelTerms:
     def aliases(self) -> Aliases:
         """The current aliases, including those of the settings."""
         return self._pool.aliases()
+
+    def every_alias(self) -> list[Alias]:
+        """Return the current aliases, including those of the settings, by name."""
+        own = {each.alias: each for each in self._now.aliases}
+        return [own.get(name) or Alias(name, tuple(models)) for name, models in sorted(self.aliases().items())]
 
     async def start(self) -> None:
         """Read now, and then periodically. Raises SQLAlchemyError if the database is unavailable."""

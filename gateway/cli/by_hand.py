@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli import output
-from gateway.cli.ledger_accept import Reason
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:
     from gateway.admin.ledger_access import Booked
 
+Reason = Annotated[str, typer.Option(help="Reason, recorded for later readers of the ledger.")]
 Amount = Annotated[str, typer.Option(help="Amount in USD, e.g. 5.00.")]
 
 

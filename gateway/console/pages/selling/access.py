@@ -1,6 +1,6 @@
 """Access to the selling pages, and what several of them show."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends
 
@@ -8,6 +8,10 @@ from accounting.money import format_usd
 from gateway.admin.idle import Idle, IdleWatch
 from gateway.console.access import Viewer, Visitor
 from gateway.errors import RoleForbids
+from runtime.errors import NotFound
+
+if TYPE_CHECKING:
+    from market.marketplace.marketplace import Marketplace
 
 PATH = "/console/selling"
 
@@ -27,6 +31,13 @@ async def idle_now(visitor: Visitor) -> Idle:
     """Return how idle the gateway is, as reported to the agent."""
     watch: IdleWatch = visitor.request.app.state.idle
     return await watch.state()
+
+
+def marketplace_of(visitor: Visitor, remedy: str) -> "Marketplace":
+    """Return the marketplace that this gateway operates. Raises NotFound with the remedy."""
+    if visitor.services.marketplace is None:
+        raise NotFound(f"This gateway is not a marketplace. {remedy}")
+    return visitor.services.marketplace
 
 
 def price(amount_nano: int) -> str:

@@ -13,7 +13,7 @@ from gateway.admin.parameters import sheet
 from gateway.admin.statement import COLUMNS, row
 from gateway.console.access import Visitor
 from gateway.console.forms import Button, Form, Once, read_form, submit
-from gateway.console.pages.selling.access import PATH, Seller
+from gateway.console.pages.selling.access import PATH, Seller, marketplace_of
 from gateway.console.pages.selling.account import Account, Bounds, Conditions, Connect, PayoutLine, Standing
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
@@ -86,11 +86,7 @@ async def statement_csv(visitor: Seller, before: Before = None) -> Response:
 
     Raises NotFound if this gateway is not a marketplace.
     """
-    marketplace = visitor.services.marketplace
-    if marketplace is None:
-        raise NotFound(
-            "This gateway is not a marketplace. Download the statement from the marketplace where you sell."
-        )
+    marketplace = marketplace_of(visitor, "Download the statement from the marketplace where you sell.")
     from gateway.console.pages.selling.maturity import newest_lines
 
     user_id = visitor.caller.user_id

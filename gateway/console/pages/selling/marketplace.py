@@ -9,7 +9,7 @@ from gateway.admin.fields import Text
 from gateway.admin.parameters import Named, OptionalText
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, pressed, read_form, refused, submit
-from gateway.console.pages.selling.access import PATH
+from gateway.console.pages.selling.access import PATH, marketplace_of
 from gateway.console.renderer import go, page
 from runtime.errors import NotFound, ServiceError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from market.marketplace.marketplace import Marketplace
 
 MARKETPLACE = f"{PATH}/marketplace"
+_REMEDY = "Start it with `millrace up --marketplace` to make it one."
 
 router = APIRouter(prefix=MARKETPLACE)
 
@@ -41,7 +42,7 @@ async def show(visitor: Operator, seller: OptionalText = None) -> Response:
 @router.post("/sellers/{user}/suspend")
 async def suspend(request: Request, visitor: Operator, user: Named) -> Response:
     """Suspend a seller: no new allocations, and pending earnings stay pending until reinstatement."""
-    marketplace, form = _marketplace(visitor), await read_form(request, visitor, Why)
+    marketplace, form = marketplace_of(visitor, _REMEDY), await read_form(request, visitor, Why)
     from gateway.admin import marketplace as admin
 
     done, form = await submit(form, lambda fields: admin.suspend(marketplace, visitor.authority, user, fields.why))
@@ -52,7 +53,7 @@ async def suspend(request: Request, visitor: Operator, user: Named) -> Response:
 
 @router.post("/sellers/{user}/reinstate")
 async def reinstate(request: Request, visitor: Operator, user: Named) -> Response:
-    marketplace = _marketplace(visitor)
+    marketplace = marketplace_of(visitor, _REMEDY)
     await pressed(request, visitor)
     from gateway.admin import marketplace as admin
 
@@ -63,7 +64,7 @@ async def reinstate(request: Request, visitor: Operator, user: Named) -> Respons
 @router.post("/sellers/{user}/forfeit")
 async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
     """Return the seller's pending earnings to the buyers, permanently."""
-    marketplace, form = _marketplace(visitor), await read_form(request, visitor, Forfeit)
+    marketplace, form = marketplace_of(visitor, _REMEDY), await read_form(request, visitor, Forfeit)
     from gateway.admin import marketplace as admin
 
     if form.value is not None and form.value.name.strip() != user:
@@ -81,7 +82,7 @@ async def decide(request: Request, visitor: Operator, dispute: Named) -> Respons
 
     Raises NotFound if the dispute is not overdue.
     """
-    marketplace = _marketplace(visitor)
+    marketplace = marketplace_of(visitor, _REMEDY)
     await pressed(request, visitor)
     from gateway.console.pages.selling.desks import dispute_views
 
@@ -100,15 +101,6 @@ async def decide(request: Request, visitor: Operator, dispute: Named) -> Respons
     return go(visitor, f"{MARKETPLACE}#disputes", f"The dispute is {row.status}: {row.reason or 'no change'}.")
 
 
-def _marketplace(visitor: Visitor) -> "Marketplace":
-    marketplace = visitor.services.marketplace
-    if marketplace is None:
-        raise NotFound(
-            "This gateway is not a marketplace. Start it with `millrace up --marketplace` to make it one."
-        )
-    return marketplace
-
-
 async def _page(
     visitor: Visitor,
     *,
@@ -117,7 +109,7 @@ async def _page(
     about: str = "",
     status: int = 200,
 ) -> Response:
-    marketplace = _marketplace(visitor)
+    marketplace = marketplace_of(visitor, _REMEDY)
     values = await marketplace.ask(_look, marketplace, seller)
     return page(
         "selling/marketplace.html",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from gateway.console.access import Visitor
 from gateway.console.forms import Form, read_form, submit
-from gateway.console.pages.selling.access import PATH, Seller
+from gateway.console.pages.selling.access import PATH, Seller, marketplace_of
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
 from gateway.console.renderer import go, page
@@ -36,6 +36,8 @@ LOOKED_AT: dict[Tier, str] = {
     "toploc": "reserved: not checked yet",
     "tee": "reserved: not checked yet",
 }
+
+_REMEDY = "Open disputes on the marketplace where you sold."
 
 router = APIRouter(prefix=STANDING)
 
@@ -99,7 +101,7 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
 
     Raises NotFound if the visitor has no such allocation.
     """
-    marketplace = _marketplace(visitor)
+    marketplace = marketplace_of(visitor, _REMEDY)
     from gateway.console.pages.selling.desks import allocation_raw
     from gateway.console.pages.selling.dispute_data import bring_text
 
@@ -118,13 +120,6 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
     is_open = done.status == "open"
     word = "is open. The other side has one day to answer" if is_open else f"is decided: {done.reason}"
     return go(visitor, f"{STANDING}#disputes", f"The dispute {word}.")
-
-
-def _marketplace(visitor: Visitor) -> "Marketplace":
-    marketplace = visitor.services.marketplace
-    if marketplace is None:
-        raise NotFound("This gateway is not a marketplace. Open disputes on the marketplace where you sold.")
-    return marketplace
 
 
 def _of_marketplace(marketplace: "Marketplace", user_id: str) -> dict[str, Any]:
@@ -168,7 +163,7 @@ def _agent_findings(files: "AgentFiles") -> "list[tuple[str, AuditFinding]]":
 async def _dispute_page(
     visitor: Visitor, allocation: str, lane: int, form: Form[Brought] | None = None, status: int = 200
 ) -> Response:
-    marketplace = _marketplace(visitor)
+    marketplace = marketplace_of(visitor, _REMEDY)
     from gateway.console.pages.selling.dispute_data import facts_of_lane
 
     values = await marketplace.ask(facts_of_lane, marketplace, visitor.caller.user_id, allocation, lane)
