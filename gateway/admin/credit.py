@@ -64,10 +64,15 @@ class IntoPool(Body):
     amount: Amount
 
 
-class OutOfPool(Body):
-    organization: Text
+class FromOwnPool(Body):
+    """For a user, from the balance of their own organization."""
+
     user: Text
     amount: Amount
+
+
+class OutOfPool(FromOwnPool):
+    organization: Text
 
 
 async def give(access: LedgerAccess, credit_id: str, new: NewCredit) -> Booked:
@@ -120,13 +125,13 @@ async def fund_pool(access: LedgerAccess, move_id: str, caller: Caller, amount_n
     return await access.record("credit.pool", f"user:{caller.user_id}", posted, facts)
 
 
-async def return_from_pool(access: LedgerAccess, move_id: str, new: OutOfPool) -> Booked:
+async def return_from_pool(access: LedgerAccess, move_id: str, new: FromOwnPool) -> Booked:
     """Return credits of an organization balance to a user.
 
     Raises NotFound, RequestInvalid if the user is not of that organization, and the errors of the ledger.
     """
     recipient = await asyncio.to_thread(access.directory.users.user, new.user)
-    if recipient.organization_id != new.organization:
+    if isinstance(new, OutOfPool) and recipient.organization_id != new.organization:
         raise RequestInvalid(f"user: {new.user} does not belong to {new.organization}", param="user")
     posting = grants.pool_returned(move_id, recipient.organization_id, recipient.user_id, new.amount)
     posted = await _moved(access.ledger, posting)

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Request, Response
 
 from gateway.admin.balance import user_balance
 from gateway.admin.credit import IntoPool, fund_pool
-from gateway.admin.ledger_access import Booked
 from gateway.billing.asked import id_of
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, Once, fresh, read_form, submit
@@ -57,12 +56,10 @@ async def live(request: Request, visitor: Viewer, user: Plain = "") -> Response:
 async def put_into_pool(request: Request, visitor: Viewer) -> Response:
     """Move the visitor's own credits to the organization."""
     form = await read_form(request, visitor, IntoPoolForm)
-
-    async def work(fields: IntoPoolForm) -> Booked:
-        move_id = id_of("pool", visitor.caller.user_id, fields.once)
-        return await fund_pool(visitor.authority.ledger, move_id, visitor.caller, fields.amount)
-
-    given, form = await submit(form, work)
+    access, caller = visitor.authority.ledger, visitor.caller
+    given, form = await submit(
+        form, lambda new: fund_pool(access, id_of("pool", caller.user_id, new.once), caller, new.amount)
+    )
     if given is None:
         return await _page(visitor, await whose_of(visitor, "", ""), form, 400)
     return go(visitor, PATH, f"${given.facts['amount']} moved to your organization.")

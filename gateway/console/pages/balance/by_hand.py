@@ -2,7 +2,6 @@
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.admin.ledger_access import Booked
 from gateway.admin.manual_entries import Correction, Goodwill, correct, give_goodwill
 from gateway.billing.asked import id_of
 from gateway.console.access import Operator
@@ -26,12 +25,11 @@ class CorrectForm(Correction):
 async def make_good(request: Request, visitor: Operator) -> Response:
     """Give credits that do not expire, paid by this gateway."""
     form = await read_form(request, visitor, GoodwillForm)
-
-    async def work(fields: GoodwillForm) -> Booked:
-        name = id_of("goodwill", visitor.actor.name, fields.once)
-        return await give_goodwill(visitor.authority.ledger, name, fields)
-
-    given, form = await submit(form, work)
+    actor = visitor.actor.name
+    given, form = await submit(
+        form,
+        lambda new: give_goodwill(visitor.authority.ledger, id_of("goodwill", actor, new.once), new),
+    )
     if given is None:
         return await credits_page(visitor, good=form, status=400)
     return go(visitor, f"{PATH}/users", f"{form.text('user')} received ${form.text('amount')}.")

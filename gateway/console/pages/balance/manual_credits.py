@@ -5,11 +5,10 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from gateway.admin import credit
-from gateway.admin.credit import Amount, NewCredit, OutOfPool, PromoForDays
-from gateway.admin.fields import Text
+from gateway.admin.credit import FromOwnPool, NewCredit, PromoForDays
 from gateway.admin.ledger_access import Booked
 from gateway.billing.asked import id_of
 from gateway.console.access import Operator, Visitor, refuse_weak_key
@@ -41,9 +40,7 @@ class GrantForm(PromoForDays):
     once: Once
 
 
-class ReturnForm(BaseModel):
-    user: Text
-    amount: Amount
+class ReturnForm(FromOwnPool):
     once: Once
 
 
@@ -75,14 +72,12 @@ async def grant(request: Request, visitor: Operator) -> Response:
 @router.post("/return")
 async def give_back(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, ReturnForm)
-
-    async def work(fields: ReturnForm) -> Booked:
-        user = await asyncio.to_thread(visitor.directory.users.user, fields.user)
-        new = OutOfPool.model_construct(organization=user.organization_id, user=user.user_id, amount=fields.amount)
-        move_id = _id("pool-return", visitor, fields.once)
-        return await credit.return_from_pool(visitor.authority.ledger, move_id, new)
-
-    given, form = await submit(form, work)
+    given, form = await submit(
+        form,
+        lambda fields: credit.return_from_pool(
+            visitor.authority.ledger, _id("pool-return", visitor, fields.once), fields
+        ),
+    )
     if given is None:
         return await credits_page(visitor, back=form, status=400)
     to, amount = given.facts["to"], given.facts["amount"]

@@ -4,16 +4,16 @@ What talks to Stripe is imported only where payments exist: a gateway without th
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.tables import Payer, Topup, TopupRefund
-from accounting.payments.terms import quote
+from accounting.payments.terms import Quote, quote
 from gateway.admin import payments
+from gateway.admin.credit import Amount
 from gateway.admin.payments import AutoTopup, NewTopup, PerDay, list_payments, payments_of, show_payment
 from gateway.console.access import Operator, Viewer, Visitor, refuse_weak_key
 from gateway.console.forms import Button, Form, Once, fresh, read_form, submit
@@ -47,21 +47,8 @@ class AutoForm(AutoTopup):
 
 
 class RefundForm(BaseModel):
-    amount: Annotated[UsdAmount, Field(gt=0)]
+    amount: Amount
     once: Once
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """An amount of credits and its cost; `amount` has the format of the form."""
-
-    amount: str
-    credit_nano: int
-    fee_nano: int
-
-    @property
-    def total_nano(self) -> int:
-        return self.credit_nano + self.fee_nano
 
 
 @router.get("/topups")
@@ -173,14 +160,14 @@ async def _page(
     payments_service = visitor.services.payments_service
     if payments_service is None:
         return page("balance/no_payments.html", visitor, tab="topups")
-    offers = await _offers(payments_service)
+    offers = _offers(payments_service)
     auto = await _auto(visitor, payments_service, offers)
     listed, older, refunds = await _listed(visitor, user, before)
     return page(
         "balance/topups.html",
         visitor,
         status,
-        form=form or fresh(amount=offers[0].amount),
+        form=form or fresh(amount=next(iter(offers))),
         auto_form=auto_form or _auto_form(auto["payer"], offers),
         auto=auto,
         offers=offers,
@@ -194,17 +181,19 @@ async def _page(
     )
 
 
-async def _offers(payments_service: "PaymentsService") -> list[Offer]:
+def _offers(payments_service: "PaymentsService") -> dict[str, Quote]:
+    """Return the prices by the amounts of the form."""
     terms = payments_service.payments.topups.context.terms
-    quotes = [quote(terms, amount_nano) for amount_nano in terms.topup_amounts_nano]
-    return [Offer(format_usd(one.credit_nano), one.credit_nano, one.fee_nano) for one in quotes]
+    return {format_usd(amount_nano): quote(terms, amount_nano) for amount_nano in terms.topup_amounts_nano}
 
 
-async def _auto(visitor: Visitor, payments_service: "PaymentsService", offers: list[Offer]) -> dict[str, Any]:
+async def _auto(visitor: Visitor, payments_service: "PaymentsService", offers: dict[str, Quote]) -> dict[str, Any]:
     """Return the settings for the page; `is_spent` if one more purchase would exceed the month."""
     payer, spent_nano = await payments.show_auto(payments_service, visitor.caller.user_id)
     is_on = payer.auto_below_nano is not None
-    price_nano = next((each.total_nano for each in offers if each.credit_nano == payer.auto_credit_nano), 0)
+    price_nano = next(
+        (each.total_nano for each in offers.values() if each.credit_nano == payer.auto_credit_nano), 0
+    )
     is_spent = is_on and price_nano > payer.auto_month_nano - spent_nano
     paused_until = at(payer.auto_paused_until_ns) if payer.auto_paused_until_ns else None
     return {
@@ -216,11 +205,11 @@ async def _auto(visitor: Visitor, payments_service: "PaymentsService", offers: l
     }
 
 
-def _auto_form(payer: Payer, offers: list[Offer]) -> Form[Any]:
+def _auto_form(payer: Payer, offers: dict[str, Quote]) -> Form[Any]:
     below, amount = payer.auto_below_nano, payer.auto_credit_nano
     return fresh(
         below=None if below is None else format_usd(below),
-        amount=format_usd(amount) if amount else offers[0].amount,
+        amount=format_usd(amount) if amount else next(iter(offers)),
         per_day=payer.auto_day_max,
         per_month=format_usd(payer.auto_month_nano),
     )
