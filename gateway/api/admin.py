@@ -13,7 +13,7 @@ from cluster.errors import MachineUnknown, ModelNotFound, NameTaken, PeerRejecte
 from cluster.plans.plan import Plan, PlannedStage
 from cluster.trust.addresses import Target
 from cluster.trust.identity import NodeId
-from gateway.api import audit, keys, me, model_terms, pauses, quotas, sales, sellers, users
+from gateway.api import directory, model_terms, pauses, sales, sellers
 from gateway.api.authority import HEADER, Authority, Operator
 from gateway.api.fields import Body, Named
 from gateway.billing.request_log import ROWS_MAX
@@ -54,7 +54,7 @@ class NewName(Body):
 Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
 
 router = APIRouter(prefix="/admin")
-for part in (users, keys, quotas, audit, me, pauses, model_terms, sales, sellers):
+for part in (directory, pauses, model_terms, sales, sellers):
     router.include_router(part.router)
 
 

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlsplit
 
 from fastapi import Depends, Request
 
-from gateway.api.authority import Authority
+from gateway.admin.authority import Authority
 from gateway.console.browser import PATH, SIGN_IN_PATH, is_htmx, own_path, signed_in
 from gateway.console.navigation import Standing
 from gateway.errors import RoleForbids
@@ -84,7 +84,7 @@ class Visitor:
     def authority(self) -> Authority:
         """The visitor's authority in the form that the admin API's functions take."""
         over = None if self.is_operator else self.caller.organization_id
-        return Authority(self.services, self.actor, self.caller, over)
+        return Authority(self.directory, self.actor, self.caller, over, self.services)
 
 
 async def find_visitor(request: Request) -> Visitor | None:
