@@ -1,7 +1,6 @@
 """Creating a key: its owner and permissions; its secret is shown once."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
@@ -13,11 +12,9 @@ from gateway.console.access import Manager, Visitor
 from gateway.console.forms import Form
 from gateway.console.pages.keys.fields import NewKeyForm
 from gateway.console.pages.keys.form_submission import submit
-from gateway.console.pages.keys.key_list import users_of
 from gateway.console.pages.keys.one import shown_once
 from gateway.console.renderer import page
 from gateway.identity.quotas import parse_quota
-from gateway.identity.users import User
 from gateway.settings.base import LaneName
 from runtime.errors import RequestInvalid, ServiceError
 
@@ -63,13 +60,13 @@ def _made(authority: Authority, fields: NewKeyForm) -> dict[str, Any]:
 
 
 async def _page(visitor: Visitor, form: Form[NewKeyForm], status: int = 200) -> Response:
-    users: Sequence[User] = await asyncio.to_thread(users_of, visitor, USERS_OFFERED + 1)
+    users, within = visitor.directory.users, visitor.authority.within(None)
     return page(
         "keys/new.html",
         visitor,
         status,
         form=form,
-        users=users,
+        users=await asyncio.to_thread(users.users, within, limit=USERS_OFFERED + 1),
         offered=USERS_OFFERED,
         lanes=get_args(LaneName),
         tab="keys",

@@ -16,7 +16,6 @@ from gateway.identity import key_queries
 from gateway.identity.key_queries import ALL
 from gateway.identity.key_rows import KeyRow
 from gateway.identity.keys import ROWS_MAX
-from gateway.identity.users import User
 from gateway.pages import CURSOR_MAX, Cursor, page_of
 from gateway.settings.base import LaneName, Privacy
 
@@ -122,14 +121,6 @@ def rows_of(
 def opening_rows(visitor: Visitor, limit: int = ROWS_MAX) -> list[KeyRow]:
     """Return only the active keys."""
     return rows_of(visitor, key_queries.KeyFilter(opens=True), limit=limit)
-
-
-def users_of(visitor: Visitor, limit: int) -> list[User]:
-    """Return the existing users whom the visitor may see."""
-    users = visitor.directory.users
-    if visitor.is_manager:
-        return users.users(visitor.authority.within(None), limit=limit)
-    return [users.user(visitor.caller.user_id)]
 
 
 def _bounds(visitor: Visitor) -> tuple[str | None, str | None]:
