@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 
 from accounting.errors import LedgerError
 from cluster.trust.addresses import Target
+from gateway.admin.fields import refusal_of
 from gateway.admin.idle import IdleWatch
 from gateway.api import admin, advice, batches, files, messages, ollama, preemptible, responses, routes_admin
 from gateway.api import pool as pool_api
@@ -73,7 +74,9 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = _of_status(request, error)
     elif isinstance(error, RequestValidationError):
-        error = _of_field(error)
+        # The first wrong field; its location begins with the source, as in ("query", "limit").
+        problem = error.errors()[0]
+        error = refusal_of(problem, problem["loc"][1:])
     if is_console(request):
         return answer_error(request, error)
     return error_response(error, request.url.path)
@@ -86,10 +89,3 @@ def _of_status(request: Request, error: HTTPException) -> ServiceError:
     if error.status_code == 405:
         return MethodNotAllowed(f"{what} is not allowed.")
     return RequestInvalid(str(error.detail))
-
-
-def _of_field(error: RequestValidationError) -> ServiceError:
-    """Return an error for the first wrong field. Its location begins with the source, as in ("query", "limit")."""
-    problem = error.errors()[0]
-    param = ".".join(map(str, problem["loc"][1:]))
-    return RequestInvalid(f"{param}: {problem['msg'].removeprefix('Value error, ')}", param=param)

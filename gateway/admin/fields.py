@@ -1,11 +1,13 @@
 """Field types of requests and forms, limited to values that databases accept."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.pages import Cursor
+from runtime.errors import RequestInvalid
 
 Facts: TypeAlias = dict[str, Any]
 """A result as JSON and pages show it."""
@@ -37,3 +39,9 @@ class Body(BaseModel):
     """A request; an unknown field is refused by its name."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def refusal_of(problem: Mapping[str, Any], location: Sequence[int | str]) -> RequestInvalid:
+    """Return the error for one of pydantic's problems; `location` is the way to the field within the request."""
+    param = ".".join(map(str, location))
+    return RequestInvalid(f"{param}: {problem['msg'].removeprefix('Value error, ')}", param=param)

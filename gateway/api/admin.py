@@ -15,7 +15,7 @@ from cluster.trust.identity import NodeId
 from gateway.admin import machines
 from gateway.admin.machines import NewName
 from gateway.admin.parameters import Named
-from gateway.api import audit, keys, me, model_terms, pauses, quotas, sales, sellers, users
+from gateway.api import directory, model_terms, pauses, sales, sellers
 from gateway.api.authority import HEADER, Operator
 from gateway.billing.request_log import ROWS_MAX
 from runtime.errors import NotFound
@@ -34,7 +34,7 @@ class PlanQuestion(BaseModel):
 Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
 
 router = APIRouter(prefix="/admin")
-for part in (users, keys, quotas, audit, me, pauses, model_terms, sales, sellers):
+for part in (directory, pauses, model_terms, sales, sellers):
     router.include_router(part.router)
 
 

@@ -33,6 +33,8 @@ Modules:
     market          `millrace market`: sellers, audit results about them, and the prompts used for audits
     models          `millrace pull`, `run`, `ps`, `stop` and `rm`: models on this machine's disk and in memory
     money           `millrace balance`: a user's credits for paid lanes
+    offline         Commands on keys, users and limits, with or without a running gateway: one service call and its
+                    result each
     output          Output of commands: data on stdout, messages on stderr, one exit code for each kind of end
     partners         `millrace partner`: bilateral credit lines with known gateways, without a marketplace
     payments        `millrace payments`: the state of payments through Stripe
