@@ -2,6 +2,8 @@
 
 Modules:
     __main__           `python -m gateway`: the millrace command, if its script is not on the PATH
+    admin              The service layer: what routes, console pages and commands do, with its rules; one function for
+                       each
     advice             Recommend where a model should run: hardware fit, cost and break-even
     api                Routes
     app                The composition root: builds and starts every service, and ends them in order

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 PAGE_MAX = 1000
 CURSOR_MAX = 600
 
 _AT_NS_MAX = 2**63 - 1
 _NAME_MAX = 512
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,22 @@ class Cursor:
         return cls(int(at), name)
 
 
-def cut(rows: Sequence[T], limit: int) -> tuple[Sequence[T], T | None]:
-    """Return the page's part of the `limit` + 1 rows, and its last row if more follow."""
-    return rows[:limit], rows[limit - 1] if len(rows) > limit else None
+class Located(Protocol):
+    """A row that knows its place in a list."""
+
+    @property
+    def cursor(self) -> Cursor: ...
+
+
+T = TypeVar("T")
+L = TypeVar("L", bound=Located)
+
+
+def page_of(rows: Sequence[L], limit: int) -> tuple[Sequence[L], str | None]:
+    """Return the page's part of the `limit` + 1 rows, and where the next page begins: after the last row's cursor."""
+    return rows[:limit], str(rows[limit - 1].cursor) if len(rows) > limit else None
+
+
+def page_at(rows: Sequence[T], offset: int, limit: int) -> tuple[Sequence[T], int | None]:
+    """Return the page's part of the `limit` + 1 rows, and the offset where the next page begins."""
+    return rows[:limit], offset + limit if len(rows) > limit else None

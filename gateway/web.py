@@ -8,18 +8,20 @@ from starlette.types import ASGIApp
 
 from accounting.errors import LedgerError
 from cluster.trust.addresses import Target
+from gateway.admin.fields import refusal_of
+from gateway.admin.idle import IdleWatch
 from gateway.api import admin, advice, batches, files, messages, ollama, preemptible, responses, routes_admin
 from gateway.api import pool as pool_api
 from gateway.api.accounting import ledger
 from gateway.api.accounting.routes import accounting_routers
 from gateway.api.edge import BoundedBodies, misspelt
-from gateway.api.idle import IdleWatch
-from gateway.api.plain import error_response, plain_routes
+from gateway.api.plain import plain_routes
 from gateway.billing.asked import AskedBefore
 from gateway.console.console import add_console
 from gateway.console.errors import answer_error, is_console
 from gateway.dialects.routes import ROUTES
 from gateway.errors import DATABASE_AWAY
+from gateway.http.error_response import error_response
 from gateway.services import Services
 from runtime.errors import MethodNotAllowed, NotFound, RequestInvalid, ServiceError
 
@@ -72,7 +74,9 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = _of_status(request, error)
     elif isinstance(error, RequestValidationError):
-        error = _of_field(error)
+        # The first wrong field; its location begins with the source, as in ("query", "limit").
+        problem = error.errors()[0]
+        error = refusal_of(problem, problem["loc"][1:])
     if is_console(request):
         return answer_error(request, error)
     return error_response(error, request.url.path)
@@ -85,10 +89,3 @@ def _of_status(request: Request, error: HTTPException) -> ServiceError:
     if error.status_code == 405:
         return MethodNotAllowed(f"{what} is not allowed.")
     return RequestInvalid(str(error.detail))
-
-
-def _of_field(error: RequestValidationError) -> ServiceError:
-    """Return an error for the first wrong field. Its location begins with the source, as in ("query", "limit")."""
-    problem = error.errors()[0]
-    param = ".".join(map(str, problem["loc"][1:]))
-    return RequestInvalid(f"{param}: {problem['msg'].removeprefix('Value error, ')}", param=param)

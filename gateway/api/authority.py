@@ -1,48 +1,18 @@
 """Admin access: the machine's own token allows everything, a user's role and organization limit the rest."""
 
 import secrets
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
 
-from gateway.errors import RoleForbids
+from gateway.admin.authority import Authority, refuse_non_operator, refuse_who_may_not
 from gateway.identity.audit import Actor
-from gateway.identity.caller import HOME, Caller
-from gateway.identity.directory import Directory
+from gateway.identity.caller import HOME
 from gateway.services import Services
 from runtime.data_folder import ADMIN_HEADER
-from runtime.errors import KeyInvalid, NotFound
+from runtime.errors import KeyInvalid
 
 HEADER = ADMIN_HEADER
-
-
-@dataclass(frozen=True, slots=True)
-class Authority:
-    """An admitted caller and the organization they act on: `organization_id` None means all.
-
-    `caller` is None for the machine's own token.
-    """
-
-    services: Services
-    actor: Actor
-    caller: Caller | None
-    organization_id: str | None
-
-    @property
-    def directory(self) -> Directory:
-        return self.services.directory
-
-    def over(self, organization_id: str, what: str) -> None:
-        """Raises NotFound for another organization, so that the answer does not reveal what it has."""
-        if self.organization_id not in (None, organization_id):
-            raise NotFound(f"there is no {what}")
-
-    def within(self, organization_id: str | None) -> str | None:
-        """Return the organization to list: the requested one, else `organization_id`. Raises NotFound."""
-        if organization_id is not None:
-            self.over(organization_id, f"organization {organization_id}")
-        return organization_id or self.organization_id
 
 
 async def admitted(request: Request) -> Authority:
@@ -56,7 +26,7 @@ async def admitted(request: Request) -> Authority:
     if given is not None:
         if not secrets.compare_digest(given.encode(), services.admin_token.encode()):
             raise KeyInvalid(f"This is not the machine's token; {HEADER} carries the one in its data directory.")
-        return Authority(services, Actor("machine", address), None, None)
+        return Authority(services.directory, Actor("machine", address), running=services)
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not token.strip():
         raise KeyInvalid(
@@ -65,31 +35,17 @@ async def admitted(request: Request) -> Authority:
         )
     caller = await services.directory.gate.admit(token.strip(), address)
     over = None if caller.role == "admin" and caller.organization_id == HOME else caller.organization_id
-    return Authority(services, Actor(f"user:{caller.user_id}", address), caller, over)
+    return Authority(services.directory, Actor(f"user:{caller.user_id}", address), caller, over, services)
 
 
 async def _operator(authority: Annotated[Authority, Depends(admitted)]) -> Authority:
-    refuse_who_may_not(authority.caller)
-    if authority.organization_id is not None:
-        raise RoleForbids("Only instance admins can do this; this key's user is not one.")
+    refuse_non_operator(authority)
     return authority
 
 
 async def _manager(authority: Annotated[Authority, Depends(admitted)]) -> Authority:
     refuse_who_may_not(authority.caller)
     return authority
-
-
-def refuse_who_may_not(caller: Caller | None) -> None:
-    """Allow the machine's own token, and admins whose key has admin access. Raises RoleForbids."""
-    if caller is None:
-        return
-    if caller.role != "admin":
-        raise RoleForbids(f"Only admins can do this; this key's user is a {caller.role}. See /admin/me.")
-    if not caller.may_administer:
-        raise RoleForbids(
-            "This key has no admin access; `millrace key create NAME --admin` creates one that does."
-        )
 
 
 Operator = Annotated[Authority, Depends(_operator)]

@@ -20,14 +20,12 @@ Modules:
     download        Downloads one file of a model from Hugging Face into the library's cache, resuming an
                     interrupted download
     earnings        `millrace offers`, `earnings` and `payout`: marketplace offers, what was sold, and payouts
-    partners         `millrace partner`: bilateral credit lines with known gateways, without a marketplace
     gateway_client  Requests of commands to the gateway that runs on the same data directory
     identity        `millrace identity`: this gateway's identity on the market; rotating, revoking and recovering
                     its key
     keys            `millrace key`: create, list, rotate, limit and revoke API keys
     leave           `millrace leave`: remove this machine from its cluster
     ledger          `millrace ledger`: verify the ledger's signatures and sums
-    ledger_accept   `millrace ledger accept`: accept an entry that broke a rule, for a recorded reason
     load_progress   Progress of loading a model: download, reading by the gateway, loading by the cluster's
                     machines
     machines        `millrace join`, `nodes`, `machines` and `token`: add and remove machines of the cluster
@@ -35,9 +33,11 @@ Modules:
     market          `millrace market`: sellers, audit results about them, and the prompts used for audits
     models          `millrace pull`, `run`, `ps`, `stop` and `rm`: models on this machine's disk and in memory
     money           `millrace balance`: a user's credits for paid lanes
+    offline         Commands on keys, users and limits, with or without a running gateway: one service call and its
+                    result each
     output          Output of commands: data on stdout, messages on stderr, one exit code for each kind of end
+    partners         `millrace partner`: bilateral credit lines with known gateways, without a marketplace
     payments        `millrace payments`: the state of payments through Stripe
-    users          `millrace users`, `org` and `audit`: users, their roles, and the audit log
     pool            `millrace pool ...`: inference servers, as the running gateway knows them
     prices          `millrace prices`: current prices, their history, and a check of past charges
     pull            Downloads a model from Hugging Face with progress bars: one per file, and one for all files
@@ -50,4 +50,5 @@ Modules:
     store           Helpers for commands on the database, with or without a running gateway
     topups          `millrace topup` and `millrace statement`: buying credits, and the transfers of an account
     usage           `millrace usage`: usage and cost by day, model, key, team and more
+    users          `millrace users`, `org` and `audit`: users, their roles, and the audit log
 """

@@ -13,31 +13,6 @@ from runtime.settings import SettingsInvalid
 _SHOWN_MAX = 200
 
 
-def Model(text: str) -> Any:  # noqa: N802 - used like typer's Argument
-    """An argument with a model's name."""
-    return typer.Argument(help=text, autocompletion=_completed(_models))
-
-
-def Key(text: str) -> Any:  # noqa: N802
-    """An argument with a key's id or prefix."""
-    return typer.Argument(help=text, autocompletion=_completed(_keys))
-
-
-def Machine(text: str) -> Any:  # noqa: N802
-    """An argument with a machine's name."""
-    return typer.Argument(help=text, autocompletion=_completed(_machines))
-
-
-def Backend(text: str) -> Any:  # noqa: N802
-    """An argument with a pool backend's name."""
-    return typer.Argument(help=text, autocompletion=_completed(_backends))
-
-
-def model_names(text: str) -> Any:
-    """An option with a model's name."""
-    return typer.Option(help=text, autocompletion=_completed(_models))
-
-
 def _completed(find: Callable[[dict[str, Any]], list[str]]) -> Callable[[typer.Context, str], list[str]]:
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         running = _running(context)
@@ -75,3 +50,17 @@ def _machines(running: dict[str, Any]) -> list[str]:
 
 def _backends(running: dict[str, Any]) -> list[str]:
     return [row["name"] for row in peek(running, "/admin/pool") or []]
+
+
+def _argument(find: Callable[[dict[str, Any]], list[str]]) -> Callable[[str], Any]:
+    """Return a function like typer's Argument: it takes the help text."""
+    return lambda text: typer.Argument(help=text, autocompletion=_completed(find))
+
+
+Model, Key, Machine, Backend = (_argument(find) for find in (_models, _keys, _machines, _backends))
+"""Arguments with a model's name, a key's id or prefix, a machine's name, and a pool backend's name."""
+
+
+def model_names(text: str) -> Any:
+    """An option with a model's name."""
+    return typer.Option(help=text, autocompletion=_completed(_models))

@@ -4,6 +4,9 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from pydantic import ValidationError
+
+from gateway.admin.fields import refusal_of
 from gateway.cli import output
 from gateway.cli.store import Sessions, open_store
 from gateway.identity.audit import Actor
@@ -33,6 +36,9 @@ def open_directory(settings: Settings, *, make: bool = False, with_secret: bool 
         keys = Keys(secret, read, write)
         try:
             yield Directory.of(keys, settings.identity, settings.policy.lanes, read, write)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            output.fail(refusal_of(problem, problem["loc"]).message, output.WRONG_USAGE)
         except RequestInvalid as error:
             output.fail(error.message, output.WRONG_USAGE)
         except ServiceError as error:
@@ -56,11 +62,6 @@ def duration_s(text: str, option: str) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
-def listed(text: str | None, option: str) -> tuple[str, ...] | None:
-    """Return comma-separated words, None if the option was not given. End the command for empty words."""
-    if text is None:
-        return None
-    words = tuple(word.strip() for word in text.split(","))
-    if not all(word and word.isprintable() and len(word) <= 200 for word in words):
-        output.fail(f"{option} {text}: must be comma-separated words without empty ones", output.WRONG_USAGE)
-    return words
+def words_of(text: str | None) -> tuple[str, ...] | None:
+    """Return comma-separated words, None if the option was not given."""
+    return None if text is None else tuple(word.strip() for word in text.split(","))

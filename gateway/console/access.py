@@ -6,7 +6,7 @@ from urllib.parse import quote, urlsplit
 
 from fastapi import Depends, Request
 
-from gateway.api.authority import Authority
+from gateway.admin.authority import Authority
 from gateway.console.browser import PATH, SIGN_IN_PATH, is_htmx, own_path, signed_in
 from gateway.console.navigation import Standing
 from gateway.errors import RoleForbids
@@ -84,7 +84,7 @@ class Visitor:
     def authority(self) -> Authority:
         """The visitor's authority in the form that the admin API's functions take."""
         over = None if self.is_operator else self.caller.organization_id
-        return Authority(self.services, self.actor, self.caller, over)
+        return Authority(self.directory, self.actor, self.caller, over, self.services)
 
 
 async def find_visitor(request: Request) -> Visitor | None:
@@ -128,6 +128,15 @@ def _refuse_weak_key(visitor: Visitor) -> None:
         raise RoleForbids(
             "This key has no admin access. Sign in with a password, "
             "or with a key that `millrace key create NAME --admin` made."
+        )
+
+
+def refuse_weak_key(visitor: Visitor) -> None:
+    """Raise RoleForbids for an admin's key without admin access, which may not see other users' money."""
+    if visitor.is_manager and not visitor.may_administer:
+        raise RoleForbids(
+            "This key has no admin access, so you see only your own balance. "
+            "Sign in with a password, or with a key that `millrace key create NAME --admin` made."
         )
 
 

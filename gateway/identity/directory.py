@@ -23,9 +23,13 @@ _TOO_MANY_FOR_NAME = "More than {} wrong passwords a minute were tried for {}. W
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """`provider` is None if no identity provider is configured; `read` and `write` open database sessions."""
+    """`lanes` are those of a new key, and of users who sign in without a key.
+
+    `provider` is None if no identity provider is configured; `read` and `write` open database sessions.
+    """
 
     settings: IdentitySettings
+    lanes: tuple[LaneName, ...]
     keys: Keys
     gate: Gate
     users: Users
@@ -47,11 +51,12 @@ class Directory:
         read: Callable[[], Session],
         write: Callable[[], Session],
     ) -> "Directory":
-        """`lanes` are those of users who sign in without a key."""
+        """Build the directory over the keys and one database."""
         gate, passwords = Gate(keys, WrongKeys(settings.wrong_keys_per_minute)), Passwords(read, write)
         of_name = WrongKeys(settings.wrong_passwords_per_minute, sentence=_TOO_MANY_FOR_NAME)
         return cls(
             settings,
+            lanes,
             keys,
             gate,
             Users(read, write),

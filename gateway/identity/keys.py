@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
@@ -43,6 +43,10 @@ class IssuedKey:
 
     token: str
     row: KeyRow
+
+    def facts(self) -> dict[str, Any]:
+        """Return the row's public form with the secret, to be shown once."""
+        return {"api_key": self.token} | self.row.facts()
 
 
 class Keys:

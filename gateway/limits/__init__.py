@@ -2,7 +2,6 @@
 
 Modules:
     admission       Limits the number of requests in flight
-    budgets         Limits on money with the amounts spent according to the ledger
     central         Limits in Redis: one call reports and draws for many counters
     central_script  What Redis does, in one step, when a process reports and draws: the rules of limits that
                     several share

@@ -81,6 +81,7 @@ def test_a_response_goes_on_from_the_one_before(client: OpenAI, served: Served) 
         listed = served.gateway.http().get(f"/v1/responses/{response.id}/input_items").json()
         openai_schemas.check("ResponseItemList", listed)
         assert [item.type for item in client.responses.input_items.list(response.id, order="asc").data] == kinds
+    served.gateway.cli("users", "add", "bob")
     made = json.loads(served.gateway.cli("key", "create", "bobs", "--user", "bob", "--lanes", "pool", "--json"))
     stranger = served.gateway.openai(made["api_key"])
     with pytest.raises(NotFoundError):

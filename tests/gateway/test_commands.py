@@ -25,6 +25,8 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "[bold]data"
     folder.mkdir()
     folder.chmod(0o755)
+    assert millrace(folder, "key", "create", "first").exit_code == 0
+    assert millrace(folder, "users", "add", "bob").exit_code == 0
     made = millrace(folder, "key", "create", "[/x] :smile:", "--user", "bob", "--department", "lab", "--json")
     assert json.loads(made.stdout)["user"] == "bob"
     return folder
@@ -54,8 +56,10 @@ def test_what_callers_wrote_is_no_markup_and_no_order_to_the_terminal(folder: Pa
 def test_a_key_says_whose_it_is(folder: Path) -> None:
     row = json.loads(millrace(folder, "key", "list", "--json").stdout)[0]
     assert (row["user"], row["department"]) == ("bob", "lab")
-    for words in (("--user", "b b"), ("--department", "a:b")):
-        assert millrace(folder, "key", "create", "x", *words).exit_code == 2
+    for words, code in (("--user", "b b"), 1), (("--department", "a:b"), 2), (("--lanes", "moon"), 2):
+        refused = millrace(folder, "key", "create", "x", *words)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (code, 1), refused.stderr
+    assert len(json.loads(millrace(folder, "key", "list", "--json").stdout)) == 2
 
 
 def test_what_is_made_is_closed_to_others_in_an_open_folder(folder: Path) -> None:

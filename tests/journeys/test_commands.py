@@ -78,7 +78,9 @@ def test_a_script_that_starts_it_again_and_again_leaves_two_keys(tmp_path: Path)
     for _ in range(3):
         with running_gateway(tmp_path, model=None) as gateway:
             tokens.append(gateway.api_key)
-            valid = [row["name"] for row in json.loads(gateway.cli("key", "list", "--json")) if not row["revoked"]]
+            valid = [
+                row["name"] for row in json.loads(gateway.cli("key", "list", "--json")) if not row["revoked_ns"]
+            ]
             answers = [_models(gateway, token).status_code for token in tokens]
     assert sorted(valid) == ["first key", "up --json"]
     assert answers == [200, 401, 200]

@@ -18,6 +18,7 @@ PLACES = 4
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     settings = {"SERVER__REQUESTS_MAX": str(PLACES)}
     with running_gateway(tmp_path_factory.mktemp("edge"), model=None, settings=settings) as running:
+        running.cli("users", "add", "ann")
         yield running
 
 

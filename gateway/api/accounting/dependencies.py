@@ -1,18 +1,20 @@
-"""Dependencies of the accounting API: the caller, the user or scope of a request, and its idempotency key."""
+"""Dependencies of the accounting API: the caller, the idempotency key, the payments, and a page of them."""
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import Depends, Response
+from fastapi import Depends, Query, Request, Response
 
-from gateway.api.accounting.keyed import key_of
-from gateway.api.authority import AnyCaller, Authority, refuse_who_may_not
-from gateway.billing.sheets import as_csv
-from gateway.errors import RoleForbids
+from gateway.admin.fields import Facts
+from gateway.admin.payments import payments_of
+from gateway.api.accounting.keyed import MODE_HEADER, key_of
+from gateway.api.authority import AnyCaller
 from gateway.identity.caller import Caller
 from runtime.errors import RequestInvalid
 
-Facts: TypeAlias = dict[str, Any]
+if TYPE_CHECKING:
+    from gateway.billing.payments.payments_service import PaymentsService
+
 Form = Literal["json", "csv"]
 
 
@@ -26,82 +28,21 @@ def _user_caller(authority: AnyCaller) -> Caller:
 
 UserCaller = Annotated[Caller, Depends(_user_caller)]
 Key = Annotated[str, Depends(key_of)]
+Limit = Annotated[int, Query(ge=1, le=100)]
 
 
-def is_operator(authority: Authority) -> bool:
-    """Whether this is the machine's own token, or an instance admin whose key has admin access."""
-    caller = authority.caller
-    return caller is None or (authority.organization_id is None and caller.may_administer)
+def _payments_service(request: Request, response: Response) -> "PaymentsService":
+    """Return the payments service; the mode header of every answer says whether money is real."""
+    payments_service = payments_of(request.app.state.services)
+    response.headers[MODE_HEADER] = "live" if payments_service.is_live else "test"
+    return payments_service
 
 
-def user_of(authority: Authority, user_id: str | None) -> str:
-    """Return the user that a request is about: the caller, or for admins any user whom they administer.
-
-    Raises:
-        RequestInvalid: the machine's own token must name a user.
-        RoleForbids: it is another user, and the caller is no admin.
-        NotFound: there is no such user, or only in another organization.
-    """
-    caller = authority.caller
-    if user_id is None:
-        if caller is None:
-            raise RequestInvalid(
-                "user: this credential belongs to no user. Name one, as in ?user=ann", param="user"
-            )
-        return caller.user_id
-    if caller is not None and caller.user_id == user_id:
-        return user_id
-    refuse_who_may_not(caller)
-    user = authority.directory.users.ever(user_id)
-    authority.over(user.organization_id, f"user {user_id}")
-    return user.user_id
+Paying = Annotated["PaymentsService", Depends(_payments_service)]
 
 
-def organization_of(authority: Authority, organization_id: str) -> str:
-    """Return the organization with this id: the caller's own, or for instance admins any.
-
-    Raises RoleForbids, NotFound.
-    """
-    if authority.caller is not None and authority.caller.organization_id == organization_id:
-        return organization_id
-    return managed(authority, organization_id)
-
-
-def managed(authority: Authority, organization_id: str) -> str:
-    """Return an organization that the caller administers, by its id. Raises RoleForbids, NotFound."""
-    refuse_who_may_not(authority.caller)
-    authority.over(organization_id, f"organization {organization_id}")
-    return authority.directory.users.organization(organization_id).organization_id
-
-
-def sheet(name: str, columns: Sequence[str], rows: Iterable[Sequence[object]], after: int | None) -> Response:
-    """Return a page as a CSV file; the header x-next has the offset of the next page, if there is one."""
-    headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
-    if after is not None:
-        headers["x-next"] = str(after)
-    return Response(as_csv(columns, rows), media_type="text/csv; charset=utf-8", headers=headers)
-
-
-def scope_of(authority: Authority, scope: str) -> str | None:
-    """Return a limit scope that the caller may see: their own, or for admins any they administer; None for `all`.
-
-    Raises RequestInvalid, NotFound, RoleForbids.
-    """
-    caller = authority.caller
-    if scope == "all":
-        refuse_who_may_not(caller)
-        if authority.organization_id is not None:
-            raise RoleForbids("scope: only instance admins see all users'", param="scope")
-        return None
-    organization_id = authority.directory.quotas.organization_of(scope)
-    if caller is None or not _is_own(authority, caller, scope):
-        refuse_who_may_not(caller)
-        authority.over(organization_id, scope.replace(":", " ", 1))
-    return scope
-
-
-def _is_own(authority: Authority, caller: Caller, scope: str) -> bool:
-    kind, _, name = scope.partition(":")
-    if kind == "key":
-        return name == caller.key_id or authority.services.keys.row(name).user_id == caller.user_id
-    return scope == f"user:{caller.user_id}"
+def page(
+    payments_service: "PaymentsService", found: tuple[list[Any], str | None], facts: Callable[[Any], Facts]
+) -> Facts:
+    rows, after = found
+    return {"data": [facts(one) for one in rows], "next": after, "mode": payments_service.mode}

@@ -66,7 +66,9 @@ async def test_a_key_is_made_limited_changed_rotated_and_revoked(home: Served, o
     shown = await owner.get(path)
     assert token[0] not in shown.text
     assert "of $5.00" in shown.text
-    changed = await owner.post(f"{path}/change", lanes="cluster", privacy="private", lasts="30", priority="3")
+    changed = await owner.post(
+        f"{path}/change", lanes="cluster", privacy="private", expires_in_s="2592000", priority="3"
+    )
     assert changed.status_code == 303
     row = keys.row(caller.key_id)
     assert (row.lanes, row.terms.privacy, row.terms.models) == (("cluster",), "private", None)

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from accounting.metering.delivered import Delivered
 from accounting.spending.earned import Earned
 from cluster.trust.addresses import Target
-from gateway.api.idle import Idle
+from gateway.admin.idle import Idle
 from gateway.app import create_app, open_services
 from gateway.billing.payments.factory import terms_of
 from gateway.console.filters import usd

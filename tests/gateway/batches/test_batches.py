@@ -88,6 +88,7 @@ def test_lists_come_in_pages(gateway: Gateway) -> None:
 def test_nobody_sees_what_is_anothers(gateway: Gateway) -> None:
     client = gateway.openai()
     batch = ended(client, begin(client, lines(["mine"])).id)
+    gateway.cli("users", "add", "bob")
     words = ("key", "create", "other", "--user", "bob", "--lanes", "pool", "--json")
     other = gateway.openai(str(json.loads(gateway.cli(*words))["api_key"]))
     assert batch.output_file_id

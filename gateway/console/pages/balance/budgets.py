@@ -1,15 +1,17 @@
 """Budgets: every limit that applies to the visitor, and for admins all that they manage, with the usage."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from sqlalchemy.orm import Session
 
 from gateway.console.access import Viewer, Visitor
-from gateway.console.pages.keys.figures import LimitLine, limit_lines
+from gateway.console.pages.keys.figures import limit_lines
 from gateway.console.pages.keys.limits import KINDS, place_of
 from gateway.console.renderer import page
 from gateway.identity.quotas import scopes_of
+from gateway.pages import page_at
 
 PAGE_ROWS = 50
 
@@ -39,30 +41,20 @@ def _places(visitor: Visitor, values: dict[str, Any]) -> dict[str, str]:
 
 
 def _look(session: Session, visitor: Visitor, start: int) -> dict[str, Any]:
-    caller = visitor.caller
+    """Return the visitor's limits, and a page of budgets that they may administer, the fullest of the page first."""
+    caller, place = visitor.caller, None
+    scopes: Sequence[str] = ()
     own = scopes_of(caller.user_id, caller.organization_id, caller.department, key_id=caller.key_id)
-    lines = limit_lines(session, own)
+    if visitor.may_administer:
+        quotas, within = visitor.directory.quotas, visitor.authority.within(None)
+        scopes, place = page_at(
+            quotas.scopes(within, "spend", offset=start, limit=PAGE_ROWS + 1), start, PAGE_ROWS
+        )
+    others = [line for line in limit_lines(session, scopes) if line.quota.measure == "spend"]
     return {
-        "own": sorted(lines, key=lambda line: line.quota.measure != "spend"),
-        "others": _others(session, visitor, start),
+        "own": sorted(limit_lines(session, own), key=lambda line: line.quota.measure != "spend"),
+        "others": sorted(others, key=lambda line: -line.percent),
         "start": start,
-        "has_more": _has_more(visitor, start),
+        "has_more": place is not None,
         "rows": PAGE_ROWS,
     }
-
-
-def _others(session: Session, visitor: Visitor, start: int) -> list[LimitLine]:
-    """Return spending limits of all that the visitor may administer, the fullest of the page first."""
-    scopes = _scopes(visitor, start, PAGE_ROWS)
-    found = [line for line in limit_lines(session, scopes) if line.quota.measure == "spend"]
-    return sorted(found, key=lambda line: -line.percent)
-
-
-def _has_more(visitor: Visitor, start: int) -> bool:
-    return bool(_scopes(visitor, start + PAGE_ROWS, 1))
-
-
-def _scopes(visitor: Visitor, start: int, limit: int) -> list[str]:
-    if not visitor.may_administer:
-        return []
-    return visitor.directory.quotas.scopes(visitor.authority.within(None), "spend", offset=start, limit=limit)

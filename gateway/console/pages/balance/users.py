@@ -13,12 +13,12 @@ from accounting import chart
 from accounting.ledger.balances import available, balance
 from accounting.rules.held import Payer
 from accounting.spending.funding_sources import fundings_of
-from gateway.console.access import Manager, Visitor
-from gateway.console.pages.balance.form_submission import refuse_weak_key
+from gateway.admin.users import list_organizations
+from gateway.console.access import Manager, Visitor, refuse_weak_key
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import page
 from gateway.identity.users import Organization, User
-from gateway.pages import CURSOR_MAX, Cursor, cut
+from gateway.pages import CURSOR_MAX, Cursor, page_of
 
 PAGE_ROWS = 50
 _POOLS_MAX = 200
@@ -58,13 +58,13 @@ async def show(visitor: Manager, text: Plain = "", after: After = "") -> Respons
 def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
     within = visitor.authority.within(None)
     users = visitor.directory.users
-    shown, last = cut(users.users(within, text, after=after, limit=PAGE_ROWS + 1), PAGE_ROWS)
-    pools = [each for each in users.organizations() if within in (None, each.organization_id)]
+    shown, place = page_of(users.users(within, text, after=after, limit=PAGE_ROWS + 1), PAGE_ROWS)
+    pools = list_organizations(visitor.authority)
     with visitor.directory.read() as session:
         return {
             "users": _money_of(session, visitor, shown),
             "found": users.count(within, text),
-            "next": str(last.cursor) if last else None,
+            "next": place,
             "pools": [_pool_of(session, pool) for pool in pools[:_POOLS_MAX]],
         }
 

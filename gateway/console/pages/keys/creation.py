@@ -1,23 +1,20 @@
 """Creating a key: its owner and permissions; its secret is shown once."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.api.authority import Authority
-from gateway.api.keys import create_key
-from gateway.api.quotas import NewQuota, set_quota
+from gateway.admin.authority import Authority
+from gateway.admin.keys import create_key
+from gateway.admin.limits import NewLimit, set_limit
 from gateway.console.access import Manager, Visitor
-from gateway.console.forms import Form, read_form
+from gateway.console.forms import Form
 from gateway.console.pages.keys.fields import NewKeyForm
 from gateway.console.pages.keys.form_submission import submit
-from gateway.console.pages.keys.key_list import users_of
 from gateway.console.pages.keys.one import shown_once
 from gateway.console.renderer import page
 from gateway.identity.quotas import parse_quota
-from gateway.identity.users import User
 from gateway.settings.base import LaneName
 from runtime.errors import RequestInvalid, ServiceError
 
@@ -31,16 +28,14 @@ router = APIRouter(prefix="/new")
 async def ask(visitor: Manager, user: str | None = None) -> Response:
     lanes = visitor.services.settings.policy.lanes
     form: Form[NewKeyForm] = Form.showing(
-        user=user or visitor.caller.user_id, lanes=lanes, privacy="public", priority=0, lasts="never"
+        user=user or visitor.caller.user_id, lanes=lanes, privacy="public", priority=0
     )
     return await _page(visitor, form)
 
 
 @router.post("")
 async def make(request: Request, visitor: Manager) -> Response:
-    form = await read_form(request, visitor, NewKeyForm)
-    authority = visitor.authority
-    made, form = await submit(form, lambda fields: _made(authority, fields))
+    made, form = await submit(request, visitor, NewKeyForm, _made)
     if made is None:
         return await _page(visitor, form, 400)
     return shown_once(visitor, made, warning=made.pop("warning", ""))
@@ -53,11 +48,11 @@ def _made(authority: Authority, fields: NewKeyForm) -> dict[str, Any]:
             parse_quota("key:", "spend", fields.spend, "month", None)
         except RequestInvalid as error:
             raise RequestInvalid(error.message.removeprefix("amount: "), param="spend") from None
-    made = create_key(authority, fields.as_new())
+    made = create_key(authority, fields).facts()
     if fields.spend is not None:
-        quota = NewQuota(scope=f"key:{made['key_id']}", measure="spend", span="month", amount=fields.spend)
         try:
-            set_quota(authority, quota)
+            scope = f"key:{made['key_id']}"
+            set_limit(authority, NewLimit(scope=scope, measure="spend", span="month", amount=fields.spend))
         except ServiceError as error:
             # The key exists, and its secret can be shown only now.
             made["warning"] = f"The key has no monthly budget yet: {error.message}"
@@ -65,13 +60,13 @@ def _made(authority: Authority, fields: NewKeyForm) -> dict[str, Any]:
 
 
 async def _page(visitor: Visitor, form: Form[NewKeyForm], status: int = 200) -> Response:
-    users: Sequence[User] = await asyncio.to_thread(users_of, visitor, USERS_OFFERED + 1)
+    users, within = visitor.directory.users, visitor.authority.within(None)
     return page(
         "keys/new.html",
         visitor,
         status,
         form=form,
-        users=users,
+        users=await asyncio.to_thread(users.users, within, limit=USERS_OFFERED + 1),
         offered=USERS_OFFERED,
         lanes=get_args(LaneName),
         tab="keys",

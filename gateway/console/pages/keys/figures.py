@@ -19,7 +19,6 @@ from gateway.limits.windows import DAY_S, window
 from gateway.quota import Quota
 
 KeyState = Literal["valid", "ends soon", "expired", "revoked", "user removed"]
-OPENS: frozenset[KeyState] = frozenset(("valid", "ends soon"))
 
 _NS_PER_S = 10**9
 _SOON_NS = 7 * 86_400 * _NS_PER_S

@@ -1,12 +1,15 @@
-"""Passes a form to the admin API's functions; rejections are shown beside their fields."""
+"""Passes a form to the service layer's functions; rejections are shown beside their fields."""
 
 import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from fastapi import Request
 from pydantic import BaseModel
 
-from gateway.console.forms import WHOLE, Form
+from gateway.admin.authority import Authority
+from gateway.console.access import Visitor
+from gateway.console.forms import WHOLE, Form, read_form
 from gateway.errors import RoleForbids
 from runtime.errors import Conflict, KeyInvalid, NotFound, RequestInvalid, ServiceError
 
@@ -14,13 +17,18 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
-async def submit(form: Form[M], work: Callable[[M], T]) -> tuple[T | None, Form[M]]:
-    """Return what `work` makes of the form's value, or None and the form with the reason for a rejection."""
+async def submit(
+    request: Request, visitor: Visitor, model: type[M], work: Callable[[Authority, M], T]
+) -> tuple[T | None, Form[M]]:
+    """Return what `work` makes of the request's form, and the form; its value is None if it was rejected.
+
+    Raises as `read_form` does.
+    """
+    form, authority = await read_form(request, visitor, model), visitor.authority
     if form.value is None:
         return None, form
-    value = form.value
     try:
-        return await asyncio.to_thread(work, value), form
+        return await asyncio.to_thread(work, authority, form.value), form
     except (RequestInvalid, Conflict, NotFound, RoleForbids, KeyInvalid) as error:
         return None, refused(form, error)
 

@@ -16,8 +16,7 @@ from gateway.identity import key_queries
 from gateway.identity.key_queries import ALL
 from gateway.identity.key_rows import KeyRow
 from gateway.identity.keys import ROWS_MAX
-from gateway.identity.users import User
-from gateway.pages import CURSOR_MAX, Cursor, cut
+from gateway.pages import CURSOR_MAX, Cursor, page_of
 from gateway.settings.base import LaneName, Privacy
 
 PAGE_ROWS = 50
@@ -99,7 +98,7 @@ async def _values(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:
 def _look(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:
     """Return one page of the keys that the visitor may see, newest first."""
     before = Cursor.parse(filters.before) if filters.before else None
-    shown, last = cut(rows_of(visitor, filters.as_key_filter(), before, PAGE_ROWS + 1), PAGE_ROWS)
+    shown, place = page_of(rows_of(visitor, filters.as_key_filter(), before, PAGE_ROWS + 1), PAGE_ROWS)
     names = visitor.directory.users.names(sorted({row.user_id for row in shown}))
     with visitor.directory.read() as session:
         lines = key_lines(session, shown, names)
@@ -108,7 +107,7 @@ def _look(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:
         "is_manager": visitor.is_manager,
         "found": visitor.services.keys.count(*_bounds(visitor), filters.as_key_filter()),
         "has_any": bool(lines) or bool(rows_of(visitor, limit=1)),
-        "next": str(last.cursor) if last else None,
+        "next": place,
     }
 
 
@@ -122,14 +121,6 @@ def rows_of(
 def opening_rows(visitor: Visitor, limit: int = ROWS_MAX) -> list[KeyRow]:
     """Return only the active keys."""
     return rows_of(visitor, key_queries.KeyFilter(opens=True), limit=limit)
-
-
-def users_of(visitor: Visitor, limit: int) -> list[User]:
-    """Return the existing users whom the visitor may see."""
-    users = visitor.directory.users
-    if visitor.is_manager:
-        return users.users(visitor.authority.within(None), limit=limit)
-    return [users.user(visitor.caller.user_id)]
 
 
 def _bounds(visitor: Visitor) -> tuple[str | None, str | None]:

@@ -1,15 +1,12 @@
 """Limits of keys, users, teams and organizations: set and removed."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 
-from gateway.api.authority import Authority
-from gateway.api.quotas import NewQuota, remove_quota, set_quota
+from gateway.admin.limits import LimitName, remove_limit, set_limit
 from gateway.console.access import Manager, Visitor
 from gateway.console.browser import own_path
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.fields import LimitForm, LimitGone, Plain
+from gateway.console.forms import Form
+from gateway.console.pages.keys.fields import LimitForm, Plain
 from gateway.console.pages.keys.form_submission import submit
 from gateway.console.renderer import go, page
 
@@ -38,33 +35,20 @@ async def ask(visitor: Manager, scope: Plain = "", organization: Plain = "", tea
 
 
 @router.post("/new")
-async def set_limit(request: Request, visitor: Manager, scope: Plain) -> Response:
-    form = await read_form(request, visitor, LimitForm)
-    _, form = await submit(form, lambda fields: set_limit_of(visitor.authority, fields))
+async def set_one(request: Request, visitor: Manager, scope: Plain) -> Response:
+    _, form = await submit(request, visitor, LimitForm, set_limit)
     if form.value is None:
         return _page(visitor, scope, form, 400)
     return go(visitor, place_of(scope), "Limit set.")
 
 
 @router.post("/remove")
-async def remove_limit(request: Request, visitor: Manager) -> Response:
-    form = await read_form(request, visitor, LimitGone)
-    gone, form = await submit(form, lambda gone: _removed(visitor.authority, gone))
+async def remove_one(request: Request, visitor: Manager) -> Response:
+    _, form = await submit(request, visitor, LimitName, remove_limit)
     scope = form.text("scope")
-    if gone is None:
+    if form.value is None:
         return _page(visitor, scope, Form(errors=form.errors, given={"scope": [scope]}), 400)
     return go(visitor, place_of(scope), "Limit removed.")
-
-
-def set_limit_of(authority: Authority, fields: LimitForm) -> dict[str, Any]:
-    quota = NewQuota(
-        scope=fields.scope, measure=fields.measure, span=fields.span, model=fields.model, amount=fields.amount
-    )
-    return set_quota(authority, quota)
-
-
-def _removed(authority: Authority, gone: LimitGone) -> dict[str, Any]:
-    return remove_quota(authority, gone.scope, gone.measure, gone.span, gone.model)
 
 
 def place_of(scope: str) -> str:

@@ -5,12 +5,12 @@ from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.api.fields import Named
-from gateway.api.keys import Rotation, change_key, revoke_key, rotate_key
-from gateway.api.me import revoke_own_key
+from gateway.admin.authority import Authority
+from gateway.admin.keys import Rotation, change_key, revoke_key, revoke_own_key, rotate_key
+from gateway.admin.parameters import Named
 from gateway.console.access import Manager, Viewer, Visitor
 from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.fields import LanesForm, NoFields, RotationForm
+from gateway.console.pages.keys.fields import ChangedKeyForm, NoFields, RotationForm
 from gateway.console.pages.keys.figures import KeyLine, key_lines, limit_lines
 from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.limits import KINDS
@@ -33,9 +33,9 @@ async def show_key(visitor: Viewer, key_id: Named) -> Response:
 
 @router.post("/change")
 async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
-    form = await read_form(request, visitor, LanesForm)
-    authority = visitor.authority
-    changed, form = await submit(form, lambda fields: change_key(authority, key_id, fields.as_change()))
+    changed, form = await submit(
+        request, visitor, ChangedKeyForm, lambda by, fields: change_key(by, key_id, fields)
+    )
     if changed is None:
         return await _page(visitor, key_id, form, 400)
     return go(
@@ -47,13 +47,10 @@ async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
 
 @router.post("/rotate")
 async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
-    form = await read_form(request, visitor, RotationForm)
-    authority = visitor.authority
+    def work(by: Authority, fields: RotationForm) -> dict[str, Any]:
+        return rotate_key(by, key_id, Rotation(grace_s=fields.grace_hours * 3600)).facts()
 
-    def work(fields: RotationForm) -> dict[str, Any]:
-        return rotate_key(authority, key_id, Rotation(grace_s=fields.grace_hours * 3600))
-
-    made, form = await submit(form, work)
+    made, form = await submit(request, visitor, RotationForm, work)
     if made is None:
         return await _page(visitor, key_id, rotation=form, status=400)
     return shown_once(visitor, made, rotated=True)
@@ -62,15 +59,13 @@ async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
 @router.post("/revoke")
 async def revoke(request: Request, visitor: Viewer, key_id: Named) -> Response:
     """Revoke a key: admins any key they manage, other users their own. Raises NotFound, RoleForbids."""
-    form = await read_form(request, visitor, NoFields)
-    row = await asyncio.to_thread(visible_key, visitor, key_id)
-    authority = visitor.authority
     if visitor.may_administer:
-        _, form = await submit(form, lambda _: revoke_key(authority, row.key_id))
-    elif form.value is not None:
-        await asyncio.to_thread(revoke_own_key, authority, visitor.caller, row.key_id)
-    if form.value is None:
-        return await _page(visitor, key_id, Form(errors=form.errors), 400)
+        _, form = await submit(request, visitor, NoFields, lambda by, _: revoke_key(by, key_id))
+        if form.value is None:
+            return await _page(visitor, key_id, Form(errors=form.errors), 400)
+    else:
+        await read_form(request, visitor, NoFields)
+        await asyncio.to_thread(revoke_own_key, visitor.authority, visitor.caller, key_id)
     return go(visitor, "/console/keys", "Key revoked.")
 
 
@@ -93,7 +88,7 @@ def shown_once(visitor: Visitor, made: dict[str, Any], *, rotated: bool = False,
 async def _page(
     visitor: Visitor,
     key_id: str,
-    form: Form[LanesForm] | None = None,
+    form: Form[ChangedKeyForm] | None = None,
     status: int = 200,
     rotation: Form[RotationForm] | None = None,
 ) -> Response:
@@ -112,7 +107,7 @@ async def _page(
     )
 
 
-def _as_it_is(row: KeyRow) -> Form[LanesForm]:
+def _as_it_is(row: KeyRow) -> Form[ChangedKeyForm]:
     terms = row.terms
     return Form.showing(
         lanes=row.lanes,
@@ -120,7 +115,6 @@ def _as_it_is(row: KeyRow) -> Form[LanesForm]:
         regions=", ".join(terms.regions or ()),
         privacy=terms.privacy,
         priority=terms.priority,
-        lasts="keep",
         may_administer=terms.may_administer,
     )
 

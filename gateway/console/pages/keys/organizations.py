@@ -5,12 +5,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.api.fields import Named
-from gateway.api.users import NewOrganization, add_organization
+from gateway.admin.parameters import Named
+from gateway.admin.users import NewOrganization, add_organization, list_organizations
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.fields import OrganizationForm
+from gateway.console.forms import Form
 from gateway.console.pages.keys.figures import limit_lines
 from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.limits import KINDS
@@ -28,14 +27,10 @@ async def show_organizations(visitor: Manager) -> Response:
 
 @router.post("")
 async def add(request: Request, visitor: Operator) -> Response:
-    form = await read_form(request, visitor, OrganizationForm)
-    authority = visitor.authority
-    made, form = await submit(
-        form, lambda fields: add_organization(authority, NewOrganization(**fields.model_dump()))
-    )
+    made, form = await submit(request, visitor, NewOrganization, add_organization)
     if made is None:
         return await _list(visitor, form, 400)
-    return go(visitor, f"/console/keys/organizations/{made['organization_id']}", f"{made['name']} created.")
+    return go(visitor, f"/console/keys/organizations/{made.organization_id}", f"{made.name} created.")
 
 
 @router.get("/{organization_id}")
@@ -44,14 +39,13 @@ async def show_organization(visitor: Manager, organization_id: Named) -> Respons
     return page("keys/organization.html", visitor, kinds=dict(KINDS), tab="organizations", **values)
 
 
-async def _list(visitor: Visitor, form: Form[OrganizationForm], status: int = 200) -> Response:
+async def _list(visitor: Visitor, form: Form[NewOrganization], status: int = 200) -> Response:
     values = await asyncio.to_thread(_look, visitor)
     return page("keys/organizations.html", visitor, status, form=form, tab="organizations", **values)
 
 
 def _look(visitor: Visitor) -> dict[str, Any]:
-    directory, within = visitor.directory, visitor.authority.within(None)
-    organizations = [one for one in directory.users.organizations() if within in (None, one.organization_id)]
+    directory, organizations = visitor.directory, list_organizations(visitor.authority)
     ids = [one.organization_id for one in organizations]
     return {
         "organizations": organizations,
