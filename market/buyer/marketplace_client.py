@@ -35,6 +35,7 @@ S = TypeVar("S", bound=Struct)
 class _MarketplaceFacts(Struct, frozen=True):
     identity: str
     statements: list[str] = []
+    tokenizers: frozenset[str] = frozenset()
 
 
 class _Allocated(Struct, frozen=True):
@@ -87,6 +88,8 @@ class BuyerMarketplaceClient:
         self._keeper = keeper
         self._pinned = pinned or store.fact(_FACT + url) or ""
         self._unanswered: dict[tuple[str, str, int], str] = {}
+        self.tokenizers: frozenset[str] = frozenset()
+        """SHA-256 of the tokenizers that the marketplace counts by in disputes; empty until it was reached."""
 
     @property
     def identity(self) -> str:
@@ -107,6 +110,7 @@ class BuyerMarketplaceClient:
         if not self._pinned:
             self._store.put_fact(_FACT + self.url, facts.identity)
             self._pinned = facts.identity
+        self.tokenizers = facts.tokenizers
         await asyncio.to_thread(self._keeper.add, [each.encode() for each in facts.statements], self.url)
 
     async def allocate(self, buyer: str, seller: str, limit_nano: int) -> tuple[ChannelTerms, Allocation, Record]:

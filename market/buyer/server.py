@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from accounting.metering.tokenizers import Pinned, Tokenizers
 from market.audits.audit_client import BuyerAuditClient
 from market.audits.findings_publisher import FindingsPublisher
 from market.audits.probe_store import ProbeStore
@@ -33,7 +34,7 @@ from market.buyer.receipt_submitter import ReceiptSubmitter
 from market.buyer.sellers import SellerTracker
 from market.buyer.shop import Shop
 from market.buyer.store import BuyingStore
-from market.buyer.tokenizers import Tokenizers
+from market.buyer.tokenizers import PurchaseTokenizers
 from market.credit_lines.balance import Balances
 from market.credit_lines.listing_exchange import exchange_with_partners
 from market.credit_lines.partners import Partners
@@ -92,10 +93,12 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         credit = BuyerCredit(store, marketplace, secret, keeper.standing, orders.allocation_nano, lines)
         stack.push_async_callback(credit.stop)
         sellers = SellerTracker(store)
-        shop = Shop(keeper, orders, sellers, credit, own.id)
+        named_files = {sha256: Pinned(Path(path), sha256) for sha256, path in orders.tokenizers.items()}
+        tokenizers = PurchaseTokenizers(
+            Tokenizers(named_files), lambda: marketplace.tokenizers if marketplace else frozenset()
+        )
+        shop = Shop(keeper, orders, sellers, credit, tokenizers, own.id)
         means = PurchaseServices(outbound, store, keeper.standing, orders.bounds)
-        tokenizers = Tokenizers(folder / "tokenizers", outbound)
-        stack.callback(tokenizers.sandbox.close)
         buyer = Buyer(means, shop, sellers, credit, tokenizers)
         stack.push_async_callback(buyer.stop)
         app = BuyingApp(buyer, shop, orders.bounds)

@@ -8,7 +8,6 @@ Modules:
     buyer_receipts   Keep signatures about a disputed request that the marketplace does not know: receipts that its
                      buyer submits
     context          Hold what every part of the marketplace works with
-    counters         The tokenizers for counting in disputes: fetched from sellers that list them, kept in a folder
     decisions        Decide disputes: what is due, given both sides' signatures and submissions, and who loses the
                      fee
     dispute_history  Summarize a user's recent disputes for the rules of conduct

@@ -38,7 +38,7 @@ class Decisions:
         If nothing is disputed any more, because the other side has signed after all, it ends without a loser.
 
         Raises:
-            MarketplaceRefuses: the marketplace does not have the tokenizer that the listing names.
+            MarketplaceRefuses: the marketplace does not count by the voucher's tokenizer.
         """
         with self.context.read() as session:
             row = session.get_one(DisputeRow, dispute_id)
@@ -65,13 +65,12 @@ class Decisions:
             return True
         return is_shown and signed_counts(remembered(row, lane)) is not None and dispute.is_small
 
-    def counting(self, tokenizer: str) -> Counting:
-        """Return the counting by a tokenizer. Raises MarketplaceRefuses if the marketplace does not have it."""
-        counter = self.counter_of(tokenizer)
-        if counter is None:
-            raise MarketplaceRefuses(
-                "no_tokenizer", "the marketplace cannot get the tokenizer that the listing names"
-            )
+    def counting(self, lane: Lane) -> Counting:
+        """Return what counts a claim. Raises MarketplaceRefuses if the marketplace does not have its tokenizer."""
+        tokenizer = claim_of(lane).promise.voucher.tokenizer
+        counter = self.counter_of(tokenizer) if tokenizer else None
+        if tokenizer and counter is None:
+            raise MarketplaceRefuses("no_tokenizer", "the marketplace does not count by the voucher's tokenizer")
         return Counting(counter)
 
     def _write_down(self, dispute_id: str, verdict: Verdict | None) -> DisputeRow:
@@ -103,7 +102,7 @@ class Decisions:
         texts = [read_texts(packed) for packed in (row.buyer_text, row.seller_text) if packed]
         now_ns = self.context.clock_ns()
         conducts = conduct_of(session, row.buyer_user_id, now_ns), conduct_of(session, row.seller_user_id, now_ns)
-        counting = self.counting(row.tokenizer)
+        counting = self.counting(lane)
         return decide(dispute_of(row, lane), texts, counting, presumed_wrong=presumption(*conducts))
 
 

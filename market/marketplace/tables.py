@@ -144,7 +144,6 @@ class DisputeRow(SQLModel, table=True):
     buyer_user_id: str = Field(sa_type=Text)
     seller_user_id: str = Field(sa_type=Text)
     opened_by: str = Field(sa_type=Text)
-    tokenizer: str = Field(sa_type=Text)
     fee_nano: int = Field(sa_type=BigInt)
     status: str = Field(default="new", sa_type=Text)
     buyer_text: str | None = Field(default=None, sa_type=Text)

@@ -124,11 +124,10 @@ def _is_over(proof: Proof, report: LaneReport) -> bool:
 
 
 def _dispute(proof: Proof, allocation: Record) -> dict[str, Any]:
-    shown = proof.sold.shown
+    shown = proof.shown
     return {
         "allocation": allocation.raw.decode(),
         "lane": proof.lane,
-        "listing": proof.sold.listing.decode(),
         "prompt": {
             "sealed": base64.b64encode(shown.sealed).decode(),
             "key": shown.keys.key.hex(),

@@ -81,7 +81,7 @@ def _create_disputes() -> None:
         text("allocation_digest"),
         integer("sub_channel"),
         number("seq"),
-        *texts("buyer_user_id", "seller_user_id", "opened_by", "tokenizer"),
+        *texts("buyer_user_id", "seller_user_id", "opened_by"),
         number("fee_nano"),
         text("status"),
         *texts("buyer_text", "seller_text", optional=True),

@@ -80,13 +80,11 @@ class ShownPrompt(Body):
 class NewDispute(Body):
     """About a lane's newest request: texts by the number of their choice, the prompt, or receipts of it.
 
-    `listing` is the one that the request was sold by; an answer to an open dispute may leave it out. `receipts`
-    are the buyer's own, if the marketplace may lack the lane's latest, and the seller's earlier one.
+    `receipts` are the buyer's own, if the marketplace may lack the lane's latest, and the seller's earlier one.
     """
 
     allocation: Raw
     lane: Annotated[int, Field(ge=0, lt=LANES_MAX)]
-    listing: Raw | None = None
     prompt: ShownPrompt | None = None
     receipts: Annotated[tuple[Raw, ...], Field(max_length=RECEIPTS_MAX)] = ()
     texts: DisputedTexts = Field(default_factory=dict, validate_default=True)

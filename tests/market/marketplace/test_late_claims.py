@@ -1,7 +1,6 @@
 """A seller claims a request that its buyer has gone on from: the buyer's process answers with receipts alone."""
 
 import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from tests.market.marketplace.conftest import USD, Hall
 from tests.market.marketplace.relays import served
 from tests.market.marketplace.rules.dealing import Dealing
 from tests.market.parties import STANDING, signed_record
-from tests.market.test_listings import listed
 from tests.market.trade import DIGEST, cost_nano
 
 pytestmark = pytest.mark.anyio
@@ -56,23 +54,18 @@ def keep(store: BuyingStore, terms: ChannelTerms, allocation: Record, jobs: list
 
 async def test_a_made_up_text_about_an_earlier_request_gains_nothing(hall: Hall, tmp_path: Path) -> None:
     await hall.credit("sam", USD)
-    pinned = make_tokenizer(tmp_path)
-    counter = load_counter(pinned)
-    counters, sha256 = hall.marketplace.counters.folder, counter.sha256.lower()
-    counters.mkdir(parents=True, exist_ok=True)
-    shutil.copy(pinned.path, counters / f"{sha256}.json")
-    listing, counting = listed(endpoint=None, tokenizer_sha256=sha256), Counting(counter)
+    counting = Counting(load_counter(make_tokenizer(tmp_path)))
     came, made_up = (counting.delivered([Delivered(text)]).completion_tokens for text in (CAME, MADE_UP))
     allocation = await hall.allocated("ann", "1.00")
     terms, _ = read_allocation(allocation, hall.marketplace.context.speaker.id, STANDING)
-    dealing = Dealing(terms, listing=listing.digest)
+    dealing = Dealing(terms, tokenizer=counting.tokenizer)
     jobs = [dealing.serve(0, 0, came, transcript=transcript_of(DIGEST, {0: Delivered(CAME)})) for _ in range(2)]
     (promise, _, own), (next_promise, _, next_own) = jobs
     named = terms.channel, 0, 1, 1, promise.digest
     transcript = transcript_of(DIGEST, {0: Delivered(MADE_UP)})
     lie = signed_record("seller", "receipt", Receipt(*named, 0, 0, made_up, transcript, is_final=True), "0", 1)
     store, opened = BuyingStore(tmp_path / "buying.db"), {"allocation": allocation.raw.decode(), "lane": 0}
-    opened |= {"listing": listing.raw.decode(), "texts": {"0": {"content": MADE_UP}}}
+    opened |= {"texts": {"0": {"content": MADE_UP}}}
     keep(store, terms, allocation, jobs)
 
     async with served(hall.served.app) as url, Outbound(allows_loopback=True, named=[url]) as outbound:

@@ -44,11 +44,10 @@ Lane = Annotated[int, Query(ge=0, lt=LANES_MAX)]
 
 
 class Brought(BaseModel):
-    """The answer's text as delivered, and the listing under which it was sold."""
+    """The answer's text as delivered."""
 
     content: Annotated[str, Field(min_length=1, max_length=_TEXT_MAX)]
     reasoning: Annotated[str, Field(max_length=_TEXT_MAX)] = ""
-    listing: Annotated[str, Field(max_length=16_384)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +108,7 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
     form = await read_form(request, visitor, Brought)
 
     async def work(fields: Brought) -> dict[str, Any]:
-        texts = (fields.content, fields.reasoning, fields.listing)
-        return await bring_text(marketplace, visitor.caller, raw, lane, *texts)
+        return await bring_text(marketplace, visitor.caller, raw, lane, fields.content, fields.reasoning)
 
     done, form = await submit(form, work)
     if done is None:
@@ -179,6 +177,6 @@ async def _dispute_page(
         tab="standing",
         allocation=allocation,
         lane=lane,
-        form=form or Form.showing(listing=values["listing"]),
+        form=form or Form.showing(),
         **values,
     )
