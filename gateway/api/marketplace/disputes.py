@@ -21,15 +21,14 @@ router = APIRouter(prefix="/market/v1/disputes")
 
 @router.post("")
 async def bring(marketplace: Open, caller: UserCaller, body: NewDispute) -> Facts:
-    """Submit a text, the prompt or receipts.
+    """Submit a text or the prompt.
 
     The first submission opens the dispute, for a fee that is kept if it loses.
     """
-    receipts = tuple(read_record(raw, "receipts") for raw in body.receipts)
     digest = read_record(body.allocation, "allocation").digest
     texts = {n: ChoiceText(text.content, text.reasoning, text.calls) for n, text in body.texts.items()}
     prompt = _shown(body.prompt) if body.prompt else None
-    brought = Brought(digest, body.lane, texts, prompt, receipts)
+    brought = Brought(digest, body.lane, texts, prompt)
     row = await marketplace.ask(marketplace.disputes.bring, caller.user_id, brought)
     if row.status == "decided":
         await marketplace.ask(marketplace.settlements.submit, digest, ())
