@@ -2,6 +2,7 @@
 
 Modules:
     afterwork    Work left over from requests that do not wait for it, such as stopping the slower of two backends
+    children     Child processes: how this process starts, asks and ends them, and how they end with it
     data_folder  The folder of everything kept on this machine: who may use it, and where things lie in it
     database     Engines and sessions on SQLite and PostgreSQL
     errors       Errors of a server that refuses a request, one class per meaning
@@ -10,8 +11,6 @@ Modules:
     interpreter  The command and environment of child processes, which must run Millrace's own code
     memory       Configures a process's memory: the C library's allocator, Python's collector and the kernel's
                  limits
-    one_answer   A child process that answers one question and exits: a line of JSON on its stdin, and its last line on
-                 stdout
     postgresql   Connections to PostgreSQL that bound every wait on this side, whatever the server or the network
                  does
     redaction    Removing what belongs to an operator's machine or to the ledger from texts that callers read

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -73,9 +72,7 @@ class AgentPipe:
 
 
 def prepare(role: str, node_name: str, log_style: str) -> AgentPipe:
-    """Set up a child process: signals left to the agent, logs on stderr, the pipe."""
-    # A terminal's Ctrl-C reaches every process; the agent decides when its children end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Set up a child process: logs on stderr, the pipe."""
     pipe = AgentPipe()
     configure_logs(log_style)
     structlog.contextvars.bind_contextvars(node=node_name, process=role)

@@ -6,8 +6,8 @@ import sys
 import msgspec
 
 from gateway.lanes.cloud.worker.providers import Orders
+from runtime.children import read_orders
 from runtime.memory import limit_memory
-from runtime.workers.lifecycle import first_line
 from runtime.workers.logbook import note
 
 EXIT_BAD_ORDERS = 2
@@ -15,7 +15,7 @@ EXIT_BAD_ORDERS = 2
 
 def main() -> int:
     try:
-        orders = msgspec.json.decode(first_line(), type=Orders)
+        orders = msgspec.json.decode(read_orders(), type=Orders)
     except (msgspec.MsgspecError, ValueError, TimeoutError) as error:
         note("bad_orders", error=str(error))
         return EXIT_BAD_ORDERS
