@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from market.buyer.errors import SellerRefuses
 from market.buyer.marketplace_client import BuyerMarketplaceClient, Open
 from market.buyer.store import KEPT_MS, BuyingStore
+from market.network.marketplace import MarketplaceRefused
 from market.network.outbound import Unreachable
 from market.protocol.records.envelope import open_record
 from runtime.workers.logbook import note
@@ -44,8 +44,10 @@ class DisputeResponder:
             except Unreachable as error:
                 note("disputes_not_known", error=str(error))
                 return
-            except SellerRefuses as error:
+            except MarketplaceRefused as error:
                 note("disputes_not_known", channel=row.id[:16], error=str(error))
+                if error.is_busy:
+                    return
             self._after = row.id
         if len(page) < AT_ONCE:
             self._after = ""
@@ -67,7 +69,9 @@ class DisputeResponder:
         for receipts in (both, (job.receipt,)):
             try:
                 await self.marketplace.answer(allocation, each.lane, receipts)
-            except SellerRefuses as error:
+            except MarketplaceRefused as error:
+                if error.is_busy:
+                    raise
                 note("dispute_not_answered", dispute=each.id, error=str(error))
             else:
                 note("dispute_answered", dispute=each.id)

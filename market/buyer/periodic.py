@@ -5,9 +5,11 @@ from collections.abc import Awaitable, Callable
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from market.buyer.errors import SellerRefuses
 from market.buyer.marketplace_client import BuyerMarketplaceClient
 from market.buyer.shop import Shop
+from market.errors import IdentityInvalid
+from market.network.marketplace import MarketplaceRefused
+from market.network.outbound import Unreachable
 from runtime.workers.logbook import note
 
 _MEET_EVERY_S = 30.0
@@ -30,8 +32,8 @@ async def meet(marketplace: BuyerMarketplaceClient, shop: Shop) -> None:
         pause_s = _MET_EVERY_S
         try:
             await marketplace.meet()
-            shop.trusted |= {marketplace.identity}
-        except (SellerRefuses, SQLAlchemyError) as error:
+            shop.trusted |= {marketplace.identity or ""}
+        except (Unreachable, MarketplaceRefused, IdentityInvalid, SQLAlchemyError) as error:
             note("marketplace_away", error=str(error))
             pause_s = _MEET_EVERY_S
         await asyncio.sleep(pause_s)

@@ -16,6 +16,8 @@ Modules:
                      of its own
     known            The records that this gateway knows, in memory and without a clock, with bounds on what others
                      can make it keep
+    marketplace      What buyers and sellers share as a marketplace's clients: its identity, pinned at first contact,
+                     and its answers
     outbound         HTTP to untrusted servers, whose addresses come from listings and which may answer anything
     record_keeper    The signed records that a gateway keeps, its own and others': in memory, and in a table for
                      the next start

@@ -17,6 +17,7 @@ from market.errors import IdentityInvalid
 from market.network.gossip import Gossip
 from market.network.gossip_routes import peer_of, router
 from market.network.identity import OwnIdentity
+from market.network.marketplace import MarketplaceRefused
 from market.network.outbound import Outbound, Unreachable
 from market.network.record_keeper import KeeperPolicy, RecordKeeper
 from market.network.room import OWN, Sources
@@ -32,7 +33,7 @@ from market.seller.gateway_request import Blocked
 from market.seller.job_handler import JobAdmission, JobHandler
 from market.seller.leftovers import finish_leftovers
 from market.seller.live_listings import LiveListings
-from market.seller.marketplace_client import MarketplaceRefused, SellerMarketplaceClient
+from market.seller.marketplace_client import SellerMarketplaceClient
 from market.seller.own_gateway import GatewayAway, OwnGateway
 from market.seller.proofs import Proofs
 from market.seller.publisher import Publisher

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from market.network.marketplace import MarketplaceRefused
 from market.protocol.channels.channel import settle
 from market.protocol.channels.evidence import read_evidence
 from market.protocol.identity.statements import revoke
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import open_record
 from market.seller.channel_submitter import ChannelSubmitter
-from market.seller.marketplace_client import MarketplaceRefused
 from market.seller.store import Backing, SellingStore
 from market.seller.tables import SINCE_1
 from tests.databases import refusing
