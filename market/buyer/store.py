@@ -13,16 +13,18 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 
 from market.audits.audit_target import AUDIT_ID
 from market.buyer.tables import (
+    VERSION,
     booked_table,
     channel_table,
     fact_table,
     job_table,
-    opened,
+    metadata,
     track_table,
     unbooked_table,
     unsubmitted_table,
 )
 from market.protocol.channels.terms import LANES_MAX
+from runtime.database import open_file
 
 KEPT_MS = 33 * 24 * 3_600_000
 """Retention of signed records after their channel has ended.
@@ -64,7 +66,7 @@ class BuyingStore:
     """buying.db; may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._engine = opened(path)
+        self._engine = open_file(path, metadata.sorted_tables, VERSION)
         self._opened_ms = time.time_ns() // 10**6
 
     def close(self) -> None:

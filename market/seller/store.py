@@ -6,17 +6,17 @@ One thread has the file. Every write is one transaction, and repeating it change
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy
-from sqlalchemy import Connection, case, delete, event, func, select, update
+from sqlalchemy import Connection, case, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from market.seller.tables import SINCE_1, VERSION, channels, facts, lanes, metadata, sales
+from market.seller.tables import VERSION, channels, facts, lanes, metadata, sales
+from runtime.database import DatabaseNewer, open_file
 from runtime.settings import SettingsInvalid
 
 BATCH_MAX = 256
@@ -74,10 +74,11 @@ class SellingStore:
 
     def __init__(self, path: Path) -> None:
         """Raises SettingsInvalid if this version cannot use the file."""
-        self._engine = sqlalchemy.create_engine(f"sqlite:///{path}", poolclass=sqlalchemy.StaticPool)
-        event.listen(self._engine, "connect", _prepare)
+        try:
+            self._engine = open_file(path, metadata.sorted_tables, VERSION, pool_size=1)
+        except DatabaseNewer as error:
+            raise SettingsInvalid(str(error)) from None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="selling.db")
-        self._thread.submit(self._open, path).result()
 
     async def close(self) -> None:
         await self._run(lambda _: None)
@@ -157,23 +158,6 @@ class SellingStore:
                 return work(db)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, transact)
-
-    def _open(self, path: Path) -> None:
-        path.touch(mode=0o600)
-        with self._engine.begin() as db:
-            version = db.exec_driver_sql("PRAGMA user_version").scalar()
-            if version not in (0, 1, VERSION):
-                raise SettingsInvalid(f"{path} was written by an unsupported version of Millrace")
-            for column in SINCE_1 if version == 1 else ():
-                db.exec_driver_sql(f"ALTER TABLE channels ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0")
-            metadata.create_all(db)
-            db.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
-
-
-def _prepare(connection: Any, _: object) -> None:
-    with closing(connection.cursor()) as cursor:
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "busy_timeout = 5000"):
-            cursor.execute(f"PRAGMA {pragma}")
 
 
 def _keep(

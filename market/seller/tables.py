@@ -32,8 +32,6 @@ channels = Table(
     # The delivered amount that the buyer has not signed for, and that we forgave.
     Column("forgiven_nano", BigInteger, nullable=False, server_default="0"),
 )
-SINCE_1 = ("refusals", "again_ms", "forgiven_nano")
-"""Columns of `channels` that a file of version 1 lacks."""
 Index("channels_by_end", channels.c.ends_ms)
 Index("channels_to_submit", channels.c.is_allocated, channels.c.submitted, channels.c.changes)
 
