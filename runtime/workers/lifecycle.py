@@ -8,17 +8,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from runtime.children import leave_with_parent
+from runtime.children import leave_with_parent, read_orders
 from runtime.workers.health import Health
 from runtime.workers.logbook import note
 
 KEEP_ALIVE_S = 60
+EXIT_BAD_ORDERS = 2
+
+T = TypeVar("T")
 
 
 class WorkerServer(uvicorn.Server):
@@ -75,6 +78,15 @@ class WorkerServer(uvicorn.Server):
     def _leave(self) -> None:
         note("gateway_gone")
         self.should_exit = self.force_exit = True
+
+
+def orders_of(shape: type[T]) -> T:
+    """Return the orders of this shape, the first line of stdin. Exit if they cannot be read."""
+    try:
+        return msgspec.json.decode(read_orders(), type=shape)
+    except (msgspec.MsgspecError, ValueError, TimeoutError) as error:
+        note("bad_orders", error=str(error))
+        sys.exit(EXIT_BAD_ORDERS)
 
 
 def _listener(path: str) -> socket.socket:

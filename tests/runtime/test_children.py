@@ -15,8 +15,8 @@ _start = children.start
 STAYS = "import time; print(1, flush=True); time.sleep(600)"
 
 
-async def running(code: str, **options: int) -> Process:
-    return await _start(sys.executable, "-I", "-c", code, **options)
+async def running(code: str, stderr: int | None = None) -> Process:
+    return await _start(sys.executable, "-I", "-c", code, stderr=stderr)
 
 
 async def test_a_child_ends_when_its_pipe_is_closed() -> None:
