@@ -7,6 +7,7 @@ no child outlives its parent, not even after `kill -9`.
 import asyncio
 import os
 import select
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from runtime.interpreter import command_of, environment
 ORDERS_S = 30.0
 ORDERS_BYTES_MAX = 4 * 1024 * 1024
 KILLED_WITHIN_S = 5.0
+_TOOL_S = 5.0
 _ANSWER_BYTES_MAX = 4 * 1024 * 1024
 _READ_BYTES = 64 * 1024
 
@@ -107,6 +109,17 @@ async def answer_of(module: str, question: bytes, timeout_s: float) -> tuple[byt
             return tail.strip().rpartition(b"\n")[2], await process.wait()
     finally:
         await reap(process)
+
+
+def output_of(program: str | None, *arguments: str) -> str:
+    """Return what a tool of the system prints within 5 s; empty if there is no such tool, or if it fails."""
+    if program is None:
+        return ""
+    command = [program, *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=_TOOL_S, check=True, text=True).stdout
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ""
 
 
 def read_orders() -> bytes:
