@@ -113,7 +113,7 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
 def open_file(path: Path, tables: Sequence[Table], version: int, *, pool_size: int = 8) -> Engine:
     """Open a SQLite file of one process with these tables, made on first use and readable by its owner alone.
 
-    Raises DatabaseNewer if the file has tables of another version.
+    At most twice `pool_size` connections are open. Raises DatabaseNewer if the file has tables of another version.
     """
     path.touch(mode=0o600, exist_ok=True)
     engine = open_engine(f"sqlite:///{path}", pool_size=pool_size)

@@ -16,8 +16,8 @@ import structlog
 from cluster.errors import ClusterError, OwnRemoval
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import REMOVED_STATUS, NodeOptions
-from cluster.nodes.process import configure_logs
 from runtime.children import leave_with_parent, read_orders
+from runtime.logs import configure_logs
 
 log = structlog.get_logger(__name__)
 

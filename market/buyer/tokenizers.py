@@ -11,6 +11,7 @@ from market.errors import CountingUnavailable, TokenizerRefused
 from market.network.outbound import Outbound, Unreachable
 from market.protocol.counting.token_count import Counting
 from market.token_counting.sandboxed_tokenizers import SandboxedTokenizers
+from runtime.files import replace_file
 
 TOKENIZER_BYTES_MAX = 64 * 2**20
 FILES_MAX = 32
@@ -65,10 +66,7 @@ class Tokenizers:
         await asyncio.to_thread(self._keep, path, reply.body)
 
     def _keep(self, path: Path, content: bytes) -> None:
-        fresh = path.with_suffix(".new")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-        fresh.replace(path)
+        replace_file(path, content)
         kept = sorted(self._folder.glob("*.json"), key=lambda each: each.stat().st_mtime)
         for old in kept[:-FILES_MAX]:
             old.unlink(missing_ok=True)
