@@ -17,8 +17,6 @@ EVENTS_AS_REQUESTED = "events_as_asked"
 
 _SHOWN_MAX = 5
 _NO_WITNESS = Witness()
-
-
 # The table of blocks is defined in `accounting.proofs`, which imports the ledger.
 _block = table("block", column("n"), column("hash", LargeBinary))
 

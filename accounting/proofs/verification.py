@@ -38,8 +38,6 @@ from accounting.tables import event_table, transfer_table, usage_table
 SLICE_BLOCKS = 128
 FLAWS_MAX = 100
 _PROBLEMS_MAX = 20
-
-
 _SHOWN_MAX = 5
 
 

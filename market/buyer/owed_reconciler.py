@@ -6,7 +6,6 @@ gateway has no usage row at all. The buyer reports every request until it is tol
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from urllib.parse import quote
 
@@ -21,6 +20,7 @@ from accounting.rules.variances import owed_beyond
 from accounting.tables import usage_table
 from market.buyer.owed import OWED_AT_ONCE, Owed, OwedPage
 from runtime.errors import ServiceError
+from runtime.times import now_ms
 from runtime.workers.supervisor import WorkerUnavailable
 
 log = structlog.get_logger(__name__)
@@ -105,7 +105,7 @@ class OwedReconciler:
 
     async def _ended(self, page: Collection[Owed]) -> Mapping[str, int]:
         """Return what is booked for the requests that have ended, in nano-USD by id."""
-        is_behind, lost_ms = self._is_behind(), time.time_ns() // 10**6 - self._lost_after_ms
+        is_behind, lost_ms = self._is_behind(), now_ms() - self._lost_after_ms
         ids = [owed.id for owed in page]
         if not ids:
             return {}

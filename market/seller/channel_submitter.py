@@ -17,9 +17,9 @@ from market.protocol.channels.terms import Allocation
 from market.protocol.identity.connected import connected
 from market.protocol.identity.statements import check_statement
 from market.protocol.records.envelope import Record, open_record
-from market.seller.delivery import now_ms
 from market.seller.marketplace_client import SellerMarketplaceClient
 from market.seller.store import SellingStore, Unsubmitted
+from runtime.times import now_ms
 
 log = structlog.get_logger(__name__)
 

@@ -12,10 +12,25 @@ from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy
-from sqlalchemy import Connection, case, delete, func, select, update
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    case,
+    delete,
+    func,
+    select,
+    update,
+)
 from sqlalchemy.dialects.sqlite import insert
 
-from market.seller.tables import VERSION, channels, facts, lanes, metadata, sales
 from runtime.database import DatabaseNewer, open_file
 from runtime.settings import SettingsInvalid
 
@@ -26,6 +41,60 @@ KEPT_MS = 60 * 24 * 3_600_000
 """Retention of a channel after its credit has ended: disputes are over by then."""
 
 T = TypeVar("T")
+VERSION = 2
+"""Stored as `user_version`; a file of an unknown version is not opened."""
+
+metadata = MetaData()
+
+facts = Table(
+    "facts",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+
+channels = Table(
+    "channels",
+    metadata,
+    Column("channel", String(64), primary_key=True),
+    Column("is_allocated", Boolean, nullable=False),
+    Column("backing", LargeBinary, nullable=False),
+    Column("statements", LargeBinary, nullable=False),
+    # When its credit ends, by the marketplace's clock; NULL for credit without an end.
+    Column("ends_ms", BigInteger),
+    # Incremented with each change of the channel's records; `submitted` is the count that the marketplace knows.
+    Column("changes", Integer, nullable=False),
+    Column("submitted", Integer, nullable=False),
+    # Refusals by the marketplace in a row, and the earliest time of the next try.
+    Column("refusals", Integer, nullable=False, server_default="0"),
+    Column("again_ms", BigInteger, nullable=False, server_default="0"),
+    # The delivered amount that the buyer has not signed for, and that we forgave.
+    Column("forgiven_nano", BigInteger, nullable=False, server_default="0"),
+)
+Index("channels_by_end", channels.c.ends_ms)
+Index("channels_to_submit", channels.c.is_allocated, channels.c.submitted, channels.c.changes)
+
+lanes = Table(
+    "lanes",
+    metadata,
+    Column("channel", String(64), primary_key=True),
+    Column("lane", Integer, primary_key=True),
+    Column("evidence", LargeBinary, nullable=False),
+    Column("is_final", Boolean, nullable=False),
+)
+
+sales = Table(
+    "sales",
+    metadata,
+    Column("channel", String(64), primary_key=True),
+    Column("lane", Integer, primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    Column("model", String(200), nullable=False),
+    Column("amount_nano", BigInteger, nullable=False),
+    Column("made_ms", BigInteger, nullable=False),
+    Column("is_booked", Boolean, nullable=False),
+)
+Index("sales_to_book", sales.c.is_booked)
 
 
 @dataclass(frozen=True, slots=True)
