@@ -23,7 +23,7 @@ from bench import (
 )
 from bench.console import main as console
 from bench.gateway import main as gateway
-from cluster.nodes.process import configure_logs
+from runtime.logs import configure_logs
 
 BENCHMARKS: dict[str, Callable[[list[str]], None]] = {
     "check": check.main,

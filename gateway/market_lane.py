@@ -1,5 +1,6 @@
 """Open the market lane of a gateway that buys: start its buyer process and the jobs that book its costs."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -16,6 +17,7 @@ from gateway.lanes.market.lane import MarketLane
 from market.audits.cost_reporter import AuditCostReporter
 from market.buyer.owed_reconciler import OwedReconciler
 from market.buyer.program import buyer_worker
+from market.network.buyer_costs import keep_booking
 from market.settings.buyer import MarketSettings
 
 
@@ -43,9 +45,13 @@ async def open_market(
     await market.start()
     tokenizers.look_also(market.tokenizer_of)
     audits = AuditCostReporter(market.ask_buyer, ledger.book)
-    audits.start()
-    stack.push_async_callback(audits.stop)
     owed = OwedReconciler(market.ask_buyer, ledger.book, ledger.look, is_behind)
-    owed.start()
-    stack.push_async_callback(owed.stop)
+    for what, book in (("audits", audits.book_all), ("owed", owed.book_all)):
+        task = asyncio.create_task(keep_booking(what, book), name=f"market-{what}")
+        stack.push_async_callback(_end, task)
     return market
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

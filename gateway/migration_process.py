@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.database import DatabaseUnusable, open_upgraded
 from gateway.upgrade import Outcome
-from runtime.one_answer import read_question
+from runtime.children import read_question
 
 
 def main() -> None:

@@ -2,16 +2,17 @@
 
 Modules:
     afterwork    Work left over from requests that do not wait for it, such as stopping the slower of two backends
+    children     Child processes: how this process starts, asks and ends them, and how they end with it
     data_folder  The folder of everything kept on this machine: who may use it, and where things lie in it
     database     Engines and sessions on SQLite and PostgreSQL
     errors       Errors of a server that refuses a request, one class per meaning
+    files        Files that are replaced in one step and are on disk when that returns
     hang_ups     Limits how many prompts each payer may leave unpaid by disconnecting before the answer begins
     http         HTTP/1.1 without a framework: client, upstream connections, bounded server connections
     interpreter  The command and environment of child processes, which must run Millrace's own code
+    logs         Log lines of a process and its libraries, in one format on stderr; stdout is for data
     memory       Configures a process's memory: the C library's allocator, Python's collector and the kernel's
                  limits
-    one_answer   A child process that answers one question and exits: a line of JSON on its stdin, and its last line on
-                 stdout
     postgresql   Connections to PostgreSQL that bound every wait on this side, whatever the server or the network
                  does
     redaction    Removing what belongs to an operator's machine or to the ledger from texts that callers read

@@ -9,11 +9,11 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -107,6 +107,22 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
     event.listen(engine, "do_connect", lambda _dialect, _record, words, named: server.connect(*words, **named))
     event.listen(engine, "checkin", _expect_usual_statements)
     _close_late_returns(engine)
+    return engine
+
+
+def open_file(path: Path, tables: Sequence[Table], version: int, *, pool_size: int = 8) -> Engine:
+    """Open a SQLite file of one process with these tables, made on first use and readable by its owner alone.
+
+    At most twice `pool_size` connections are open. Raises DatabaseNewer if the file has tables of another version.
+    """
+    path.touch(mode=0o600, exist_ok=True)
+    engine = open_engine(f"sqlite:///{path}", pool_size=pool_size)
+    with engine.begin() as connection:
+        found = connection.exec_driver_sql("PRAGMA user_version").scalar()
+        if found not in (0, version):
+            raise DatabaseNewer(f"{path.name} was written by another version of Millrace. Start that version.")
+        tables[0].metadata.create_all(connection, tables)
+        connection.exec_driver_sql(f"PRAGMA user_version = {version}")
     return engine
 
 

@@ -14,6 +14,5 @@ Modules:
                  immutable data
     scope        Define what a check of the ledger looks at, and what a gateway knows about it from elsewhere
     sums         Define the rules about the accounts' totals
-    witnessed    Define the rules about what a gateway that makes blocks has seen
     writer       Take events and answer when they are on disk: our own poster, or the client of another gateway's
 """

@@ -6,13 +6,13 @@ This machine does not measure the cluster's other machines: their owner declares
 """
 
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from runtime.children import output_of
+
 POWERCAP = Path("/sys/class/powercap")
-_SMI_TIMEOUT_S = 5.0
 _SMI_QUERY = ("--query-gpu=power.draw", "--format=csv,noheader,nounits")
 _CARDS_MAX = 64
 
@@ -69,15 +69,7 @@ def mean_watts(zones: tuple[Zone, ...], before: Energy, after: Energy) -> float 
 
 def card_watts(find: Callable[[str], str | None] = shutil.which) -> float | None:
     """Return what all NVIDIA cards draw now; None if there are none or none reports it. Takes up to 5 s."""
-    program = find("nvidia-smi")
-    if program is None:
-        return None
-    try:
-        output = subprocess.run(
-            [program, *_SMI_QUERY], capture_output=True, timeout=_SMI_TIMEOUT_S, check=True, text=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return None
+    output = output_of(find("nvidia-smi"), *_SMI_QUERY)
     watts = [_watts(line) for line in output.splitlines()[:_CARDS_MAX]]
     known = [each for each in watts if each is not None]
     return sum(known) if known else None

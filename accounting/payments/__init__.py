@@ -5,8 +5,6 @@ Everything here is synchronous and bounded. A process with an event loop calls i
 
 Modules:
     auto            Decide when to buy credits automatically with a saved method: below a threshold, within limits
-    bank            Book the gateway's own payouts from Stripe to its bank, made on Stripe's schedule or at the
-                    owner's request
     calls           Make calls that change something at Stripe: store each with its key, make it, and store its
                     answer, once
     chores          Run the periodic jobs of payments: one of several gateways does each at a time, and all know
@@ -33,7 +31,6 @@ Modules:
                     the bank
     progress        Define the progress of payments: a status has a rank, and in any order of messages the rank
                     never falls
-    purge           Delete what payments no longer need: messages handled and calls answered long ago
     reconciliation  Compare daily every balance transaction at Stripe with what the ledger has about the same
                     subject
     refunds         Refund top-ups: reserve the credits, then ask Stripe
@@ -44,8 +41,6 @@ Modules:
                     event
     sellers         Manage sellers at Stripe: onboarding on Stripe's pages, and whether money may go to their
                     account
-    signature       Verify that a webhook is from Stripe: signed within minutes of now, with one of the known
-                    secrets
     status_report   Report the state of payments: waiting and failed messages, frozen users, and the last
                     reconciliation
     tables          Define the tables of payments: requests to Stripe, its messages, and the progress of each

@@ -12,15 +12,18 @@ from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from sqlalchemy import CursorResult, Delete, delete, select
+
 from accounting.money import format_usd
 from accounting.payments.chores import Chores, Done
 from accounting.payments.errors import PaymentError, StripeUnavailable, WrongAccount
 from accounting.payments.frozen import FrozenUsers
+from accounting.payments.ledger import OpenSession
 from accounting.payments.mode import keep_account
 from accounting.payments.payments import Payments
-from accounting.payments.purge import DAYS_KEPT_MIN, purge
 from accounting.payments.reconciliation import Report, Unmatched
 from accounting.payments.status_report import RECONCILIATION
+from accounting.payments.tables import stripe_call_table, stripe_event_table
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +36,9 @@ _AGAIN_S = 600.0
 _SHOWN_MAX = 100
 _DAY_NS = 24 * 3600 * 10**9
 _NEVER = Done(0, MappingProxyType({}))
+DAYS_KEPT_MIN = 90
+_AT_ONCE = 500
+_event, _call = stripe_event_table.c, stripe_call_table.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +211,35 @@ def _as_note(report: Report) -> dict[str, Any]:
         "difference": format_usd(report.difference_nano),
         "difference_nano": report.difference_nano,
     }
+
+
+def purge(write: OpenSession, before_ns: int) -> int:
+    """Delete what ended before that time and return the number of rows. Waiting and failed rows stay.
+
+    Money needs neither messages nor calls: booked events keep their key in the ledger forever, and the signature of
+    such an old message has expired.
+    """
+    return _purge_events(write, before_ns) + _purge_calls(write, before_ns)
+
+
+def _purge_events(write: OpenSession, before_ns: int) -> int:
+    old = select(_event.id).where(_event.status.in_(("done", "ignored")), _event.received_ns < before_ns)
+    return _delete(write, delete(stripe_event_table).where(_event.id.in_(old.limit(_AT_ONCE))))
+
+
+def _purge_calls(write: OpenSession, before_ns: int) -> int:
+    old = select(_call.key).where(_call.status != "sent", _call.created_ns < before_ns)
+    return _delete(write, delete(stripe_call_table).where(_call.key.in_(old.limit(_AT_ONCE))))
+
+
+def _delete(write: OpenSession, some: Delete) -> int:
+    """Delete in small transactions, so that the ledger's writer never waits long."""
+    deleted = 0
+    while True:
+        with write() as session, session.begin():
+            result = session.execute(some)
+            assert isinstance(result, CursorResult)
+            count = result.rowcount
+        deleted += count
+        if count < _AT_ONCE:
+            return deleted

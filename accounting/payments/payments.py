@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from accounting.payments.bank import Bank
+from accounting.payments import rules
 from accounting.payments.client import Stripe
-from accounting.payments.context import PaymentsContext
+from accounting.payments.context import PaymentsContext, check_currency, check_mode
 from accounting.payments.disputes import Disputes
 from accounting.payments.inbox import Inbox
 from accounting.payments.payers import Payers
@@ -17,6 +17,7 @@ from accounting.payments.refunds import Refunds
 from accounting.payments.resumption import go_on
 from accounting.payments.sellers import SellerAccounts
 from accounting.payments.tables import dispute_table
+from accounting.payments.terms import from_cents
 from accounting.payments.topups import Topups
 from accounting.payments.worker import Handler, Worker
 
@@ -24,6 +25,24 @@ _log = logging.getLogger(__name__)
 _EVENTS_MAX = 100
 _OVER = ("won", "lost", "warning_closed")
 _dispute = dispute_table.c
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    context: PaymentsContext
+
+    def changed(self, payout_id: str) -> None:
+        """Retrieve a payout of the platform again, and book where its money is."""
+        made = self.context.stripe.retrieve("payouts", payout_id)
+        check_mode(made, is_live=self.context.stripe.is_live)
+        check_currency(made)
+        amount_nano = from_cents(made["amount"])
+        self.context.ledger.book(rules.bank_payout(payout_id, amount_nano))
+        if made["status"] == "paid":
+            self.context.ledger.book(rules.bank_payout_arrived(payout_id, amount_nano))
+        elif made["status"] in ("failed", "canceled"):
+            was_there = self.context.ledger.is_booked(f"po:{payout_id}:paid")
+            self.context.ledger.book(rules.bank_payout_failed(payout_id, amount_nano, was_there=was_there))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,6 @@ Modules:
                   proves them
     signing_key   Manage the key that signs blocks: a file of one gateway, made on first use and replaceable at any
                   time
-    storage       Check what no block covers: rows before the first event, and whether the database's file is
-                  consistent
     suspects      Find which event of a block was changed: a block has one hash, but each event keeps its own
                   request hash
     tables        Define the tables of proofs: blocks of events, signed and chained, and the keys that signed them

@@ -8,7 +8,7 @@ database is ahead of the note, which is allowed. A database behind its note, or 
 from pathlib import Path
 
 from accounting.proofs.blocks import Checkpoint
-from accounting.proofs.signing_key import replace_file
+from runtime.files import replace_file
 
 _SUFFIX = ".checkpoint"
 _BYTES_MAX = 200
@@ -34,7 +34,7 @@ class KeptCheckpoint:
         self.checkpoint = checkpoint
         if checkpoint != self._in_file:
             try:
-                replace_file(self.path, f"{checkpoint}\n".encode())
+                replace_file(self.path, f"{checkpoint}\n")
             except OSError as error:
                 raise CheckpointUnusable(f"{self.path} cannot be written: {error.strerror}") from error
             self._in_file = checkpoint

@@ -4,12 +4,12 @@
 """
 
 import hashlib
-import os
 import stat
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from runtime.files import replace_file
 
 _OTHERS = 0o077
 
@@ -81,28 +81,6 @@ def make_key(path: Path) -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     replace_file(path, pem)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, in one step: after a crash it has the old content or the new one.
-
-    Raises OSError.
-    """
-    fresh = path.with_name(path.name + ".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        with suppress(FileNotFoundError):
-            _own_alike(file.fileno(), path.stat())
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-
-
-def _own_alike(descriptor: int, old: os.stat_result) -> None:
-    fresh = os.fstat(descriptor)
-    if (fresh.st_uid, fresh.st_gid) != (old.st_uid, old.st_gid):
-        os.fchown(descriptor, old.st_uid, old.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~_OTHERS)
 
 
 def _load(path: Path) -> Signer:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -29,15 +29,16 @@ from accounting.proofs.entries import LAST_NUMBER, AccountCodes, Entries, Entry,
 from accounting.proofs.fold import Fold
 from accounting.proofs.links import flaws_of, is_sane, runs
 from accounting.proofs.signing_key import fingerprint_of
-from accounting.proofs.storage import before_first, storage_problems
 from accounting.proofs.suspects import matches_request
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 from accounting.proofs.tail import UNPROVEN_MAX_S, Tail
 from accounting.proofs.verdict import Flaw, Verdict
+from accounting.tables import event_table, transfer_table, usage_table
 
 SLICE_BLOCKS = 128
 FLAWS_MAX = 100
 _PROBLEMS_MAX = 20
+_SHOWN_MAX = 5
 
 
 class BlockUnknown(LookupError):
@@ -298,3 +299,23 @@ class _Verification:
         self._flaws += tail.flaws(self._expected.unproven_max_s, is_all=not self._last.n)
         self._take_problems()
         return True
+
+
+def before_first(connection: Connection) -> list[int]:
+    """Return the first few event numbers below 1 that rows have."""
+    found: list[int] = []
+    for column in (event_table.c.seq, transfer_table.c.event_seq, usage_table.c.event_seq):
+        found += connection.scalars(select(column).where(column < 1).limit(_SHOWN_MAX))
+    return found
+
+
+def storage_problems(connection: Connection) -> Iterator[str]:
+    """Yield SQLite's findings about its file: an index that differs from its table, a torn page.
+
+    Rows are read by indexes, and a wrong index would show rows that the table does not have. PostgreSQL reads the
+    table for every row that an index finds; its own program `pg_amcheck` checks the rest.
+    """
+    if connection.dialect.name == "sqlite":
+        for line in connection.exec_driver_sql(f"PRAGMA integrity_check({_SHOWN_MAX})").scalars():
+            if line != "ok":
+                yield str(line)

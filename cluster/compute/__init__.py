@@ -32,7 +32,6 @@ Modules:
                       doubles
     linear            A stage's matrices in their computing format: `pack` a weight once, then call it on packed
                       rows
-    mxfp4             MXFP4 as in GPT-OSS's files: blocks of 32 four-bit floats with one power of two
     norms             Normalization of rows, in fp32 whatever the rows' dtype
     quantize          Rounding of weights to 8 and 4 bits, a few rows at a time, so that their wide copies stay in
                       the cache

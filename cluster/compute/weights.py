@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from cluster.compute import gguf_blocks, mxfp4
+from cluster.compute import gguf_blocks
 from cluster.compute.decoder import LayerWeights, StageWeights
 from cluster.compute.feed_forward import activation, feed_forward, mixture
 from cluster.compute.linear import Linear, pack, pack_int4
@@ -26,6 +26,9 @@ ReadTensor = Callable[[TensorEntry], bytearray]
 """Reads a tensor's raw bytes, from a checkpoint folder or a fetched copy."""
 
 _WIDE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_MXFP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The values of the codes 0 to 7; the fourth bit is the sign (OCP Microscaling Formats 1.0, E2M1)."""
+_MXFP4_EXPONENT_BIAS = 127
 
 
 def row_dtype(precision: Precision, device: torch.device) -> torch.dtype:
@@ -184,7 +187,7 @@ class _Loader:
             weights: Iterable[Tensor] = (part.mT for part in self._load(single[role]))
         else:
             blocks, scales = self._load(single[f"{role}_blocks"]), self._load(single[f"{role}_scales"])
-            weights = (mxfp4.dequantise(*part) for part in zip(blocks, scales, strict=True))
+            weights = (_from_mxfp4(*part) for part in zip(blocks, scales, strict=True))
 
         def apart(rows: Tensor) -> Tensor:
             return torch.cat((rows[::2], rows[1::2])) if interleaved else rows
@@ -254,3 +257,16 @@ def _give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def _from_mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
+    """Return MXFP4 weights, as in GPT-OSS's files, as bf16 [out, in], which holds them exactly.
+
+    `blocks` is uint8 [out, in / 32, 16] with two codes a byte, the lower half first; `scales` is uint8 [out, in /
+    32].
+    """
+    table = torch.tensor((*_MXFP4_VALUES, *(-value for value in _MXFP4_VALUES)), device=blocks.device)
+    codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2)
+    exponents = scales.to(torch.int32).sub_(_MXFP4_EXPONENT_BIAS).unsqueeze(-1)
+    values = torch.ldexp(table[codes.int()], exponents)
+    return values.flatten(-2).to(torch.bfloat16)

@@ -1,7 +1,8 @@
 """Numbers of deployments. Each is used once, even across restarts, so that old orders are recognisable."""
 
-import os
 from pathlib import Path
+
+from runtime.files import replace_file
 
 
 class PlanVersions:
@@ -18,12 +19,7 @@ class PlanVersions:
 
     def advance(self) -> int:
         """Return the next epoch, which is on disk before any machine learns it. Raise OSError."""
-        fresh = self._file.with_suffix(".new")
-        with fresh.open("w") as file:
-            file.write(str(self.current + 1))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._file)
+        replace_file(self._file, str(self.current + 1), mode=0o644)
         self.current += 1
         return self.current
 

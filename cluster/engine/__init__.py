@@ -22,8 +22,6 @@ Modules:
                          writes downstream
     prefixes             The slots by the prompt prefixes that they hold, and the slots kept for later prompts with
                          the same prefix
-    preparation          The preparation of a request before it waits: its prompt becomes tokens, its constraint a
-                         grammar
     reception            The coordinator's side of its callers: their connections, their requests and their events
     request_table        The table of every request that a coordinator holds, from its ticket to its last event
     running_pipeline     One epoch's pipeline as its coordinator sees it: the steps under way, and whether an

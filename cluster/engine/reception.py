@@ -8,11 +8,13 @@ from msgspec.structs import replace
 
 from cluster import wire
 from cluster.engine.coordinator import Coordinator
-from cluster.engine.preparation import prepare
 from cluster.engine.seeds import fresh_seed
 from cluster.engine.tickets import CHOICES_MAX, Cancelled, Ticket, places_for, rejected
 from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, LinkLost, PeerRejected, RequestInvalid
-from cluster.generation import Done, GenerateRequest
+from cluster.generation import ChatPrompt, Done, GenerateRequest
+from cluster.models.grammar_check import check_grammar
+from cluster.models.text import TextCodec
+from cluster.models.tool_calls.grammar import Thinking, write_grammar
 from cluster.net.channel import Channel
 
 log = structlog.get_logger(__name__)
@@ -115,8 +117,9 @@ class Reception:
             # A constrained answer has an end, and nothing could follow it.
             request = replace(request, limits=replace(request.limits, ignore_eos=False))
         # The tokenizer takes tens of milliseconds for long prompts: keep it off the loop that serves all callers.
-        prepared = await asyncio.to_thread(prepare, codec, request, self._coordinator.context_tokens)
-        return Ticket(request, prepared.token_ids, caller.tell, prepared.is_thinking, prepared.grammar)
+        prepared = await asyncio.to_thread(_prepare, codec, request, self._coordinator.context_tokens)
+        token_ids, is_thinking, grammar = prepared
+        return Ticket(request, token_ids, caller.tell, is_thinking, grammar)
 
 
 async def _write(caller: _Caller) -> None:
@@ -127,3 +130,31 @@ async def _write(caller: _Caller) -> None:
         log.info("caller disconnected", peer=caller.channel.address, reason=str(error))
     finally:  # However writing ended, a connection that carries nothing back is useless.
         caller.channel.writer.transport.abort()
+
+
+def _prepare(codec: TextCodec, request: GenerateRequest, tokens_max: int) -> tuple[list[int], bool, str]:
+    """Turn the prompt into tokens and the constraint into a grammar, which is empty without one.
+
+    The second value says whether the prompt ends within a thought. This takes milliseconds, longer for long prompts
+    and large schemas. Raise RequestInvalid, naming the field, and ContextLengthExceeded.
+    """
+    if not isinstance(request.prompt, ChatPrompt):
+        return codec.encode(request.prompt, tokens_max), False, ""
+    rendered = codec.render(request.prompt)
+    thought = codec.format.thought
+    is_thinking = thought is not None and rendered.rstrip().endswith(thought[0])
+    grammar = _grammar(codec, request, rendered, is_thinking=is_thinking)
+    return codec.encode_text(rendered, tokens_max), is_thinking, grammar
+
+
+def _grammar(codec: TextCodec, request: GenerateRequest, rendered: str, *, is_thinking: bool) -> str:
+    if request.constraint is None:
+        return ""
+    thinking: Thinking = "begun" if is_thinking else "perhaps"
+    thought = codec.format.thought
+    # An empty thought in the prompt says that the model must not think.
+    if thought and rendered.rstrip().endswith(thought[1]):
+        thinking = "never"
+    grammar = write_grammar(request.constraint, codec.format, codec.special_ids(), thinking)
+    check_grammar(grammar)
+    return grammar.lark

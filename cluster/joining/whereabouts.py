@@ -12,7 +12,7 @@ import structlog
 from cluster.errors import LinkError, LinkLost, PeerRejected, WrongPeer
 from cluster.joining.discovery import ALL_INTERFACES, LOOK_S, Interfaces, look_for
 from cluster.trust.addresses import Target
-from cluster.trust.identity import replace_file
+from runtime.files import replace_file
 
 log = structlog.get_logger(__name__)
 
@@ -78,4 +78,4 @@ class ControllerSearch:
     def _remember(self, target: Target) -> None:
         if target != self._last():
             with contextlib.suppress(OSError):  # A full disk does not keep a machine from taking part.
-                replace_file(self.file, msgspec.json.encode(target).decode(), mode=0o644)
+                replace_file(self.file, msgspec.json.encode(target), mode=0o644)

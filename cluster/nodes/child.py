@@ -10,6 +10,7 @@ import structlog
 from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost
 from cluster.net.channel import read_frame
+from runtime import children
 from runtime.interpreter import command_of, environment
 
 log = structlog.get_logger(__name__)
@@ -62,12 +63,7 @@ class Child:
 
     async def start(self) -> None:
         """Start the process, and return once it runs. Raise OSError if it cannot be started."""
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=_HUGE_PAGES | environment(),
-        )
+        self._process = await children.start(*self._command, env=_HUGE_PAGES | environment())
         self._tasks = [
             asyncio.create_task(self._read(self._process), name=f"{self.role} child"),
             asyncio.create_task(self._watch(self._process), name=f"{self.role} watch"),
@@ -111,18 +107,8 @@ class Child:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        assert process.stdin
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(0 if self.is_silent else STOP_TIMEOUT_S):
-                await process.wait()
-        except TimeoutError:
+        if self._process and not await children.end(self._process, 0 if self.is_silent else STOP_TIMEOUT_S):
             log.warning("child process killed", role=self.role, reason="it did not end by itself")
-            _kill(process)
-            await process.wait()
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout
@@ -136,7 +122,7 @@ class Child:
             reason = f"exit status {await process.wait()}"
         except (FrameInvalid, LinkLost) as error:
             reason = str(error)
-            _kill(process)
+            children.kill(process)
         log.error("child process ended", role=self.role, reason=reason)
         self._tasks[1].cancel()
         await self._ended(f"its {self.role} process ended: {reason}")
@@ -168,9 +154,4 @@ class Child:
                 log.warning("child process is silent", role=self.role, seconds=round(quiet_s, 1))
                 await self._silent(f"its {self.role} process shows no sign of life")
         log.error("child process killed", role=self.role, reason=f"no sign of life for {KILL_PATIENCE_S:.0f} s")
-        _kill(process)
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
+        children.kill(process)

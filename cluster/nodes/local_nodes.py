@@ -1,7 +1,6 @@
 """Nodes on this machine: started with the gateway, started again when they end, stopped with it."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ from cluster.nodes.probe import compute_threads
 from cluster.trust import renewal
 from cluster.trust.addresses import Target
 from cluster.trust.identity import Identity
-from runtime.interpreter import command_of, environment
+from runtime import children
+from runtime.interpreter import command_of
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ class LocalNodes:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        await asyncio.gather(*(_stop(node.process) for node in self._nodes))
+        await asyncio.gather(*(children.end(node.process, STOP_TIMEOUT_S) for node in self._nodes))
 
 
 async def _keep(node: _LocalNode, new_token: Callable[[], str], absences: Absences) -> None:
@@ -143,28 +143,9 @@ def _with_token(options: NodeOptions, new_token: Callable[[], str]) -> NodeOptio
 
 
 async def _launch(options: NodeOptions) -> asyncio.subprocess.Process:
-    # Start a new session, so that a terminal's Ctrl-C reaches only the gateway, which drains first.
-    process = await asyncio.create_subprocess_exec(
-        *command_of("cluster.nodes.node_process"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env=environment(),
-        start_new_session=True,
-    )
+    process = await children.start(*command_of("cluster.nodes.node_process"))
     assert process.stdin
     # Not on the command line: a token is a secret.
     process.stdin.write(msgspec.json.encode(options) + b"\n")
     log.info("local node started", node=options.name, pid=process.pid)
     return process
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    assert process.stdin
-    process.stdin.close()
-    try:
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await process.wait()
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()

@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 
 import msgspec
 import structlog
@@ -17,13 +16,14 @@ import structlog
 from cluster.errors import ClusterError, OwnRemoval
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import REMOVED_STATUS, NodeOptions
-from cluster.nodes.process import configure_logs
+from runtime.children import leave_with_parent, read_orders
+from runtime.logs import configure_logs
 
 log = structlog.get_logger(__name__)
 
 
 def main() -> int:
-    options = msgspec.json.decode(sys.stdin.readline(), type=NodeOptions)
+    options = msgspec.json.decode(read_orders(), type=NodeOptions)
     configure_logs(options.log_style)
     # Send everything else that prints to the log.
     stdout = os.dup(1)
@@ -42,8 +42,7 @@ async def _run(options: NodeOptions) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    # A daemon thread, because a blocked read cannot be cancelled.
-    threading.Thread(target=_watch_owner, args=(loop, stopped), name="owner watch", daemon=True).start()
+    leave_with_parent(lambda: loop.call_soon_threadsafe(stopped.set))
     agent = asyncio.create_task(Agent(options).run(), name="agent")
     agent.add_done_callback(lambda _: stopped.set())
     await stopped.wait()
@@ -51,12 +50,6 @@ async def _run(options: NodeOptions) -> None:
         agent.result()
     agent.cancel()
     await asyncio.gather(agent, return_exceptions=True)
-
-
-def _watch_owner(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
-    sys.stdin.read()
-    with contextlib.suppress(RuntimeError):  # The loop is closed: this process is ending anyway.
-        loop.call_soon_threadsafe(stopped.set)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
 """The shared parts of a node's child processes: the frame pipe to the agent, logs, and an end without it."""
 
 import contextlib
-import io
 import os
-import signal
-import sys
 import threading
 from collections.abc import Callable
-from typing import BinaryIO, TextIO, cast
+from typing import BinaryIO
 
 import structlog
 
 from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost
+from runtime.logs import configure_logs
 
 _FAREWELL_S = 5.0
 
@@ -73,61 +71,8 @@ class AgentPipe:
 
 
 def prepare(role: str, node_name: str, log_style: str) -> AgentPipe:
-    """Set up a child process: signals left to the agent, logs on stderr, the pipe."""
-    # A terminal's Ctrl-C reaches every process; the agent decides when its children end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Set up a child process: logs on stderr, the pipe."""
     pipe = AgentPipe()
     configure_logs(log_style)
     structlog.contextvars.bind_contextvars(node=node_name, process=role)
     return pipe
-
-
-class _LogSink(io.TextIOBase):
-    """stderr as long as it can be written: logging must not fail because a reader is gone or a disk is full.
-
-    stderr flushes each line by itself.
-    """
-
-    def write(self, text: str) -> int:
-        try:
-            if sys.stderr:
-                sys.stderr.write(text)
-        except BrokenPipeError:
-            _abandon_stderr()
-        except (OSError, ValueError):
-            pass  # A full disk may have room for later lines; a closed stream takes nothing.
-        return len(text)
-
-
-def _abandon_stderr() -> None:
-    """Redirect stderr to the null device after its reader has gone.
-
-    Neither other writers nor the interpreter's last flush may fail because of it.
-    """
-    with contextlib.suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stderr.fileno())
-        os.close(nowhere)
-
-
-def log_sink() -> TextIO:
-    """Return the stream for log lines."""
-    return cast("TextIO", _LogSink())
-
-
-def configure_logs(style: str) -> None:
-    """Set up structured logs on stderr. `style` is "json:LEVEL" for JSON lines or "console:LEVEL" for people."""
-    form, _, level = style.partition(":")
-    renderer = structlog.dev.ConsoleRenderer() if form == "console" else structlog.processors.JSONRenderer()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(level or "info"),
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(log_sink()),
-        cache_logger_on_first_use=True,
-    )

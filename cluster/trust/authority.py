@@ -25,9 +25,9 @@ from cluster.trust.identity import (
     NodeId,
     Role,
     identity_uri,
-    replace_file,
 )
 from cluster.trust.machines import MachineBook
+from runtime.files import replace_file
 
 TOKEN_TTL_S = 15 * 60
 TOKENS_MAX = 1000
@@ -91,7 +91,7 @@ def read_token(token: str) -> tuple[str, str]:
 def save_identity(folder: Path, key: Ed25519PrivateKey, certificate_pem: str, authority_pem: str) -> Identity:
     """Write an identity's three files. Only the file's owner can read the key."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(folder / KEY_FILE, _private_pem(key), mode=0o600)
+    replace_file(folder / KEY_FILE, _private_pem(key))
     replace_file(folder / CERTIFICATE_FILE, certificate_pem, mode=0o644)
     replace_file(folder / AUTHORITY_FILE, authority_pem, mode=0o644)
     return Identity(folder)
@@ -241,7 +241,7 @@ class Authority:
         return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def _save_book(self) -> None:
-        replace_file(self._book, msgspec.json.encode(self._invitations).decode(), mode=0o600)
+        replace_file(self._book, msgspec.json.encode(self._invitations))
 
 
 def _create_authority(folder: Path) -> None:
@@ -265,7 +265,7 @@ def _create_authority(folder: Path) -> None:
         folder / AUTHORITY_FILE, certificate.public_bytes(serialization.Encoding.PEM).decode(), mode=0o644
     )
     # The key comes last: a folder with a key is a complete authority.
-    replace_file(folder / KEY_FILE, _private_pem(key), mode=0o600)
+    replace_file(folder / KEY_FILE, _private_pem(key))
 
 
 _SIGNING_ONLY = x509.KeyUsage(

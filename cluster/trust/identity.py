@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Literal, NewType
 
 from cluster.errors import MachineRemoved, PeerRejected
+from runtime.files import replace_file
 
 NodeId = NewType("NodeId", str)
 """First 32 hex digits of the SHA-256 of a machine's public key. It survives restarts and address changes."""
@@ -125,16 +125,6 @@ class ServerContexts:
 
     def _now(self) -> int:
         return (self._identity.folder / CERTIFICATE_FILE).stat().st_mtime_ns
-
-
-def replace_file(path: Path, text: str, *, mode: int) -> None:
-    """Replace a file in one step, so that a crash leaves the old one or the new one."""
-    fresh = path.with_suffix(".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
 
 
 def identity_uri(node_id: NodeId, role: Role) -> str:

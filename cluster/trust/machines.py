@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from cluster.errors import MachineUnknown, NameTaken
-from cluster.trust.identity import NodeId, replace_file
+from cluster.trust.identity import NodeId
+from runtime.files import replace_file
 
 # The limit for machines that were not removed. An admin has removed each of the other machines by hand.
 MACHINES_MAX = 4096
@@ -190,4 +191,4 @@ class MachineBook:
         live = sorted(self._live(), key=lambda item: item[1].joined_s)
         removed = [item for item in live if item[1].removed_s]
         self._records = dict(removed + [item for item in live if not item[1].removed_s][-MACHINES_MAX:])
-        replace_file(self.file, msgspec.json.encode(self._records).decode(), mode=0o600)
+        replace_file(self.file, msgspec.json.encode(self._records))

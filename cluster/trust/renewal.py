@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cluster.errors import ClusterError, LinkLost, PeerRejected
 from cluster.trust.authority import CLOCK_SKEW, certificate_life, node_id_of, signing_request
-from cluster.trust.identity import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, Identity, replace_file
+from cluster.trust.identity import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, Identity
+from runtime.files import replace_file
 
 log = structlog.get_logger(__name__)
 

@@ -11,6 +11,7 @@ import structlog
 
 from accounting.ledger.postings import UsageRecord
 from accounting.rules.held import CloudBill, Hold
+from runtime.files import replace_file, sync_folder
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +70,7 @@ class Spool:
                 file.flush()
                 os.fsync(file.fileno())
                 if was_empty:
-                    self._sync_folder()
+                    sync_folder(self._path.parent)
         except OSError as error:
             reason = str(error)
             for line in lines:
@@ -107,26 +108,12 @@ class Spool:
             if not rest:
                 self._path.unlink(missing_ok=True)
                 return
-            fresh = self._path.with_suffix(".new")
-            with open(fresh, "wb", opener=_open_private) as file:
-                file.write(b"".join(line + b"\n" for line in rest))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
-            self._sync_folder()
+            replace_file(self._path, b"".join(line + b"\n" for line in rest))
 
     @property
     def is_empty(self) -> bool:
         """Return whether the file has no lines, readable or not."""
         return not self._path.exists()
-
-    def _sync_folder(self) -> None:
-        """Sync the folder: only then does a file's name survive a power cut."""
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _lines(self) -> list[bytes]:
         try:

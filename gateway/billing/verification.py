@@ -4,9 +4,6 @@ The process (`gateway.billing.verify_process`) gets its input on stdin, because 
 ends when its time is over or stdin closes, so it never outlives the gateway.
 """
 
-import asyncio
-from asyncio.subprocess import PIPE
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -15,8 +12,7 @@ from accounting.errors import DatabaseFailing
 from accounting.proofs.blocks import Checkpoint
 from accounting.proofs.tail import UNPROVEN_MAX_S
 from accounting.proofs.verdict import Verdict
-from runtime.interpreter import command_of, environment
-from runtime.one_answer import ask
+from runtime.children import answer_of
 
 _PROCESS = "gateway.billing.verify_process"
 # Extra time for imports, the last slice of blocks, and SQLite's check of its file.
@@ -45,22 +41,14 @@ class Reply(msgspec.Struct, frozen=True):
 
 async def verify_in_process(question: VerifyQuestion) -> Reply:
     """Verify the ledger. Raises DatabaseFailing if it cannot be read within the time and a margin."""
-    process = await asyncio.create_subprocess_exec(
-        *command_of(_PROCESS), stdin=PIPE, stdout=PIPE, env=environment(), start_new_session=True
-    )
     try:
-        async with asyncio.timeout(question.limit_s + _MARGIN_S):
-            answer = await ask(process, msgspec.json.encode(question))
-        reply = msgspec.json.decode(answer, type=Reply)
+        answer, status = await answer_of(_PROCESS, msgspec.json.encode(question), question.limit_s + _MARGIN_S)
     except TimeoutError:
         raise DatabaseFailing("the verification did not end in time") from None
+    try:
+        reply = msgspec.json.decode(answer, type=Reply)
     except msgspec.DecodeError:
-        raise DatabaseFailing(f"the verification ended with status {process.returncode}") from None
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        raise DatabaseFailing(f"the verification ended with status {status}") from None
     if reply.problem:
         raise DatabaseFailing(reply.problem)
     return reply

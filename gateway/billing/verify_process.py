@@ -13,8 +13,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from accounting.proofs.blocks import Checkpoint
 from accounting.proofs.verification import BlockUnknown, verify
 from gateway.billing.verification import Reply, VerifyQuestion, facts_of
+from runtime.children import read_question
 from runtime.database import open_engine, read_sessions
-from runtime.one_answer import read_question
 
 
 def answer(question: VerifyQuestion) -> Reply:

@@ -80,10 +80,10 @@ def join(
     from cluster.nodes.node_options import NodeOptions
     from cluster.nodes.probe import compute_threads
     from cluster.trust.addresses import Target
-    from cluster.trust.identity import replace_file
-    from gateway.telemetry.logs import configure_logs
+    from runtime.files import replace_file
+    from runtime.logs import configure_logs
 
-    configure_logs(settings.log.level, settings.log.format)
+    configure_logs(settings.log.style)
     folder = DataFolder(settings.data_dir)
     options = NodeOptions(
         name=name or _kept_name(folder.node) or socket.gethostname(),
@@ -99,7 +99,7 @@ def join(
         warn_of_open_folder(folder)
         with only_node(folder.node):
             if name:
-                replace_file(folder.node / _NAME_FILE, name, mode=0o600)
+                replace_file(folder.node / _NAME_FILE, name)
             if as_json:
                 output.data({"node": options.name, "folder": options.folder, "pid": os.getpid()})
             asyncio.run(_serve_node(options))

@@ -15,6 +15,7 @@ import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
+from runtime.times import now_ms
 
 if TYPE_CHECKING:
     from market.credit_lines.balance import Balance
@@ -47,7 +48,7 @@ def invite(
 
     with _desk(data_dir) as desk:
         line_offer = LineOffer(partner, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
-        partnership = desk.invite(line_offer, _now_ms())
+        partnership = desk.invite(line_offer, now_ms())
         text = f"line {partnership.line.id} opens when {partner[:16]} accepts it. Send the text to the partner,"
         _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
         if not as_json:
@@ -74,7 +75,7 @@ def accept(
             output.say(f"they may owe us at most ${they_owe}, we may owe them at most ${we_owe}")
             if not yes and not typer.confirm("Sign it?", err=True):
                 output.fail("not signed", output.REFUSED)
-        partnership, has_signed = desk.accept(update, _now_ms())
+        partnership, has_signed = desk.accept(update, now_ms())
         if has_signed:
             _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
             if not as_json:
@@ -109,7 +110,7 @@ def paid(
     from accounting.money import parse_usd
 
     with _desk(data_dir) as desk:
-        partnership = desk.acknowledge(desk.partners.named(partner), parse_usd(in_all), _now_ms())
+        partnership = desk.acknowledge(desk.partners.named(partner), parse_usd(in_all), now_ms())
         _give(desk.text(partnership, url), to, desk.position(partnership), as_json=as_json)
         if not as_json:
             output.say(f"{_owing(desk.position(partnership))}. Send the text to the partner")
@@ -189,7 +190,7 @@ def _state(position: "Balance") -> str:
         return "ended"
     if not each.is_open:
         return "offered"
-    return "open" if _now_ms() < each.ends_ms else "expired"
+    return "open" if now_ms() < each.ends_ms else "expired"
 
 
 def _owing(position: "Balance") -> str:
@@ -228,7 +229,3 @@ def _text(given: str) -> str:
         return sys.stdin.read(_TEXT_BYTES_MAX)
     with Path(given).open(errors="replace") as file:
         return file.read(_TEXT_BYTES_MAX)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 10**6

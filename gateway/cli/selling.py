@@ -35,10 +35,10 @@ def sell(
     import asyncio
 
     from accounting.proofs.signing_key import SigningKeyUnusable
-    from gateway.telemetry.logs import configure_logs
     from market.errors import IdentityInvalid
     from market.network.identity import OwnIdentity
     from market.seller.process import RunningSeller, run
+    from runtime.logs import configure_logs
 
     def announce(selling: RunningSeller) -> None:
         if as_json:
@@ -47,7 +47,7 @@ def sell(
         output.say((f"{'selling as':<14}", "bold"), selling.identity)
         output.say((f"{'address':<14}", "bold"), selling.endpoint or "none; jobs are fetched")
 
-    configure_logs(settings.log.level, settings.log.format)
+    configure_logs(settings.log.style)
     folder = DataFolder(settings.data_dir)
     try:
         folder.prepare()

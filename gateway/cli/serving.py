@@ -61,9 +61,9 @@ def up(
     from cluster.errors import ModelError
     from gateway.database import DatabaseUnusable
     from gateway.serving import run
-    from gateway.telemetry.logs import configure_logs
+    from runtime.logs import configure_logs
 
-    configure_logs(settings.log.level, settings.log.format)
+    configure_logs(settings.log.style)
     folder = DataFolder(settings.data_dir)
     try:
         folder.prepare()

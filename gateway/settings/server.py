@@ -64,7 +64,7 @@ class LogSettings(Section):
 
     @property
     def style(self) -> str:
-        """Return format and level as one text, for nodes."""
+        """Return format and level as one text."""
         return f"{self.format}:{self.level}"
 
 

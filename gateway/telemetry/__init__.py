@@ -6,7 +6,6 @@ Modules:
     factory     Loads OpenTelemetry only if the settings enable it: it is an optional extra, and slow to import
     history     The metrics over time, in memory: every 5 s for an hour, every minute for a day; empty after a
                 start
-    logs        Log lines of this program and its libraries, in one format on stderr
     slots       Activity in equal time slots, of which the last are kept; and percentiles of histograms
     telemetry   Spans and metrics in OpenTelemetry's GenAI conventions, from ended requests, sent by the SDK's
                 threads

@@ -8,9 +8,9 @@ from typing import TextIO
 from msgspec import Struct
 from msgspec.json import Encoder
 
-from cluster.nodes.process import log_sink
 from gateway.billing.finished_request import Ended
 from gateway.billing.settlement_worker import Booked
+from runtime.logs import log_sink
 
 
 class AccessLine(Struct, omit_defaults=True):

@@ -1,50 +1,30 @@
 """Book what audits cost, from the buyer's process into the ledger: each once, even if either of them crashes."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 import msgspec
 import structlog
 
 from accounting.errors import LedgerError, LedgerUnavailable
-from accounting.ledger.postings import Posted, Posting
 from accounting.rules.audits import audit
 from market.audits.audit_target import BOOKED_AT_ONCE, Cost, Costs
-from runtime.errors import ServiceError
-from runtime.workers.supervisor import WorkerUnavailable
+from market.network.buyer_costs import PROVIDER, AskBuyer, Book
 
 log = structlog.get_logger(__name__)
 
-EVERY_S = 15.0
-PROVIDER = "market"
 _REFUSED_MAX = 1000
 """At most this many refusals are logged, each once."""
-
-AskBuyer = Callable[[str, str], Awaitable[bytes]]
-"""Ask the buyer's process: a method, a target. Raises OSError, EOFError, TimeoutError, WorkerUnavailable."""
-Book = Callable[[Posting], Awaitable[Posted]]
 
 
 class AuditCostReporter:
     """Book what the buyer reports as not booked, then confirm it. One event loop owns it."""
 
-    def __init__(self, ask: AskBuyer, book: Book, every_s: float = EVERY_S) -> None:
+    def __init__(self, ask: AskBuyer, book: Book) -> None:
         self._ask = ask
         self._book = book
-        self._every_s = every_s
         self._refused: set[str] = set()
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="audit-costs")
-
-    async def stop(self) -> None:
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def book_new(self) -> int:
+    async def book_all(self) -> int:
         """Book what there is; return how many audits that was.
 
         A cost that the ledger refuses does not delay others.
@@ -76,13 +56,3 @@ class AuditCostReporter:
                 log.error("auditing.cost_refused", audit=cost.id, amount_nano=cost.amount_nano, reason=str(error))
             return False
         return True
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._every_s)
-            try:
-                await self.book_new()
-            except (OSError, EOFError, TimeoutError, ValueError, WorkerUnavailable) as error:
-                log.info("auditing.costs_unknown", reason=type(error).__name__)
-            except (LedgerError, ServiceError) as error:
-                log.warning("auditing.costs_not_posted", reason=str(error))

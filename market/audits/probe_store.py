@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from sqlalchemy import (
@@ -14,9 +14,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    create_engine,
     delete,
-    event,
     insert,
     select,
     update,
@@ -29,6 +27,7 @@ from market.protocol.audits.canaries import is_retired
 from market.protocol.audits.evidence import LASTS_MS
 from market.protocol.audits.verdicts import Audit, Case
 from market.protocol.matching.track import Tally
+from runtime.database import open_file, writing
 
 T = TypeVar("T")
 
@@ -94,12 +93,7 @@ class ProbeStore:
     """Safe to call from any thread; each call takes a few milliseconds."""
 
     def __init__(self, path: Path) -> None:
-        path.touch(mode=0o600, exist_ok=True)
-        self._engine = create_engine(f"sqlite:///{path}")
-        event.listen(self._engine, "connect", _prepare)
-        with self._engine.begin() as connection:
-            metadata.create_all(connection)
-            connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
+        self._engine = writing(open_file(path, metadata.sorted_tables, VERSION, pool_size=1))
 
     def close(self) -> None:
         self._engine.dispose()
@@ -197,12 +191,6 @@ class ProbeStore:
             connection.execute(delete(case_table).where(case_table.c.seller == seller))
             connection.execute(delete(tally_table).where(tally_table.c.seller == seller))
             return gone.rowcount > 0
-
-
-def _prepare(connection: Any, _: object) -> None:
-    # Losing a few counts in a power cut is harmless, and each request adds to them.
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
-        connection.execute(f"PRAGMA {pragma}")
 
 
 def _packed(value: object) -> bytes:

@@ -38,7 +38,6 @@ Modules:
                          ledger has them
     owed_reconciler      Book what we owe sellers beyond what requests were charged: from the buyer's process into
                          the ledger
-    periodic             The buyer's periodic tasks; what the disk refuses now is tried again next time
     program              The buyer's program, as the gateway runs it
     purchasable_listing  A listing from the point of view of a buyer
     purchase             One job at one seller: send, receive, count and sign

@@ -1,28 +1,11 @@
 """`python -m market.buyer`: read one line of orders from stdin and serve them until stdin closes."""
 
-import sys
-
-import msgspec
-
 from market.buyer.orders import Orders
 from market.buyer.server import serve
 from runtime.memory import limit_memory
-from runtime.workers.lifecycle import first_line
-from runtime.workers.logbook import note
-
-EXIT_BAD_ORDERS = 2
-
-
-def main() -> int:
-    try:
-        orders = msgspec.json.decode(first_line(), type=Orders)
-    except (msgspec.MsgspecError, ValueError, TimeoutError) as error:
-        note("bad_orders", error=str(error))
-        return EXIT_BAD_ORDERS
-    limit_memory(orders.bounds.memory_bytes_max)
-    serve(orders)
-    return 0
-
+from runtime.workers.lifecycle import orders_of
 
 if __name__ == "__main__":
-    sys.exit(main())
+    orders = orders_of(Orders)
+    limit_memory(orders.bounds.memory_bytes_max)
+    serve(orders)

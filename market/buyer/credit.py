@@ -24,6 +24,7 @@ from market.protocol.channels.terms import ChannelTerms
 from market.protocol.identity.keys import identity_of
 from market.protocol.identity.pseudonyms import pseudonym_for
 from market.protocol.records.key_status import StandingOf
+from runtime.times import now_ms
 from runtime.workers.logbook import note
 
 RENEWED_BELOW = 2
@@ -51,7 +52,7 @@ class BuyerCredit:
         standing: StandingOf,
         allocation_nano: int,
         lines: Lines | None = None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._store = store
         self._marketplace = marketplace

@@ -5,8 +5,6 @@ non-streaming answer that broke off is not charged, but we owe the seller for it
 gateway has no usage row at all. The buyer reports every request until it is told that the ledger has it.
 """
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from urllib.parse import quote
 
@@ -16,24 +14,17 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting.errors import LedgerError, LedgerUnavailable
-from accounting.ledger.postings import Posted, Posting
 from accounting.rules.variances import owed_beyond
 from accounting.tables import usage_table
 from market.buyer.owed import OWED_AT_ONCE, Owed, OwedPage
-from runtime.errors import ServiceError
-from runtime.workers.supervisor import WorkerUnavailable
+from market.network.buyer_costs import PROVIDER, AskBuyer, Book
+from runtime.times import now_ms
 
 log = structlog.get_logger(__name__)
 
-EVERY_S = 15.0
 LOST_AFTER_S = 24 * 3600.0
 """A request older than this without a usage row will never get one: its gateway was killed."""
-PROVIDER = "market"
-_PAUSE_S_MAX = 240.0
 
-AskBuyer = Callable[[str, str], Awaitable[bytes]]
-"""Ask the buyer's process: method, target. Raises OSError, EOFError, TimeoutError, WorkerUnavailable."""
-Book = Callable[[Posting], Awaitable[Posted]]
 Look = Callable[[Callable[[Session], dict[str, int]]], Awaitable[dict[str, int]]]
 """Read the ledger in a thread. Raises DatabaseFailing."""
 
@@ -51,24 +42,13 @@ class OwedReconciler:
         look: Look,
         is_behind: Callable[[], bool],
         *,
-        every_s: float = EVERY_S,
         lost_after_s: float = LOST_AFTER_S,
     ) -> None:
         self._ask = ask
         self._book = book
         self._look = look
         self._is_behind = is_behind
-        self._every_s = every_s
         self._lost_after_ms = lost_after_s * 1000
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="market-owed")
-
-    async def stop(self) -> None:
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def book_all(self) -> int:
         """Compare everything that the buyer reports, once; return how many requests the ledger has now.
@@ -105,7 +85,7 @@ class OwedReconciler:
 
     async def _ended(self, page: Collection[Owed]) -> Mapping[str, int]:
         """Return what is booked for the requests that have ended, in nano-USD by id."""
-        is_behind, lost_ms = self._is_behind(), time.time_ns() // 10**6 - self._lost_after_ms
+        is_behind, lost_ms = self._is_behind(), now_ms() - self._lost_after_ms
         ids = [owed.id for owed in page]
         if not ids:
             return {}
@@ -131,20 +111,6 @@ class OwedReconciler:
             log.error("market.owed_refused", request_id=owed.id, beyond_nano=beyond_nano, reason=str(error))
             return False
         return True
-
-    async def _run(self) -> None:
-        pause_s = self._every_s
-        while True:
-            await asyncio.sleep(pause_s)
-            try:
-                await self.book_all()
-                pause_s = self._every_s
-            except (OSError, EOFError, TimeoutError, ValueError, WorkerUnavailable) as error:
-                log.info("market.owed_unknown", reason=type(error).__name__)
-                pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
-            except (LedgerError, ServiceError) as error:
-                log.warning("market.owed_not_posted", reason=str(error))
-                pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
 
 def _accrued(session: Session, request_ids: Iterable[str]) -> dict[str, int]:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from market.buyer.errors import SellerRefuses
 from market.buyer.marketplace_client import BuyerMarketplaceClient
 from market.buyer.store import BuyingStore
+from market.network.marketplace import MarketplaceRefused
 from market.network.outbound import Unreachable
 from runtime.workers.logbook import note
 
@@ -55,8 +55,8 @@ class ReceiptSubmitter:
                     continue
                 try:
                     await self._tell(row)
-                except (Unreachable, SellerRefuses) as error:
-                    is_away = isinstance(error, Unreachable)
+                except (Unreachable, MarketplaceRefused) as error:
+                    is_away = isinstance(error, Unreachable) or error.is_busy
                     self._put_off(row.channel, error, AWAY_S_MAX if is_away else REFUSED_S_MAX)
                     away = away + 1 if is_away else 0
                     if away == AWAY_MAX:

@@ -4,7 +4,6 @@ If this process dies during a job, nothing would contradict the seller's later c
 written down as it comes, and signed at the next start.
 """
 
-import time
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +15,7 @@ from market.protocol.channels.terms import ChannelTerms
 from market.protocol.counting.answer import transcript_of
 from market.protocol.records.envelope import Saying, open_record, sign
 from market.protocol.records.key_status import StandingOf
+from runtime.times import now_ms
 
 
 class Counted(NamedTuple):
@@ -39,7 +39,7 @@ def receipt_for(
     counts = counted.prompt_tokens, counted.cached_tokens, counted.completion_tokens
     body = Receipt(*named, 0, promise.digest, *counts, counted.transcript, is_final=True)
     name = f"{voucher.channel[:32]}.{voucher.lane}.{voucher.seq}"
-    record = sign(Saying("receipt", pseudonym.id, name, 0, time.time_ns() // 10**6, body), pseudonym.signer)
+    record = sign(Saying("receipt", pseudonym.id, name, 0, now_ms(), body), pseudonym.signer)
     return read_receipt(record, promise, terms, standing)
 
 

@@ -1,17 +1,15 @@
 """The buyer's process: open everything, serve the application, end everything in order."""
 
 import asyncio
-import os
 import secrets
-import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+from sqlalchemy.exc import SQLAlchemyError
 
 from accounting.metering.tokenizers import Pinned, Tokenizers
 from market.audits.audit_client import BuyerAuditClient
@@ -25,7 +23,6 @@ from market.buyer.flow import GatewayProtocol
 from market.buyer.lines import Lines
 from market.buyer.marketplace_client import BuyerMarketplaceClient
 from market.buyer.orders import Orders
-from market.buyer.periodic import again, meet
 from market.buyer.purchase import PurchaseServices
 from market.buyer.receipt_submitter import EVERY_S as SUBMITTED_EVERY_S
 from market.buyer.receipt_submitter import ReceiptSubmitter
@@ -35,12 +32,16 @@ from market.buyer.store import BuyingStore
 from market.buyer.tokenizers import PurchaseTokenizers
 from market.credit_lines.balance import Balances
 from market.credit_lines.listing_exchange import exchange_with_partners
-from market.credit_lines.partners import Partners
+from market.credit_lines.partners import AlwaysKept, Partners
+from market.errors import IdentityInvalid
 from market.network.gossip import Gossip
 from market.network.identity import OwnIdentity
-from market.network.outbound import Outbound
+from market.network.marketplace import MarketplaceRefused
+from market.network.outbound import Outbound, Unreachable
 from market.network.record_keeper import KeeperPolicy, RecordKeeper
 from market.network.room import Sources
+from runtime.files import replace_file
+from runtime.times import now_ms
 from runtime.workers.lifecycle import WorkerServer
 from runtime.workers.logbook import note
 
@@ -48,6 +49,8 @@ SECRET_BYTES = 32
 _KEPT_EVERY_S = 5.0
 _REMINDED_EVERY_S = 30.0
 _PRUNED_EVERY_S = 24 * 3600.0
+_MEET_EVERY_S = 30.0
+_MET_EVERY_S = 3600.0
 
 
 def serve(orders: Orders) -> None:
@@ -75,10 +78,10 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         partners = Partners(folder, own)
         keeping = KeeperPolicy(
             Sources(trusted, orders.peers),
-            always=_Always((*orders.partners, *orders.trusted_auditors), partners),
+            always=AlwaysKept((*orders.partners, *orders.trusted_auditors), partners),
             allows_loopback=orders.allows_loopback,
         )
-        keeper = RecordKeeper(folder / "known.db", _now_ms, keeping)
+        keeper = RecordKeeper(folder / "known.db", now_ms, keeping)
         stack.callback(keeper.close)
         marketplace = None
         if orders.marketplace_url:
@@ -118,7 +121,7 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
             work["marketplace"] = meet(marketplace, shop)
             work["submitting"] = again("submitting", SUBMITTED_EVERY_S, submitting.submit)
         if orders.tells_findings:
-            work["findings"] = FindingsPublisher(own, audits.probe_store, gossip.publish, _now_ms).run()
+            work["findings"] = FindingsPublisher(own, audits.probe_store, gossip.publish, now_ms).run()
         stack.callback(sellers.keep)
         stack.push_async_callback(_end, [_begun(name, each) for name, each in work.items()])
         yield app
@@ -140,17 +143,6 @@ async def _auditing(
     return audits
 
 
-@dataclass(frozen=True, slots=True)
-class _Always:
-    """Identities whose records always have room: those the admin named, and partners, who may change."""
-
-    named: tuple[str, ...]
-    partners: Partners
-
-    def __contains__(self, identity: object) -> bool:
-        return identity in self.named or identity in self.partners
-
-
 def _made(path: str) -> Path:
     folder = Path(path)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -158,7 +150,7 @@ def _made(path: str) -> Path:
 
 
 async def _prune(store: BuyingStore) -> None:
-    await asyncio.to_thread(store.prune, _now_ms())
+    await asyncio.to_thread(store.prune, now_ms())
 
 
 def _begun(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -184,14 +176,28 @@ def _secret(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        fresh = path.with_suffix(".new")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(SECRET_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        replace_file(path, secrets.token_bytes(SECRET_BYTES))
         return path.read_bytes()
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 10**6
+async def again(name: str, every_s: float, work: Callable[[], Awaitable[object]]) -> None:
+    """Run `work` every `every_s` seconds until cancelled; `work` may raise SQLAlchemyError."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await work()
+        except SQLAlchemyError as error:
+            note("held_up", work=name, error=type(error).__name__)
+
+
+async def meet(marketplace: BuyerMarketplaceClient, shop: Shop) -> None:
+    """Keep the marketplace's identity and keys up to date, until cancelled."""
+    while True:
+        pause_s = _MET_EVERY_S
+        try:
+            await marketplace.meet()
+            shop.trusted |= {marketplace.identity or ""}
+        except (Unreachable, MarketplaceRefused, IdentityInvalid, SQLAlchemyError) as error:
+            note("marketplace_away", error=str(error))
+            pause_s = _MEET_EVERY_S
+        await asyncio.sleep(pause_s)

@@ -1,6 +1,5 @@
 """The listings that can be bought now, their terms, and why others cannot."""
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from market.protocol.listings.prices import Prices
 from market.protocol.offers import Excluded, NotOnOffer, Offers, OnOffer
 from market.protocol.records.envelope import Record
 from market.protocol.records.key_status import StandingOf
+from runtime.times import now_ms
 
 QUOTED_MS = 60_000
 """Milliseconds for which a superseded listing is still found by its digest."""
@@ -46,7 +46,7 @@ class Shop:
         credit: BuyerCredit,
         tokenizers: PurchaseTokenizers,
         own_id: str,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._keeper = keeper
         self._orders = orders

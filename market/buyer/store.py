@@ -3,7 +3,6 @@
 One process has it open. Whatever is about to be sent is written first, with a full sync.
 """
 
-import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,16 +12,19 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 
 from market.audits.audit_target import AUDIT_ID
 from market.buyer.tables import (
+    VERSION,
     booked_table,
     channel_table,
     fact_table,
     job_table,
-    opened,
+    metadata,
     track_table,
     unbooked_table,
     unsubmitted_table,
 )
 from market.protocol.channels.terms import LANES_MAX
+from runtime.database import open_file
+from runtime.times import now_ms
 
 KEPT_MS = 33 * 24 * 3_600_000
 """Retention of signed records after their channel has ended.
@@ -63,8 +65,8 @@ class BuyingStore:
     """buying.db; may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._engine = opened(path)
-        self._opened_ms = time.time_ns() // 10**6
+        self._engine = open_file(path, metadata.sorted_tables, VERSION)
+        self._opened_ms = now_ms()
 
     def close(self) -> None:
         self._engine.dispose()
@@ -99,7 +101,7 @@ class BuyingStore:
     def begin(self, begun: BegunJob) -> None:
         """Store a job; on disk when this returns. Raises IntegrityError if the number was used."""
         with self._engine.begin() as connection:
-            connection.execute(insert(job_table).values(**begun._asdict(), began_ms=time.time_ns() // 10**6))
+            connection.execute(insert(job_table).values(**begun._asdict(), began_ms=now_ms()))
             if not begun.request_id.startswith(AUDIT_ID):
                 unbooked = upsert(unbooked_table).values(request_id=begun.request_id)
                 connection.execute(unbooked.on_conflict_do_nothing())

@@ -1,6 +1,5 @@
 """Promise to pay for one request: take a lane, seal the request, sign the voucher. No I/O."""
 
-import time
 from dataclasses import dataclass
 
 from market.buyer.channels import ChannelState, Pseudonym
@@ -16,6 +15,7 @@ from market.protocol.records.envelope import Saying, sign
 from market.protocol.records.key_status import StandingOf
 from market.protocol.sealing.agreement import Context
 from market.protocol.sealing.request import SealedRequest, seal_request
+from runtime.times import now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def vouch(
     if voucher is None:
         raise SellerRefuses("the channel has too little credit", "no_credit")
     name = f"{state.terms.channel[:32]}.{lane}"
-    saying = Saying("voucher", pseudonym.id, name, seq, time.time_ns() // 10**6, voucher)
+    saying = Saying("voucher", pseudonym.id, name, seq, now_ms(), voucher)
     record = sign(saying, pseudonym.signer)
     promise = read_voucher(record, state.terms, standing)
     receipt_numbers, receipts = _receipts(state, lane)

@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from market.credit_lines.partnership import Partnership, read_partnership
 from market.errors import MarketError, StatementInvalid
 from market.network.identity import OwnIdentity
 from market.protocol.records.envelope import Record
+from runtime.files import replace_file
 
 LINES_MAX = 1024
 _FILE_BYTES_MAX = 2**20
@@ -148,18 +149,18 @@ class Partners:
         kept = _StoredLine(
             CreditLineExport(_raw(records), _raw(partnership.statements), partnership.url), partnership.is_ended
         )
-        content = _packed(kept)
-        fresh = path.with_suffix(".new")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(path, _packed(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class AlwaysKept:
+    """Identities whose records always have room: those named by the admin or ours, and partners, who may change."""
+
+    named: tuple[str, ...]
+    partners: Partners
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self.named or identity in self.partners
 
 
 def _packed(kept: _StoredLine) -> bytes:

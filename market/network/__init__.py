@@ -3,6 +3,7 @@
 Modules:
     addresses        The check that an untrusted name resolves only to addresses of the public internet, in any
                      notation
+    buyer_costs      What the gateway books from its buyer's process: how it asks, and how often
     challenge        Prove who answers at an address: TLS only proves the name, and a tunnel's name may change
                      hands
     dialer           Connect to untrusted names: resolve, check every address, and connect only to the checked ones
@@ -16,6 +17,8 @@ Modules:
                      of its own
     known            The records that this gateway knows, in memory and without a clock, with bounds on what others
                      can make it keep
+    marketplace      What buyers and sellers share as a marketplace's clients: its identity, pinned at first contact,
+                     and its answers
     outbound         HTTP to untrusted servers, whose addresses come from listings and which may answer anything
     record_keeper    The signed records that a gateway keeps, its own and others': in memory, and in a table for
                      the next start

@@ -22,6 +22,7 @@ from market.protocol.identity.keys import identity_of
 from market.protocol.identity.lineage import Identities, Lineage
 from market.protocol.identity.statements import ROTATIONS_MAX, found, revoke, rotate
 from market.protocol.records.envelope import Kind, Record, Saying, sign
+from runtime.times import now_ms
 
 _LOCK_S = 5.0
 _LOCK_PAUSE_S = 0.02
@@ -117,7 +118,7 @@ class OwnIdentity:
                 raise IdentityInvalid("there is an identity already, and its recovery key cannot be changed")
             root = prepare_successor(self._key.path)
             self._failpoint("prepared")
-            self._keep(found(root, recovery_key, _now_ms()))
+            self._keep(found(root, recovery_key, now_ms()))
             self._finish()
 
     def rotate(self) -> Record:
@@ -145,7 +146,7 @@ class OwnIdentity:
             # A thief of the key may also have taken the successor prepared beside it.
             successor_path(self._key.path).unlink(missing_ok=True)
             if known.keys[-1] not in known.revoked:
-                self._keep(revoke(self.id, bytes.fromhex(known.keys[-1]), recovery, _now_ms(), "recovered"))
+                self._keep(revoke(self.id, bytes.fromhex(known.keys[-1]), recovery, now_ms(), "recovered"))
             return self._turn(recovery)
 
     def revoke(self, key: bytes, reason: str = "") -> Record:
@@ -161,7 +162,7 @@ class OwnIdentity:
             self._check_speaks()
             if key.hex() not in self.lineage.keys:
                 raise IdentityInvalid("this identity never had this key")
-            record = revoke(self.id, key, self.signer, _now_ms(), reason)
+            record = revoke(self.id, key, self.signer, now_ms(), reason)
             self._keep(record)
             return record
 
@@ -171,7 +172,7 @@ class OwnIdentity:
             raise IdentityInvalid(f"an identity has at most {ROTATIONS_MAX} rotations. Create another one.")
         new = prepare_successor(self._key.path)
         self._failpoint("prepared")
-        record = rotate(self.id, len(keys), bytes.fromhex(keys[-1]), new, by, _now_ms())
+        record = rotate(self.id, len(keys), bytes.fromhex(keys[-1]), new, by, now_ms())
         self._keep(record)
         self._finish()
         return record
@@ -218,7 +219,3 @@ def _lock(descriptor: int) -> None:
             time.sleep(_LOCK_PAUSE_S)
         else:
             return
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 10**6

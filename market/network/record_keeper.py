@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import Engine, delete, insert, select, text
+from sqlalchemy import Engine, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from market.errors import MarketError
@@ -20,7 +20,7 @@ from market.protocol.records.book import Book, alive
 from market.protocol.records.envelope import RECORD_BYTES_MAX, Record, open_record
 from market.protocol.records.exchange import differing, summary
 from market.protocol.records.key_status import Standing
-from runtime.database import DatabaseNewer, open_engine, read_sessions, write_sessions
+from runtime.database import open_file, read_sessions, write_sessions
 
 _SCHEMA = 1
 # Rows that another gateway commits late may have smaller numbers than rows already seen.
@@ -51,13 +51,15 @@ class RecordKeeper:
     Raises:
         sqlalchemy.exc.SQLAlchemyError: the database fails. Records that `add` took are then known until the next
             start.
-        DatabaseNewer: a newer version wrote the file.
+        DatabaseNewer: another version wrote the file.
     """
 
     def __init__(
         self, kept_in: Engine | Path, clock_ms: Callable[[], int], keeping: KeeperPolicy | None = None
     ) -> None:
-        self._engine = kept_in if isinstance(kept_in, Engine) else _open_file(kept_in)
+        self._engine = (
+            kept_in if isinstance(kept_in, Engine) else open_file(kept_in, [record_table], _SCHEMA, pool_size=2)
+        )
         self._owns_engine = isinstance(kept_in, Path)
         self._clock_ms = clock_ms
         self._keeping = keeping or KeeperPolicy()
@@ -229,14 +231,3 @@ class _View:
     book: Book | None = None
     summary: tuple[str, ...] = ()
     offers_s: int = -1
-
-
-def _open_file(path: Path) -> Engine:
-    engine = open_engine(f"sqlite:///{path}", pool_size=2)
-    with engine.begin() as connection:
-        found = connection.execute(text("PRAGMA user_version")).scalar_one()
-        if found > _SCHEMA:
-            raise DatabaseNewer(f"{path.name} was written by a newer version of Millrace. Start that version.")
-        record_table.create(connection, checkfirst=True)
-        connection.execute(text(f"PRAGMA user_version = {_SCHEMA}"))
-    return engine

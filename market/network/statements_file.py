@@ -1,11 +1,11 @@
 """An identity's statements about its keys: raw records, one a line; each change replaces the whole file."""
 
-import os
 from pathlib import Path
 
 from market.errors import IdentityInvalid, MarketError
 from market.protocol.identity.statements import check_statement
 from market.protocol.records.envelope import Record, open_record
+from runtime.files import replace_file
 
 BYTES_MAX = 2**20
 
@@ -36,17 +36,7 @@ class StatementsFile:
     def add(self, record: Record) -> None:
         """Add a record; durable when this returns."""
         lines = [each.raw for each in self.records() if each.digest != record.digest]
-        fresh = self.path.with_name(self.path.name + ".new")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(b"".join(line + b"\n" for line in [*lines, record.raw]))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self.path, b"".join(line + b"\n" for line in [*lines, record.raw]))
 
     def _read(self) -> tuple[Record, ...]:
         with self.path.open("rb") as file:

@@ -23,7 +23,6 @@ Modules:
                        paid for
     http_carrier       Answer on the buyer's own HTTP request, and the server's side of its connection
     job_handler        Serve one job from its bytes to its final receipt
-    leftovers          Finish requests that a crash interrupted: they have receipts, but no final one
     live_listings      Listings that are still valid: a voucher is accepted for any listing that has not expired,
                        at its prices
     marketplace_client  Client of the marketplace for sellers: its identity, pinned at first contact, and what sellers
@@ -37,15 +36,12 @@ Modules:
     pull               The way in without a tunnel: ask the marketplace for work, and carry it to our own port
     reach              The way in for buyers: set by the tunnel or pull task, followed by the code that lists it
     relay_transfer     Carry one request from the marketplace to our own port, and its answer back in numbered parts
-    sale_reporter      Report sales to our own gateway's ledger until they are booked, and again if a sale has
-                       grown
     seals              The keys that requests are sealed for: in memory only, replaced hourly, kept while still
                        usable
     sellable_models    The models for sale, as far as our own gateway can serve them now, and their listings
     states             The states that a seller reports, in addition to the reasons why it sells nothing
     store              The seller's durable state in its own SQLite file: on disk before the last piece of an
                        answer is sent
-    tables             The tables of `selling.db`: what was signed on each channel, and which sales were reported
     tunnel             The buyers' way in: keep cloudflared running, and publish its address for as long as it
                        leads here
     tunnel_keeper      Run a program that must not outlive its parent: it is told to end when our standard input
@@ -55,6 +51,4 @@ Modules:
                        is not wanted
     watch              When this machine sells: turn the gateway's idleness and the owner's rules into listings and
                        admission
-    way_in             Choose how buyers reach this seller by its settings: a tunnel, or work fetched from the
-                       marketplace
 """

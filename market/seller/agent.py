@@ -1,52 +1,95 @@
 """The seller, assembled: everything that lives as long as its process, and the order in which it stops."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 from fastapi import FastAPI, Request
 from sqlalchemy.exc import SQLAlchemyError
 
 from market.credit_lines.balance import Balances
 from market.credit_lines.listing_exchange import exchange_with_partners
-from market.credit_lines.partners import Partners
-from market.errors import IdentityInvalid
+from market.credit_lines.partners import AlwaysKept, Partners
+from market.errors import IdentityInvalid, MarketError
 from market.network.gossip import Gossip
 from market.network.gossip_routes import peer_of, router
 from market.network.identity import OwnIdentity
+from market.network.marketplace import MarketplaceRefused
 from market.network.outbound import Outbound, Unreachable
 from market.network.record_keeper import KeeperPolicy, RecordKeeper
 from market.network.room import OWN, Sources
-from market.seller.accounts import ChannelAccounts
+from market.protocol.channels.statements import Delivery, read_receipt
+from market.seller.accounts import ChannelAccount, ChannelAccounts
 from market.seller.address import Address
 from market.seller.app import AgentApp
 from market.seller.callers import Callers, address_of
+from market.seller.carrier import JobRefused
 from market.seller.channel_submitter import ChannelSubmitter
 from market.seller.credit import Creditor, knowing_ourselves
-from market.seller.delivery import ReceiptSigner, now_ms
+from market.seller.delivery import ReceiptSigner
 from market.seller.denied_prompts import DeniedPrompts
 from market.seller.gateway_request import Blocked
 from market.seller.job_handler import JobAdmission, JobHandler
-from market.seller.leftovers import finish_leftovers
 from market.seller.live_listings import LiveListings
-from market.seller.marketplace_client import MarketplaceRefused, SellerMarketplaceClient
-from market.seller.own_gateway import GatewayAway, OwnGateway
+from market.seller.marketplace_client import SellerMarketplaceClient
+from market.seller.own_gateway import GatewayAway, OwnGateway, UpstreamRefused
 from market.seller.proofs import Proofs
 from market.seller.publisher import Publisher
-from market.seller.sale_reporter import SaleReporter
 from market.seller.sellable_models import SellableModels
-from market.seller.store import SellingStore
+from market.seller.store import RecordedSale, SellingStore
 from market.seller.watch import Watch
 from market.settings.seller import SellingSettings
 from runtime.data_folder import DataFolder
+from runtime.times import now_ms
 
 log = structlog.get_logger(__name__)
 
 FLUSH_S = 10.0
 """Seconds that shutdown waits for the marketplace and our own ledger; the rest is sent after the next start."""
+_MODEL = "unknown"
+"""Receipts do not name the model."""
+_REPORT_EVERY_S = 5.0
+_SWEEP_EVERY_S = 3600.0
+_REPORT_PAUSE_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SaleReporter:
+    """Reports sales to our own gateway's ledger until they are booked, and again if a sale has grown."""
+
+    store: SellingStore
+    gateway: OwnGateway
+    clock_ms: Callable[[], int] = now_ms
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        pause_s, swept_s = _REPORT_EVERY_S, -_SWEEP_EVERY_S
+        while True:
+            try:
+                if time.monotonic() - swept_s >= _SWEEP_EVERY_S:
+                    await self.store.sweep(self.clock_ms())
+                    swept_s = time.monotonic()
+                await self.book()
+                pause_s = _REPORT_EVERY_S
+            except (GatewayAway, SQLAlchemyError) as error:
+                log.warning("sales not posted yet", why=str(error))
+                pause_s = min(2 * pause_s, _REPORT_PAUSE_S_MAX)
+            await asyncio.sleep(pause_s)
+
+    async def book(self) -> None:
+        """Report all sales there are now. Raises GatewayAway."""
+        while waiting := await self.store.unbooked():
+            for sale in waiting:
+                try:
+                    await self.gateway.book(sale)
+                except UpstreamRefused as error:
+                    log.error("sale not posted", channel=sale.channel, seq=sale.seq, why=str(error))
+                await self.store.note_booked(sale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +199,10 @@ def _keeper(
     path: Path, settings: SellingSettings, own: OwnIdentity, partners: Partners, clock_ms: Callable[[], int]
 ) -> RecordKeeper:
     sources = Sources(trusted=tuple(filter(None, [settings.marketplace_url])), peers=settings.peers)
-    keeping = KeeperPolicy(sources, always=_Always(own.id, partners), allows_loopback=settings.allows_loopback)
+    keeping = KeeperPolicy(
+        sources, always=AlwaysKept((own.id,), partners), allows_loopback=settings.allows_loopback
+    )
     return RecordKeeper(path, clock_ms, keeping)
-
-
-@dataclass(frozen=True, slots=True)
-class _Always:
-    """Identities whose records always have room: our own and partners. Partners may change."""
-
-    own: str
-    partners: Partners
-
-    def __contains__(self, identity: object) -> bool:
-        return identity == self.own or identity in self.partners
 
 
 def _marketplace(
@@ -245,3 +279,32 @@ def _agent(
         outbound,
         settings.drain_s,
     )
+
+
+async def finish_leftovers(store: SellingStore, job_handler: JobHandler) -> None:
+    """Sign final receipts of requests that a crash interrupted, as of the newest interim ones.
+
+    This frees their lanes.
+    """
+    for channel in await store.unfinished():
+        backing = await store.backing(channel)
+        assert backing is not None, "a lane has its channel"
+        try:
+            credited = job_handler.creditor.read(backing.records, backing.statements)
+            async with job_handler.receipt_signer.accounts.using(credited) as account:
+                for lane in account.channel.lanes.values():
+                    if lane.claim and not lane.claim.receipt.is_final:
+                        await _finish(account, lane.claim, job_handler.receipt_signer)
+        except (MarketError, JobRefused) as error:
+            log.warning("channel not finished", channel=channel, why=str(error))
+
+
+async def _finish(account: ChannelAccount, claim: Delivery, receipt_signer: ReceiptSigner) -> None:
+    receipt = msgspec.structs.replace(claim.receipt, part=claim.receipt.part + 1, is_final=True)
+    terms, voucher = account.channel.terms, claim.promise.voucher
+    name = f"{terms.channel}-{voucher.lane}"
+    record = receipt_signer.own.say("receipt", name, receipt.part, receipt, receipt_signer.clock_ms())
+    delivery = read_receipt(record, claim.promise, terms, account.credited.standing)
+    amount_nano = min(delivery.request_nano, int(voucher.ceiling_nano - voucher.base_nano))
+    sale = RecordedSale(terms.channel, voucher.lane, voucher.seq, _MODEL, amount_nano, receipt_signer.clock_ms())
+    await receipt_signer.accounts.keep(account, delivery, sale)

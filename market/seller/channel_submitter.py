@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -10,15 +10,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from market.errors import IdentityInvalid
 from market.marketplace.statements import STATEMENTS_MAX
 from market.network.identity import OwnIdentity
+from market.network.marketplace import MarketplaceRefused
 from market.network.outbound import Unreachable
 from market.network.record_keeper import RecordKeeper
 from market.protocol.channels.terms import Allocation
 from market.protocol.identity.connected import connected
 from market.protocol.identity.statements import check_statement
 from market.protocol.records.envelope import Record, open_record
-from market.seller.delivery import now_ms
-from market.seller.marketplace_client import MarketplaceRefused, SellerMarketplaceClient
+from market.seller.marketplace_client import SellerMarketplaceClient
 from market.seller.store import SellingStore, Unsubmitted
+from runtime.times import now_ms
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +79,7 @@ class ChannelSubmitter:
                     await self._tell(self.marketplace, channel)
                 except MarketplaceRefused as error:
                     await self._put_off(channel, error)
-                    busy = busy + 1 if _is_busy(error) else 0
+                    busy = busy + 1 if error.is_busy else 0
                     if busy == BUSY_MAX:
                         raise
                 else:
@@ -87,12 +88,12 @@ class ChannelSubmitter:
 
     async def _tell(self, marketplace: SellerMarketplaceClient, channel: Unsubmitted) -> None:
         """Send surplus statements first if there are more than the marketplace accepts at once; it stores them."""
-        backing = replace(channel.backing, statements=())
         statements = await asyncio.to_thread(self._statements, channel)
         *before, last = _chunks(statements) or [[]]
+        allocation = channel.backing.records[0]
         for some in before:
-            await marketplace.submit(replace(channel, backing=backing, evidence=()), some)
-        await marketplace.submit(replace(channel, backing=backing), last)
+            await marketplace.settle(allocation, (), some)
+        await marketplace.settle(allocation, channel.evidence, last)
 
     def _statements(self, channel: Unsubmitted) -> list[bytes]:
         """Return all statements about our keys and the buyer's that the channel may depend on, each once, in
@@ -109,10 +110,6 @@ class ChannelSubmitter:
         name = channel.backing.channel
         log.error("the marketplace refuses a channel", channel=name, again_in_s=pause_ms // 1000, why=str(error))
         await self.store.note_refused(name, self.clock_ms() + pause_ms)
-
-
-def _is_busy(error: MarketplaceRefused) -> bool:
-    return error.status in (408, 429) or error.status >= 500
 
 
 def _is_statement(record: Record, issuer: str) -> bool:

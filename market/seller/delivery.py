@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,16 +23,13 @@ from market.seller.gateway_request import GatewayRequest
 from market.seller.live_listings import SellableModel
 from market.seller.proofs import Proof, Proofs
 from market.seller.store import RecordedSale
+from runtime.times import now_ms
 
 COUNT_EVERY_CHARS = 512
 """Count again after this many new characters: they are hardly ever fewer than 256 tokens."""
 _INLINE_CHARS = 20_000
 """Longer texts are counted in a thread."""
 WAIT_EVENT = b"event: wait\ndata: -\n\n"
-
-
-def now_ms() -> int:
-    return time.time_ns() // 10**6
 
 
 @dataclass(frozen=True, slots=True)

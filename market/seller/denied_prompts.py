@@ -16,6 +16,7 @@ from market.errors import MarketError
 from market.marketplace.dispute_state import admitted_word, claim_of
 from market.marketplace.statements import open_statements, standing_to_settle
 from market.network.identity import OwnIdentity
+from market.network.marketplace import MarketplaceRefused
 from market.network.outbound import Unreachable
 from market.protocol.audits.disputes import Dispute
 from market.protocol.channels.channel import Lane, due
@@ -23,12 +24,7 @@ from market.protocol.channels.evidence import read_evidence
 from market.protocol.channels.terms import Allocation, ChannelTerms
 from market.protocol.identity.lineage import Identities
 from market.protocol.records.envelope import Record, open_record
-from market.seller.marketplace_client import (
-    AllocationLanes,
-    LaneReport,
-    MarketplaceRefused,
-    SellerMarketplaceClient,
-)
+from market.seller.marketplace_client import AllocationLanes, LaneReport, SellerMarketplaceClient
 from market.seller.proofs import Proof, Proofs
 from market.seller.store import SellingStore
 

@@ -14,12 +14,12 @@ from market.network.identity import OwnIdentity
 from market.protocol.listings.listing import Listing, read_listing
 from market.protocol.records.envelope import Record
 from market.seller.address import Address
-from market.seller.delivery import now_ms
 from market.seller.live_listings import ListingOffer, LiveListings
 from market.seller.seals import Seal, Seals
 from market.seller.sellable_models import Spare, listing_name, listing_of
 from market.seller.store import SellingStore
 from market.settings.seller import SellingSettings
+from runtime.times import now_ms
 
 LISTED_S = 300.0
 RENEW_S = 120.0

@@ -6,17 +6,32 @@ One thread has the file. Every write is one transaction, and repeating it change
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy
-from sqlalchemy import Connection, case, delete, event, func, select, update
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    case,
+    delete,
+    func,
+    select,
+    update,
+)
 from sqlalchemy.dialects.sqlite import insert
 
-from market.seller.tables import SINCE_1, VERSION, channels, facts, lanes, metadata, sales
+from runtime.database import DatabaseNewer, open_file
 from runtime.settings import SettingsInvalid
 
 BATCH_MAX = 256
@@ -26,6 +41,60 @@ KEPT_MS = 60 * 24 * 3_600_000
 """Retention of a channel after its credit has ended: disputes are over by then."""
 
 T = TypeVar("T")
+VERSION = 2
+"""Stored as `user_version`; a file of an unknown version is not opened."""
+
+metadata = MetaData()
+
+facts = Table(
+    "facts",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+
+channels = Table(
+    "channels",
+    metadata,
+    Column("channel", String(64), primary_key=True),
+    Column("is_allocated", Boolean, nullable=False),
+    Column("backing", LargeBinary, nullable=False),
+    Column("statements", LargeBinary, nullable=False),
+    # When its credit ends, by the marketplace's clock; NULL for credit without an end.
+    Column("ends_ms", BigInteger),
+    # Incremented with each change of the channel's records; `submitted` is the count that the marketplace knows.
+    Column("changes", Integer, nullable=False),
+    Column("submitted", Integer, nullable=False),
+    # Refusals by the marketplace in a row, and the earliest time of the next try.
+    Column("refusals", Integer, nullable=False, server_default="0"),
+    Column("again_ms", BigInteger, nullable=False, server_default="0"),
+    # The delivered amount that the buyer has not signed for, and that we forgave.
+    Column("forgiven_nano", BigInteger, nullable=False, server_default="0"),
+)
+Index("channels_by_end", channels.c.ends_ms)
+Index("channels_to_submit", channels.c.is_allocated, channels.c.submitted, channels.c.changes)
+
+lanes = Table(
+    "lanes",
+    metadata,
+    Column("channel", String(64), primary_key=True),
+    Column("lane", Integer, primary_key=True),
+    Column("evidence", LargeBinary, nullable=False),
+    Column("is_final", Boolean, nullable=False),
+)
+
+sales = Table(
+    "sales",
+    metadata,
+    Column("channel", String(64), primary_key=True),
+    Column("lane", Integer, primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    Column("model", String(200), nullable=False),
+    Column("amount_nano", BigInteger, nullable=False),
+    Column("made_ms", BigInteger, nullable=False),
+    Column("is_booked", Boolean, nullable=False),
+)
+Index("sales_to_book", sales.c.is_booked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +143,11 @@ class SellingStore:
 
     def __init__(self, path: Path) -> None:
         """Raises SettingsInvalid if this version cannot use the file."""
-        self._engine = sqlalchemy.create_engine(f"sqlite:///{path}", poolclass=sqlalchemy.StaticPool)
-        event.listen(self._engine, "connect", _prepare)
+        try:
+            self._engine = open_file(path, metadata.sorted_tables, VERSION, pool_size=1)
+        except DatabaseNewer as error:
+            raise SettingsInvalid(str(error)) from None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="selling.db")
-        self._thread.submit(self._open, path).result()
 
     async def close(self) -> None:
         await self._run(lambda _: None)
@@ -157,23 +227,6 @@ class SellingStore:
                 return work(db)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, transact)
-
-    def _open(self, path: Path) -> None:
-        path.touch(mode=0o600)
-        with self._engine.begin() as db:
-            version = db.exec_driver_sql("PRAGMA user_version").scalar()
-            if version not in (0, 1, VERSION):
-                raise SettingsInvalid(f"{path} was written by an unsupported version of Millrace")
-            for column in SINCE_1 if version == 1 else ():
-                db.exec_driver_sql(f"ALTER TABLE channels ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0")
-            metadata.create_all(db)
-            db.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
-
-
-def _prepare(connection: Any, _: object) -> None:
-    with closing(connection.cursor()) as cursor:
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "busy_timeout = 5000"):
-            cursor.execute(f"PRAGMA {pragma}")
 
 
 def _keep(

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -18,6 +17,7 @@ import msgspec
 import structlog
 
 from market.seller import tunnel_keeper
+from runtime import children
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,6 @@ Protocol = Literal["auto", "http2"]
 Health = Literal["ready", "unready", "silent"]
 
 DOWNLOADS = "https://developers.cloudflare.com/cloudflare-one/networks/connectors/cloudflare-tunnel/downloads/"
-LINE_BYTES_MAX = 2**16
 LAST_LINES = 20
 END_S = 5.0
 _OTHERS = 0o077
@@ -86,8 +85,7 @@ class TunnelProcess:
         return self._process.pid
 
     def listen(self) -> None:
-        assert self._process.stderr is not None
-        self._listening = asyncio.create_task(self._hear(self._process.stderr), name="tunnel-log")
+        self._listening = asyncio.create_task(self._hear(), name="tunnel-log")
 
     @property
     def has_exited(self) -> bool:
@@ -126,15 +124,8 @@ class TunnelProcess:
 
     async def stop(self, grace_s: float) -> None:
         """Let requests in progress finish within the grace time, then kill it."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
         try:
-            async with asyncio.timeout(grace_s + END_S):
-                await self._process.wait()
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+            await children.end(self._process, grace_s + END_S)
         finally:
             await self._forget()
 
@@ -145,14 +136,8 @@ class TunnelProcess:
         await self._client.aclose()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _hear(self, stderr: asyncio.StreamReader) -> None:
-        while True:
-            try:
-                line = await stderr.readline()
-            except ValueError:  # longer than the reader's limit, which it has already discarded
-                continue
-            if not line:
-                return
+    async def _hear(self) -> None:
+        async for line in children.lines_of(self._process.stderr):
             text = line.decode("utf-8", "replace").strip()
             self._output.append(text)
             log.debug("tunnel.said", said=text[:500])
@@ -171,9 +156,7 @@ def find_cloudflared(name: str) -> str:
 
 async def version_of(program: str, timeout_s: float = 10.0) -> str:
     """Return its version, such as 2026.8.2; empty if it states none."""
-    process = await asyncio.create_subprocess_exec(
-        program, "--version", stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
-    )
+    process = await children.start(program, "--version", stderr=DEVNULL)
     try:
         async with asyncio.timeout(timeout_s):
             assert process.stdout is not None
@@ -182,9 +165,7 @@ async def version_of(program: str, timeout_s: float = 10.0) -> str:
     except TimeoutError:
         return ""
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await children.reap(process)
     return next((word[:40] for word in words if word[0].isdigit()), "")
 
 
@@ -202,16 +183,10 @@ async def launch(options: TunnelOptions, protocol: Protocol, *, grace_s: float, 
     except OSError as error:
         raise TunnelFailed(f"cloudflared cannot be started: {error.strerror}") from None
     try:
-        command = [program, *_arguments(options, protocol, metrics, folder, grace_s)]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", tunnel_keeper.__file__, str(grace_s), *command),
-            stdin=PIPE,
-            stdout=DEVNULL,
-            stderr=PIPE,
-            cwd=folder,
-            env=_environment(folder),
-            limit=LINE_BYTES_MAX,
-            start_new_session=True,  # a terminal's Ctrl-C is for us, who unlist first
+        keeper = sys.executable, "-I", tunnel_keeper.__file__, str(grace_s)
+        arguments = _arguments(options, protocol, metrics, folder, grace_s)
+        process = await children.start(
+            *keeper, program, *arguments, env=_environment(folder), cwd=folder, stdout=DEVNULL, stderr=PIPE
         )
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)

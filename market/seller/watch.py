@@ -15,13 +15,13 @@ from market.network.room import OWN
 from market.protocol.listings.hours import is_open
 from market.protocol.listings.idle import MachineCondition, hindrance
 from market.seller.address import Address
-from market.seller.delivery import now_ms
 from market.seller.job_handler import JobAdmission
 from market.seller.own_gateway import GatewayAway, Idle, OwnGateway, UpstreamRefused
 from market.seller.publisher import Publisher
 from market.seller.sellable_models import SellableModels, rule_of, windows_of
 from market.seller.states import SELLING, UNREACHED
 from market.settings.seller import SellingSettings
+from runtime.times import now_ms
 
 log = structlog.get_logger(__name__)
 

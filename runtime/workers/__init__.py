@@ -1,6 +1,8 @@
 """Worker processes: started with one line of JSON, supervised, replaced without losing an answer.
 
 Modules:
+    app             What the applications of all workers do alike: bound requests, drop those whose client disconnects,
+                    tell their health
     errors          The errors that a worker answers with, in the shape of OpenAI's
     exchange        One HTTP exchange over ASGI: a bounded body in, a JSON answer or a stream of events out, and
                     the hang-up

@@ -16,6 +16,8 @@ class Refusal(Exception):
     message: str
     param: str | None = None
     retry_after: str | None = None
+    model: str | None = None
+    """The requested model, for the log alone."""
 
     def body(self) -> bytes:
         kind = _KINDS.get(self.status, "upstream_error")

@@ -2,26 +2,26 @@
 
 import asyncio
 import os
-import select
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from runtime.children import leave_with_parent, read_orders
 from runtime.workers.health import Health
 from runtime.workers.logbook import note
 
-ORDERS_BYTES_MAX = 4 * 1024 * 1024
-ORDERS_S = 30.0
 KEEP_ALIVE_S = 60
+EXIT_BAD_ORDERS = 2
+
+T = TypeVar("T")
 
 
 class WorkerServer(uvicorn.Server):
@@ -68,40 +68,25 @@ class WorkerServer(uvicorn.Server):
         loop.set_exception_handler(_note_stray_error)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain)
-        parent_watch = asyncio.create_task(self._leave_with_parent())
+        leave_with_parent(lambda: loop.call_soon_threadsafe(self._leave))
         with _listener(path) as listener:
             await self.serve([listener])
-        parent_watch.cancel()
 
     def _drain(self) -> None:
         self.should_exit = True
 
-    async def _leave_with_parent(self) -> None:
-        """Stop when stdin closes: the gateway holds the other end while it runs, and only it reads answers."""
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        while await reader.read(1024):
-            pass
+    def _leave(self) -> None:
         note("gateway_gone")
         self.should_exit = self.force_exit = True
 
 
-def first_line() -> bytes:
-    """The orders, unbuffered, so that what follows on stdin, its end, is left for the server to see.
-
-    Raises ValueError or TimeoutError.
-    """
-    deadline, line = time.monotonic() + ORDERS_S, b""
-    while not line.endswith(b"\n"):
-        readable, _, _ = select.select([0], [], [], max(deadline - time.monotonic(), 0))
-        if not readable:
-            raise TimeoutError(f"no orders within {ORDERS_S:g} s")
-        part = os.read(0, 65_536)
-        line += part
-        if not part or len(line) > ORDERS_BYTES_MAX:
-            raise ValueError("orders end without a line feed" if not part else "orders are too long")
-    return line
+def orders_of(shape: type[T]) -> T:
+    """Return the orders of this shape, the first line of stdin. Exit if they cannot be read."""
+    try:
+        return msgspec.json.decode(read_orders(), type=shape)
+    except (msgspec.MsgspecError, ValueError, TimeoutError) as error:
+        note("bad_orders", error=str(error))
+        sys.exit(EXIT_BAD_ORDERS)
 
 
 def _listener(path: str) -> socket.socket:

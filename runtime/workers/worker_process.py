@@ -25,6 +25,7 @@ import orjson
 import psutil
 import structlog
 
+from runtime import children
 from runtime.workers.health import Health
 
 log = structlog.get_logger(__name__)
@@ -32,7 +33,6 @@ log = structlog.get_logger(__name__)
 END_S = 5.0
 ABANDONED_AFTER_S = 3600.0
 _SOCKET_NAME = "s"
-LINE_BYTES_MAX = 64 * 1024
 SOCKET_PATH_CHARS_MAX = 100
 """The kernel takes 107 on Linux and 103 on macOS."""
 PASSED_ON = ("LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
@@ -120,14 +120,13 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self._killed = True
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        children.kill(self._process)
 
     async def stop(self) -> None:
         """Let running answers finish within the drain time, then end the process whatever it does."""
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
-        await _end(self._process, self._drain_s + END_S)
+        await children.reap(self._process, self._drain_s + END_S)
         self._log_relay.cancel()
         await asyncio.wait({self._log_relay}, timeout=END_S)
         shutil.rmtree(self.socket_path.parent, ignore_errors=True)
@@ -139,15 +138,12 @@ async def launch(program: Program, generation: int, start_s: float) -> WorkerPro
     try:
         folder = _private_folder(program.folder_prefix)
         process = await _spawn(program.module, folder)
-        assert process.stderr is not None
-        log_relay = asyncio.create_task(_relay_log(process.stderr, program.name, generation))
+        log_relay = asyncio.create_task(_relay_log(process, program.name, generation))
         async with asyncio.timeout(start_s):
             born = await _give_orders(process, program.orders(str(folder / _SOCKET_NAME)))
     except BaseException as error:
         if process is not None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await _end(process, END_S)
+            await children.reap(process)
         if log_relay is not None:
             log_relay.cancel()
         if folder is not None:
@@ -161,20 +157,9 @@ async def launch(program: Program, generation: int, start_s: float) -> WorkerPro
 
 
 async def _spawn(module: str, folder: Path) -> Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-I",  # neither the working folder nor PYTHON* variables decide what is imported
-        "-m",
-        module,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        cwd=folder,
-        env=_scrubbed(os.environ, folder),
-        limit=LINE_BYTES_MAX,
-        # A terminal's Ctrl-C goes to the whole session: the gateway drains first and then tells the worker.
-        start_new_session=True,
-    )
+    # Neither the working folder nor PYTHON* variables decide what is imported.
+    command = sys.executable, "-I", "-m", module
+    return await children.start(*command, env=_scrubbed(os.environ, folder), cwd=folder, stderr=PIPE)
 
 
 def _scrubbed(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -223,15 +208,9 @@ async def _give_orders(process: Process, orders: bytes) -> Health:
     return msgspec.json.decode(line, type=Health)
 
 
-async def _relay_log(stderr: asyncio.StreamReader, name: str, generation: int) -> None:
+async def _relay_log(process: Process, name: str, generation: int) -> None:
     """Copy the worker's log lines into this log until the worker closes stderr."""
-    while True:
-        try:
-            line = await stderr.readline()
-        except ValueError:  # longer than the reader's limit, which it has thrown away by now
-            continue
-        if not line:
-            return
+    async for line in children.lines_of(process.stderr):
         try:
             fields = orjson.loads(line)
             text = fields.pop("event")
@@ -257,14 +236,3 @@ async def ask_worker(socket_path: Path, target: str, bytes_max: int, method: str
         return await reader.readexactly(int(length[1]))
     finally:
         writer.close()
-
-
-async def _end(process: Process, patience_s: float) -> None:
-    try:
-        async with asyncio.timeout(patience_s):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(END_S):
-                await process.wait()

@@ -11,6 +11,7 @@ from cluster.nodes.condition import read_condition
 from cluster.nodes.probe import own_address, total_memory_bytes, usable_memory_bytes
 from cluster.plans.network import ASSUMED
 from gateway.cli.doctor.finding import Finding, fail, ok, unseen, warn
+from runtime.children import output_of
 
 _PATIENCE_S = 5.0
 _MEMORY_SHARE_MIN = 0.1
@@ -126,19 +127,8 @@ def mtu() -> Finding:
 
 def clock() -> Finding:
     """Check whether a time service runs; only the gateway sees the offset to other machines."""
-    program = shutil.which("timedatectl")
-    is_synchronized = ""
-    if program is not None:
-        try:
-            is_synchronized = subprocess.run(
-                [program, "show", "--property=NTPSynchronized", "--value"],
-                capture_output=True,
-                timeout=_PATIENCE_S,
-                check=False,
-                text=True,
-            ).stdout.strip()
-        except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-            is_synchronized = ""
+    tool = shutil.which("timedatectl")
+    is_synchronized = output_of(tool, "show", "--property=NTPSynchronized", "--value").strip()
     if is_synchronized == "yes":
         return ok("clock", "a time service keeps the clock")
     if is_synchronized == "no":

@@ -4,7 +4,6 @@ Modules:
     answers     Writes tokens of the cluster's pipeline in OpenAI's format: chunks of a stream, or one whole answer
     choice      One choice of an answer while it is generated: its content, reasoning and tool calls
     lane        The cluster lane: it turns tokens of the cluster's pipeline into OpenAI answers
-    logprobs    Writes the cluster's log-probabilities in OpenAI's formats for chats and completions
     requests    Converts an API call to the coordinator's requests: one for each prompt
     resumption  Resumption between gateways: the part of a broken answer that a gateway has, and whose rest it
                 requests

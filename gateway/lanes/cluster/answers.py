@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 
-from cluster.generation import SampledToken, TokenEvent
+from cluster.generation import Alternative, SampledToken, TokenEvent
 from cluster.models.chat_format import ChatFormat
 from cluster.models.tool_calls.parser_choice import listen
 from cluster.models.tool_calls.speech import Content, Speech
 from gateway.dialects.openai import Had
 from gateway.lanes.base import Call, Meter
 from gateway.lanes.cluster.choice import Choice
-from gateway.lanes.cluster.logprobs import chat_logprobs, text_logprobs
 from gateway.lanes.cluster.tools import Tools
 from gateway.lanes.resume_records import ResumeRecord, write_record
 
@@ -162,3 +161,42 @@ class AnswerWriter:
 
 def _event(content: dict[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
+
+
+def chat_logprobs(tokens: list[SampledToken]) -> dict[str, Any]:
+    return {"content": [_chat_logprob(token) for token in tokens], "refusal": None}
+
+
+def text_logprobs(tokens: list[SampledToken], offset: int) -> tuple[dict[str, Any], int]:
+    """Return a completion's log-probabilities for tokens that start at this character, and the next offset."""
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(_text(token))
+    logprobs = {
+        "tokens": [_name(token) for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [{_name(other): other.logprob for other in token.top} for token in tokens],
+        "text_offset": offsets,
+    }
+    return logprobs, offset
+
+
+def _chat_logprob(token: SampledToken) -> dict[str, Any]:
+    return _entry(token) | {"top_logprobs": [_entry(other) for other in token.top]}
+
+
+def _entry(token: SampledToken | Alternative) -> dict[str, Any]:
+    return {"token": _text(token), "logprob": token.logprob, "bytes": list(token.raw)}
+
+
+def _text(token: SampledToken | Alternative) -> str:
+    return token.raw.decode("utf-8", "replace")
+
+
+def _name(token: SampledToken | Alternative) -> str:
+    """Return a token's text. Completions have no bytes field, so partial characters are escaped as OpenAI does."""
+    try:
+        return token.raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.raw)

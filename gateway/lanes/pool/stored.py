@@ -1,7 +1,6 @@
 """pool.json in the data directory: backends added and drained while the gateway ran. It holds their keys."""
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pydantic import SecretStr, ValidationError
 
 from gateway.settings.pool import PoolBackend
 from runtime.errors import RequestInvalid
+from runtime.files import replace_file
 
 log = structlog.get_logger(__name__)
 
@@ -67,12 +67,7 @@ class PoolStore:
         if len(content) > _BYTES_MAX:
             text = f"models: the added backends exceed {_BYTES_MAX} bytes; list fewer models, or remove a backend"
             raise RequestInvalid(text, param="models", code="invalid_value")
-        draft = self._path.with_suffix(".json.new")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
+        replace_file(self._path, content)
 
 
 def _as_data(backend: PoolBackend) -> dict[str, Any]:

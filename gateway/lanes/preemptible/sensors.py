@@ -1,13 +1,13 @@
 """The machine's load and power, as its NVIDIA cards and batteries report them."""
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from runtime.children import output_of
+
 POWER_SUPPLY = Path("/sys/class/power_supply")
 
-_SMI_TIMEOUT_S = 5.0
 _SMI_QUERY = ("--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
 _CARDS_MAX = 64
 _SUPPLIES_MAX = 64
@@ -17,15 +17,7 @@ _NOT_OURS = "Device"
 
 def gpu_percent(find: Callable[[str], str | None] = shutil.which) -> float | None:
     """Return the load of the busiest NVIDIA card in percent, by any program; None if unknown. Takes up to 5 s."""
-    program = find("nvidia-smi")
-    if program is None:
-        return None
-    try:
-        output = subprocess.run(
-            [program, *_SMI_QUERY], capture_output=True, timeout=_SMI_TIMEOUT_S, check=True, text=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return None
+    output = output_of(find("nvidia-smi"), *_SMI_QUERY)
     known = [float(line) for line in map(str.strip, output.splitlines()[:_CARDS_MAX]) if line.isdecimal()]
     return max((percent for percent in known if percent <= 100), default=None)
 

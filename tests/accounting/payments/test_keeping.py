@@ -8,9 +8,8 @@ from sqlalchemy import Engine, func, select, update
 from accounting.payments.chores import Chores
 from accounting.payments.errors import WrongAccount, WrongMode
 from accounting.payments.frozen import FrozenUsers
-from accounting.payments.keeper import Keeper, Schedule
+from accounting.payments.keeper import Keeper, Schedule, purge
 from accounting.payments.mode import keep_account, keep_mode
-from accounting.payments.purge import purge
 from accounting.payments.status_report import status_report
 from accounting.payments.tables import stripe_call_table, stripe_event_table
 from accounting.rules import debts

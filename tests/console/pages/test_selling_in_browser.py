@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, insert
 from market.marketplace.sellers import proof_message
 from market.protocol.channels.terms import ChannelTerms
 from market.protocol.records.envelope import open_record
-from market.seller.tables import metadata, sales
+from market.seller.store import metadata, sales
 from runtime.data_folder import ADMIN_HEADER, DataFolder
 from tests.clusters import DEMO_MODEL
 from tests.console.browsing import admin_key, assert_accessible, sign_in

@@ -221,9 +221,9 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
         booking = AuditCostReporter(lane.ask_buyer, book)
         for _ in range(REQUESTS_MAX):
             assert (await market.ask()).status == 200
-            if await booking.book_new():
+            if await booking.book_all():
                 break
-        while await booking.book_new():
+        while await booking.book_all():
             pass
         assert refused[0] in [posting.idem_key for posting in booked]
         for posting in booked:

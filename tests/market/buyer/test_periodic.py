@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from market.buyer.lines import Lines
-from market.buyer.periodic import again
 from market.buyer.sellers import SellerTracker
+from market.buyer.server import again
 from market.buyer.store import KEPT_MS, BegunJob, BuyingStore, EndedJob
 from market.credit_lines.balance import Balances
 from market.credit_lines.partners import Partners

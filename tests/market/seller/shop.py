@@ -14,11 +14,11 @@ from market.protocol.channels.evidence import read_evidence
 from market.protocol.channels.terms import ChannelTerms
 from market.protocol.records.envelope import Record, open_record
 from market.seller.agent import Agent, open_agent
-from market.seller.delivery import now_ms
 from market.seller.own_gateway import OwnGateway
 from market.seller.process import listening, serving
 from market.settings.seller import SellingSettings
 from runtime.data_folder import DataFolder
+from runtime.times import now_ms
 from tests.market.parties import STANDING
 from tests.market.seller.buyer import Buyer
 from tests.market.seller.stage import MODEL, Stage, staged

@@ -12,9 +12,9 @@ from market.protocol.identity.statements import revoke
 from market.protocol.listings.listing import read_listing
 from market.protocol.records.envelope import Record, open_record
 from market.seller import seals, watch
-from market.seller.delivery import now_ms
 from market.seller.seals import Seals
 from market.seller.states import UNREACHED
+from runtime.times import now_ms
 from tests.market.seller.shop import Shop, open_shop, shop_beside, until
 from tests.market.seller.stage import staged
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from market.network.marketplace import MarketplaceRefused
 from market.protocol.channels.channel import settle
 from market.protocol.channels.evidence import read_evidence
 from market.protocol.identity.statements import revoke
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import open_record
 from market.seller.channel_submitter import ChannelSubmitter
-from market.seller.marketplace_client import MarketplaceRefused
-from market.seller.store import Backing, SellingStore
-from market.seller.tables import SINCE_1
+from market.seller.store import SellingStore
+from runtime.settings import SettingsInvalid
 from tests.databases import refusing
 from tests.market.parties import STANDING, key_of
 from tests.market.seller.shop import open_shop, shop_beside, until
@@ -153,18 +153,14 @@ async def test_receipts_of_a_revoked_key_are_refused(tmp_path: Path) -> None:
         assert json.loads(statement.raw)["kind"] == "revocation"
 
 
-async def test_file_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
+async def test_file_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "selling.db"
     await SellingStore(path).close()
+    await SellingStore(path).close()
     with sqlite3.connect(path) as db:
-        for column in SINCE_1:
-            db.execute(f"ALTER TABLE channels DROP COLUMN {column}")
         db.execute("PRAGMA user_version = 1")
-    store = SellingStore(path)
-    await store.keep(Backing("c", True, (b"{}",), ()), {}, forgiven_nano=7)
-    assert [each.refusals for each in await store.unsubmitted(0)] == [0]
-    assert await store.forgiven_nano("c") == 7
-    await store.close()
+    with pytest.raises(SettingsInvalid, match=r"selling\.db was written by another version"):
+        SellingStore(path)
 
 
 @pytest.mark.parametrize("answer", ["{}", "[]", '{"identity": 7}', "[" * 2000])

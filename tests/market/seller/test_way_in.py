@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from market.marketplace.relay_queue import RelayBounds
+from market.seller.process import way_in_of
 from market.seller.pull import Pull
 from market.seller.reach import WayIn, keep_way_in
-from market.seller.way_in import way_in_of
 from market.settings.seller import SellingSettings
 from runtime.settings import SettingsInvalid
 from tests.fakes.cloudflared import Installed
