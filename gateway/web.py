@@ -9,18 +9,19 @@ from starlette.types import ASGIApp
 from accounting.errors import LedgerError
 from cluster.trust.addresses import Target
 from gateway.admin.fields import refusal_of
+from gateway.admin.idle import IdleWatch
 from gateway.api import admin, advice, batches, files, messages, ollama, preemptible, responses, routes_admin
 from gateway.api import pool as pool_api
 from gateway.api.accounting import ledger
 from gateway.api.accounting.routes import accounting_routers
 from gateway.api.edge import BoundedBodies, misspelt
-from gateway.api.idle import IdleWatch
-from gateway.api.plain import error_response, plain_routes
+from gateway.api.plain import plain_routes
 from gateway.billing.asked import AskedBefore
 from gateway.console.console import add_console
 from gateway.console.errors import answer_error, is_console
 from gateway.dialects.routes import ROUTES
 from gateway.errors import DATABASE_AWAY
+from gateway.http.error_response import error_response
 from gateway.services import Services
 from runtime.errors import MethodNotAllowed, NotFound, RequestInvalid, ServiceError
 

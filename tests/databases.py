@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import shutil
 import sqlite3
 import tempfile
 import warnings
@@ -35,7 +36,21 @@ class Databases:
     def database(self, kind: Kind, *, migrated: bool = True) -> AbstractContextManager[str]:
         """Give the DSN of a new database, with or without our tables in it; drop it when the block ends."""
         name = f"t{next(self._numbers)}"
-        return self._sqlite(name, migrated) if kind == "sqlite" else self._postgresql(name, migrated)
+        if kind == "sqlite":
+            return self._sqlite(name, migrated)
+        return self._postgresql(name, self._postgresql_template if migrated else "template0")
+
+    @contextmanager
+    def copied(self, kind: Kind, dsn: str) -> Iterator[str]:
+        """Give the DSN of a copy of a database of ours that nobody is connected to; drop it when the block ends."""
+        name = f"t{next(self._numbers)}"
+        if kind == "sqlite":
+            with self._sqlite(name, migrated=False) as copy:
+                shutil.copyfile(*(each.removeprefix("sqlite:///") for each in (dsn, copy)))
+                yield copy
+        else:
+            with self._postgresql(name, str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])) as copy:
+                yield copy
 
     @contextmanager
     def _sqlite(self, name: str, migrated: bool) -> Iterator[str]:
@@ -49,8 +64,7 @@ class Databases:
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
 
     @contextmanager
-    def _postgresql(self, name: str, migrated: bool) -> Iterator[str]:
-        template = self._postgresql_template if migrated else "template0"
+    def _postgresql(self, name: str, template: str) -> Iterator[str]:
         self._administer(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         try:
             yield self._postgresql_dsn(name)

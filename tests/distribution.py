@@ -10,6 +10,18 @@ TOGETHER = ("tests/gateway/lanes/cloud", "tests/gateway/batches", "tests/clients
 """Folders whose files share a gateway or a worker that takes seconds of CPU to start."""
 SHARED_CLUSTER = ("test_bad_input", "test_openai_client")
 """Files of tests/journeys that share one gateway with two nodes."""
+WITH_REFERENCE = (
+    "tests/journeys/test_embeddings.py",
+    "tests/cluster/test_compat.py",
+    "tests/cluster/test_embedder.py",
+    "tests/cluster/test_embeddings.py",
+    "tests/cluster/test_families.py",
+    "tests/cluster/test_gguf.py",
+    "tests/cluster/test_steps.py",
+    "tests/cluster/test_text.py",
+    "tests/cluster/test_tokens.py",
+)
+"""Files that compare with models of transformers: a process needs 2 s of CPU to import them."""
 LONGEST = (
     "tests/journeys",
     "tests/gateway/lanes",
@@ -36,6 +48,8 @@ def group_of(path: str) -> str:
             return folder
     if path.startswith("tests/journeys/") and PurePosixPath(path).stem in SHARED_CLUSTER:
         return "tests/journeys"
+    if path in WITH_REFERENCE:
+        return "models of transformers"
     return path
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,6 @@ from runtime.data_folder import DataFolder
 from tests import templates
 from tests.clusters import DEMO_MODEL
 from tests.databases import prepared
-from tests.forked_gateway import ForkedCommand
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
@@ -30,6 +29,23 @@ PATIENCE_S = 60.0
 """What has not happened by then never will, however busy the machine is."""
 
 T = TypeVar("T")
+
+
+class ForkedCommand(templates.ForkedChild):
+    """A running `millrace` command in a session of its own; its output is text."""
+
+    def __init__(self, words: Sequence[str], environment: dict[str, str]) -> None:
+        super().__init__(
+            "gateway",
+            words,
+            environment=environment,
+            folder=Path.cwd(),
+            streams={"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
+            has_own_session=True,
+        )
+        self.stdout, self.stderr = (
+            os.fdopen(self.pipes[number], "r", encoding="utf-8", errors="replace") for number in (1, 2)
+        )
 
 
 @dataclass

@@ -2,19 +2,17 @@
 
 Importing torch takes 2 s of CPU and litellm 4 s; a run of all tests starts a hundred such children. A fork runs the
 same module with the same arguments, environment, folder and pipes. Its parent is the template, not the process that
-asked for it: `children_of` finds both kinds. A test that starts `python -m gateway` anew gets real children.
+asked for it: `children_of` finds both kinds. The template's own side is `template_process`.
+The processes of chat templates are forks, too: tests/cluster/test_chat_templates.py starts real ones.
 """
 
 import asyncio
 import atexit
 import contextlib
 import fcntl
-import gc
-import importlib
 import json
 import os
-import runpy
-import selectors
+import select
 import shutil
 import signal
 import socket
@@ -22,45 +20,35 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any
 
 import psutil
+
+from cluster.models import template_process
 
 FOLDER = "TEST_TEMPLATES"
 """Names the variable with the folder of sockets; without it children are started as everywhere else."""
 _ROOT = Path(__file__).parents[1]
-_TEMPLATES: dict[str, tuple[str, ...]] = {
+TEMPLATES: dict[str, tuple[str, ...]] = {
     "torch": (
         "cluster.engine.stage_process",
         "cluster.engine.embedder_process",
         "cluster.engine.coordinator_process",
         "cluster.nodes.node_process",
+        "tests.fakes.lying_stage",
     ),
     "litellm": ("gateway.lanes.cloud.worker", "tests.gateway.lanes.litellm_logprobs"),
-    "gateway": ("gateway.billing.verify_process", "gateway.migration_process", "market.buyer"),
+    "gateway": ("gateway", "gateway.billing.verify_process", "gateway.migration_process", "market.buyer"),
+    "renderer": ("cluster.models.template_renderer",),
 }
 """By template: the modules that run as its forks."""
-_IMPORTED = {
-    "gateway.billing.verify_process": (
-        "gateway.billing.verify_process",
-        "runtime.postgresql",
-        "sqlalchemy.dialects.postgresql.psycopg",
-        "psycopg",
-    ),
-    "gateway.lanes.cloud.worker": ("gateway.lanes.cloud.worker.server",),
-    "market.buyer": ("market.buyer.server",),
-    "gateway.migration_process": ("gateway.migration_process", "gateway.database", "gateway.schema_upgrade"),
-}
-"""What a module imports late, or what to import in place of a package that runs when it is imported."""
 _START_S = 120.0
 _OUTPUT_S = 1.0
-_LENGTH = struct.Struct("!I")
-_STATUS = struct.Struct("!i")
-_PEER = struct.Struct("3i")
+LENGTH = struct.Struct("!I")
+STATUS = struct.Struct("!i")
 
 _start_really = asyncio.create_subprocess_exec
 
@@ -84,6 +72,7 @@ def use_templates() -> None:
         os.environ[FOLDER] = folder
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     asyncio.create_subprocess_exec = _start  # type: ignore[assignment]
+    template_process.Popen = _start_renderer  # type: ignore[assignment,attr-defined]
 
 
 def children_of(process: psutil.Process, module: str = "") -> list[psutil.Process]:
@@ -165,54 +154,60 @@ class ForkedProcess:
 
     def _end(self) -> None:
         self._loop.remove_reader(self._connection)
-        status = self._connection.recv(_STATUS.size)
+        status = self._connection.recv(STATUS.size)
         self._connection.close()
-        self.returncode = _STATUS.unpack(status)[0] if status else -signal.SIGKILL
+        self.returncode = STATUS.unpack(status)[0] if status else -signal.SIGKILL
         self._has_ended.set()
         if self.stdin:
             self.stdin.close()
 
 
 class ForkedChild:
-    """A fork of a template, with the parts of `subprocess.Popen` that tests use; stdin and stdout are pipes."""
+    """A fork of a template, with the parts of `subprocess.Popen` that tests use."""
 
-    def __init__(self, module: str, environment: dict[str, str], folder: str, stderr: int) -> None:
-        """Start `python -m MODULE`, which must be a module of a template."""
-        name = next(name for name, modules in _TEMPLATES.items() if module in modules)
-        _begin(name)
-        request = Request(module, [], environment, folder, has_own_session=False)
-        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
-        self.pid, self._connection, ends = _fork(name, request, options)
-        self.returncode: int | None = None
-        self.stdin: IO[bytes] = os.fdopen(ends[0], "wb")
-        self.stdout: IO[bytes] = os.fdopen(ends[1], "rb")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str] = (),
+        *,
+        environment: dict[str, str],
+        folder: Path,
+        streams: Mapping[str, int],
+        has_own_session: bool = False,
     ) -> None:
-        self.stdout.close()
-        with contextlib.suppress(BrokenPipeError):
-            self.stdin.close()
-        self.wait()
+        """Start `python -m MODULE`, which must be a module of a template. `streams` are Popen's stdin and so on."""
+        name = next(name for name, modules in TEMPLATES.items() if module in modules)
+        _begin(name)
+        request = Request(module, list(arguments), environment, str(folder), has_own_session)
+        self.pid, self._connection, self.pipes = _fork(name, request, streams)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
-            self._connection.settimeout(timeout_s)
-            try:
-                status = self._connection.recv(_STATUS.size)
-            except TimeoutError:
-                raise subprocess.TimeoutExpired("python", timeout_s or 0.0) from None
+            if not select.select([self._connection], [], [], timeout_s)[0]:
+                raise subprocess.TimeoutExpired("python", timeout_s or 0.0)
+            status = self._connection.recv(STATUS.size)
             self._connection.close()
-            self.returncode = _STATUS.unpack(status)[0] if status else -signal.SIGKILL
+            self.returncode = STATUS.unpack(status)[0] if status else -signal.SIGKILL
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        if self.returncode is None:
-            os.kill(self.pid, number)
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 async def _start(program: str, *words: str, **options: Any) -> Any:
@@ -240,7 +235,28 @@ async def _start(program: str, *words: str, **options: Any) -> Any:
     return process
 
 
-def _fork(name: str, request: Request, options: dict[str, Any]) -> tuple[int, socket.socket, dict[int, int]]:
+def _start_renderer(command: list[str], **options: Any) -> Any:
+    """Do what `subprocess.Popen` does for a chat template's process, from a template if there is a folder of them.
+
+    The fork has its socket as standard input, which the real one does not use.
+    """
+    if not os.environ.get(FOLDER):
+        return subprocess.Popen(command, **options)
+    return ForkedChild(
+        command[command.index("-m") + 1],
+        ["0"],
+        environment=options["env"],
+        folder=Path.cwd(),
+        streams={
+            "stdin": options["pass_fds"][0],
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        },
+        has_own_session=True,
+    )
+
+
+def _fork(name: str, request: Request, options: Mapping[str, Any]) -> tuple[int, socket.socket, dict[int, int]]:
     """Return the child's process id, the connection that tells of its end, and our ends of its pipes."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(_socket_of(name)))
@@ -261,13 +277,13 @@ def _template_of(program: str, words: tuple[str, ...]) -> tuple[str, str, list[s
     """Return the template, the module and its arguments; empty if a child is none of a template's."""
     if program == sys.executable and "-m" in words:
         at = words.index("-m") + 1
-        for name, modules in _TEMPLATES.items():
+        for name, modules in TEMPLATES.items():
             if words[at] in modules:
                 return name, words[at], list(words[at + 1 :])
     return "", "", []
 
 
-def _ends(options: dict[str, Any]) -> tuple[list[int], dict[int, int]]:
+def _ends(options: Mapping[str, Any]) -> tuple[list[int], dict[int, int]]:
     """Return the three standard streams for the child, and our ends of those that are pipes."""
     theirs: list[int] = []
     ours: dict[int, int] = {}
@@ -294,7 +310,7 @@ def _begin(name: str) -> None:
     with socket_path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not socket_path.exists():
-            command = [sys.executable, "-P", "-m", "tests.templates", name, str(socket_path.parent)]
+            command = [sys.executable, "-P", "-m", "tests.template_process", name, str(socket_path.parent)]
             # Not all of ours: it must not matter which test asks first.
             kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
             environment = kept | {"PYTHONPATH": str(_ROOT)}
@@ -303,12 +319,12 @@ def _begin(name: str) -> None:
 
 def _ask(connection: socket.socket, request: Request, streams: list[int]) -> int:
     content = json.dumps([getattr(request, name) for name in Request.__slots__]).encode()
-    socket.send_fds(connection, [_LENGTH.pack(len(content))], streams)
+    socket.send_fds(connection, [LENGTH.pack(len(content))], streams)
     connection.sendall(content)
-    return int(_LENGTH.unpack(_exactly(connection, _LENGTH.size))[0])
+    return int(LENGTH.unpack(exactly(connection, LENGTH.size))[0])
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def exactly(connection: socket.socket, size: int) -> bytes:
     content = bytearray()
     while len(content) < size:
         part = connection.recv(size - len(content))
@@ -316,121 +332,3 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
             raise ConnectionError("the other side has ended")
         content += part
     return bytes(content)
-
-
-# ---------------------------------------------------------------- the template
-
-
-def _serve(name: str, folder: Path, is_serving: int) -> Request | None:
-    """Fork until the owner ends. Return None in the template at its end, and the request in each fork."""
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(str(folder / f"{name}.new"))
-        listener.listen(64)
-        (folder / f"{name}.new").rename(folder / f"{name}.socket")
-        owner = os.pidfd_open(int((folder / "owner").read_text()))
-        stack.callback(os.close, owner)
-        os.close(is_serving)
-        woken, wake = socket.socketpair()
-        selector = stack.enter_context(selectors.DefaultSelector())
-        for source in (listener, woken, owner):
-            selector.register(source, selectors.EVENT_READ)
-        for each in (woken, wake):
-            stack.enter_context(each).setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake.fileno())
-        running: dict[int, socket.socket] = {}
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj == owner:
-                    return None
-                if key.fileobj is woken:
-                    woken.recv(4096)
-                    _reap(running)
-                    continue
-                if not (asked := _take_request(listener)):
-                    continue
-                connection, request, streams = asked
-                pid = os.fork()
-                if not pid:
-                    _take_place(request, streams, [connection, *running.values()])
-                    return request
-                for fd in streams:
-                    os.close(fd)
-                running[pid] = connection
-                asker, _, _ = _PEER.unpack(
-                    connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-                )
-                with (folder / f"children-{asker}").open("a") as children:
-                    children.write(f"{pid} {psutil.Process(pid).create_time()} {request.module}\n")
-                with contextlib.suppress(OSError):
-                    connection.sendall(_LENGTH.pack(pid))
-
-
-def _take_request(listener: socket.socket) -> tuple[socket.socket, Request, list[int]] | None:
-    """Return the next connection, its request and the child's streams; None if the asker was killed meanwhile."""
-    connection, _ = listener.accept()
-    streams: list[int] = []
-    try:
-        length, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
-        request = Request(*json.loads(_exactly(connection, _LENGTH.unpack(length)[0])))
-    except (OSError, struct.error):
-        for end in (*streams, connection.detach()):
-            os.close(end)
-        return None
-    return connection, request, streams
-
-
-def _reap(running: dict[int, socket.socket]) -> None:
-    """Tell of every fork that has ended."""
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            with running.pop(ended[0]) as connection, contextlib.suppress(OSError):
-                connection.sendall(_STATUS.pack(os.waitstatus_to_exitcode(ended[1])))
-
-
-def _take_place(request: Request, streams: list[int], connections: list[socket.socket]) -> None:
-    """Give this fork the streams, folder, environment and session of the child that was asked for."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for connection in connections:
-        connection.close()
-    for number, fd in enumerate(streams):
-        os.dup2(fd, number)
-        os.close(fd)
-    if request.has_own_session:
-        os.setsid()
-    os.chdir(request.folder)
-    os.environ.clear()
-    os.environ.update(request.environment)
-
-
-def main(name: str, folder: str) -> None:
-    """Import what a template's modules need, and serve in a process without a parent."""
-    for module in _TEMPLATES[name]:
-        for needed in _IMPORTED.get(module, (module,)):
-            importlib.import_module(needed)
-            if needed == module:
-                del sys.modules[needed]  # It runs as `__main__` in each fork.
-    gc.collect()
-    gc.freeze()
-    serving, is_serving = os.pipe()
-    if os.fork():
-        os.close(is_serving)
-        os.read(serving, 1)
-        os._exit(0)
-    os.close(serving)
-    os.setsid()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        os.dup2(nowhere, number)
-    request = _serve(name, Path(folder), is_serving)
-    if request:
-        if os.environ.get(FOLDER):
-            use_templates()
-        sys.argv = [request.module, *request.arguments]
-        runpy.run_module(request.module, run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

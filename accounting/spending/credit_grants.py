@@ -48,6 +48,10 @@ class GrantLeft:
     posted_nano: int
     held_nano: int
 
+    @property
+    def available_nano(self) -> int:
+        return self.posted_nano - self.held_nano
+
 
 class CreditGrants:
     """Store credit grants. `open_session` returns sessions that may write."""

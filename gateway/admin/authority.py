@@ -1,8 +1,11 @@
 """Who acts, and on what: the machine's own token may do everything, a user's role and organization limit the rest."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gateway.admin.fields import Facts
+from gateway.admin.ledger_access import LedgerAccess
 from gateway.errors import RoleForbids
 from gateway.identity.audit import Actor
 from gateway.identity.caller import Caller
@@ -31,6 +34,21 @@ class Authority:
     def services(self) -> "Services":
         assert self.running, "a command without a gateway has a directory only"
         return self.running
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether this is the machine's own token, or an instance admin whose key has admin access."""
+        return self.caller is None or (self.organization_id is None and self.caller.may_administer)
+
+    @property
+    def ledger(self) -> LedgerAccess:
+        """The running gateway's ledger, with this party acting on it."""
+        services = self.services
+        return LedgerAccess(services.ledger, self.directory, self.actor, services.payments_service)
+
+    async def record(self, action: str, target: str, after: Facts | None = None) -> None:
+        """Record an action before it is done, because an unrecorded action could not be traced."""
+        await asyncio.to_thread(self.directory.audit.add, self.actor, action, target[:200], after)
 
     def over(self, organization_id: str, what: str) -> None:
         """Raises NotFound for another organization, so that the answer does not reveal what it has."""
@@ -61,12 +79,6 @@ def refuse_non_operator(authority: Authority) -> None:
     refuse_who_may_not(authority.caller)
     if authority.organization_id is not None:
         raise RoleForbids("Only instance admins can do this; this key's user is not one.")
-
-
-def is_operator(authority: Authority) -> bool:
-    """Whether this is the machine's own token, or an instance admin whose key has admin access."""
-    caller = authority.caller
-    return caller is None or (authority.organization_id is None and caller.may_administer)
 
 
 def user_of(authority: Authority, user_id: str | None) -> str:

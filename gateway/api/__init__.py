@@ -3,22 +3,17 @@
 Modules:
     accounting     /accounting/v1: top-ups, refunds, payouts, credits, usage, and Stripe's webhooks
     admin          /admin: routes for the command line and admins; this module: machines, join tokens, requests
-    advice         /admin/advise and /admin/cluster/model: recommend where to run a model, and load it in the
-                   cluster
-    authority      Admin access: the machine's own token allows everything, a user's role and organization limit
-                   the rest
+    advice         /admin/advise and /admin/cluster/model: recommend where to run a model, and load it in the cluster
+    authority      Admin access: the machine's own token allows everything, a user's role and organization limit the
+                   rest
     batches        /v1/batches: files of requests, answered within a day on idle capacity
-    catalogue      Every model of any lane with its known properties, for the APIs that list models
     dialect_route  Further routes of other APIs than OpenAI's, with errors in that API's format
     directory      /admin: keys, users, organizations, limits, the audit log, and a caller's own keys, limits and usage
     edge           Layers of every route other than the hot ones: an id in each answer, a caller, a bounded body
-    fields         Field types of the admin API's bodies and queries, limited to values that databases accept
     files          /v1/files: uploads for batches, and the results of batches
     generate       Handler of the hot routes: it turns an exchange into a call and has it answered in the caller's
                    dialect
     health         GET /healthz, /readyz and /metrics, for monitoring
-    idle           This gateway's idle state, for the selling agent: the state itself, and waiting until it changes
-    join_command   The command for a joining machine, with the cluster's address
     marketplace    Routes of a marketplace: registration, allocations, disputes, and the relay of sellers without a
                    tunnel
     messages       POST /v1/messages/count_tokens of Anthropic's API
@@ -32,8 +27,7 @@ Modules:
     preemptible    /admin/preemptible-key and /admin/idle: routes for the selling agent beside this gateway
     reference      Every route as a page of documentation: `python -m gateway.api.reference > docs/api.md`
     responses      GET and DELETE /v1/responses/{id}, its input items, and the count of a prompt's tokens
-    routes_admin   /admin/route: simulate where a request would go now and why, and show the accuracy of
-                   predictions
+    routes_admin   /admin/route: simulate where a request would go now and why, and show the accuracy of predictions
     sales          /admin/market/sales: this gateway's sales on the market, for its own ledger
     sellers        /admin/market/sellers: known sellers, their records, and suspended ones
     token_count    Counts prompt tokens: exactly if the cluster has the model's tokenizer, else with the ledger's

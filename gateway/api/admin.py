@@ -4,31 +4,23 @@ import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from msgspec import to_builtins
 from pydantic import BaseModel, ConfigDict, Field
 
 from cluster.control.topology import Topology
-from cluster.errors import MachineUnknown, ModelNotFound, NameTaken, PeerRejected
+from cluster.errors import ModelNotFound
 from cluster.plans.plan import Plan, PlannedStage
-from cluster.trust.addresses import Target
 from cluster.trust.identity import NodeId
+from gateway.admin import machines
+from gateway.admin.machines import NewName
+from gateway.admin.parameters import Named
 from gateway.api import directory, model_terms, pauses, sales, sellers
-from gateway.api.authority import HEADER, Authority, Operator
-from gateway.api.fields import Body, Named
+from gateway.api.authority import HEADER, Operator
 from gateway.billing.request_log import ROWS_MAX
-from gateway.services import Services
-from runtime.errors import Conflict, NotFound
+from runtime.errors import NotFound
 
-__all__ = ["HEADER", "Admin", "describe", "router"]
-
-
-def _services(authority: Operator) -> Services:
-    return authority.services
-
-
-Admin = Annotated[Services, Depends(_services)]
-"""The services, for an instance admin."""
+__all__ = ["HEADER", "router"]
 
 
 class PlanQuestion(BaseModel):
@@ -37,18 +29,6 @@ class PlanQuestion(BaseModel):
     model_config = ConfigDict(extra="forbid")
     without: list[str] = Field(default=[], max_length=256)
     including: list[str] = Field(default=[], max_length=256)
-
-
-# URLs drop `.` and `..`, commands read `-x` as an option, and invisible characters make two names look alike.
-_UNSEEN = r"\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-_NAME = rf"^[^\s/.\-{_UNSEEN}]([^/{_UNSEEN}]*[^\s/{_UNSEEN}])?$"
-MachineName = Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)]
-
-
-class NewName(Body):
-    """A machine's display name, which commands and URLs contain."""
-
-    name: MachineName
 
 
 Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
@@ -60,131 +40,72 @@ for part in (directory, pauses, model_terms, sales, sellers):
 
 @router.post("/tokens")
 async def create_token(authority: Operator, request: Request, aside: bool = False) -> dict[str, Any]:
-    """Create a join token for one machine, with the cluster's address; with `aside` the machine joins drained.
-
-    Raises Conflict if too many join tokens are outstanding.
-    """
-    cluster: Target = request.app.state.cluster
-    await _write_down(authority, "token.create", "cluster")
-    controller = authority.services.controller
-    try:
-        token = controller.new_token(aside=aside)
-    except PeerRejected as error:
-        raise Conflict(str(error)) from None
-    return {"token": token, "host": cluster.host, "port": cluster.port, "fingerprint": controller.fingerprint}
+    """Create a join token for one machine, with the cluster's address; with `aside` the machine joins drained."""
+    return await machines.create_token(authority, request.app.state.cluster, aside=aside)
 
 
 @router.post("/links/measure")
 async def measure_links(authority: Operator) -> dict[str, Any]:
     """Measure every link between machines again, a few at a time, and stream the results."""
-    await _write_down(authority, "links.measure", "cluster")
-    authority.services.controller.measure_links()
-    return {"machines": len(authority.services.controller.topology().members)}
+    return {"machines": await machines.measure_links(authority)}
 
 
 @router.get("/cluster/events")
-async def list_events(services: Admin) -> list[dict[str, Any]]:
+async def list_events(authority: Operator) -> list[dict[str, Any]]:
     """List events of the cluster since the gateway's start, newest first; times are seconds since 1970."""
-    return [asdict(event) for event in services.controller.events()]
+    return [asdict(event) for event in authority.services.controller.events()]
 
 
 @router.get("/cluster")
-async def show_cluster(services: Admin) -> dict[str, Any]:
+async def show_cluster(authority: Operator) -> dict[str, Any]:
     """Show the cluster's machines, layers, links and plan."""
-    return describe(services.controller.topology())
+    return describe(authority.services.controller.topology())
 
 
 @router.get("/machines")
-async def list_machines(services: Admin) -> list[dict[str, Any]]:
+async def list_machines(authority: Operator) -> list[dict[str, Any]]:
     """List every admitted machine; times are seconds since 1970, `removed_s` is 0 if it is not removed."""
     return [
         {"node": state.record.name, "node_id": state.node_id, "present": state.present} | to_builtins(state.record)
-        for state in services.controller.machines()
+        for state in authority.services.controller.machines()
     ]
 
 
 @router.post("/machines/{name}/remove")
 async def remove_machine(authority: Operator, name: Named) -> dict[str, Any]:
-    """Remove a machine at once; its work continues elsewhere.
-
-    Raises NotFound if no machine has this name.
-    """
-    controller = authority.services.controller
-    try:
-        node_id = controller.machine(name)
-        await _write_down(authority, "machine.remove", f"machine:{name}")
-        removed = await controller.remove_machine(node_id)
-    except MachineUnknown as error:
-        raise NotFound(str(error)) from None
-    return {"removed": removed}
+    """Remove a machine at once; its work continues elsewhere."""
+    return {"removed": await machines.remove_machine(authority, name)}
 
 
 @router.post("/machines/{name}/drain")
 async def drain_machine(authority: Operator, name: Named, undo: bool = False) -> dict[str, Any]:
-    """Drain a machine; with `undo` enable it again.
-
-    Raises NotFound if no machine has this name.
-    """
-    controller = authority.services.controller
-    try:
-        node_id = controller.machine(name)
-        await _write_down(authority, "machine.undrain" if undo else "machine.drain", f"machine:{name}")
-        drained = await controller.drain_machine(node_id, draining=not undo)
-    except MachineUnknown as error:
-        raise NotFound(str(error)) from None
-    return {"drained": drained, "undo": undo}
+    """Drain a machine; with `undo` enable it again."""
+    return {"drained": await machines.drain_machine(authority, name, undo=undo), "undo": undo}
 
 
 @router.post("/machines/{name}/rename")
 async def rename_machine(authority: Operator, name: Named, body: NewName) -> dict[str, Any]:
-    """Rename a machine wherever it is shown, until its own name is restored.
-
-    Raises NotFound if no machine has this name, and Conflict if the new name is taken or `cluster.owners` has
-    either name.
-    """
-    services = authority.services
-    controller, owners = services.controller, services.settings.cluster.owners
-    try:
-        node_id = controller.machine(name)
-        before = controller.name_of(node_id)
-        controller.check_name(node_id, body.name)
-        if named := {before, body.name} & set(owners):
-            # The name may give the machine an owner's rights.
-            text = f"name: cluster.owners in the settings has {named.pop()}: put the machine's id there first"
-            raise Conflict(text, param="name")
-        change = {"from": before, "to": body.name}
-        await _write_down(authority, "machine.rename", f"machine:{node_id}", change)
-        controller.rename_machine(node_id, body.name)
-    except MachineUnknown as error:
-        raise NotFound(str(error)) from None
-    except NameTaken as error:
-        # If two callers request a name at once, the second is refused only when the name is stored.
-        raise Conflict(f"name: {error}", param="name") from None
-    return {"renamed": node_id} | change
-
-
-async def _write_down(authority: Authority, action: str, target: str, after: dict[str, Any] | None = None) -> None:
-    """Record the action before it is done, because an unrecorded action could not be traced."""
-    await asyncio.to_thread(authority.directory.audit.add, authority.actor, action, target, after)
+    """Rename a machine wherever it is shown, until its own name is restored."""
+    return await machines.rename_machine(authority, name, body.name)
 
 
 @router.post("/plan")
-async def draft_plan(services: Admin, question: PlanQuestion) -> dict[str, Any]:
+async def draft_plan(authority: Operator, question: PlanQuestion) -> dict[str, Any]:
     """Preview a new plan beside the current one. Nothing changes.
 
     Raises NotFound if a named machine or the model is not there.
     """
     try:
-        draft = await services.controller.draft_plan(question.without, including=question.including)
-    except (MachineUnknown, ModelNotFound) as error:
+        draft = await machines.draft_plan(authority, question.without, question.including)
+    except ModelNotFound as error:
         raise NotFound(str(error)) from None
     return {"now": _plan(draft.now), "then": _plan(draft.then), "change": list(draft.change)}
 
 
 @router.get("/requests")
-async def list_requests(services: Admin, limit: Limit = 50) -> list[dict[str, Any]]:
+async def list_requests(authority: Operator, limit: Limit = 50) -> list[dict[str, Any]]:
     """List recent requests, newest first."""
-    entries = await asyncio.to_thread(services.request_log.newest, limit)
+    entries = await asyncio.to_thread(authority.services.request_log.newest, limit)
     return [asdict(entry) for entry in entries]
 
 

@@ -2,59 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
-from pydantic import Field
 
 from cluster.control.deployment import Model
-from cluster.errors import ModelError, ModelNotFound
-from cluster.models.layer_cost import Precision
-from cluster.models.manifest import Progress
+from cluster.errors import ModelError
+from gateway.admin.cluster_model import ModelQuestion, NewModel, advise, allow_loading, read_model
 from gateway.advice.facts import advice_facts
-from gateway.advice.service import Wishes, ask_advice
-from gateway.api.authority import Authority, Operator
-from gateway.api.fields import Body
+from gateway.api.authority import Operator
 from gateway.services import Services
-from runtime.errors import Conflict, NotFound, RequestInvalid
+from runtime.errors import Conflict
 
 router = APIRouter(prefix="/admin")
 
 # The interval between two lines of progress, in seconds.
 _LINE_S = 0.25
 
-Reference = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
-
-
-class ModelQuestion(Body):
-    """A folder or GGUF file of the gateway's machine, or a Hugging Face id; `compare` is a cloud model's name."""
-
-    model: Reference
-    compare: Annotated[str | None, Field(max_length=200)] = None
-    context_tokens: Annotated[int | None, Field(ge=64, le=2**24)] = None
-    precision: Precision | None = None
-
-
-class NewModel(Body):
-    model: Reference
-
 
 @router.post("/advise")
 async def show_advice(authority: Operator, question: ModelQuestion) -> dict[str, Any]:
-    """List every option to run a model, the recommended one with its reason, and the break-even of your machines.
-
-    Raises NotFound if there is no such model, and RequestInvalid if it cannot be used.
-    """
-    wishes = Wishes(question.context_tokens, question.precision, question.compare)
-    try:
-        found = await ask_advice(authority.services, question.model, wishes)
-    except ModelNotFound as error:
-        raise NotFound(str(error), param="model") from None
-    except ModelError as error:
-        raise RequestInvalid(f"model: {error}", param="model") from None
-    return advice_facts(found)
+    """List every option to run a model, the recommended one with its reason, and the break-even of your machines."""
+    return advice_facts(await advise(authority.services, question))
 
 
 @router.post("/cluster/model")
@@ -66,34 +37,6 @@ async def load_model(authority: Operator, body: NewModel) -> StreamingResponse:
     """
     await allow_loading(authority, body.model)
     return StreamingResponse(_loading(authority.services, body.model), media_type="application/x-ndjson")
-
-
-def _refusal(services: Services) -> str:
-    """Return why no other model can be loaded now; empty if one can."""
-    controller = services.controller
-    if services.loading.locked():
-        return f"{controller.model_name} is loading now. Try again when it is loaded."
-    if controller.model is None and (controller.model_name is None or controller.status[0] == "failed"):
-        return ""
-    return f"The cluster serves {controller.model_name}. Start the gateway with --model for another one."
-
-
-async def allow_loading(authority: Authority, reference: str) -> None:
-    """Record the load in the audit log. Raises Conflict if the cluster has a model or is loading one."""
-    services = authority.services
-    if refusal := _refusal(services):
-        raise Conflict(refusal, param="model")
-    add = authority.directory.audit.add
-    await asyncio.to_thread(add, authority.actor, "cluster.model", f"model:{reference}"[:200])
-
-
-async def read_model(services: Services, reference: str, progress: Progress | None = None) -> Model:
-    """Load a model into the cluster and serve it; one at a time. Raises ModelError, Conflict."""
-    # Check again, because another caller may have asked during the audit entry.
-    if refusal := _refusal(services):
-        raise Conflict(refusal, param="model")
-    async with services.loading:
-        return await services.controller.load_model(reference, progress)
 
 
 async def _loading(services: Services, reference: str) -> AsyncGenerator[bytes]:

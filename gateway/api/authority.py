@@ -12,8 +12,6 @@ from gateway.services import Services
 from runtime.data_folder import ADMIN_HEADER
 from runtime.errors import KeyInvalid
 
-__all__ = ["HEADER", "AnyCaller", "Authority", "Manager", "Operator", "admitted", "refuse_who_may_not"]
-
 HEADER = ADMIN_HEADER
 
 

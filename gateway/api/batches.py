@@ -9,8 +9,8 @@ import orjson
 from fastapi import APIRouter, Query, Request
 from msgspec import Meta, Struct
 
+from gateway.admin.parameters import Named, OptionalText
 from gateway.api.edge import authenticate, read_body
-from gateway.api.fields import Named, OptionalText
 from gateway.api.files import LASTS_S_MAX, LASTS_S_MIN
 from gateway.api.openai_pages import PAGE_MAX, page
 from gateway.batches.batch import WINDOW_S, Batch, new_batch_id

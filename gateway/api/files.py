@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse
 
+from gateway.admin.parameters import Named, OptionalText
 from gateway.api.edge import authenticate
-from gateway.api.fields import Named, OptionalText
 from gateway.api.openai_pages import page
 from gateway.batches.files import FileRegistry
 from gateway.batches.forms import UploadForm, read_upload

@@ -5,18 +5,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from accounting.errors import AmountInvalid
-from accounting.money import Nano, format_usd, parse_usd
-from gateway.api.authority import Authority, Operator
-from gateway.api.fields import Body
+from accounting.money import UsdAmount, format_usd
+from gateway.admin.fields import Body
+from gateway.api.authority import Operator
 from gateway.billing.model_terms import Alias, OwnPrice
-from runtime.errors import RequestInvalid
 
 router = APIRouter()
 
 Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 NameAsked = Annotated[str, Query(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
-Usd = Annotated[str, Field(min_length=1, max_length=40)]
 
 
 class NewAlias(Body):
@@ -30,19 +27,14 @@ class NewPrice(Body):
     """The price of a cloud model, by the name that callers use; dollars per million tokens, as text."""
 
     model: Name
-    prompt_usd_per_mtok: Usd
-    completion_usd_per_mtok: Usd
+    prompt_usd_per_mtok: UsdAmount
+    completion_usd_per_mtok: UsdAmount
 
 
 @router.get("/aliases")
 async def list_aliases(authority: Operator) -> list[dict[str, Any]]:
     """List every alias with its source; an alias that was set at run time overrides the settings."""
-    services = authority.services
-    own = [_of_alias(each) for each in services.model_terms.now.aliases]
-    known = {each["alias"] for each in own}
-    settings = services.settings.pool.aliases.items()
-    listed = [{"alias": name, "models": list(models), "origin": "settings"} for name, models in settings]
-    return sorted([*own, *(each for each in listed if each["alias"] not in known)], key=lambda each: each["alias"])
+    return [_of_alias(each) for each in authority.services.model_terms.every_alias()]
 
 
 @router.put("/aliases")
@@ -68,7 +60,9 @@ async def list_own_prices(authority: Operator) -> list[dict[str, Any]]:
 @router.put("/prices")
 async def set_price(authority: Operator, body: NewPrice) -> dict[str, Any]:
     """Set the price of a cloud model from the next request on, in every gateway of the database."""
-    return _of_price(await set_price_of(authority, body))
+    terms = authority.services.model_terms
+    prices = body.prompt_usd_per_mtok, body.completion_usd_per_mtok
+    return _of_price(await terms.set_price(body.model, *prices, authority.actor))
 
 
 @router.delete("/prices")
@@ -78,29 +72,11 @@ async def remove_price(authority: Operator, model: NameAsked) -> dict[str, str]:
     return {"removed": model}
 
 
-async def set_price_of(authority: Authority, body: NewPrice) -> OwnPrice:
-    """Raises RequestInvalid, Conflict."""
-    prompt_nano = _nano(body.prompt_usd_per_mtok, "prompt_usd_per_mtok")
-    completion_nano = _nano(body.completion_usd_per_mtok, "completion_usd_per_mtok")
-    terms = authority.services.model_terms
-    return await terms.set_price(body.model, prompt_nano, completion_nano, authority.actor)
-
-
-def _nano(text: str, name: str) -> Nano:
-    try:
-        return parse_usd(text)
-    except AmountInvalid as error:
-        raise RequestInvalid(f"{name}: {error}", param=name) from None
-
-
 def _of_alias(alias: Alias) -> dict[str, Any]:
-    return {
-        "alias": alias.alias,
-        "models": list(alias.models),
-        "origin": "set",
-        "since_ns": alias.since_ns,
-        "actor": alias.actor,
-    }
+    shown = {"alias": alias.alias, "models": list(alias.models)}
+    if alias.since_ns is None:
+        return shown | {"origin": "settings"}
+    return shown | {"origin": "set", "since_ns": alias.since_ns, "actor": alias.actor}
 
 
 def _of_price(price: OwnPrice) -> dict[str, Any]:

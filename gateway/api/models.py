@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.api.catalogue import Entry, catalogue, find_entry
+from gateway.admin.catalogue import Entry, catalogue, find_entry
 from gateway.api.edge import authenticate
 from gateway.dialects.openai import model_entry
 from gateway.errors import ModelUnknown

@@ -7,7 +7,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from msgspec import Struct
 
-from gateway.api.catalogue import Entry, catalogue, find_entry
+from gateway.admin.catalogue import Entry, catalogue, find_entry
 from gateway.api.dialect_route import route_class
 from gateway.api.edge import authenticate, read_body
 from gateway.dialects.ollama.errors import error_body

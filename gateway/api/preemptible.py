@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
+from gateway.admin.idle import IdleWatch
 from gateway.api.authority import Operator
-from gateway.api.idle import IdleWatch
 from gateway.lanes.preemptible.agent import AgentWord
 from gateway.lanes.preemptible.key import issue_preemptible_key
 

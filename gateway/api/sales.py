@@ -7,8 +7,8 @@ from pydantic import Field
 
 from accounting.money import UsdAmount, format_usd
 from accounting.rules.sales import sold
+from gateway.admin.fields import Body, Text
 from gateway.api.authority import Operator
-from gateway.api.fields import Body, Text
 from market.protocol.channels.terms import LANES_MAX
 
 router = APIRouter()

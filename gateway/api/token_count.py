@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import orjson
 
 from cluster.errors import GenerationError, ModelError
-from gateway.api.catalogue import find_entry
+from gateway.admin.catalogue import find_entry
 from gateway.dialects.base import Question
 from gateway.dialects.openai.prompt_estimate import estimate_prompt
 from gateway.errors import ModelUnknown

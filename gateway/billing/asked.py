@@ -28,6 +28,11 @@ _PURGED_MAX = 1_000
 _column = idempotent_request_table.c
 
 
+def id_of(what: str, whose: str, key: str) -> str:
+    """Return the id of the object that a keyed request creates: a repeated request gets the same id."""
+    return hashlib.sha256("\0".join((what, whose, key)).encode()).hexdigest()[:32]
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A stored answer: the status, and the exact body."""

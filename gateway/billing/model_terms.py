@@ -37,12 +37,15 @@ MODELS_MAX = 50
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """`models` in order of preference; `actor` is the setter's name in the audit log."""
+    """`models` in order of preference; `actor` is the setter's name in the audit log.
+
+    An alias of the settings has neither `since_ns` nor `actor`.
+    """
 
     alias: str
     models: tuple[str, ...]
-    since_ns: int
-    actor: str
+    since_ns: int | None = None
+    actor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,11 @@ class ModelTerms:
         """The current aliases, including those of the settings."""
         return self._pool.aliases()
 
+    def every_alias(self) -> list[Alias]:
+        """Return the current aliases, including those of the settings, by name."""
+        own = {each.alias: each for each in self._now.aliases}
+        return [own.get(name) or Alias(name, tuple(models)) for name, models in sorted(self.aliases().items())]
+
     async def start(self) -> None:
         """Read now, and then periodically. Raises SQLAlchemyError if the database is unavailable."""
         await self._look()
@@ -113,6 +121,7 @@ class ModelTerms:
 
         Raises RequestInvalid, and Conflict if another admin set it at the same time.
         """
+        models = tuple(dict.fromkeys(models))
         if not is_safe_name(alias):
             raise RequestInvalid("alias: must be a name of up to 256 characters, without `..`", param="alias")
         if not 0 < len(models) <= MODELS_MAX or not all(map(is_safe_name, models)):

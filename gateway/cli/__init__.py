@@ -26,7 +26,6 @@ Modules:
     keys            `millrace key`: create, list, rotate, limit and revoke API keys
     leave           `millrace leave`: remove this machine from its cluster
     ledger          `millrace ledger`: verify the ledger's signatures and sums
-    ledger_accept   `millrace ledger accept`: accept an entry that broke a rule, for a recorded reason
     load_progress   Progress of loading a model: download, reading by the gateway, loading by the cluster's
                     machines
     machines        `millrace join`, `nodes`, `machines` and `token`: add and remove machines of the cluster

@@ -38,9 +38,7 @@ def advise(
     Example: millrace advise Qwen/Qwen3-8B
     """
     found = _asked(settings_from(data_dir), model, compare, context_tokens, precision)
-    if as_json:
-        output.data(found)
-        return
+    output.only_data(found, as_json=as_json)
     columns = ("option", "possible", "tok/s", "TTFT s", "GiB", "context", "USD/Mtok", "reason")
     output.table(columns, [_row(way) for way in found["ways"]], as_json=False)
     for line in found["because"]:

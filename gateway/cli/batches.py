@@ -29,9 +29,7 @@ def list_batches(
     settings = settings_from(data_dir)
     with open_store(settings) as (read, write):
         found = BatchStore(read, write, settings.batches.per_user_max).newest(None, limit)
-    if as_json:
-        output.data([batch.as_api() | {"owner": batch.owner} for batch in found])
-        return
+    output.only_data([batch.as_api() | {"owner": batch.owner} for batch in found], as_json=as_json)
     columns = ("batch", "owner", "status", "done", "failed", "total", "started", "model")
     output.table(columns, [_row(batch) for batch in found], as_json=False)
 
@@ -54,10 +52,11 @@ def cancel(
             stopped = BatchStore(read, write, settings.batches.per_user_max).cancel(None, batch, BY)
         except ServiceError as error:
             output.fail(error.message)
-    if as_json:
-        output.data(stopped.as_api())
-    else:
-        output.say(f"{batch} is {stopped.status}; the running gateway applies this within seconds")
+    output.tell(
+        stopped.as_api(),
+        f"{batch} is {stopped.status}; the running gateway applies this within seconds",
+        as_json=as_json,
+    )
 
 
 def _row(batch: "Batch") -> tuple[object, ...]:

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli import output
-from gateway.cli.ledger_accept import Reason
 from gateway.cli.serving import AsJson, DataDir, settings_from
-from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from accounting.ledger.postings import Posted, Posting
+    from gateway.admin.ledger_access import Booked
 
+Reason = Annotated[str, typer.Option(help="Reason, recorded for later readers of the ledger.")]
 Amount = Annotated[str, typer.Option(help="Amount in USD, e.g. 5.00.")]
 
 
@@ -28,13 +27,12 @@ def correct(
 
     Example: millrace ledger correct incident-7 --from user:ann:paid --to asset:bank --amount 5 --reason "twice"
     """
-    from accounting.money import parse_usd
-    from accounting.rules.corrections import correction
-    from gateway.cli.store import saying_what_is_wrong
+    from gateway.admin import manual_entries as entries
+    from gateway.cli.store import saying_what_is_wrong, with_ledger
 
     with saying_what_is_wrong():
-        posting = correction(incident, debit, credit, parse_usd(amount), reason)
-        _book(settings_from(data_dir), posting, ("ledger.correct", f"account:{debit}", reason), as_json=as_json)
+        new = entries.Correction(incident=incident, debit=debit, credit=credit, amount=amount, reason=reason)
+        _tell(with_ledger(settings_from(data_dir), lambda access: entries.correct(access, new)), as_json=as_json)
 
 
 def goodwill(
@@ -51,16 +49,15 @@ def goodwill(
 
     Example: millrace credit goodwill 2.00 --user ann --id outage-3 --reason "outage of 3 May"
     """
-    from accounting.money import parse_usd
-    from accounting.rules import grants
-    from gateway.cli.credit import refuse_unknown
-    from gateway.cli.store import saying_what_is_wrong
+    from gateway.admin import manual_entries as entries
+    from gateway.cli.store import saying_what_is_wrong, with_ledger
 
-    settings = settings_from(data_dir)
-    with saying_what_is_wrong():
-        posting = grants.goodwill(goodwill_id, user, parse_usd(amount), reason)
-        refuse_unknown(settings, user)
-        _book(settings, posting, ("credit.goodwill", f"user:{user}", reason), as_json=as_json, debtor=user)
+    with saying_what_is_wrong(user):
+        new = entries.Goodwill(user=user, amount=amount, reason=reason)
+        booked = with_ledger(
+            settings_from(data_dir), lambda access: entries.give_goodwill(access, goodwill_id, new)
+        )
+        _tell(booked, as_json=as_json)
 
 
 def forgive(
@@ -77,17 +74,12 @@ def forgive(
 
     Example: millrace ledger forgive case-9 asset:user_recv:ann --amount 3.20 --reason "moved away"
     """
-    from accounting import chart
-    from accounting.money import parse_usd
-    from accounting.rules.debts import written_off
-    from gateway.cli.store import saying_what_is_wrong
+    from gateway.admin import manual_entries as entries
+    from gateway.cli.store import saying_what_is_wrong, with_ledger
 
-    if not chart.is_receivable(account):
-        text = f"ACCOUNT: {account} is not a debt account; use asset:user_recv:... or asset:seller_recv:..."
-        output.fail(text, output.WRONG_USAGE)
     with saying_what_is_wrong():
-        posting = written_off(incident, account, parse_usd(amount), reason)
-        _book(settings_from(data_dir), posting, ("ledger.forgive", f"account:{account}", reason), as_json=as_json)
+        new = entries.WriteOff(incident=incident, account=account, amount=amount, reason=reason)
+        _tell(with_ledger(settings_from(data_dir), lambda access: entries.forgive(access, new)), as_json=as_json)
 
 
 def invoice(
@@ -102,43 +94,21 @@ def invoice(
 
     Example: millrace ledger invoice openai 2026-11 --amount 41.80 --accrued 41.75
     """
-    from accounting.money import parse_usd
-    from accounting.rules.invoices import invoice_paid, is_alarming
-    from gateway.cli.store import saying_what_is_wrong
+    from accounting.rules.invoices import is_alarming
+    from gateway.admin import manual_entries as entries
+    from gateway.cli.store import saying_what_is_wrong, with_ledger
 
     with saying_what_is_wrong():
-        accrued_nano, billed_nano = parse_usd(accrued), parse_usd(amount)
-        posting = invoice_paid(provider, invoice_id, accrued_nano, billed_nano)
-        why = f"billed {amount}, accrued {accrued}"
-        _book(settings_from(data_dir), posting, ("ledger.invoice", f"provider:{provider}", why), as_json=as_json)
-    if is_alarming(accrued_nano, billed_nano):
+        new = entries.Invoice(provider=provider, invoice_id=invoice_id, amount=amount, accrued=accrued)
+        booked = with_ledger(settings_from(data_dir), lambda access: entries.record_invoice(access, new))
+        _tell(booked, as_json=as_json)
+    if is_alarming(new.accrued, new.amount):
         output.say("The invoice differs by more than 1 %. Check token counts and `millrace prices list`.")
 
 
-def _book(
-    settings: Settings, posting: "Posting", why: tuple[str, str, str], *, as_json: bool, debtor: str = ""
-) -> None:
-    """Post the entry and log it: action, target, reason. A debtor's new credits settle their debt first."""
-    from accounting.money import format_usd
-    from gateway.billing.ledger_service import LedgerService
-    from gateway.cli.directory import BY, open_directory
-    from gateway.cli.store import with_ledger
-
-    async def act(ledger: LedgerService) -> "Posted":
-        posted = await ledger.book(posting)
-        if debtor:
-            await ledger.settle_debt(posting.idem_key, debtor)
-        return posted
-
-    posted = with_ledger(settings, act)
-    action, target, reason = why
-    moves = [f"{format_usd(leg.amount_nano)} from {leg.debit} to {leg.credit}" for leg in posting.legs]
-    facts = {"id": posting.idem_key, "moves": moves, "reason": reason}
-    with open_directory(settings) as directory:
-        directory.audit.add_once(BY, action, target, facts, named_by="id")
-    if as_json:
-        amount_usd = format_usd(posting.legs[0].amount_nano)
-        output.data({"event": posted.event_seq, "was_there": posted.replayed, "amount_usd": amount_usd})
-        return
+def _tell(booked: "Booked", *, as_json: bool) -> None:
+    posted, moves = booked.posted, booked.facts["moves"]
+    facts = {"event": posted.event_seq, "was_there": posted.replayed, "amount_usd": moves[0].partition(" ")[0]}
+    output.only_data(facts, as_json=as_json)
     what = "was posted before" if posted.replayed else "posted"
     output.say(f"${', $'.join(moves)} {what} (entry {posted.event_seq})")

@@ -39,9 +39,7 @@ def show(
         output.fail(
             f"unknown section {section}; sections are {', '.join(Settings.model_fields)}", output.WRONG_USAGE
         )
-    if as_json:
-        output.data({name: {"value": value, "from": source} for name, value, source in rows})
-        return
+    output.only_data({name: {"value": value, "from": source} for name, value, source in rows}, as_json=as_json)
     output.table(
         ("setting", "value", "from"),
         [(name, _short(value), source) for name, value, source in rows],
@@ -54,9 +52,9 @@ def path(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Print the path of the settings file. Example: millrace config path"""
     settings = settings_from(data_dir)
     file = settings.data_dir / FILE_NAME
-    if as_json:
-        output.data({"file": str(file), "exists": file.is_file(), "data_dir": str(settings.data_dir)})
-        return
+    output.only_data(
+        {"file": str(file), "exists": file.is_file(), "data_dir": str(settings.data_dir)}, as_json=as_json
+    )
     typer.echo(str(file))
     if not file.is_file():
         output.say(f"the file does not exist; settings come from {ENV_PREFIX}* variables and defaults")

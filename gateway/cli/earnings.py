@@ -24,9 +24,7 @@ def offers(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List marketplace offers, cheapest first. Example: millrace offers"""
     found = ask(settings_from(data_dir), "GET", "/admin/market/sellers")["sellers"]
     found.sort(key=lambda row: (row["model"], Decimal(row["completion_usd_per_mtok"])))
-    if as_json:
-        output.data(found)
-        return
+    output.only_data(found, as_json=as_json)
     columns = (
         "model",
         "quantization",
@@ -59,9 +57,7 @@ def earnings(user: User = "owner", data_dir: DataDir = None, as_json: AsJson = F
     """Show marketplace earnings: pending, available, in reserve. Example: millrace earnings"""
     with _marketplace(settings_from(data_dir), user) as marketplace:
         found = marketplace.ask("GET", "/market/v1/sellers/me")
-    if as_json:
-        output.data(found)
-        return
+    output.only_data(found, as_json=as_json)
     earned = found["earned"]
     output.table(tuple(f"{name}_usd" for name in earned), [tuple(earned.values())], as_json=False)
     if found["suspended"]:

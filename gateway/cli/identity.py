@@ -46,9 +46,7 @@ def create(
         else:
             typer.echo(text)
         own.begin(read_recovery_key(text).public_key)
-        if as_json:
-            output.data({"identity": own.id})
-            return
+        output.only_data({"identity": own.id}, as_json=as_json)
         where = "printed above" if recovery_to is None else f"in {recovery_to}"
         output.say(f"identity {own.id} created")
         output.say(f"the recovery key is {where} and stored nowhere else: keep it off this machine")

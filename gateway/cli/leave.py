@@ -37,9 +37,7 @@ def leave(
         output.fail(f"{error}; stop it first with Ctrl-C", output.REFUSED)
     except OSError as error:
         output.fail(f"{error.filename or folder}: {error.strerror}")
-    if as_json:
-        output.data({"left": True, "freed_bytes": freed_bytes})
-        return
+    output.only_data({"left": True, "freed_bytes": freed_bytes}, as_json=as_json)
     output.say(f"this machine left the cluster; {freed_bytes / 2**30:.2f} GiB freed")
     output.say("its certificate was deleted; `millrace machines remove NAME` removes it from the gateway's list")
 

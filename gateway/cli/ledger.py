@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli import by_hand, ledger_accept, output
+from gateway.cli import by_hand, output
+from gateway.cli.by_hand import Reason
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:
     from accounting.proofs.blocks import Checkpoint
+    from accounting.proofs.kept import KeptCheckpoint
     from accounting.proofs.verdict import Verdict
+    from gateway.settings import Settings
 
 app = typer.Typer(help="Ledger proofs and checks.", no_args_is_help=True)
-app.command("accept")(ledger_accept.accept)
 app.command("correct")(by_hand.correct)
 app.command("forgive")(by_hand.forgive)
 app.command("invoice")(by_hand.invoice)
@@ -52,7 +54,7 @@ def verify(
 
     settings = settings_from(data_dir)
     kept = [_checkpoint(known)] if known else []
-    if (own := ledger_accept.kept_checkpoint(settings).checkpoint) and own.n:
+    if (own := _kept_checkpoint(settings).checkpoint) and own.n:
         kept.append(own)
     began_s = time.monotonic()
     with open_store(settings) as (read, _):
@@ -116,12 +118,13 @@ def health(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     from sqlalchemy.exc import SQLAlchemyError
 
     from accounting.ledger.health import findings
+    from gateway.admin.ledger_checks import witness_of
     from gateway.cli.store import open_store
 
     settings = settings_from(data_dir)
     with open_store(settings) as (read, _), read() as session:
         try:
-            found = findings(session, time.time_ns(), witness=ledger_accept.witness(settings, session))
+            found = findings(session, time.time_ns(), witness=witness_of(_kept_checkpoint(settings), session))
         except SQLAlchemyError as error:
             output.fail(f"cannot read the ledger: {type(error).__name__}")
     rows = [(each.rule, each.meaning, "; ".join(each.where), each.is_accepted) for each in found]
@@ -130,6 +133,36 @@ def health(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if any(not each.is_accepted for each in found):
         raise typer.Exit(output.FAILED)
     output.say("all rules hold" if not found else "all rules hold, except accepted violations")
+
+
+@app.command("accept")
+def accept(
+    rule: Annotated[str, typer.Argument(help="Rule, as shown by `millrace ledger health`.")],
+    where: Annotated[str, typer.Argument(help="Entry or block: the first word under `where`.")],
+    reason: Reason,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accept a rule violation and resume spending.
+
+    With the rule blocks_kept it accepts a database restored from a backup; run it on each gateway that uses it.
+
+    Example: millrace ledger accept usage_is_charged r-17 --reason "incident 7, corrected"
+    """
+    from accounting.proofs.kept import CheckpointUnusable
+    from gateway.admin.ledger_checks import Acceptance, accept_violation
+    from gateway.cli.directory import BY, open_directory
+    from gateway.cli.store import saying_what_is_wrong
+
+    settings = settings_from(data_dir)
+    with open_directory(settings) as directory, saying_what_is_wrong():
+        new = Acceptance(rule=rule, where=where, reason=reason)
+        try:
+            is_new = accept_violation(directory, BY, new, _kept_checkpoint(settings))
+        except CheckpointUnusable as error:
+            output.fail(str(error))
+    text = f"{rule} at {where} {'is' if is_new else 'was'} accepted; a running gateway sees it within a minute"
+    output.tell({"rule": rule, "where": where, "was_there": not is_new}, text, as_json=as_json)
 
 
 @app.command("blocks")
@@ -168,3 +201,14 @@ def rotate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     with open_directory(settings) as directory:
         directory.audit.add(BY, "ledger.rotate", f"key:{fingerprint}", {})
     output.tell({"fingerprint": fingerprint}, f"new blocks are signed by {fingerprint}", as_json=as_json)
+
+
+def _kept_checkpoint(settings: "Settings") -> "KeptCheckpoint":
+    """Return the newest block that the gateway of this data directory has seen."""
+    from accounting.proofs.kept import CheckpointUnusable, KeptCheckpoint
+    from runtime.data_folder import DataFolder
+
+    try:
+        return KeptCheckpoint(DataFolder(settings.data_dir).ledger_key)
+    except CheckpointUnusable as error:
+        output.fail(str(error))

@@ -39,12 +39,10 @@ _WITH_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5
 def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Create a single-use join token that expires after 15 minutes. Example: millrace token create"""
     made = ask(settings_from(data_dir), "POST", "/admin/tokens")
-    if as_json:
-        output.data(made)
-        return
+    output.only_data(made, as_json=as_json)
     output.say("Only add machines that you trust: they can read the answers they help compute. Run there:")
     from cluster.trust.addresses import Target, is_reachable
-    from gateway.api.join_command import join_command
+    from gateway.admin.join_command import join_command
 
     typer.echo(join_command(Target(made["host"], made["port"]), made["token"]))
     if not is_reachable(made["host"]):
@@ -152,9 +150,7 @@ def machines(context: typer.Context, data_dir: DataDir = None, as_json: AsJson =
 def list_machines(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List machines: connected, drained, removed. Example: millrace machines list"""
     rows = ask(settings_from(data_dir), "GET", "/admin/machines")
-    if as_json:
-        output.data(rows)
-        return
+    output.only_data(rows, as_json=as_json)
     columns = ("machine", "id", "state", "certificate expires")
     table = [(row["node"], row["node_id"], _state(row), _day(row["certified_until_s"])) for row in rows]
     output.table(columns, table, as_json=False)
@@ -178,10 +174,9 @@ def remove(
 ) -> None:
     """Remove a machine permanently. Example: millrace machines remove laptop"""
     done = ask(settings_from(data_dir), "POST", f"/admin/machines/{quote(name, safe='')}/remove")
-    if as_json:
-        output.data(done)
-    else:
-        output.say(f"{name} ({done['removed']}) was removed; its work continues on other machines.")
+    output.tell(
+        done, f"{name} ({done['removed']}) was removed; its work continues on other machines.", as_json=as_json
+    )
 
 
 @app.command("rename")
@@ -213,19 +208,13 @@ def drain(
         return
     query = "?undo=true" if undo else ""
     done = ask(settings_from(data_dir), "POST", f"/admin/machines/{quote(name, safe='')}/drain{query}")
-    if as_json:
-        output.data(done)
-    elif undo:
-        output.say(f"{name} is enabled.")
-    else:
-        output.say(f"{name} is draining; `millrace nodes` shows when its layers have moved.")
+    text = f"{name} is draining; `millrace nodes` shows when its layers have moved."
+    output.tell(done, f"{name} is enabled." if undo else text, as_json=as_json)
 
 
 def show_draft(draft: dict[str, Any], *, as_json: bool) -> None:
     """Print the current plan, the new plan, and the changes."""
-    if as_json:
-        output.data(draft)
-        return
+    output.only_data(draft, as_json=as_json)
     for when in ("now", "then"):
         plan = draft[when]
         output.say(f"{when}: {'' if plan else 'no plan'}")
@@ -240,9 +229,7 @@ def show_draft(draft: dict[str, Any], *, as_json: bool) -> None:
 def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List machines with their layers, and why each holds them. Example: millrace nodes"""
     cluster = ask(settings_from(data_dir), "GET", "/admin/cluster")
-    if as_json:
-        output.data(cluster)
-        return
+    output.only_data(cluster, as_json=as_json)
     output.say(f"{cluster['status']}: {cluster['reason']} (plan {cluster['epoch']})")
     for reason in cluster["plan"]:
         output.say(f"  {reason}")

@@ -34,9 +34,7 @@ _ID_CHARS_MIN = 12
 def sellers(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List sellers with audit results and suspensions. Example: millrace market sellers"""
     found = ask(settings_from(data_dir), "GET", "/admin/market/sellers")
-    if as_json:
-        output.data(found)
-        return
+    output.only_data(found, as_json=as_json)
     columns = ("seller", "model", "quantization", "audit", "answers good/bad", "audits good/bad", "status")
     output.table(columns, [_columns(row) for row in found["sellers"]], as_json=False)
     for row in found["sellers"]:

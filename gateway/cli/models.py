@@ -22,9 +22,7 @@ def pull(
 ) -> None:
     """Download a model. Resumes if interrupted. Example: millrace pull Qwen/Qwen3-8B"""
     facts = pulled(settings_from(data_dir), model)
-    if as_json:
-        output.data(facts)
-        return
+    output.only_data(facts, as_json=as_json)
     had = "" if facts["fetched_bytes"] else ", already downloaded"
     output.say(f"{model} downloaded: {facts['files']} files, {_gib(facts['bytes'])}{had}")
 

@@ -17,8 +17,8 @@ def balance(
     from accounting.money import format_usd
     from gateway.cli.store import saying_what_is_wrong, with_ledger
 
-    with saying_what_is_wrong():
-        found = with_ledger(settings_from(data_dir), lambda ledger: ledger.balance(user))
+    with saying_what_is_wrong(user):
+        found = with_ledger(settings_from(data_dir), lambda access: access.own_credits(user))
     amounts = (found.posted_nano, found.held_nano, found.available_nano)
     columns = ("user", "credits_usd", "held_usd", "available_usd")
     output.table(columns, [(user, *map(format_usd, amounts))], as_json=as_json)

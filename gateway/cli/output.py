@@ -54,6 +54,13 @@ def tell(facts: Any, text: str, *, as_json: bool) -> None:
         say(text)
 
 
+def only_data(value: Any, *, as_json: bool) -> None:
+    """With --json, print `value` and end the command: raises typer.Exit with status 0. Otherwise do nothing."""
+    if as_json:
+        data(value)
+        raise typer.Exit
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
     """Print rows as a table, or as a JSON list of objects. A cell with a style is (text, style)."""
     if as_json:

@@ -90,9 +90,7 @@ def list_partners(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List credit lines: bought, sold, paid, owed, in USD. Example: millrace partner list"""
     with _desk(data_dir) as desk:
         positions = desk.positions()
-        if as_json:
-            output.data([_facts(each) for each in positions])
-            return
+        output.only_data([_facts(each) for each in positions], as_json=as_json)
         columns = ("partner", "line", "state", "bought", "sold", "paid", "received", "owed")
         rows = [[str(_facts(each)[name])[:16] for name in columns] for each in positions]
         output.table(columns, rows, as_json=False)

@@ -1,6 +1,5 @@
 """`millrace payments`: the state of payments through Stripe."""
 
-import time
 from typing import Annotated, Any
 
 import typer
@@ -30,9 +29,7 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     settings = settings_from(data_dir)
     with open_store(settings) as (read, _), read() as session:
         facts: dict[str, Any] = {"mode": _mode(settings), **status_report(session)}
-    if as_json:
-        output.data(facts)
-        return
+    output.only_data(facts, as_json=as_json)
     found = facts["reconciliation"] or {}
     row = {
         "mode": facts["mode"],
@@ -57,12 +54,12 @@ def retry(
 ) -> None:
     """Retry a failed Stripe webhook. Example: millrace payments retry evt_1"""
     from accounting.payments.errors import PaymentError
-    from accounting.payments.worker import retry as retried
-    from gateway.cli.store import open_store
+    from gateway.admin.payments import retry_webhook
+    from gateway.cli.directory import BY, open_directory
 
-    with open_store(settings_from(data_dir)) as (_, write):
+    with open_directory(settings_from(data_dir)) as directory:
         try:
-            retried(write, message, time.time_ns())
+            retry_webhook(directory, BY, message)
         except PaymentError as error:
             output.fail(str(error), output.WRONG_USAGE)
     text = f"The running gateway retries {message} within seconds."

@@ -1,5 +1,6 @@
 """`millrace pool ...`: inference servers, as the running gateway knows them."""
 
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -21,9 +22,7 @@ Name = Annotated[str, Backend("Server name, as shown by `millrace pool list`.")]
 def list_backends(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List servers with state, models and queue. Example: millrace pool list"""
     rows = ask(settings_from(data_dir), "GET", "/admin/pool")
-    if as_json:
-        output.data(rows)
-        return
+    output.only_data(rows, as_json=as_json)
     columns = ("backend", "kind", "state", "models", "running", "queued", "slots", "note")
     output.table(columns, [_row(row) for row in rows], as_json=False)
     for row in rows:
@@ -62,9 +61,7 @@ def add(
     if key_stdin:
         entry["api_key"] = typer.get_text_stream("stdin").readline().strip()
     added = ask(settings_from(data_dir), "POST", "/admin/pool/backends", entry)
-    if as_json:
-        output.data(added)
-        return
+    output.only_data(added, as_json=as_json)
     has = _few(added["models"]) or "no models yet"
     output.say(f"{name} ({added['kind']}) is {added['state']}: {added['note'] or has}")
 
@@ -72,31 +69,33 @@ def add(
 @app.command("remove")
 def remove(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Remove an added server. Example: millrace pool remove desk"""
-    done = ask(settings_from(data_dir), "POST", f"/admin/pool/backends/{quote(name, safe='')}/remove")
+    done = _change(data_dir, name, "remove")
     output.tell(done, f"{name} was removed from the pool; running requests continue.", as_json=as_json)
 
 
 @app.command("drain")
 def drain(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Stop sending new requests to a server. Example: millrace pool drain desk"""
-    done = ask(settings_from(data_dir), "POST", f"/admin/pool/backends/{quote(name, safe='')}/drain")
+    done = _change(data_dir, name, "drain")
     output.tell(done, f"{name} gets no new requests until `millrace pool undrain {name}`.", as_json=as_json)
 
 
 @app.command("undrain")
 def undrain(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Send requests to a drained server again. Example: millrace pool undrain desk"""
-    done = ask(settings_from(data_dir), "POST", f"/admin/pool/backends/{quote(name, safe='')}/drain?undo=true")
+    done = _change(data_dir, name, "drain?undo=true")
     output.tell(done, f"{name} accepts requests again: {done['state']}.", as_json=as_json)
+
+
+def _change(data_dir: Path | None, name: str, what: str) -> Any:
+    return ask(settings_from(data_dir), "POST", f"/admin/pool/backends/{quote(name, safe='')}/{what}")
 
 
 @app.command("aliases")
 def list_aliases(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List aliases of models. Example: millrace pool aliases"""
     rows = ask(settings_from(data_dir), "GET", "/admin/aliases")
-    if as_json:
-        output.data(rows)
-        return
+    output.only_data(rows, as_json=as_json)
     output.table(
         ("alias", "models", "origin"),
         [(row["alias"], ", ".join(row["models"]), row["origin"]) for row in rows],
@@ -146,9 +145,7 @@ def scan(
         output.fail("name the hosts to scan, or use --mdns", output.WRONG_USAGE)
     question = {"hosts": hosts or [], "ports": port or [], "mdns": mdns, "public": public, "add": add}
     answer = ask(settings_from(data_dir), "POST", "/admin/pool/scan", question)
-    if as_json:
-        output.data(answer)
-        return
+    output.only_data(answer, as_json=as_json)
     output.say(f"{answer['looked_at']} addresses and ports scanned, {len(answer['found'])} servers found")
     for found in answer["found"]:
         _show(found)

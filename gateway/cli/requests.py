@@ -46,9 +46,7 @@ def requests(
             _follow(log, limit, as_json=as_json)
             return
         entries = log.newest(limit)
-    if as_json:
-        output.data([asdict(entry) for entry in entries])
-        return
+    output.only_data([asdict(entry) for entry in entries], as_json=as_json)
     output.table(_COLUMNS, [_row(entry) for entry in entries], as_json=False)
 
 

@@ -41,9 +41,7 @@ def explain(
         request["millrace"] = extras
     question = {"request": request} | ({"key": key} if key else {})
     found = ask(settings_from(data_dir), "POST", "/admin/route/explain", question)
-    if as_json:
-        output.data(found)
-        return
+    output.only_data(found, as_json=as_json)
     output.say(found["reason"])
     columns = (
         "candidate",

@@ -5,16 +5,21 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from accounting.errors import AccountUnknown, AmountInvalid, LedgerError, PostingInvalid
+from gateway.admin.ledger_access import LedgerAccess
 from gateway.billing.ledger_service import LedgerService
 from gateway.billing.shared import open_shared
 from gateway.cli import output
 from gateway.database import DatabaseUnusable, open_upgraded
+from gateway.identity.directory import Directory
+from gateway.identity.keys import Keys
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 from runtime.database import read_sessions, write_sessions
+from runtime.errors import NotFound, RequestInvalid, ServiceError
 from runtime.settings import SettingsInvalid
 
 Sessions = Callable[[], Session]
@@ -44,26 +49,41 @@ def open_store(settings: Settings, *, make: bool = False) -> Generator[tuple[Ses
 
 
 @contextmanager
-def saying_what_is_wrong() -> Generator[None]:
-    """End the command with one line if the ledger rejects the request, or the request is invalid."""
+def saying_what_is_wrong(user: str = "") -> Generator[None]:
+    """End the command with one line if a request is invalid or the service layer rejects it.
+
+    If `user` is unknown, the line says how to add them.
+    """
     try:
         yield
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = f"{problem['loc'][0]}: " if problem["loc"] else ""
+        output.fail(field + problem["msg"].removeprefix("Value error, "), output.WRONG_USAGE)
     except (AccountUnknown, AmountInvalid, PostingInvalid) as error:
         output.fail(str(error), output.WRONG_USAGE)
-    except LedgerError as error:
+    except NotFound as error:
+        remedy = f" Add the user with `millrace users add {user}`" if user else ""
+        output.fail(error.message + remedy, output.WRONG_USAGE)
+    except RequestInvalid as error:
+        output.fail(error.message, output.WRONG_USAGE)
+    except (LedgerError, ServiceError) as error:
         output.fail(str(error))
 
 
-def with_ledger(settings: Settings, act: Callable[[LedgerService], Awaitable[T]], *, make: bool = False) -> T:
+def with_ledger(settings: Settings, act: Callable[[LedgerAccess], Awaitable[T]], *, make: bool = False) -> T:
     """Run `act` on the ledger; database rules protect it from concurrent writers."""
+    from gateway.cli.directory import BY
 
-    async def run(read: Sessions, write: Sessions) -> T:
-        ledger = LedgerService(read, write, open_shared(settings, write, is_command=True))
-        ledger.start()
+    async def run(access: LedgerAccess) -> T:
+        access.ledger.start()
         try:
-            return await act(ledger)
+            return await act(access)
         finally:
-            await ledger.stop()
+            await access.ledger.stop()
 
     with open_store(settings, make=make) as (read, write):
-        return asyncio.run(run(read, write))
+        ledger = LedgerService(read, write, open_shared(settings, write, is_command=True))
+        keys = Keys(b"", read, write)
+        directory = Directory.of(keys, settings.identity, settings.policy.lanes, read, write)
+        return asyncio.run(run(LedgerAccess(ledger, directory, BY)))

@@ -3,7 +3,7 @@
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -12,18 +12,10 @@ from gateway.cli import output
 from gateway.cli.gateway_client import ask, borrowed_key, user_headers
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
-    from accounting.ledger.balances import StatementLine
-
 _WAIT_S = 1800.0
 _LOOK_S = 3.0
 _LINES_MAX = 100_000
-_PAGE = 1000
-_GRANTS_MAX = 100
 _OPEN = ("new", "open")
-_COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
 
 
 def topup(
@@ -71,58 +63,24 @@ def statement(
     as_json: AsJson = False,
 ) -> None:
     """Show a user's transfers with debit and credit account. Example: millrace statement --csv"""
-    from accounting.money import format_usd
-    from gateway.billing.sheets import as_csv as written
-    from gateway.cli.store import open_store, saying_what_is_wrong
-    from runtime.times import at
-
-    with saying_what_is_wrong(), open_store(settings_from(data_dir)) as (read, _), read() as session:
-        lines = _lines(session, user, pool, limit)
-    rows = [
-        (
-            line.transfer_seq,
-            line.event_seq,
-            at(line.created_ns),
-            line.kind,
-            line.ref,
-            line.phase,
-            account,
-            line.counterpart,
-            format_usd(line.amount_nano),
-        )
-        for account, line in lines
-    ]
-    if as_csv:
-        sys.stdout.write(written(_COLUMNS, [list(row) for row in rows]))
-    else:
-        output.table(_COLUMNS, rows, as_json=as_json)
-
-
-def _lines(session: "Session", user: str, pool: str | None, limit: int) -> list[tuple[str, "StatementLine"]]:
-    """Return the newest lines of all accounts combined; a transfer between two of them is a line of the first."""
-    from accounting.ledger.balances import statement as read_lines
-
-    found: dict[int, tuple[str, StatementLine]] = {}
-    for account in _accounts(session, user, pool):
-        before, taken = None, 0
-        while taken < limit:
-            page = read_lines(session, account, before_seq=before, limit=min(_PAGE, limit - taken))
-            for line in page:
-                found.setdefault(line.transfer_seq, (account, line))
-            if len(page) < min(_PAGE, limit - taken):
-                break
-            before, taken = page[-1].transfer_seq, taken + len(page)
-    return [found[seq] for seq in sorted(found, reverse=True)[:limit]]
-
-
-def _accounts(session: "Session", user: str, pool: str | None) -> list[str]:
     from accounting import chart
-    from accounting.spending.credit_grants import grants_of
+    from gateway.admin.statement import COLUMNS, accounts_of_user, newest_lines, row
+    from gateway.billing.sheets import as_csv as written
+    from gateway.cli.directory import open_directory
+    from gateway.cli.store import saying_what_is_wrong
 
-    if pool is not None:
-        return [chart.pool_paid(pool)]
-    grants = [chart.user_promo(user, left.grant.id) for left in grants_of(session, user, limit=_GRANTS_MAX)]
-    return [chart.user_paid(user), chart.user_receivable(user), *grants]
+    with open_directory(settings_from(data_dir)) as directory, saying_what_is_wrong(user):
+        if pool is not None:
+            code = chart.pool_paid(directory.users.organization(pool).organization_id)
+        else:
+            directory.users.ever(user)
+        with directory.read() as session:
+            accounts = accounts_of_user(session, user) if pool is None else {code: code}
+            rows = [row(*line) for line in newest_lines(session, accounts, None, limit)]
+    if as_csv:
+        sys.stdout.write(written(COLUMNS, rows))
+    else:
+        output.table(COLUMNS, rows, as_json=as_json)
 
 
 def _tell(opened: dict[str, Any]) -> None:

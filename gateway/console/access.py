@@ -131,6 +131,15 @@ def _refuse_weak_key(visitor: Visitor) -> None:
         )
 
 
+def refuse_weak_key(visitor: Visitor) -> None:
+    """Raise RoleForbids for an admin's key without admin access, which may not see other users' money."""
+    if visitor.is_manager and not visitor.may_administer:
+        raise RoleForbids(
+            "This key has no admin access, so you see only your own balance. "
+            "Sign in with a password, or with a key that `millrace key create NAME --admin` made."
+        )
+
+
 Viewer = Annotated[Visitor, Depends(_viewer)]
 """Any signed-in user. Raises SignInNeeded, which becomes a redirect to the sign-in page and back."""
 Manager = Annotated[Visitor, Depends(_manager)]

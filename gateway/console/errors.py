@@ -5,11 +5,11 @@ from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from accounting.errors import LedgerError
-from gateway.api.plain import error_response
 from gateway.console.access import SignInNeeded, Visitor
 from gateway.console.browser import PATH, is_htmx
 from gateway.console.renderer import HEADERS, page, render
 from gateway.errors import to_api_error
+from gateway.http.error_response import error_response
 from runtime.errors import ServiceError
 from runtime.http.api_error import ApiError
 

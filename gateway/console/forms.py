@@ -1,15 +1,24 @@
 """Forms: size-limited, checked for their origin, validated by a model; errors appear beside their fields."""
 
+import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, get_origin
+from typing import Annotated, Any, Generic, TypeVar, get_origin
 
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from accounting.errors import (
+    AmountInvalid,
+    IdempotencyConflict,
+    InsufficientCredit,
+    LedgerError,
+    LedgerUnavailable,
+)
 from gateway.console.access import Visitor
 from gateway.console.browser import COOKIE, read_fields
-from gateway.errors import RoleForbids
-from runtime.errors import RequestInvalid
+from gateway.errors import FeatureUnsupported, RoleForbids, to_api_error
+from runtime.errors import Conflict, KeyInvalid, NotFound, Overloaded, RateLimited, RequestInvalid
 
 FORM_BYTES_MAX = 64 * 1024
 """Size limit of forms of signed-in users."""
@@ -35,7 +44,34 @@ _SENTENCES = {
     "string_pattern_mismatch": "This value has unsupported characters or a wrong format.",
 }
 
+Once = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+"""The form's idempotency key: submitting twice has one effect."""
+_ONCE = "once"
+_REFUSALS = (
+    RequestInvalid,
+    Conflict,
+    NotFound,
+    RoleForbids,
+    KeyInvalid,
+    Overloaded,
+    RateLimited,
+    FeatureUnsupported,
+    LedgerError,
+)
+_OTHER = "This form was already submitted with other values. It is a new form now: check it and submit it again."
+
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+
+class Button(BaseModel):
+    """A form that is only a button with an idempotency key."""
+
+    once: Once
+
+
+class _Nothing(BaseModel):
+    """A form without fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +87,13 @@ class Form(Generic[M]):
         """Return an initial form filled in with these values."""
         given = {name: _texts(value) for name, value in values.items() if value is not None}
         return cls(given=given)
+
+    def whole(self) -> M:
+        """Return the value of a form without user input. Raises RequestInvalid."""
+        if self.value is None:
+            name, text = next(iter(self.errors.items()))
+            raise RequestInvalid(f"{name}: {text}", param=name)
+        return self.value
 
     def refused(self, sentence: str, name: str = WHOLE) -> "Form[M]":
         """Return the same form with an error message of the service."""
@@ -84,6 +127,50 @@ async def read_form(
     return check(model, given)
 
 
+async def pressed(request: Request, visitor: Visitor) -> None:
+    """Check the form of a button without fields. Raises the errors of `read_form`."""
+    await read_form(request, visitor, _Nothing)
+
+
+def fresh(**values: Any) -> Form[Any]:
+    """Return an initial form with its own idempotency key."""
+    return Form.showing(once=uuid.uuid4().hex, **values)
+
+
+async def submit(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | None, Form[M]]:
+    """Return what `work` makes of the form's value, or None and the form with the reason for a rejection."""
+    if form.value is None:
+        return None, form
+    try:
+        return await work(form.value), form
+    except _REFUSALS as error:
+        return None, refused(form, error)
+
+
+def refused(form: Form[M], error: Exception) -> Form[M]:
+    """Return the form with the error as a sentence: beside the field that the error names, if the form has it.
+
+    The form keeps its idempotency key only if the outcome is unknown: submitting it again then repeats the request.
+    """
+    name, text = _said(error)
+    has_field = form.value is not None and name in type(form.value).model_fields
+    found = form.refused(sentence(text.removeprefix(f"{name}: ") if name else text), name if has_field else WHOLE)
+    if _ONCE not in form.given or isinstance(error, Overloaded | LedgerUnavailable):
+        return found
+    return replace(found, given=found.given | {_ONCE: [uuid.uuid4().hex]})
+
+
+def _said(error: Exception) -> tuple[str, str]:
+    """Return the field that an error names, and its text."""
+    answer = to_api_error(error)
+    name, text = answer.param or WHOLE, answer.message
+    if isinstance(error, IdempotencyConflict) or name == "Idempotency-Key":
+        return WHOLE, _OTHER if isinstance(error, Conflict | IdempotencyConflict) else text
+    if isinstance(error, Overloaded):
+        return name, text.replace("with the same Idempotency-Key", "with the same button")
+    return "amount" if isinstance(error, InsufficientCredit | AmountInvalid) else name, text
+
+
 def check(model: type[M], given: dict[str, list[str]]) -> Form[M]:
     """Return the checked fields. Empty fields count as missing."""
     values: dict[str, Any] = {}
@@ -111,12 +198,13 @@ def _sentences(error: ValidationError) -> dict[str, str]:
     found: dict[str, str] = {}
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         name = str(problem["loc"][0]) if problem["loc"] else WHOLE
-        found.setdefault(name, _SENTENCES.get(problem["type"]) or _as_sentence(problem["msg"]))
+        found.setdefault(name, _SENTENCES.get(problem["type"]) or sentence(problem["msg"]))
     return found
 
 
-def _as_sentence(message: str) -> str:
-    text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+def sentence(text: str) -> str:
+    """Return the text with a capital letter and a full stop."""
+    text = text.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 

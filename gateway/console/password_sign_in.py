@@ -6,6 +6,7 @@ import structlog
 from fastapi import APIRouter, Query, Request, Response
 
 from gateway.console.browser import PATH, directory_of, own_path, read_texts
+from gateway.console.forms import sentence
 from gateway.console.renderer import page
 from gateway.console.sign_in import address_of, login_page, open_session
 from gateway.errors import TooManyWrongKeys
@@ -62,7 +63,7 @@ async def choose(request: Request) -> Response:
             return _page(link, token, problem, 400)
         user = await gate.choose(token, form.get("password", ""), address)
     except RequestInvalid as error:
-        return _page(link, token, _sentence(error), 400)
+        return _page(link, token, sentence(error.message.removeprefix(f"{error.param}: ")), 400)
     except (NotFound, Conflict, Overloaded, TooManyWrongKeys) as error:
         status = {NotFound: 404, Conflict: 409, Overloaded: 503}.get(type(error), 429)
         return _page(None, token, error.message, status)
@@ -81,8 +82,3 @@ def _page(link: PasswordLink | None, token: str, problem: str = "", status: int 
         length_min=LENGTH_MIN,
         length_max=LENGTH_MAX,
     )
-
-
-def _sentence(error: RequestInvalid) -> str:
-    text = error.message.removeprefix(f"{error.param}: ")
-    return f"{text[:1].upper()}{text[1:]}."

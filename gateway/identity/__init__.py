@@ -17,7 +17,7 @@ Modules:
                       checked in full
     password_gate     The gate for users with passwords: it limits parallel hashing, and makes clients that keep
                       guessing wait
-    password_hash     Password hashes: scrypt with a salt and parameters for each
+    password_hash     Password hashes: Argon2id with a salt and parameters for each
     passwords         Passwords and the one-time links for choosing one
     users            Organizations and their users: membership, roles, and the rule that one instance admin always
                       stays

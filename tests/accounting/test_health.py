@@ -1,5 +1,7 @@
 """The check finds every broken ledger rule: broken by an event that no rule makes, or by a forger."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,9 @@ from accounting.rules.held import CloudBill
 from accounting.rules.parts import HeldPart, Share
 from accounting.rules.variances import owed_beyond
 from accounting.spending.credit_grants import CreditGrant, CreditGrants
-from runtime.database import write_sessions
+from runtime.database import open_engine, write_sessions
 from tests.accounting.ledgers import ANSWER_S, MINUTE_NS, LedgerService, usage
+from tests.databases import KINDS, Databases, Kind
 
 ANN, GRANT, SAM, EXPIRES_NS = "user:ann:paid", "user:ann:promo:l1", "seller:sam:maturing", 2**60
 BURST, MARKET, MARGIN = "clearing:burst", "clearing:market", "income:burst_margin"
@@ -42,9 +45,29 @@ TAKEN: dict[str, tuple[Posting, ...]] = {
 """Events that no rule makes and that the ledger would accept, with the rules that they break."""
 
 
-@pytest.fixture
-def written(ledger: LedgerService) -> LedgerService:
-    """A sound ledger: one of each, r1 charged 40, r2 reaped, r3 bought for 30, 10 of 30 drawn on a1."""
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """A closed database with a sound ledger, and the time in it."""
+
+    kind: Kind
+    dsn: str
+    now_ns: int
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def sound(request: pytest.FixtureRequest, databases: Databases) -> Iterator[Sound]:
+    """Write it once: to write takes longer than most tests of this file."""
+    kind: Kind = request.param
+    with databases.database(kind) as dsn:
+        engine = open_engine(dsn)
+        with LedgerService(engine) as ledger:
+            write_some(ledger)
+        engine.dispose()
+        yield Sound(kind, dsn, ledger.now_ns)
+
+
+def write_some(ledger: LedgerService) -> None:
+    """One of each: r1 charged 40, r2 reaped, r3 bought for 30, 10 of 30 drawn on a1."""
     ledger.credit("ann", 1000)
     ledger.post(grants.promo("l1", "ann", 100, "test"))
     held = ledger.hold("r1", "ann", 50)
@@ -66,6 +89,18 @@ def written(ledger: LedgerService) -> LedgerService:
     ledger.post(Posting("empty", "correction", "empty"))
     ledger.post(grants.pool_credit("c9", "lab", 1, "test"))
     assert ledger.findings() == []
+
+
+@pytest.fixture
+def dsn(sound: Sound, databases: Databases) -> Iterator[str]:
+    with databases.copied(sound.kind, sound.dsn) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def written(sound: Sound, ledger: LedgerService) -> LedgerService:
+    """A copy of the sound ledger, for the test to break."""
+    ledger.now_ns = sound.now_ns
     return ledger
 
 

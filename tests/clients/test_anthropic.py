@@ -1,14 +1,22 @@
 """Anthropic's own client, as it is."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import anthropic
 import httpx
 import pytest
 
 from tests.clients.conftest import Served
+from tests.clients.late_import import late_import
 from tests.fakes.whole_api import FILLED, MODEL, TEXT
+
+if TYPE_CHECKING:
+    import anthropic
+else:
+    anthropic = late_import("anthropic")
 
 TOOL: anthropic.types.ToolParam = {
     "name": "weather",

@@ -1,14 +1,23 @@
 """A backend that hangs up in the middle of an answer, as each API's own client sees it."""
 
-from collections.abc import Iterator
+from __future__ import annotations
 
-import anthropic
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import httpx
-import ollama
 import pytest
 
 from tests.clients.conftest import Served
+from tests.clients.late_import import late_import
 from tests.fakes.whole_api import BREAK_OFF, MODEL, NONSENSE
+
+if TYPE_CHECKING:
+    import anthropic
+    import ollama
+else:
+    anthropic = late_import("anthropic")
+    ollama = late_import("ollama")
 
 USER = {"role": "user", "content": BREAK_OFF}
 

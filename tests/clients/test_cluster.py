@@ -1,14 +1,23 @@
 """The other APIs before our own cluster with its demo model."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import anthropic
-import ollama
 import pytest
 
+from tests.clients.late_import import late_import
 from tests.clusters import DEMO_MODEL
 from tests.gateways import Gateway, running_gateway
+
+if TYPE_CHECKING:
+    import anthropic
+    import ollama
+else:
+    anthropic = late_import("anthropic")
+    ollama = late_import("ollama")
 
 MODEL = DEMO_MODEL.name
 USER = {"role": "user", "content": "Once upon a time"}

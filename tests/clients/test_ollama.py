@@ -1,13 +1,20 @@
 """Ollama's own client, as it is."""
 
-from collections.abc import Iterator
-from typing import Any
+from __future__ import annotations
 
-import ollama
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from tests.clients.conftest import Served
+from tests.clients.late_import import late_import
 from tests.fakes.whole_api import FILLED, MODEL, TEXT
+
+if TYPE_CHECKING:
+    import ollama
+else:
+    ollama = late_import("ollama")
 
 USER = {"role": "user", "content": "How is the weather in Paris?"}
 TOOL = {"type": "function", "function": {"name": "weather", "description": "", "parameters": {"type": "object"}}}

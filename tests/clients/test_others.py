@@ -1,19 +1,22 @@
 """Other people's clients: langchain and llm, as they are."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from langchain_core.messages import HumanMessage, ToolMessage
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
 
 from tests.clients.conftest import Served
 from tests.clients.snippet_process import SnippetProcess
 from tests.fakes.whole_api import FILLED, MODEL, TEXT
+
+if TYPE_CHECKING:
+    from langchain_openai import ChatOpenAI
 
 
 class Weather(BaseModel):
@@ -23,14 +26,11 @@ class Weather(BaseModel):
     degrees: int
 
 
-@tool
-def weather(city: str) -> str:
-    """The weather in a city."""
-    return f"sunny in {city}"
-
-
 @pytest.fixture(params=[False, True], ids=["chat", "responses"])
 def chat(served: Served, request: pytest.FixtureRequest) -> Iterator[ChatOpenAI]:
+    # Each process that collects tests would import it, for a second, and one of them needs it.
+    from langchain_openai import ChatOpenAI
+
     with httpx.Client(trust_env=False) as direct:
         yield ChatOpenAI(
             model=MODEL,
@@ -48,6 +48,14 @@ def test_langchain_invokes_and_streams(chat: ChatOpenAI) -> None:
 
 
 def test_langchain_calls_tools(chat: ChatOpenAI) -> None:
+    from langchain_core.messages import HumanMessage, ToolMessage
+    from langchain_core.tools import tool
+
+    @tool
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        return f"sunny in {city}"
+
     able = chat.bind_tools([weather])
     question = HumanMessage("How is the weather in Paris?")
     called = able.invoke([question])

@@ -1,6 +1,7 @@
 """Chat templates: tools and calls as transformers renders them, and the formats that a template reveals."""
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from cluster.models.chat_template import ChatTemplate, read_folder_template
 from tests.clusters import DEMO_MODEL
 
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "title": "<é>"}}}]
+
+
+@pytest.fixture
+def real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start renderers as the product does, not as forks of a template: `python -m` with an own environment."""
+    monkeypatch.setattr(template_process, "Popen", subprocess.Popen)
 
 
 def calling(arguments: str, call_id: str = "call_123", content: str | None = None) -> list[dict[str, Any]]:
@@ -147,13 +154,18 @@ GREEDY = {
 }
 
 
+@pytest.fixture
+def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits that are soon reached: each page of 2 GiB, and each second, would be CPU of this test."""
+    limits = replace(template_process.LIMITS, cpu_s=0.15, memory_bytes=2**29)
+    monkeypatch.setattr(template_process, "LIMITS", limits)
+
+
 @pytest.mark.timeout(120)
+@pytest.mark.usefixtures("low_limits")
 @pytest.mark.parametrize("source", GREEDY.values(), ids=GREEDY)
-def test_a_template_that_would_hang_or_fill_the_machine_is_stopped(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_that_would_hang_or_fill_the_machine_is_stopped(source: str, tmp_path: Path) -> None:
     """The template comes with a model's files, so it is foreign code."""
-    monkeypatch.setattr(template_process, "LIMITS", replace(template_process.LIMITS, cpu_s=0.3))
     (tmp_path / "chat_template.jinja").write_text(source)
     template = read_folder_template(tmp_path)
     assert template
@@ -161,6 +173,17 @@ def test_a_template_that_would_hang_or_fill_the_machine_is_stopped(
         template.render(ChatPrompt([{"role": "user", "content": "Hi"}]))
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("low_limits", "real_processes")
+@pytest.mark.parametrize(
+    ("name", "reason"), [("nested loops", "takes longer than 0.15 s"), ("repeated text", "too much memory")]
+)
+def test_a_started_process_has_limits_of_time_and_memory(name: str, reason: str) -> None:
+    with pytest.raises(RequestInvalid, match=reason):
+        ChatTemplate(GREEDY[name], {}).render(ChatPrompt([{"role": "user", "content": "Hi"}]))
+
+
+@pytest.mark.usefixtures("real_processes")
 def test_a_harmless_template_with_every_bounded_operation_is_as_before() -> None:
     source = (
         "{% for m in messages %}"
@@ -171,6 +194,7 @@ def test_a_harmless_template_with_every_bounded_operation_is_as_before() -> None
     assert ChatTemplate(source, {}).render(prompt) == "**user**:7  <b  x-yk=vp, q"
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_a_process_that_was_ended_is_started_again_for_the_next_conversation() -> None:
     template = ChatTemplate("{{ messages[0].content }}", {})
     assert template.render(ChatPrompt([{"role": "user", "content": "Hi \ud800 é"}])) == "Hi \ud800 é"

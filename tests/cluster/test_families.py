@@ -21,7 +21,7 @@ from cluster.models.stage_spec import StageSpec
 from cluster.models.store import open_source
 
 VISION = ("vision", "projector")
-CONTEXT, VOCABULARY, LAYERS, TOKENS = 96, 90, 3, 24
+CONTEXT, VOCABULARY, LAYERS, TOKENS = 96, 90, 3, 16
 PROMPTS = [[(7 * at * at + 3) % VOCABULARY for at in range(41)], [5, 80, 33, 2, 61]]
 
 SHAPE: dict[str, Any] = {

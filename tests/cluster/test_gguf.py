@@ -1,6 +1,7 @@
 """GGUF files hold the original model's weights, tokens and texts. Damaged files are refused by name."""
 
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -254,6 +255,14 @@ def test_sentence_piece_by_scores() -> None:
     assert files["generation_config.json"] == {"eos_token_id": [2]}
 
 
+@pytest.fixture(scope="module")
+def qwen3_file(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sound file, for copies to damage."""
+    path = tmp_path_factory.mktemp("sound") / "tiny.gguf"
+    write_gguf(path, tiny("qwen3"), tokenizer, "F32")
+    return path
+
+
 def rewrite(path: Path, old: bytes, new: bytes) -> None:
     content = path.read_bytes()
     assert old in content
@@ -284,16 +293,16 @@ def set_type(path: Path, number: int) -> None:
     ],
 )  # fmt: skip
 def test_damage_is_named(
-    damage: Callable[[Path], object], error: type[Exception], message: str, tokenizer: Tokenizer, tmp_path: Path
+    damage: Callable[[Path], object], error: type[Exception], message: str, qwen3_file: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "tiny.gguf"
-    write_gguf(path, tiny("qwen3"), tokenizer, "F32")
+    shutil.copyfile(qwen3_file, path)
     damage(path)
     with pytest.raises(error, match=message):
         load(path, tmp_path)
 
 
-def test_any_truncation_in_the_header_is_named(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_any_truncation_in_the_header_is_named(tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(1)

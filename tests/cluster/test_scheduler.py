@@ -342,10 +342,10 @@ def test_drafts_are_made_if_they_pay(agrees: bool) -> None:
 def test_a_step_opens_no_more_slots_than_a_frame_holds() -> None:
     """Penalties need long histories, which travel with the step that opens their slots."""
     scheduler = Scheduler(epoch=1, stages=1, slots=8, kv_blocks=100_000)
-    for _ in range(8):
+    for _ in range(4):
         scheduler.add(Sequence(list(range(200_000)), 200_000, Sampling(frequency_penalty=0.5)))
     opened = 0
-    while opened < 8:
+    while opened < 4:
         step, _ = scheduler.next_step() or (None, None)
         assert step
         assert len(encode(step)) < MESSAGE_BYTES_MAX

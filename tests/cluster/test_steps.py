@@ -138,22 +138,23 @@ def prompt_of(length: int, seed: int) -> list[int]:
     return [int(t) for t in torch.randint(10, 4000, (length,), generator=torch.Generator().manual_seed(seed))]
 
 
+@pytest.mark.parametrize(("tokens", "losses"), [(24, 0.12), pytest.param(60, 0.06, marks=pytest.mark.slow)])
 def test_shared_beginnings_drafts_and_lost_stages_change_no_token(
-    manifest: Manifest, reference: "transformers.LlamaForCausalLM"
+    manifest: Manifest, reference: "transformers.LlamaForCausalLM", tokens: int, losses: float
 ) -> None:
     """Any of three stages is lost at any time. Replayed, copied and drafted tokens equal the expected ones."""
     chain, chance = StageChain(manifest, 3), Random(1)
     system = prompt_of(200, 1)
     prompts = [[*system, *prompt_of(30 + at, at + 2)] for at in range(4)] + [prompt_of(10, 9) * 20]
-    sequences = [chain.add(prompt, 60) for prompt in prompts]
+    sequences = [chain.add(prompt, tokens) for prompt in prompts]
     turns = 0
     while chain.turn():
         turns += 1
-        if turns > 8 and chance.random() < 0.06:
+        if turns > 8 and chance.random() < losses:
             chain.lose(*(index for index in range(3) if chance.random() < 0.5))
     chain.run()
     for prompt, sequence in zip(prompts, sequences, strict=True):
-        assert (sequence.tokens[: len(prompt)], len(sequence.tokens)) == (prompt, len(prompt) + 60)
+        assert (sequence.tokens[: len(prompt)], len(sequence.tokens)) == (prompt, len(prompt) + tokens)
         assert sequence.tokens[len(prompt) :] == likeliest(reference, sequence.tokens, len(prompt))
     assert any(step.drafts for step in chain.steps), "nothing was drafted"
     assert any(0 < len(step.replay) < 3 for step in chain.steps)

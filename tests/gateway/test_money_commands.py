@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from accounting.metering.prices import PricedModel
 from accounting.metering.versions import record
 from accounting.money import NANO_PER_USD, Price
+from accounting.payments.tables import StripeEvent
 from gateway.cli.main import app
 from gateway.cli.store import open_store
 from gateway.settings import Settings
@@ -32,6 +33,19 @@ def test_an_unknown_message_cannot_be_retried(tmp_path: Path) -> None:
     assert millrace(tmp_path, "credit", "add", "1.00").exit_code == 0
     refused = millrace(tmp_path, "payments", "retry", "evt_1")
     assert (refused.exit_code, "webhook evt_1 not found" in refused.stderr) == (2, True)
+
+
+def test_a_retried_message_is_in_the_audit_log(tmp_path: Path) -> None:
+    failed = StripeEvent(
+        id="evt_1", kind="charge.refunded", object_id="ch_1", status="failed", due_ns=0, received_ns=0
+    )
+    with open_store(Settings(data_dir=tmp_path), make=True) as (_, write), write() as session, session.begin():
+        session.add(failed)
+    assert millrace(tmp_path, "payments", "retry", "evt_1").exit_code == 0
+    again = millrace(tmp_path, "payments", "retry", "evt_1")
+    assert (again.exit_code, "only failed webhooks" in again.stderr) == (2, True)
+    log = json.loads(millrace(tmp_path, "audit", "--json").stdout)
+    assert [(entry["action"], entry["target"]) for entry in log] == [("payments.retry", "message:evt_1")]
 
 
 def test_credits_belong_to_a_user(tmp_path: Path) -> None:
@@ -74,6 +88,24 @@ def test_what_is_granted_and_what_is_the_pool_s_pays_before_own_credits(tmp_path
         ("credit", "grant", "0", "--user", "owner", "--days", "9"),
         ("credit", "grant", "5", "--user", "owner", "--days", "9", "--id", "a b"),
         ("credit", "list", "--user", "ann"),
+        ("credit", "add", "5", "--note", ""),
+        ("credit", "add", "5", "--user", ""),
+        ("credit", "goodwill", "0", "--user", "owner", "--id", "outage", "--reason", "an outage"),
+        (
+            "ledger",
+            "correct",
+            "a:b",
+            "--from",
+            "user:owner:paid",
+            "--to",
+            "asset:bank",
+            "--amount=1",
+            "--reason=r",
+        ),
+        ("ledger", "forgive", "case", "asset:user_recv:owner", "--amount", "0", "--reason", "gone"),
+        ("balance", "--user", "ann"),
+        ("statement", "--user", "ann"),
+        ("statement", "--pool", "nowhere"),
     ],
     ids=" ".join,
 )

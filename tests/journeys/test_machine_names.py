@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.forked_gateway import ForkedCommand
-from tests.gateways import PATIENCE_S, Gateway, reading, running_gateway, until
+from tests.gateways import PATIENCE_S, ForkedCommand, Gateway, reading, running_gateway, until
 
 
 @contextmanager

@@ -19,8 +19,7 @@ from demo.market import party, roles
 from demo.market.market import Market, open_market
 from demo.market.party import until
 from tests.databases import prepared
-from tests.forked_gateway import ForkedCommand
-from tests.gateways import STOP_TIMEOUT_S, reading
+from tests.gateways import STOP_TIMEOUT_S, ForkedCommand, reading
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,30 +1,19 @@
-"""Dependencies of the accounting API: the caller, the user or scope of a request, and its idempotency key."""
+"""Dependencies of the accounting API: the caller, the idempotency key, the payments, and a page of them."""
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import Depends, Response
+from fastapi import Depends, Query, Request, Response
 
-from gateway.admin.authority import is_operator, managed, organization_of, scope_of, user_of
 from gateway.admin.fields import Facts
-from gateway.api.accounting.keyed import key_of
+from gateway.admin.payments import payments_of
+from gateway.api.accounting.keyed import MODE_HEADER, key_of
 from gateway.api.authority import AnyCaller
-from gateway.billing.sheets import as_csv
 from gateway.identity.caller import Caller
 from runtime.errors import RequestInvalid
 
-__all__ = [
-    "Facts",
-    "Form",
-    "Key",
-    "UserCaller",
-    "is_operator",
-    "managed",
-    "organization_of",
-    "scope_of",
-    "sheet",
-    "user_of",
-]
+if TYPE_CHECKING:
+    from gateway.billing.payments.payments_service import PaymentsService
 
 Form = Literal["json", "csv"]
 
@@ -39,11 +28,21 @@ def _user_caller(authority: AnyCaller) -> Caller:
 
 UserCaller = Annotated[Caller, Depends(_user_caller)]
 Key = Annotated[str, Depends(key_of)]
+Limit = Annotated[int, Query(ge=1, le=100)]
 
 
-def sheet(name: str, columns: Sequence[str], rows: Iterable[Sequence[object]], after: int | None) -> Response:
-    """Return a page as a CSV file; the header x-next has the offset of the next page, if there is one."""
-    headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
-    if after is not None:
-        headers["x-next"] = str(after)
-    return Response(as_csv(columns, rows), media_type="text/csv; charset=utf-8", headers=headers)
+def _payments_service(request: Request, response: Response) -> "PaymentsService":
+    """Return the payments service; the mode header of every answer says whether money is real."""
+    payments_service = payments_of(request.app.state.services)
+    response.headers[MODE_HEADER] = "live" if payments_service.is_live else "test"
+    return payments_service
+
+
+Paying = Annotated["PaymentsService", Depends(_payments_service)]
+
+
+def page(
+    payments_service: "PaymentsService", found: tuple[list[Any], str | None], facts: Callable[[Any], Facts]
+) -> Facts:
+    rows, after = found
+    return {"data": [facts(one) for one in rows], "next": after, "mode": payments_service.mode}

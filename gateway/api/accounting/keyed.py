@@ -1,6 +1,5 @@
 """Routes that run once for each Idempotency-Key: every POST and PUT of the accounting API."""
 
-import hashlib
 import re
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -12,9 +11,9 @@ from fastapi.routing import APIRoute
 
 from accounting.errors import IdempotencyConflict, InsufficientCredit, LedgerError
 from gateway.api.authority import admitted
-from gateway.api.plain import error_response
 from gateway.billing.asked import HEADER, Answer, AskedBefore, Claim
 from gateway.errors import PaymentRefused
+from gateway.http.error_response import error_response
 from runtime.errors import BodyTooLarge, RequestInvalid, ServiceError
 
 REPLAYED = "Idempotent-Replayed"
@@ -35,11 +34,6 @@ def key_of(request: Request) -> str:
             param=HEADER,
         )
     return given[0]
-
-
-def id_of(what: str, whose: str, key: str) -> str:
-    """Return the id of the object that a keyed request creates: a repeated request gets the same id."""
-    return hashlib.sha256("\0".join((what, whose, key)).encode()).hexdigest()[:32]
 
 
 class KeyedRoute(APIRoute):

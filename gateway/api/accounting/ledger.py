@@ -1,22 +1,15 @@
 """/accounting/v1/ledger: verifies that the ledger matches its signed blocks and adds up. For operators."""
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import StringConstraints
-from sqlalchemy.orm import Session
 
-from accounting.ledger.health import BrokenRule
-from accounting.proofs import blocks
-from accounting.proofs.blocks import SignedBlock
-from accounting.proofs.maker import Unproven
-from gateway.api.accounting.dependencies import Facts
+from accounting.proofs.blocks import PAGE_MAX
+from gateway.admin import ledger_checks
+from gateway.admin.fields import Facts
+from gateway.admin.ledger_checks import CHECKPOINT
 from gateway.api.authority import Operator
-from gateway.billing.verification import VerifyQuestion, checkpoint_facts, verify_in_process
-from gateway.settings import Settings
-from runtime.data_folder import DataFolder
-from runtime.errors import Overloaded, RequestInvalid
 
 router = APIRouter(prefix="/accounting/v1/ledger")
 
@@ -24,106 +17,41 @@ _LIMIT_MAX_S = 300
 _NUMBER_MAX = 2**63 - 1
 _YEAR_S = 366 * 86_400
 _Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-_HEAD = r"^[0-9]{1,18}:[0-9a-f]{64}$"
 
 
 @router.get("/verify")
 async def verify(
     operator: Operator,
     from_block: Annotated[int, Query(ge=1, le=_NUMBER_MAX)] = 1,
-    known: Annotated[str | None, Query(pattern=_HEAD, description="A saved ledger checkpoint, as N:HASH.")] = None,
+    known: Annotated[
+        str | None, Query(pattern=CHECKPOINT, description="A saved ledger checkpoint, as N:HASH.")
+    ] = None,
     limit_s: Annotated[int, Query(ge=1, le=_LIMIT_MAX_S)] = 30,
     signed_by: Annotated[list[_Fingerprint], Query(max_length=100, description="All keys that may sign.")] = [],  # noqa: B006
     unproven_max_s: Annotated[int, Query(ge=2, le=_YEAR_S)] = 10,
 ) -> Facts:
-    """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, null at the end.
-
-    Only one verification runs at a time. Only a verification from block 1 to the end adds up accounts; if that
-    takes longer, use `millrace ledger verify`. The newest block that this gateway has seen must exist. An event
-    may be in no block for `unproven_max_s` seconds.
-
-    Raises Overloaded while another verification runs, and RequestInvalid if `from_block` is not in the ledger.
-    """
-    services = operator.services
-    if services.verifying.locked():
-        raise Overloaded("A verification of the ledger is running. Try again when it has ended.")
-    async with services.verifying:
-        dsn, signers = _dsn(services.settings), tuple(signed_by)
-        kept = tuple(str(checkpoint) for checkpoint in (known, services.ledger.checkpoint) if checkpoint)
-        question = VerifyQuestion(dsn, from_block, limit_s, kept, signers, unproven_max_s)
-        reply = await verify_in_process(question)
-    if reply.verdict is None:
-        raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")
-    return reply.verdict
+    """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, null at the end."""
+    return await ledger_checks.verify(
+        operator.services,
+        from_block=from_block,
+        known=known,
+        limit_s=limit_s,
+        signed_by=signed_by,
+        unproven_max_s=unproven_max_s,
+    )
 
 
 @router.get("/blocks")
 async def show_blocks(
     operator: Operator,
     after: Annotated[int, Query(ge=0, le=_NUMBER_MAX)] = 0,
-    limit: Annotated[int, Query(ge=1, le=blocks.PAGE_MAX)] = 100,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
 ) -> Facts:
     """List blocks in order, and the keys that signed them. `next` is the `after` of the next page."""
-    ledger = operator.services.ledger
-
-    def page(session: Session) -> tuple[list[SignedBlock], dict[str, bytes], SignedBlock]:
-        found = blocks.blocks_after(session, after, limit=limit)
-        return found, blocks.public_keys(session, found), blocks.newest(session)
-
-    found, keys, newest = await ledger.look(page)
-    return {
-        "blocks": [block_facts(block) for block in found],
-        "keys": {fingerprint: key.hex() for fingerprint, key in keys.items()},
-        "checkpoint": checkpoint_facts(newest.checkpoint if newest.n else None),
-        "next": found[-1].n if found and found[-1].n < newest.n else None,
-    }
+    return await ledger_checks.show_blocks(operator.services, after, limit)
 
 
 @router.get("/health")
 async def show_health(operator: Operator, deep: bool = False) -> Facts:
-    """List broken rules, accepted violations and entries in no block.
-
-    `deep` checks every transfer again, at most once a minute; `age_s` is the age of the check.
-    """
-    ledger = operator.services.ledger
-    trouble = operator.services.storage.trouble
-    found, age_s = await ledger.inspection.latest() if deep else (await ledger.findings(deep=False), 0.0)
-    return {
-        "sound": all(each.is_accepted for each in found) and not trouble,
-        "storage": trouble,
-        "deep": deep,
-        "age_s": round(age_s, 1),
-        "unproven": _unproven_facts(ledger.unproven),
-        "broken": [_broken_facts(each) for each in found if not each.is_accepted],
-        "accepted": [_broken_facts(each) for each in found if each.is_accepted],
-    }
-
-
-def _broken_facts(violation: BrokenRule) -> Facts:
-    return {"rule": violation.rule, "meaning": violation.meaning, "where": list(violation.where)}
-
-
-def block_facts(block: SignedBlock) -> Facts:
-    """Return bytes as hex, and times as decimal strings, because they exceed the range of JSON's numbers."""
-    return {
-        "n": block.n,
-        "from_seq": block.from_seq,
-        "to_seq": block.to_seq,
-        "events": block.events,
-        "prev": block.prev.hex(),
-        "hash": block.hash.hex(),
-        "made_ns": str(block.made_ns),
-        "signed_by": block.signed_by,
-        "signature": block.signature.hex(),
-    }
-
-
-def _unproven_facts(left: Unproven | None) -> Facts | None:
-    if left is None:
-        return None
-    return {"events": left.events, "age_s": round(left.age_s(time.time_ns()), 1), "trouble": left.trouble or None}
-
-
-def _dsn(settings: Settings) -> str:
-    dsn = settings.database.dsn
-    return dsn.get_secret_value() if dsn else DataFolder(settings.data_dir).dsn
+    """List broken rules, accepted violations and entries in no block."""
+    return await ledger_checks.show_health(operator.services, deep=deep)

@@ -1,21 +1,17 @@
 """/accounting/v1/refunds: return bought credits to the card that paid for them."""
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
-
 from fastapi import APIRouter
 
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.tables import TopupRefund
-from gateway.api.accounting.dependencies import Facts, Key
-from gateway.api.accounting.keyed import KeyedRoute, id_of
-from gateway.api.accounting.payment_dependencies import Limit, Paying, own, page, whose
+from gateway.admin import payments
+from gateway.admin.fields import Body, Facts, Text
+from gateway.admin.parameters import Named, OptionalText
+from gateway.admin.payments import list_payments, show_payment
+from gateway.api.accounting.dependencies import Key, Limit, Paying, page
+from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import AnyCaller, Operator
-from gateway.api.fields import Body, Named, OptionalText, Text
 from runtime.times import at
-
-if TYPE_CHECKING:
-    from gateway.billing.payments.payments_service import PaymentsService
 
 router = APIRouter(prefix="/accounting/v1/refunds", route_class=KeyedRoute)
 
@@ -28,8 +24,7 @@ class NewRefund(Body):
 @router.post("")
 async def open_refund(payments_service: Paying, operator: Operator, key: Key, body: NewRefund) -> Facts:
     """Refund a top-up: the card that paid gets the money back."""
-    refund_id = id_of("refund", operator.actor.name, key)
-    refund = await payments_service.ask(payments_service.payments.refunds.open, refund_id, body.topup, body.amount)
+    refund = await payments.open_refund(payments_service, operator.actor, key, body.topup, body.amount)
     return _facts(refund) | {"mode": payments_service.mode}
 
 
@@ -42,31 +37,15 @@ async def list_refunds(
     limit: Limit = 20,
 ) -> Facts:
     """List refunds of the caller's top-ups, newest first; for operators all users'."""
-    found = await payments_service.ask(
-        payments_service.payments.refunds.newest, whose(authority, user), before, limit + 1
-    )
-    return page(payments_service, found, limit, _facts)
+    found = await list_payments("refunds", payments_service, authority, user, before, limit)
+    return page(payments_service, found, _facts)
 
 
 @router.get("/{refund_id}")
 async def show_refund(payments_service: Paying, authority: AnyCaller, refund_id: Named) -> Facts:
     """Show a refund and its state."""
-    refund = await own(
-        payments_service,
-        authority,
-        payments_service.payments.refunds.find,
-        refund_id,
-        lambda refund: refund.user_id,
-    )
+    refund = await show_payment("refunds", payments_service, authority, refund_id)
     return _facts(refund) | {"mode": payments_service.mode}
-
-
-async def refunds_of(payments_service: "PaymentsService", topup_ids: Collection[str]) -> list[Facts]:
-    """Return refunds of top-ups that the caller may see, newest first."""
-    return [
-        _facts(refund)
-        for refund in await payments_service.ask(payments_service.payments.refunds.of_topups, topup_ids)
-    ]
 
 
 def _facts(refund: TopupRefund) -> Facts:

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Request
 
+from gateway.admin.payments import payments_of
 from gateway.api.accounting import balance, budgets, credit, transactions, usage, usage_refunds
-from gateway.errors import FeatureUnsupported
 
 _PAYMENTS = ("payments", "topups", "refunds", "payouts", "sellers", "webhooks")
 
@@ -28,5 +28,5 @@ def _no_payments() -> APIRouter:
     return router
 
 
-async def _refuse(_: Request) -> None:
-    raise FeatureUnsupported("This gateway has no payments, because Stripe is not configured.")
+async def _refuse(request: Request) -> None:
+    payments_of(request.app.state.services)

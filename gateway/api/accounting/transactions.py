@@ -1,25 +1,21 @@
 """/accounting/v1/transactions: credits and debits of a user's accounts, newest first."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from accounting import chart
-from accounting.ledger.balances import StatementLine, statement
-from accounting.money import format_usd
-from accounting.spending.credit_grants import grants_of
-from gateway.api.accounting.dependencies import Facts, Form, managed, sheet, user_of
-from gateway.api.authority import AnyCaller, Authority
-from gateway.api.fields import OptionalText
-from runtime.times import at
+from gateway.admin.authority import Authority, managed, user_of
+from gateway.admin.parameters import OptionalText, sheet
+from gateway.admin.statement import COLUMNS, accounts_of_user, newest_lines, row
+from gateway.api.accounting.dependencies import Form
+from gateway.api.authority import AnyCaller
 
 router = APIRouter(prefix="/accounting/v1")
 
 PAGE_MAX = 1_000
-_GRANTS_MAX = 100
-_COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
 
 Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
@@ -40,43 +36,21 @@ async def list_transactions(
     A pending line reserves credits without moving them; a void line releases them.
     """
     found = await authority.services.ledger.look(
-        lambda session: _lines(session, _accounts(session, authority, user, organization), before, limit + 1)
+        lambda session: newest_lines(session, _accounts(session, authority, user, organization), before, limit + 1)
     )
-    lines, after = found[:limit], (found[limit - 1][1].transfer_seq if len(found) > limit else None)
+    rows, after = (
+        [row(*line) for line in found[:limit]],
+        found[limit - 1][1].transfer_seq if found[limit:] else None,
+    )
     if format == "csv":
-        return sheet("transactions", _COLUMNS, [list(_facts(*line).values()) for line in lines], after)
-    return JSONResponse({"data": [_facts(*line) for line in lines], "next": after})
+        return sheet("transactions", COLUMNS, rows, after)
+    return JSONResponse({"data": [dict(zip(COLUMNS, each, strict=True)) for each in rows], "next": after})
 
 
-def _accounts(session: Session, authority: Authority, user: str | None, organization: str | None) -> list[str]:
+def _accounts(
+    session: Session, authority: Authority, user: str | None, organization: str | None
+) -> dict[str, str]:
     if organization is not None:
-        return [chart.pool_paid(managed(authority, organization))]
-    user_id = user_of(authority, user)
-    grants = [chart.user_promo(user_id, left.grant.id) for left in grants_of(session, user_id, limit=_GRANTS_MAX)]
-    return [chart.user_paid(user_id), chart.user_receivable(user_id), *grants]
-
-
-def _lines(
-    session: Session, accounts: list[str], before: int | None, limit: int
-) -> list[tuple[str, StatementLine]]:
-    """Return the newest lines of all these accounts; a transfer between two of them is a line of the first."""
-    found: dict[int, tuple[str, StatementLine]] = {}
-    for account in accounts:
-        for line in statement(session, account, before_seq=before, limit=limit):
-            found.setdefault(line.transfer_seq, (account, line))
-    return [found[seq] for seq in sorted(found, reverse=True)[:limit]]
-
-
-def _facts(account: str, line: StatementLine) -> Facts:
-    facts: dict[str, Any] = {
-        "id": line.transfer_seq,
-        "event": line.event_seq,
-        "time": at(line.created_ns),
-        "kind": line.kind,
-        "ref": line.ref,
-        "phase": line.phase,
-        "account": account,
-        "counterpart": line.counterpart,
-        "amount": format_usd(line.amount_nano),
-    }
-    return facts
+        code = chart.pool_paid(managed(authority, organization))
+        return {code: code}
+    return accounts_of_user(session, user_of(authority, user))

@@ -1,19 +1,17 @@
 """/accounting/v1/usage: requests and their cost, in groups, as JSON or CSV."""
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
-from gateway.api.accounting.dependencies import Form, is_operator, scope_of, sheet
-from gateway.api.authority import AnyCaller, Authority
-from gateway.api.fields import OptionalText, Since, as_ns
-from gateway.billing.usage_report import DAY_NS, DAYS, GROUPS_MAX, columns, group_names, usage_report
+from gateway.admin.fields import as_ns
+from gateway.admin.parameters import OptionalText, Since, sheet
+from gateway.admin.usage import LIMIT_MAX, usage_of
+from gateway.api.accounting.dependencies import Form
+from gateway.api.authority import AnyCaller
 
 router = APIRouter(prefix="/accounting/v1")
-
-LIMIT_MAX = GROUPS_MAX - 1
 
 By = Annotated[str, Query(max_length=100, description="Names between commas.")]
 Offset = Annotated[int, Query(ge=0, le=10**6)]
@@ -31,33 +29,10 @@ async def show_usage(
     limit: Limit = LIMIT_MAX,
     format: Form = "json",  # noqa: A002 - the query's own name
 ) -> Response:
-    """Show the caller's usage, by default of the last 30 days; for admins that of their own scopes.
-
-    Scopes are those of limits. Instance admins may ask for `all`. `next` is the `offset` of the next page.
-    """
-    names, with_costs = group_names(by), is_operator(authority)
-    until_ns = as_ns(until) or time.time_ns() + 1
-    since_ns = as_ns(since)
-    found = await authority.services.ledger.look(
-        lambda session: usage_report(
-            session,
-            names,
-            _scope(authority, scope),
-            since_ns=until_ns - DAYS * DAY_NS if since_ns is None else since_ns,
-            until_ns=until_ns,
-            offset=offset,
-            limit=limit + 1,
-            with_costs=with_costs,
-        )
+    """Show the caller's usage, by default of the last 30 days; for admins that of their own scopes."""
+    found = await usage_of(
+        authority, by, scope, since_ns=as_ns(since), until_ns=as_ns(until), offset=offset, limit=limit
     )
-    rows, after = found[:limit], offset + limit if len(found) > limit else None
     if format == "csv":
-        return sheet("usage", columns(names, with_costs=with_costs), [list(row.values()) for row in rows], after)
-    return JSONResponse({"data": rows, "next": after})
-
-
-def _scope(authority: Authority, scope: str | None) -> str | None:
-    """Return the scope; None means the usage of all users."""
-    if scope is None and authority.caller is not None:
-        return f"user:{authority.caller.user_id}"
-    return None if scope is None else scope_of(authority, scope)
+        return sheet("usage", found.columns, [list(row.values()) for row in found.rows], found.next)
+    return JSONResponse({"data": found.rows, "next": found.next})

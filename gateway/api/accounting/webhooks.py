@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 
 from accounting.payments.errors import WebhookRefused
 from accounting.payments.inbox import BODY_MAX, Source
-from gateway.api.accounting.payment_dependencies import Paying
+from gateway.api.accounting.dependencies import Paying
 from runtime.errors import BodyTooLarge, RequestInvalid
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ Modules:
     dependencies   Dependencies of a marketplace's routes
     disputes       /market/v1/disputes: both sides submit the delivered text, or show the prompt, and the marketplace
                    counts it
-    forms          The request bodies of the marketplace
     relay          The relay for sellers without a tunnel: the marketplace holds a buyer's request until the seller
                    fetches it
     relay_factory  The relay of a marketplace: for sellers registered there, with the keys that it knows of them

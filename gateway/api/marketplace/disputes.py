@@ -1,23 +1,15 @@
 """/market/v1/disputes: both sides submit the delivered text, or show the prompt, and the marketplace counts it."""
 
-import base64
-
 from fastapi import APIRouter
 
 from accounting.money import format_usd
+from gateway.admin import marketplace as admin
+from gateway.admin.fields import Facts
+from gateway.admin.marketplace_requests import Id, NewDispute
 from gateway.api.accounting.dependencies import UserCaller
-from gateway.api.marketplace.dependencies import Facts, Open, read_record
-from gateway.api.marketplace.forms import Id, NewDispute, ShownPrompt
-from market.errors import RecordInvalid
+from gateway.api.marketplace.dependencies import Open
 from market.marketplace.dispute_state import LaneStanding
-from market.marketplace.disputes import Brought
 from market.marketplace.tables import DisputeRow
-from market.marketplace.texts import ChoiceText
-from market.protocol.audits.prompts import Shown
-from market.protocol.listings.listing import Listing
-from market.protocol.records.envelope import Record
-from market.protocol.sealing.agreement import Keys
-from runtime.errors import RequestInvalid
 from runtime.times import at
 
 router = APIRouter(prefix="/market/v1/disputes")
@@ -25,24 +17,8 @@ router = APIRouter(prefix="/market/v1/disputes")
 
 @router.post("")
 async def bring(marketplace: Open, caller: UserCaller, body: NewDispute) -> Facts:
-    """Submit a text, the prompt or receipts.
-
-    The first submission opens the dispute, for a fee that is kept if it loses.
-    """
-    listing = read_record(body.listing, "listing") if body.listing else None
-    receipts = tuple(read_record(raw, "receipts") for raw in body.receipts)
-    digest = read_record(body.allocation, "allocation").digest
-    texts = {n: ChoiceText(text.content, text.reasoning, text.calls) for n, text in body.texts.items()}
-    prompt = _shown(body.prompt) if body.prompt else None
-    brought = Brought(digest, body.lane, listing, texts, prompt, receipts)
-    await marketplace.ask(marketplace.disputes.check, caller.user_id, brought)
-    if listing:
-        offer, needed = _offer(listing), await marketplace.ask(marketplace.disputes.tokenizers)
-        await marketplace.counters.fetch(offer.tokenizer_sha256, offer.endpoint, needed)
-    row = await marketplace.ask(marketplace.disputes.bring, caller.user_id, brought)
-    if row.status == "decided":
-        await marketplace.ask(marketplace.settlements.submit, digest, ())
-    return _facts(row)
+    """Submit a text, the prompt or receipts."""
+    return _facts(await admin.bring(marketplace, caller.user_id, body))
 
 
 @router.get("/{allocation}")
@@ -69,22 +45,6 @@ def _lane(standing: LaneStanding) -> Facts:
         "amount": format_usd(standing.nano),
         "records": [record.raw.decode() for record in standing.records],
     }
-
-
-def _shown(prompt: ShownPrompt) -> Shown:
-    keys = Keys(bytes.fromhex(prompt.key), bytes.fromhex(prompt.nonce))
-    return Shown(base64.b64decode(prompt.sealed), keys)
-
-
-def _offer(record: Record) -> Listing:
-    """Return the listing that a voucher's prices come from; it may have expired long ago.
-
-    Raises RequestInvalid.
-    """
-    try:
-        return record.read("listing", Listing)
-    except RecordInvalid as error:
-        raise RequestInvalid(f"listing: {error}", param="listing", code="record_invalid") from None
 
 
 def _facts(row: DisputeRow) -> Facts:

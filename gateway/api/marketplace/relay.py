@@ -14,8 +14,8 @@ from fastapi import APIRouter, Header, Path, Request, Response
 from pydantic import Field
 from starlette.types import Message, Receive, Scope, Send
 
+from gateway.admin.fields import Body
 from gateway.api.edge import read_body
-from gateway.api.fields import Body
 from market.errors import JobInvalid
 from market.marketplace.relay_credit import backing_of
 from market.marketplace.relay_queue import Carried, RelayBounds, RelayQueue

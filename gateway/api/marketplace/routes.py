@@ -3,21 +3,19 @@
 from fastapi import APIRouter, Request
 
 from accounting.money import format_usd
-from accounting.payments.errors import PayerFrozen
+from gateway.admin import marketplace as admin
+from gateway.admin.fields import Facts
+from gateway.admin.marketplace import read_record
+from gateway.admin.marketplace_requests import NewAllocation, NewSettlement
 from gateway.api.accounting.dependencies import Key, UserCaller
-from gateway.api.accounting.keyed import KeyedRoute, id_of
+from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.marketplace import disputes, sellers
-from gateway.api.marketplace.dependencies import Facts, Open, Shared, read_record
-from gateway.api.marketplace.forms import NewAllocation, NewSettlement
-from gateway.errors import PolicyForbids
-from gateway.identity.caller import Caller
-from gateway.services import Services
-from market.marketplace.allocations import AllocationRequest
+from gateway.api.marketplace.dependencies import Open, Shared
 from market.marketplace.marketplace import SETTLEMENT_RECORDS, Marketplace
 from market.marketplace.settlements import Settled
 from market.network.gossip_routes import router as gossip
 from market.network.throttle import network_of
-from runtime.errors import RateLimited, RequestInvalid
+from runtime.errors import RateLimited
 
 keyed = APIRouter(prefix="/market/v1", route_class=KeyedRoute)
 plain = APIRouter(prefix="/market/v1")
@@ -53,36 +51,9 @@ async def show_marketplace(marketplace: Open, services: Shared) -> Facts:
 async def allocate(
     marketplace: Open, services: Shared, caller: UserCaller, key: Key, body: NewAllocation
 ) -> Facts:
-    """Reserve credits for a seller; the answer's record proves it to the seller.
-
-    Raises RequestInvalid if `hours` is above the marketplace's limit.
-    """
-    await _check(services, caller)
-    if body.hours > marketplace.context.terms.allocation_hours_max:
-        most = marketplace.context.terms.allocation_hours_max
-        raise RequestInvalid(f"hours is too large. Credits are allocated for at most {most} hours.", param="hours")
-    allocation_id = f"a-{id_of('allocation', caller.user_id, key)}"
-    allocation = AllocationRequest(allocation_id, caller.payer, body.buyer, body.seller, body.limit, body.hours)
-    raw = await marketplace.ask(marketplace.allocations.issue, allocation)
+    """Reserve credits for a seller; the answer's record proves it to the seller."""
+    raw = await admin.allocate(marketplace, services.ledger, caller, key, body)
     return {"allocation": raw.decode()}
-
-
-async def _check(services: Services, caller: Caller) -> None:
-    """Raises LedgerBroken, PayerFrozen, PolicyForbids."""
-    if "market" not in caller.lanes:
-        raise PolicyForbids("This key may not buy on the market. Use one with the lane market.")
-    if caller.privacy != "public" or caller.models is not None or caller.regions is not None:
-        raise PolicyForbids(
-            "The marketplace cannot check an allocation's requests. Use a key without privacy, model or region limits."
-        )
-    await services.ledger.inspection.looked()
-    services.ledger.inspection.check()
-    if why := services.ledger.frozen_why(caller.user_id):
-        raise PayerFrozen(caller.user_id, why)
-    if any(quota.measure == "spend" for quota in caller.quotas):
-        raise PolicyForbids(
-            "A key with a budget cannot allocate, since the budget could not limit it. Use a key without one."
-        )
 
 
 @plain.post("/settlements")

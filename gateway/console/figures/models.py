@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gateway.api.catalogue import Entry
+from gateway.admin.catalogue import Entry
 from gateway.lanes.base import Offer, State
 
 # Best state first: a model has the state of its best endpoint.

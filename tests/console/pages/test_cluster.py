@@ -18,7 +18,7 @@ from cluster.net.channel import dial
 from cluster.nodes.probe import probe_machine
 from cluster.trust.addresses import Target
 from cluster.trust.identity import Identity, NodeId
-from gateway.api import admin
+from gateway.admin.authority import Authority
 from gateway.identity.audit import Filter
 from tests.cluster.test_joining import node_id, until
 from tests.console.browsing import Visit, visiting
@@ -197,7 +197,7 @@ async def test_a_machine_is_called_what_users_call_it(served: Served, port: int,
 async def test_of_two_who_want_a_name_at_once_one_has_it(
     served: Served, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    controller, write_down = served.services.controller, admin._write_down
+    controller, record = served.services.controller, Authority.record
     tokens = [controller.new_token() for _ in range(2)]
     async with (
         newcomer(tokens[0], tmp_path / "a", port) as node,
@@ -206,10 +206,10 @@ async def test_of_two_who_want_a_name_at_once_one_has_it(
         await until(lambda: len(controller.topology().members) == 2)
 
         async def faster(*given: Any) -> None:
-            await write_down(*given)
+            await record(*given)
             controller.rename_machine(other, "mill")
 
-        monkeypatch.setattr(admin, "_write_down", faster)
+        monkeypatch.setattr(Authority, "record", faster)
         async with served.machine as machine:
             refused = await machine.post(f"/admin/machines/{node}/rename", json={"name": "mill"})
         assert (refused.status_code, refused.json()["error"]["param"]) == (409, "name")

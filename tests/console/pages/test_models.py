@@ -106,6 +106,11 @@ async def test_advice_and_then_the_model_is_loaded(served: Served) -> None:
         assert (unknown.status_code, "neither a folder" in unknown.text) == (400, True)
         advised = await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL))
         assert "the cluster has no machine" in advised.text
+        async with served.services.loading:
+            # Another admin's model is being read: no page offers what would be refused.
+            busy = [await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL)), await owner.get(MODELS)]
+            assert [f'action="{MODELS}/cluster"' in each.text for each in busy] == [False, False]
+        assert f'action="{MODELS}/cluster"' in (await owner.get(MODELS)).text
         refused = await owner.post(f"{MODELS}/cluster")
         assert (refused.status_code, "Enter a value." in refused.text) == (400, True)
         await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))

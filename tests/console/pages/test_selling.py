@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from accounting.metering.delivered import Delivered
 from accounting.spending.earned import Earned
 from cluster.trust.addresses import Target
-from gateway.api.idle import Idle
+from gateway.admin.idle import Idle
 from gateway.app import create_app, open_services
 from gateway.billing.payments.factory import terms_of
 from gateway.console.filters import usd
@@ -40,13 +40,13 @@ from market.protocol.counting.answer import transcript_of
 from market.seller.states import UNREACHED
 from market.settings.marketplace import MarketplaceSettings
 from market.settings.seller import SellingSettings
-from runtime.data_folder import DataFolder
 from runtime.errors import Overloaded
 from runtime.times import at
 from tests.accounting.tokenizer import make_tokenizer
 from tests.console.browsing import visiting
 from tests.console.pages.settings_files import settings_file
 from tests.console.test_live import watching
+from tests.databases import prepared
 from tests.fakes.stripe import connect
 from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, CONNECT_SECRET, StripeServer
 from tests.gateway.api.conftest import Served
@@ -89,9 +89,7 @@ async def open_marketplace(folder: Path, stripe: StripeServer, **terms: Any) -> 
             payout_min_usd="0.01",
         ),
     )
-    data = DataFolder(folder)
-    data.prepare()
-    async with open_services(settings, data) as services:
+    async with open_services(settings, prepared(folder)) as services:
         hall = Hall(Served(services, create_app(services, Target("127.0.0.1", 1))))
         services.directory.users.add("ann")
         services.directory.users.add("sam", role="seller")

@@ -1,6 +1,8 @@
-"""Keys, users, organizations, limits and budgets: a route, a form and a command do and refuse the same."""
+"""Keys, users, limits, budgets and credits: a route, a form and a command do and refuse the same."""
 
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -65,6 +67,15 @@ def _terms(fields: Fields) -> Fields:
     """A key's terms as the form has them."""
     lists = {name: ", ".join(fields[name] or ()) for name in ("models", "regions")}
     return fields | lists | {"may_administer": "true" if fields["may_administer"] else None}
+
+
+def _recipient(fields: Fields, organization: str) -> Fields:
+    kind, _, name = fields["to"].partition(":")
+    return {"user" if kind == "user" else organization: name}
+
+
+def _ends(days: int) -> str:
+    return (datetime.now(UTC) + timedelta(days=days)).isoformat()
 
 
 def _changed(fields: Fields) -> Fields:
@@ -135,7 +146,7 @@ LIMIT = _limits(limit=LIMITS)
 BUDGET = _limits(limit=LIMITS.filter(lambda limit: limit["measure"] == "spend")).filter(
     lambda fields: fields["measure"] == "spend"
 )
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "add an organization",
         fields_of(
@@ -255,6 +266,47 @@ OPERATIONS = (
         lambda f: ("/console/keys/limits/remove", _body(f, "amount")),
         lambda f: _budget_words("remove", f),
         {"per": "span"},
+        answers_differ=True,
+    ),
+)
+
+# Amounts that are none, and reasons that are too long or missing.
+NO_CREDIT: dict[str, Strategy] = {
+    "amount": st.sampled_from(("0", "-1", "5e3", "many", "2000000")),
+    "reason": st.sampled_from(("", "x" * 201)),
+}
+CREDIT: dict[str, Strategy] = {"amount": st.sampled_from(("5.00", "0.000000001")), "reason": NAMES}
+OPERATIONS += (
+    Operation(
+        "give credits",
+        fields_of(
+            {"to": st.sampled_from(("user:ann%", "user:root", "organization:lab%"))} | CREDIT,
+            {"to": st.sampled_from(("user:nobody", "organization:none%"))} | NO_CREDIT,
+        ),
+        lambda f: ("POST", "/accounting/v1/credits", _body(f, "to") | _recipient(f, "organization")),
+        lambda f: ("/console/balance/credits/give", f | {"once": uuid.uuid4().hex}),
+        lambda f: [
+            "credit add",
+            *option("note", f["reason"]),
+            *(word for name, value in _recipient(f, "pool").items() for word in option(name, value)),
+            "--",
+            f["amount"],
+        ],
+        answers_differ=True,
+    ),
+    Operation(
+        "give promotional credits",
+        fields_of({"user": IDS, "days": st.sampled_from((1, 3650))} | CREDIT, {"user": NO_IDS} | NO_CREDIT),
+        lambda f: ("POST", "/accounting/v1/credits/promo", _body(f, "days") | {"expires": _ends(f["days"])}),
+        lambda f: ("/console/balance/credits/grant", f | {"days": str(f["days"]), "once": uuid.uuid4().hex}),
+        lambda f: [
+            "credit grant",
+            *option("note", f["reason"]),
+            *option("user", f["user"]),
+            *option("days", f["days"]),
+            "--",
+            f["amount"],
+        ],
         answers_differ=True,
     ),
 )

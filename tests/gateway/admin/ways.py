@@ -14,6 +14,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,7 @@ class Way:
         text = json.dumps(_timeless(value), sort_keys=True)
         for at, key in enumerate(self.keys):
             text = text.replace(key, f"<key {at}>")
+        text = re.sub(r'"id": "(?:[a-z]+:)?[0-9a-f]{32}"', '"id": "<id>"', text)
         return re.sub(r"mr-[\w-]{7,43}", "<secret>", text)
 
 
@@ -251,7 +253,13 @@ def _replaced(value: Any, texts: Mapping[str, str]) -> Any:
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _minutes(each) if _COLUMN.search(name) else _timeless(each) for name, each in value.items()}
+        return {
+            name: _minutes(each) if _COLUMN.search(name) else _timeless(each) for name, each in value.items()
+        } | (
+            {"expires": _minutes(round(datetime.fromisoformat(value["expires"]).timestamp() * 1e9))}
+            if isinstance(value.get("expires"), str)
+            else {}
+        )
     return [_timeless(each) for each in value] if isinstance(value, list | tuple) else value
 
 

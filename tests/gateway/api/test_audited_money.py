@@ -5,7 +5,7 @@ import time
 import pytest
 
 from accounting.spending.credit_grants import CreditGrant
-from gateway.api.accounting.keyed import id_of
+from gateway.billing.asked import id_of
 from gateway.identity.audit import Filter
 from runtime.times import at
 from tests.gateway.api.conftest import Serve

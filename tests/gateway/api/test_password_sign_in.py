@@ -24,7 +24,7 @@ HTML = {"accept": "text/html"}
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a guess costs is not what is looked at here."""
-    monkeypatch.setattr(password_hash, "_LOG2_N", 10)
+    monkeypatch.setattr(password_hash, "_MEMORY_KIB", 64)
 
 
 async def chosen(served: Served, browser: httpx.AsyncClient, password: str = PASSWORD) -> httpx.Response:

@@ -1,11 +1,8 @@
 """What is on this machine's disk: models pulled, gone on with, removed; a node that leaves; the doctor alone."""
 
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from gateway.cli.main import app
 from runtime.data_folder import DataFolder
 from tests.clusters import DEMO_MODEL
 from tests.fakes.hub import Hub
+from tests.gateways import complete_command
 
 
 def millrace(folder: Path, *words: str) -> Result:
@@ -62,9 +60,8 @@ def test_a_pull_is_whole_once_and_gone_when_removed(hub: Hub, tmp_path: Path) ->
 
 def test_without_a_hub_a_pull_fails_with_one_line(tmp_path: Path) -> None:
     """The hub's library alone tries for half a minute, and says so at each try."""
-    command = [sys.executable, "-m", "gateway", "pull", "acme/none", "--data-dir", str(tmp_path)]
-    away = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}
-    done = subprocess.run(command, env=away, capture_output=True, text=True, timeout=300)
+    away = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = complete_command("pull", "acme/none", "--data-dir", str(tmp_path), environment=away)
     line = "error: acme/none is not on this machine, and Hugging Face cannot be reached\n"
     assert (done.returncode, done.stderr) == (output.FAILED, line)
 

@@ -40,33 +40,31 @@ def said() -> tuple[tuple[str, str], ...]:
 def _texts() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            finder = _Texts()
-            finder.visit(ast.parse(path.read_text()))
-            yield from ((path.relative_to(ROOT).as_posix(), text) for text in finder.found)
+            place = path.relative_to(ROOT).as_posix()
+            yield from ((place, text) for text in _texts_of(ast.parse(path.read_text())))
         for path in sorted((ROOT / package).rglob("*.html")):
             text = re.sub(r"\{\{.*?\}\}", "VALUE", re.sub(r'" ~ .*? ~ "', "VALUE", path.read_text()))
             yield path.relative_to(ROOT).as_posix(), text
 
 
-class _Texts(ast.NodeVisitor):
-    def __init__(self) -> None:
-        self.found: list[str] = []
+def _texts_of(module: ast.Module) -> Iterator[str]:
+    """Yield each text of a module.
 
-    def visit_Expr(self, node: ast.Expr) -> None:
-        """A text that stands alone is a docstring: its example is run, the rest is read by `--help` alone."""
-        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            examples = re.findall(r"Example: (millrace .*)$", node.value.value, re.MULTILINE)
-            self.found.extend(f"`{example}`" for example in examples)
-        else:
-            self.generic_visit(node)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str):
-            self.found.append(node.value)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        parts = (part.value if isinstance(part, ast.Constant) else "VALUE" for part in node.values)
-        self.found.append("".join(map(str, parts)))
+    A text that stands alone is a docstring: its example is run, the rest is read by `--help` alone.
+    """
+    waiting: list[ast.AST] = [module]
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                examples = re.findall(r"Example: (millrace .*)$", text, re.MULTILINE)
+                yield from (f"`{example}`" for example in examples)
+            case ast.Constant(value=str(text)):
+                yield text
+            case ast.JoinedStr(values=parts):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "VALUE" for part in parts)
+            case _:
+                waiting.extend(ast.iter_child_nodes(node))
 
 
 def refusal(line: str) -> str | None:

@@ -1,8 +1,7 @@
 """Commands beside a gateway that runs: models are talked to, measured, loaded, paid for; one gateway for all."""
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from gateway.cli import output
 from gateway.cli.gateway_client import BORROWED
+from tests.forked_gateway import ForkedCommand
 from tests.gateway.cli import beside
 from tests.gateway.cli.beside import MODEL, Outside, completed, data, millrace
 from tests.gateways import Gateway, running_gateway
@@ -30,7 +30,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, outside: Outside) -> Itera
 
 
 @contextmanager
-def ending(process: "subprocess.Popen[str]") -> Iterator[None]:
+def ending(process: ForkedCommand) -> Iterator[None]:
     """Nothing is waited for that a failed test has left running."""
     try:
         yield
@@ -157,11 +157,10 @@ def test_shells_complete_what_there_is(gateway: Gateway, tmp_path: Path) -> None
 
 
 def test_new_requests_are_told_as_they_end(gateway: Gateway) -> None:
-    command = [sys.executable, "-m", "gateway", "requests", "-f", "--json", "--limit", "1"]
-    command += ["--data-dir", str(gateway.folder)]
+    words = ["requests", "-f", "--json", "--limit", "1", "--data-dir", str(gateway.folder)]
     millrace(gateway.folder, "chat", MODEL, "--max-tokens", "2", said="Before\n")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following, ending(following):
-        assert following.stdout
+    following = ForkedCommand(words, dict(os.environ))
+    with ending(following), following.stdout, following.stderr:
         before = json.loads(following.stdout.readline())["request_id"]
         millrace(gateway.folder, "chat", MODEL, "--max-tokens", "2", said="Once\n")
         after = json.loads(following.stdout.readline())

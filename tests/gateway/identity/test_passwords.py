@@ -22,8 +22,9 @@ def test_a_hash_knows_its_password_and_how_it_was_made() -> None:
     assert matches("Strasse und Weg".replace("ss", "ß"), stored)
     assert not matches("strasse und Weg", stored)
     assert not matches("x" * 100_000, PLACEHOLDER_HASH)
+    assert not matches("Straße und Weg", "no hash")
     assert not is_outdated(stored)
-    assert is_outdated(stored.replace(",8,3$", ",8,1$"))
+    assert is_outdated(stored.replace(",t=6,", ",t=5,"))
 
 
 @pytest.mark.parametrize("text", ["short", "x" * 129, ""])
@@ -153,12 +154,12 @@ def test_only_so_many_wait_for_their_password_to_be_hashed(
 def test_a_password_is_hashed_again_with_todays_parameters(
     directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(password_hash, "_LOG2_N", 10)
+    monkeypatch.setattr(password_hash, "_MEMORY_KIB", 64)
     directory.passwords.choose(directory.passwords.new_first_link(), hashed("good enough"), "")
-    monkeypatch.setattr(password_hash, "_LOG2_N", 11)
+    monkeypatch.setattr(password_hash, "_MEMORY_KIB", 128)
     assert asyncio.run(_outcome(directory, "owner", "good enough", "10.0.0.1")) == "owner"
     stored = directory.passwords.stored("owner")[1]
-    assert stored.startswith("scrypt$11,")
+    assert stored.startswith("$argon2id$v=19$m=128,")
     assert matches("good enough", stored)
 
 

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from gateway.lanes.cloud.logprobs import gives_logprobs
-from tests.templates import ForkedChild
+from tests.gateway.lanes.cloud.running import ForkedProgram
 
 PROGRAM = "tests.gateway.lanes.litellm_logprobs"
 PATIENCE_S = 300.0
@@ -41,7 +41,7 @@ MODELS = (
 
 def test_they_agree_with_litellm() -> None:
     # Litellm is not imported where the gateway is.
-    with ForkedChild(PROGRAM, dict(os.environ), str(Path.cwd()), subprocess.DEVNULL) as child:
+    with ForkedProgram(PROGRAM, dict(os.environ), Path.cwd(), subprocess.DEVNULL) as child:
         child.stdin.write(json.dumps(MODELS).encode())
         child.stdin.close()
         found = json.loads(child.stdout.read().splitlines()[-1])

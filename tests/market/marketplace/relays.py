@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from accounting.errors import LedgerError
 from gateway.api.marketplace.relay import Relay, relay_router
-from gateway.api.plain import error_response
+from gateway.http.error_response import error_response
 from market.marketplace.relay_queue import RelayBounds
 from market.protocol.identity.lineage import Identities
 from runtime.errors import ServiceError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.api.marketplace.forms import SEALED_CHARS_MAX
+from gateway.admin.marketplace_requests import SEALED_CHARS_MAX
 from market.protocol.channels.terms import read_allocation
 from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import Record, open_record

@@ -50,7 +50,7 @@ async def selling(stage: Stage, folder: Path) -> AsyncIterator[asyncio.subproces
     finally:
         if process.returncode is None:
             process.kill()
-        await process.communicate()
+        await process.wait()
 
 
 async def listing_at(endpoint: str) -> Record:

@@ -10,7 +10,7 @@ import pytest
 
 from accounting.proofs.signing_key import Signer
 from accounting.rules.held import Payer
-from gateway.api.marketplace.forms import NewSettlement
+from gateway.admin.marketplace_requests import NewSettlement
 from market.marketplace.allocations import AllocationRequest
 from market.marketplace.sellers import proof_message
 from market.protocol.channels.terms import read_allocation

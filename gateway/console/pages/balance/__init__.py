@@ -9,8 +9,6 @@ Modules:
     by_hand          Manual entries by operators, each posted once: goodwill paid by this gateway, and adjustments
     cost             Usage and cost by day, model and key; for the instance also compared with the cloud
     daily            Rows per day for the cost charts: by model or key, and local cost compared with the cloud
-    form_submission  Passes a form to the accounting API's functions: once, with rejections shown beside their
-                     fields
     ledger           The state of the ledger: every rule it keeps, its signed blocks, and a verification on request
     lines            Lines of a statement: debit and credit of each, and the account's balance after it
     manual_credits   Manual credits: given to a user or organization, promotional, or returned to a user; each form

@@ -1,21 +1,17 @@
 """A user's credits: available, held and pending, in charge order; live."""
 
 import asyncio
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from accounting.money import parse_usd
-from gateway.api.accounting.balance import show_balance
-from gateway.api.accounting.credit import IntoPool, fund_pool
-from gateway.api.accounting.dependencies import Facts
+from gateway.admin.balance import user_balance
+from gateway.admin.credit import IntoPool, fund_pool
+from gateway.billing.asked import id_of
 from gateway.console.access import Viewer, Visitor
-from gateway.console.forms import Form, read_form
+from gateway.console.forms import Form, Once, fresh, read_form, submit
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.balance.behind import lines_of
-from gateway.console.pages.balance.form_submission import Once, fresh, submit
 from gateway.console.pages.balance.lines import LineFilter
 from gateway.console.pages.balance.whose import PATH, Whose, whose_of
 from gateway.console.pages.keys.fields import Plain
@@ -31,41 +27,6 @@ router = APIRouter(prefix=PATH)
 
 class IntoPoolForm(IntoPool):
     once: Once
-
-
-@dataclass(frozen=True, slots=True)
-class AccountPart:
-    """Credits that pay for requests, in nano-USD; `kind` is promo, pool or paid; only promo has `ends_ns`."""
-
-    kind: str
-    id: str
-    account: str
-    reason: str
-    ends_ns: int | None
-    credits_nano: int
-    held_nano: int
-
-    @property
-    def available_nano(self) -> int:
-        return self.credits_nano - self.held_nano
-
-
-@dataclass(frozen=True, slots=True)
-class Money:
-    """A user's credits. `parts` are in charge order; `pending_nano` is bought but not confirmed."""
-
-    available_nano: int
-    held_nano: int
-    owed_nano: int
-    pending_nano: int
-    parts: tuple[AccountPart, ...]
-    organization: str
-    frozen_why: str | None
-    checkpoint: str | None
-
-    def of(self, kind: str) -> int:
-        """Return the available credits of one kind, in nano-USD."""
-        return sum(part.available_nano for part in self.parts if part.kind == kind)
 
 
 @router.get("")
@@ -95,12 +56,13 @@ async def live(request: Request, visitor: Viewer, user: Plain = "") -> Response:
 async def put_into_pool(request: Request, visitor: Viewer) -> Response:
     """Move the visitor's own credits to the organization."""
     form = await read_form(request, visitor, IntoPoolForm)
+    access, caller = visitor.authority.ledger, visitor.caller
     given, form = await submit(
-        form, lambda fields: fund_pool(visitor.authority, visitor.caller, fields.once, fields)
+        form, lambda new: fund_pool(access, id_of("pool", caller.user_id, new.once), caller, new.amount)
     )
     if given is None:
         return await _page(visitor, await whose_of(visitor, "", ""), form, 400)
-    return go(visitor, PATH, f"${given['amount']} moved to your organization.")
+    return go(visitor, PATH, f"${given.facts['amount']} moved to your organization.")
 
 
 async def _page(visitor: Visitor, whose: Whose, form: Form[Any], status: int = 200) -> Response:
@@ -109,17 +71,19 @@ async def _page(visitor: Visitor, whose: Whose, form: Form[Any], status: int = 2
 
 
 async def _values(visitor: Visitor, whose: Whose) -> dict[str, Any]:
-    facts = await show_balance(visitor.authority, user=whose.user_id)
-    newest = await visitor.services.ledger.look(
+    ledger = visitor.services.ledger
+    money = await user_balance(visitor.authority, whose.user_id)
+    newest = await ledger.look(
         lambda session: lines_of(session, visitor, whose, LineFilter(moves_only=True), None, LINES_SHOWN)
     )
-    why = visitor.services.ledger.frozen_why(whose.user_id)
-    money = money_of(facts, await _pending_nano(visitor, whose.user_id), why)
     pool_name = ""
-    if any(part.kind == "pool" for part in money.parts):
-        pool_name = await asyncio.to_thread(_name_of, visitor, money.organization)
+    if money.pool:
+        pool_name = await asyncio.to_thread(_name_of, visitor, money.organization_id)
     return {
         "money": money,
+        "pending_nano": await _pending_nano(visitor, whose.user_id),
+        "frozen_why": ledger.frozen_why(whose.user_id),
+        "checkpoint": str(ledger.checkpoint or ""),
         "whose": whose,
         "pool_name": pool_name,
         "newest": newest.lines,
@@ -128,42 +92,6 @@ async def _values(visitor: Visitor, whose: Whose) -> dict[str, Any]:
         # Admins of other organizations see their users' credits, but not their payments.
         "sees_topups": whose.is_own or visitor.is_operator,
     }
-
-
-def money_of(facts: Facts, pending_nano: int, frozen_why: str | None) -> Money:
-    """Convert the accounting API's facts. Charge order: promotional credits, the organization's, then own."""
-    parts = [
-        _part(
-            "promo",
-            grant,
-            grant["id"],
-            f"user:{facts['user']}:promo:{grant['id']}",
-            grant["reason"],
-            grant["expires"],
-        )
-        for grant in facts["promo"]
-    ]
-    if facts["pool"] is not None:
-        pool_id = facts["pool"]["organization"]
-        parts.append(_part("pool", facts["pool"], pool_id, f"pool:{pool_id}:paid"))
-    parts.append(_part("paid", facts["paid"], facts["user"], f"user:{facts['user']}:paid"))
-    return Money(
-        parse_usd(facts["available"]),
-        parse_usd(facts["held"]),
-        parse_usd(facts["owed"]),
-        pending_nano,
-        tuple(parts),
-        facts["organization"],
-        frozen_why,
-        facts["ledger_checkpoint"],
-    )
-
-
-def _part(kind: str, amounts: Facts, id: str, account: str, reason: str = "", ends: str = "") -> AccountPart:  # noqa: A002
-    ends_ns = int(datetime.fromisoformat(ends).timestamp() * 10**9) if ends else None
-    return AccountPart(
-        kind, id, account, reason, ends_ns, parse_usd(amounts["credits"]), parse_usd(amounts["held"])
-    )
 
 
 async def _pending_nano(visitor: Visitor, user_id: str) -> int:

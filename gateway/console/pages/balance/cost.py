@@ -8,8 +8,9 @@ from typing import Any, Literal
 from fastapi import APIRouter, Response
 
 from accounting.metering.usage import UsageTotal
-from gateway.api.accounting import usage as usage_api
-from gateway.api.accounting.dependencies import scope_of as part_of
+from gateway.admin.authority import scope_of as part_of
+from gateway.admin.parameters import sheet
+from gateway.admin.usage import usage_of
 from gateway.billing.request_filter import RequestFilter
 from gateway.console.access import Viewer, Visitor
 from gateway.console.figures.cloud_prices import CloudEquals
@@ -80,16 +81,8 @@ async def show(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response
 @router.get("/csv")
 async def download(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response:
     """Download the same days in the form of the accounting API's usage report. Raises NotFound, RoleForbids."""
-    return await usage_api.show_usage(
-        visitor.authority,
-        by=f"day,{by}",
-        since=None,
-        until=None,
-        scope=whose or _scope(visitor).name or "all",
-        offset=0,
-        limit=usage_api.LIMIT_MAX,
-        format="csv",
-    )
+    found = await usage_of(visitor.authority, f"day,{by}", whose or _scope(visitor).name or "all")
+    return sheet("usage", found.columns, [list(row.values()) for row in found.rows], found.next)
 
 
 def _scope(visitor: Visitor) -> Scope:

@@ -6,63 +6,52 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from accounting.ledger.health import RULES
-from gateway.api.accounting.dependencies import Facts
-from gateway.api.accounting.ledger import show_blocks, show_health, verify
-from gateway.console.access import Operator, Visitor
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.form_submission import refuse_weak_key, submit
+from gateway.admin.fields import Facts
+from gateway.admin.ledger_checks import CHECKPOINT, show_blocks, show_health, verify
+from gateway.console.access import Operator, Visitor, refuse_weak_key
+from gateway.console.forms import Form, pressed, read_form, submit
 from gateway.console.renderer import page, partial
 
 BLOCKS_SHOWN = 10
 VERIFY_S = 20
 """Seconds of reading per verification; the next one continues from there."""
-_HEAD = r"^[0-9]{1,18}:[0-9a-f]{64}$"
 
 router = APIRouter(prefix="/ledger")
 
 Block = Annotated[int | None, Query(ge=1, le=2**62)]
 
 
-class BooksButton(BaseModel):
-    """No fields."""
-
-
 class VerifyForm(BaseModel):
     """`known` is a checkpoint saved elsewhere: the ledger must still contain it."""
 
     from_block: Annotated[int, Field(ge=1, le=2**62)] = 1
-    known: Annotated[str | None, Field(max_length=100, pattern=_HEAD)] = None
+    known: Annotated[str | None, Field(max_length=100, pattern=CHECKPOINT)] = None
 
 
 @router.get("")
 async def show(visitor: Operator, block: Block = None) -> Response:
     """Show the ledger with the newest blocks, or those up to `block`."""
     refuse_weak_key(visitor)
-    return await _page(visitor, await show_health(visitor.authority, deep=False), block)
+    return await _page(visitor, await show_health(visitor.services, deep=False), block)
 
 
 @router.post("/check")
 async def check_rules(request: Request, visitor: Operator) -> Response:
     """Check every rule now, including those that sum all entries; at most once a minute."""
-    await read_form(request, visitor, BooksButton)
-    return await _page(visitor, await show_health(visitor.authority, deep=True))
+    await pressed(request, visitor)
+    return await _page(visitor, await show_health(visitor.services, deep=True))
 
 
 @router.post("/verify")
 async def verify_blocks(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, VerifyForm)
 
-    async def work(fields: VerifyForm) -> Facts:
-        return await verify(
-            visitor.authority,
-            from_block=fields.from_block,
-            known=fields.known,
-            limit_s=VERIFY_S,
-            signed_by=[],
-            unproven_max_s=10,
-        )
-
-    verdict, form = await submit(form, work)
+    verdict, form = await submit(
+        form,
+        lambda fields: verify(
+            visitor.services, from_block=fields.from_block, known=fields.known, limit_s=VERIFY_S
+        ),
+    )
     status = 200 if verdict is not None else 400
     return partial("balance/verdict.html", visitor, status, verdict=verdict, form=form)
 
@@ -73,7 +62,7 @@ async def _page(visitor: Visitor, health: Facts, block: int | None = None) -> Re
     last = min(block or newest, newest)
     # The oldest page has the remaining blocks, without repeating any.
     rows = min(max(1, last), BLOCKS_SHOWN)
-    proofs = await show_blocks(visitor.authority, after=last - rows if last else 0, limit=rows)
+    proofs = await show_blocks(visitor.services, last - rows if last else 0, rows)
     form: Form[VerifyForm] = Form()
     return page(
         "balance/ledger.html",

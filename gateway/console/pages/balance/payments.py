@@ -8,11 +8,11 @@ from pydantic import BaseModel
 
 from accounting.chart import SUSPENSE
 from accounting.ledger.balances import balance
-from gateway.api.fields import Text
-from gateway.console.access import Operator, Visitor
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.balance.form_submission import Button, Once, fresh, refuse_weak_key, submit
-from gateway.console.pages.balance.topping_up import payments_service_of
+from gateway.admin import payments
+from gateway.admin.fields import Facts, Text
+from gateway.admin.payments import payments_of
+from gateway.console.access import Operator, Visitor, refuse_weak_key
+from gateway.console.forms import Button, Form, Once, fresh, read_form, submit
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go, page
 from gateway.identity.users import User
@@ -32,6 +32,7 @@ class FreezeForm(BaseModel):
 
 class ThawForm(BaseModel):
     user: Text
+    why: None = None
     once: Once
 
 
@@ -44,13 +45,9 @@ async def show(visitor: Operator) -> Response:
 @router.post("/reconcile")
 async def reconcile(request: Request, visitor: Operator) -> Response:
     """Compare Stripe with the ledger now."""
-    from gateway.api.accounting import reconciliation
-
-    payments_service = payments_service_of(visitor)
+    payments_service = payments_of(visitor.services)
     form = await read_form(request, visitor, Button)
-    found, form = await submit(
-        form, lambda fields: reconciliation.reconcile(payments_service, visitor.authority, fields.once)
-    )
+    found, form = await submit(form, lambda _: payments_service.ask(payments_service.keeper.reconcile))
     if found is None:
         return await _page(visitor, form, 400)
     count = found["unmatched_count"]
@@ -61,27 +58,16 @@ async def reconcile(request: Request, visitor: Operator) -> Response:
 @router.post("/messages/{message}/retry")
 async def retry(request: Request, visitor: Operator, message: Message) -> Response:
     """Retry a Stripe webhook that failed too often. Raises NotFound."""
-    from gateway.api.accounting import reconciliation
-
-    payments_service = payments_service_of(visitor)
+    payments_service = payments_of(visitor.services)
     await read_form(request, visitor, Button)
-    await reconciliation.retry(payments_service, visitor.authority, "", message)
+    await payments.retry_now(payments_service, visitor.authority, message)
     return go(visitor, _PAYMENTS, f"{message} will be retried.")
 
 
 @router.post("/freeze")
 async def freeze(request: Request, visitor: Operator) -> Response:
     """Stop a user from spending and buying until an admin unfreezes them."""
-    from gateway.api.accounting import reconciliation
-
-    payments_service = payments_service_of(visitor)
-    form = await read_form(request, visitor, FreezeForm)
-    done, form = await submit(
-        form,
-        lambda fields: reconciliation.freeze(
-            payments_service, visitor.authority, fields.once, fields.user, reconciliation.Frozen(why=fields.why)
-        ),
-    )
+    done, form = await _freeze(request, visitor, FreezeForm)
     if done is None:
         return await _page(visitor, form, 400)
     return go(visitor, f"{_PAYMENTS}#frozen", f"{done['user']} is frozen.")
@@ -90,16 +76,7 @@ async def freeze(request: Request, visitor: Operator) -> Response:
 @router.post("/thaw")
 async def thaw(request: Request, visitor: Operator) -> Response:
     """Let a user spend again, unless a dispute is open."""
-    from gateway.api.accounting import reconciliation
-
-    payments_service = payments_service_of(visitor)
-    form = await read_form(request, visitor, ThawForm)
-    done, form = await submit(
-        form,
-        lambda fields: reconciliation.freeze(
-            payments_service, visitor.authority, fields.once, fields.user, reconciliation.Frozen(why=None)
-        ),
-    )
+    done, form = await _freeze(request, visitor, ThawForm)
     if done is None:
         return await _page(visitor, form, 400)
     still = done["frozen"]
@@ -110,13 +87,21 @@ async def thaw(request: Request, visitor: Operator) -> Response:
     )
 
 
+async def _freeze(
+    request: Request, visitor: Visitor, model: type[FreezeForm] | type[ThawForm]
+) -> tuple[Facts | None, Form[Any]]:
+    payments_service = payments_of(visitor.services)
+    form: Form[Any] = await read_form(request, visitor, model)
+    return await submit(
+        form, lambda fields: payments.freeze(payments_service, visitor.authority, fields.user, fields.why)
+    )
+
+
 async def _page(visitor: Visitor, form: Form[Any], status: int = 200) -> Response:
     payments_service = visitor.services.payments_service
     if payments_service is None:
         return page("balance/no_payments.html", visitor, tab="payments")
-    from gateway.api.accounting import reconciliation
-
-    facts = await reconciliation.show_payments(payments_service, visitor.authority)
+    facts = await payments.show_payments(payments_service, visitor.authority)
     suspense = await visitor.services.ledger.look(lambda session: balance(session, SUSPENSE))
     users: list[User] = await asyncio.to_thread(visitor.directory.users.users)
     return page(

@@ -11,7 +11,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ValidationInfo, field_validator
 
 from accounting.money import format_usd
-from gateway.api.fields import Text
+from gateway.admin.fields import Text
+from gateway.admin.statement import COLUMNS, row
 from gateway.billing.ledger_service import LedgerService
 from gateway.billing.sheets import as_csv
 from gateway.console.access import Viewer
@@ -29,8 +30,6 @@ from gateway.console.pages.balance.lines import (
 from gateway.console.pages.balance.whose import whose_of
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import page
-from runtime.errors import RequestInvalid
-from runtime.times import at
 
 ROWS_MAX = 50_000
 """Row limit of a CSV file."""
@@ -38,8 +37,6 @@ PAGE_ROWS = 50
 _ROWS_AT_ONCE = 1_000
 _LOOKS_MAX = 500
 _LASTS_S = 300.0
-# The columns of `millrace statement`, then those that only this page has.
-_COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
 _MORE_COLUMNS = ("debit", "credit", "balance")
 
 Kind = Literal["requests", "topups", "given", "pool", "refunds", "debts", "ended", "corrections"]
@@ -113,10 +110,7 @@ async def show(
 @router.get("/csv")
 async def download(visitor: Viewer, form: Asked, user: Plain = "", organization: Plain = "") -> Response:
     """Download the newest `ROWS_MAX` lines at most, sent while they are read. Raises RequestInvalid, NotFound."""
-    if form.value is None:
-        name, sentence = next(iter(form.errors.items()))
-        raise RequestInvalid(f"{name}: {sentence}", param=name)
-    whose, filters = await whose_of(visitor, user, organization), form.value.filter()
+    whose, filters = await whose_of(visitor, user, organization), form.whole().filter()
     codes = await visitor.services.ledger.look(lambda session: codes_of(session, whose, filters.account))
     headers = {"content-disposition": 'attachment; filename="statement.csv"', "cache-control": "no-store"}
     rows = _rows(visitor.services.ledger, codes, filters)
@@ -124,7 +118,7 @@ async def download(visitor: Viewer, form: Asked, user: Plain = "", organization:
 
 
 async def _rows(ledger: LedgerService, codes: Sequence[str], filters: LineFilter) -> AsyncIterator[str]:
-    columns = (*_COLUMNS, *_MORE_COLUMNS)
+    columns = (*COLUMNS, *_MORE_COLUMNS)
     header = as_csv(columns, ())
     yield header
     left = ROWS_MAX
@@ -136,25 +130,11 @@ async def _rows(ledger: LedgerService, codes: Sequence[str], filters: LineFilter
                 partial(read_lines, codes=codes, filters=filters, before_seq=before, limit=most)
             )
             if found.lines:
-                yield as_csv(columns, [_row(line) for line in found.lines]).removeprefix(header)
+                yield as_csv(columns, [_row(shown) for shown in found.lines]).removeprefix(header)
             left, before = left - len(found.lines), found.before
             if before is None or not left:
                 return
 
 
 def _row(shown: Line) -> Sequence[object]:
-    line = shown.line
-    return (
-        line.transfer_seq,
-        line.event_seq,
-        at(line.created_ns),
-        line.kind,
-        line.ref,
-        line.phase,
-        shown.account,
-        line.counterpart,
-        format_usd(line.amount_nano),
-        shown.debit,
-        shown.credit,
-        format_usd(shown.balance_nano),
-    )
+    return (*row(shown.account, shown.line), shown.debit, shown.credit, format_usd(shown.balance_nano))

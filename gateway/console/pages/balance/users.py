@@ -14,8 +14,7 @@ from accounting.ledger.balances import available, balance
 from accounting.rules.held import Payer
 from accounting.spending.funding_sources import fundings_of
 from gateway.admin.users import list_organizations
-from gateway.console.access import Manager, Visitor
-from gateway.console.pages.balance.form_submission import refuse_weak_key
+from gateway.console.access import Manager, Visitor, refuse_weak_key
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import page
 from gateway.identity.users import Organization, User

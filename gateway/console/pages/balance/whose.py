@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from gateway.api.accounting.dependencies import managed, user_of
+from gateway.admin.authority import managed, user_of
 from gateway.console.access import Visitor
 
 PATH = "/console/balance"

@@ -2,7 +2,6 @@
 
 Modules:
     add_machine   Adding a machine: a single-use command, the machine as it joins, and the link to the plan preview
-    buttons       Buttons of the cluster's pages: forms without fields of their own
     machine       One machine: its hardware and role, its links, and actions on it
     overview      The cluster as it is now: picture, plan, machines, links, events
     plan_preview  Preview of the plan if machines left or joined, beside the current plan; and applying it

@@ -7,12 +7,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from cluster.trust.addresses import Target, is_reachable
 from cluster.trust.authority import TOKEN_TTL_S
-from gateway.api import admin
-from gateway.api.join_command import join_command
+from gateway.admin import machines
+from gateway.admin.join_command import join_command
 from gateway.console.access import Operator
 from gateway.console.figures.machines import link_matrix
+from gateway.console.forms import pressed
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.cluster.buttons import pressed
 from gateway.console.pages.cluster.state import cluster_state
 from gateway.console.renderer import page
 from gateway.services import Services
@@ -35,8 +35,8 @@ async def make_command(request: Request, visitor: Operator) -> Response:
     """Create the command. The machine joins drained: no plan uses it before an admin has seen the preview."""
     await pressed(request, visitor)
     since_ns = time.time_ns()
-    made = await admin.create_token(visitor.authority, request, aside=True)
-    cluster = Target(made["host"], made["port"])
+    cluster: Target = request.app.state.cluster
+    made = await machines.create_token(visitor.authority, cluster, aside=True)
     return page(
         "cluster/add.html",
         visitor,

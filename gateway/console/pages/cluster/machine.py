@@ -3,23 +3,16 @@
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
 
-from gateway.api import admin
-from gateway.api.admin import MachineName, NewName
+from gateway.admin import machines
+from gateway.admin.machines import NewName
 from gateway.console.access import Operator, Visitor
 from gateway.console.figures.machines import MachineRow, link_matrix
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.cluster.buttons import machine_of
+from gateway.console.forms import Form, pressed, read_form, submit
 from gateway.console.pages.cluster.state import cluster_state
 from gateway.console.renderer import go, page
-from runtime.errors import Conflict
 
 router = APIRouter(prefix="/console/cluster/machines/{node_id}")
-
-
-class NameForm(BaseModel):
-    name: MachineName
 
 
 @router.get("")
@@ -30,16 +23,12 @@ async def show(visitor: Operator, node_id: str) -> Response:
 @router.post("/rename")
 async def rename(request: Request, visitor: Operator, node_id: str) -> Response:
     """Set the display name, whatever name the machine reports."""
-    form = await read_form(request, visitor, NameForm)
+    form = await read_form(request, visitor, NewName)
     row = cluster_state(visitor.services).row(node_id)
-    if form.value is not None:
-        try:
-            done = await admin.rename_machine(visitor.authority, row.node_id, NewName(name=form.value.name))
-        except Conflict as error:
-            form = form.refused(error.message.removeprefix("name: "), "name")
-        else:
-            return go(visitor, _path(row), f"{done['from']} renamed to {done['to']}.")
-    return _page(visitor, node_id, form, 400)
+    done, form = await submit(form, lambda new: machines.rename_machine(visitor.authority, row.node_id, new.name))
+    if done is None:
+        return _page(visitor, node_id, form, 400)
+    return go(visitor, _path(row), f"{done['from']} renamed to {done['to']}.")
 
 
 def _page(visitor: Visitor, node_id: str, form: Form[Any] | None = None, status: int = 200) -> Response:
@@ -55,23 +44,29 @@ def _page(visitor: Visitor, node_id: str, form: Form[Any] | None = None, status:
 
 @router.post("/drain")
 async def drain(request: Request, visitor: Operator, node_id: str) -> Response:
-    row = await machine_of(request, visitor, node_id)
-    await admin.drain_machine(visitor.authority, row.node_id)
+    row = await _machine_of(request, visitor, node_id)
+    await machines.drain_machine(visitor.authority, row.node_id)
     return go(visitor, _path(row), f"{row.name} is draining; its work moves to other machines.")
 
 
 @router.post("/undrain")
 async def undrain(request: Request, visitor: Operator, node_id: str) -> Response:
-    row = await machine_of(request, visitor, node_id)
-    await admin.drain_machine(visitor.authority, row.node_id, undo=True)
+    row = await _machine_of(request, visitor, node_id)
+    await machines.drain_machine(visitor.authority, row.node_id, undo=True)
     return go(visitor, _path(row), f"{row.name} is enabled.")
 
 
 @router.post("/remove")
 async def remove(request: Request, visitor: Operator, node_id: str) -> Response:
-    row = await machine_of(request, visitor, node_id)
-    await admin.remove_machine(visitor.authority, row.node_id)
+    row = await _machine_of(request, visitor, node_id)
+    await machines.remove_machine(visitor.authority, row.node_id)
     return go(visitor, "/console/cluster", f"{row.name} was removed; its work continues on other machines.")
+
+
+async def _machine_of(request: Request, visitor: Visitor, node_id: str) -> MachineRow:
+    """Return the machine that a button acts on. Raises NotFound, and the errors of `pressed`."""
+    await pressed(request, visitor)
+    return cluster_state(visitor.services).row(node_id)
 
 
 def _path(row: MachineRow) -> str:

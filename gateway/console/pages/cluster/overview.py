@@ -4,12 +4,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.api import admin
+from gateway.admin import machines
 from gateway.console.access import Operator
 from gateway.console.figures.machines import link_matrix
 from gateway.console.figures.regions import picture_regions
+from gateway.console.forms import pressed
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.cluster.buttons import pressed
 from gateway.console.pages.cluster.state import cluster_state
 from gateway.console.renderer import go, page
 from gateway.services import Services
@@ -40,7 +40,7 @@ async def live(request: Request, visitor: Operator) -> Response:
 @router.post("/links")
 async def measure_links(request: Request, visitor: Operator) -> Response:
     await pressed(request, visitor)
-    await admin.measure_links(visitor.authority)
+    await machines.measure_links(visitor.authority)
     return go(visitor, "/console/cluster#links", "Measuring all links. Results appear as they arrive.")
 
 

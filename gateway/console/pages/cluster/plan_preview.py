@@ -7,16 +7,15 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from cluster.control.topology import Topology
-from cluster.errors import MachineUnknown, ModelNotFound
+from cluster.errors import ModelNotFound
 from cluster.plans.plan import Plan
 from cluster.trust.identity import NodeId
-from gateway.api import admin
+from gateway.admin import machines
 from gateway.console.access import Operator, Visitor
 from gateway.console.figures.layout import Sketch, sketch
 from gateway.console.forms import read_form
 from gateway.console.pages.cluster.state import ClusterState, cluster_state
 from gateway.console.renderer import go, page
-from runtime.errors import NotFound, RequestInvalid
 
 _MACHINES_MAX = 256
 
@@ -45,15 +44,12 @@ async def apply(request: Request, visitor: Operator) -> Response:
 
     Raises NotFound, RequestInvalid.
     """
-    form = await read_form(request, visitor, Change)
-    if form.value is None:
-        raise RequestInvalid("without and including must be lists of machine IDs.", param="without")
-    fields = form.value
+    fields = (await read_form(request, visitor, Change)).whole()
     state = cluster_state(visitor.services)
     rows = [(state.row(node_id), False) for node_id in fields.without]
     rows += [(state.row(node_id), True) for node_id in fields.including]
     for row, undo in rows:
-        await admin.drain_machine(visitor.authority, row.node_id, undo=undo)
+        await machines.drain_machine(visitor.authority, row.node_id, undo=undo)
     message = " and ".join(f"{row.name} {'joins' if undo else 'is drained'}" for row, undo in rows)
     return go(
         visitor,
@@ -74,13 +70,10 @@ async def _show(visitor: Visitor, change: Change) -> Response:
         "lines": (),
         "problem": "",
     }
-    controller = visitor.services.controller
     try:
-        drafted = await controller.draft_plan(change.without, including=change.including)
+        drafted = await machines.draft_plan(visitor.authority, change.without, change.including)
     except ModelNotFound:
         values["problem"] = "No model is loaded yet."
-    except MachineUnknown as error:
-        raise NotFound(str(error)) from None
     else:
         values |= {"now": drafted.now, "then": drafted.then, "lines": drafted.change}
         values |= {"drawn_now": state.cluster, "drawn_then": _drawn(visitor, state, drafted.then, change)}

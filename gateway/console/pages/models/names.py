@@ -1,24 +1,20 @@
 """A model's aliases and its price at the provider, set on the model's page."""
 
-from typing import Annotated, TypeVar
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from gateway.api.model_terms import NewPrice, set_price_of
+from accounting.money import UsdAmount
 from gateway.console.access import Operator
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.form_submission import refused
+from gateway.console.forms import read_form, submit
 from gateway.console.pages.models.overview import PATH, model_page
 from gateway.console.renderer import go
-from runtime.errors import Conflict, RequestInvalid
 
 router = APIRouter(prefix=PATH)
 
 Name = Annotated[str, Field(max_length=256, pattern=r"^[^\x00]*$")]
-Usd = Annotated[str, Field(max_length=40)]
-M = TypeVar("M", bound=BaseModel)
 
 
 class Naming(BaseModel):
@@ -30,8 +26,7 @@ class Naming(BaseModel):
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The model names without duplicates, in order."""
-        return tuple(dict.fromkeys(name for each in self.models.split(",") if (name := each.strip())))
+        return tuple(name for each in self.models.split(",") if (name := each.strip()))
 
 
 class Unnaming(BaseModel):
@@ -41,8 +36,8 @@ class Unnaming(BaseModel):
 
 class Pricing(BaseModel):
     model: Name
-    prompt_usd_per_mtok: Usd
-    completion_usd_per_mtok: Usd
+    prompt_usd_per_mtok: UsdAmount
+    completion_usd_per_mtok: UsdAmount
 
 
 class Unpricing(BaseModel):
@@ -53,20 +48,16 @@ class Unpricing(BaseModel):
 async def set_alias(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, Naming)
     terms = visitor.services.model_terms
-    if form.value is not None:
-        try:
-            await terms.set_alias(form.value.alias, form.value.model_names, visitor.actor)
-        except (RequestInvalid, Conflict) as error:
-            form = refused(form, error)
-    if form.value is None:
+    done, form = await submit(form, lambda new: terms.set_alias(new.alias, new.model_names, visitor.actor))
+    if done is None:
         return await model_page(visitor, form.text("model"), 400, alias=form)
-    return go(visitor, _place(form.value.model, "names"), f"Alias {form.value.alias} set.")
+    return go(visitor, _place(form.text("model"), "names"), f"Alias {done.alias} set.")
 
 
 @router.post("/alias/remove")
 async def remove_alias(request: Request, visitor: Operator) -> Response:
     """Remove an alias. Raises NotFound, RequestInvalid."""
-    gone = _whole(await read_form(request, visitor, Unnaming))
+    gone = (await read_form(request, visitor, Unnaming)).whole()
     await visitor.services.model_terms.remove_alias(gone.alias, visitor.actor)
     place = PATH if gone.model == gone.alias else _place(gone.model, "names")
     return go(visitor, place, f"Alias {gone.alias} removed. The config file may still define it.")
@@ -75,30 +66,24 @@ async def remove_alias(request: Request, visitor: Operator) -> Response:
 @router.post("/price")
 async def set_price(request: Request, visitor: Operator) -> Response:
     form = await read_form(request, visitor, Pricing)
-    if form.value is not None:
-        try:
-            await set_price_of(visitor.authority, NewPrice(**form.value.model_dump()))
-        except (RequestInvalid, Conflict) as error:
-            form = refused(form, error)
-    if form.value is None:
+    terms = visitor.services.model_terms
+    done, form = await submit(
+        form,
+        lambda new: terms.set_price(
+            new.model, new.prompt_usd_per_mtok, new.completion_usd_per_mtok, visitor.actor
+        ),
+    )
+    if done is None:
         return await model_page(visitor, form.text("model"), 400, price=form)
-    return go(visitor, _place(form.value.model, "price"), "Price set. It applies from the next request on.")
+    return go(visitor, _place(done.model, "price"), "Price set. It applies from the next request on.")
 
 
 @router.post("/price/remove")
 async def remove_price(request: Request, visitor: Operator) -> Response:
     """Remove a price that was set. Raises NotFound, RequestInvalid."""
-    gone = _whole(await read_form(request, visitor, Unpricing))
+    gone = (await read_form(request, visitor, Unpricing)).whole()
     await visitor.services.model_terms.remove_price(gone.model, visitor.actor)
     return go(visitor, _place(gone.model, "price"), "The list price applies from the next request on.")
-
-
-def _whole(form: Form[M]) -> M:
-    """Return the value of a button's form, which has no user input. Raises RequestInvalid."""
-    if form.value is None:
-        name, sentence = next(iter(form.errors.items()))
-        raise RequestInvalid(f"{name}: {sentence}", param=name)
-    return form.value
 
 
 def _place(model: str, part: str) -> str:

@@ -4,11 +4,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from gateway.admin.cluster_model import loading_refusal
 from gateway.console.access import Viewer, Visitor
 from gateway.console.figures.models import precision_of
 from gateway.console.forms import Form
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.models.set_terms import aliases_of, terms_of
+from gateway.console.pages.models.set_terms import terms_of
 from gateway.console.pages.models.state import backends_of, cluster_model, rows_of
 from gateway.console.renderer import page, pages_of
 from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
@@ -69,10 +70,11 @@ def _values(visitor: Visitor) -> dict[str, Any]:
             "model": cluster_model(services),
             "cluster_status": services.controller.status,
             "asked_for": services.controller.model_name,
+            "may_load": not loading_refusal(services),
             "reading": services.controller.reading,
             "embeddings": services.controller.embeddings.model_name,
             "embeddings_status": services.controller.embeddings.readiness.status,
             "backends": [backend.as_data() for backend in backends_of(services)],
-            "aliases": aliases_of(services),
+            "aliases": services.model_terms.every_alias(),
         }
     return values

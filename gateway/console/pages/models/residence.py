@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from cluster.errors import ModelError
-from gateway.api.advice import NewModel, allow_loading, read_model
+from gateway.admin.cluster_model import NewModel, allow_loading, read_model
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import read_form
 from gateway.console.pages.models.overview import PATH, models_page

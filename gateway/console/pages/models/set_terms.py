@@ -1,30 +1,11 @@
 """A model's price and aliases as operators set them, which override the settings."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from accounting.money import format_usd
 from gateway.console.access import Visitor
 from gateway.console.figures.models import ModelRow
 from gateway.console.forms import Form
-from gateway.services import Services
-
-
-@dataclass(frozen=True, slots=True)
-class AliasShown:
-    """`since_ns` is None for an alias from the settings."""
-
-    alias: str
-    models: tuple[str, ...]
-    since_ns: int | None = None
-
-
-def aliases_of(services: Services) -> list[AliasShown]:
-    """Return the aliases in force, by name."""
-    found = {name: AliasShown(name, tuple(models)) for name, models in services.settings.pool.aliases.items()}
-    for each in services.model_terms.now.aliases:
-        found[each.alias] = AliasShown(each.alias, each.models, each.since_ns)
-    return [found[name] for name in sorted(found)]
 
 
 async def terms_of(visitor: Visitor, row: ModelRow) -> dict[str, Any]:
@@ -32,7 +13,9 @@ async def terms_of(visitor: Visitor, row: ModelRow) -> dict[str, Any]:
     services = visitor.services
     offer = next((each for each in row.offers if each.lane == "cloud"), None)
     priced = offer.price if offer else None
-    names = [each for each in aliases_of(services) if row.name == each.alias or row.name in each.models]
+    names = [
+        each for each in services.model_terms.every_alias() if row.name == each.alias or row.name in each.models
+    ]
     own = next((each for each in names if each.alias == row.name), None)
     return {
         "has_price": offer is not None,

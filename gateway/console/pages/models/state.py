@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from gateway.api.catalogue import catalogue
+from gateway.admin.catalogue import catalogue
 from gateway.console.access import Visitor
 from gateway.console.figures.models import ModelRow, model_rows
 from gateway.identity.caller import Caller

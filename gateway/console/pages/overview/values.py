@@ -8,7 +8,7 @@ from typing import Any
 
 from accounting.rules.held import Payer
 from accounting.spending.funding_sources import credits_of
-from gateway.api.accounting.dependencies import scope_of as part_of
+from gateway.admin.authority import scope_of as part_of
 from gateway.billing.request_log import RequestEntry
 from gateway.console.access import Visitor
 from gateway.console.figures import alerts

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from gateway.api.catalogue import Entry, catalogue
+from gateway.admin.catalogue import Entry, catalogue
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, check
 from gateway.console.pages.playground.question import (

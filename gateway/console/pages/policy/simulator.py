@@ -8,9 +8,9 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, field_validator
 
-from gateway.api.authority import Authority
-from gateway.api.fields import Text
-from gateway.api.routes_admin import RouteQuestion, explain_route
+from gateway.admin.authority import Authority
+from gateway.admin.fields import Text
+from gateway.admin.route_trial import RouteQuestion, explain_route
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.form_submission import refused

@@ -11,7 +11,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from accounting.ledger.postings import Outcome
-from gateway.api.fields import Text, as_ns
+from gateway.admin.fields import Text, as_ns
 from gateway.billing.request_filter import RequestFilter
 from gateway.billing.request_log import RequestEntry
 from gateway.console.access import Visitor

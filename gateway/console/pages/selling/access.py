@@ -1,35 +1,19 @@
-"""Access to the selling pages, and helpers that pass forms on and show rejections beside their fields."""
+"""Access to the selling pages, and what several of them show."""
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends
-from pydantic import BaseModel
 
-from accounting.errors import LedgerError
 from accounting.money import format_usd
-from gateway.api.idle import Idle, IdleWatch
+from gateway.admin.idle import Idle, IdleWatch
 from gateway.console.access import Viewer, Visitor
-from gateway.console.forms import WHOLE, Form
-from gateway.errors import FeatureUnsupported, RoleForbids, to_api_error
-from runtime.errors import Conflict, KeyInvalid, NotFound, Overloaded, RateLimited, RequestInvalid
+from gateway.errors import RoleForbids
+from runtime.errors import NotFound
+
+if TYPE_CHECKING:
+    from market.marketplace.marketplace import Marketplace
 
 PATH = "/console/selling"
-
-M = TypeVar("M", bound=BaseModel)
-T = TypeVar("T")
-
-_SAID = (
-    RequestInvalid,
-    Conflict,
-    NotFound,
-    RoleForbids,
-    KeyInvalid,
-    Overloaded,
-    RateLimited,
-    FeatureUnsupported,
-    LedgerError,
-)
 
 
 async def _seller(visitor: Viewer) -> Visitor:
@@ -49,31 +33,13 @@ async def idle_now(visitor: Visitor) -> Idle:
     return await watch.state()
 
 
-async def submit(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | None, Form[M]]:
-    """Return what `work` makes of the form's value, or None and the form with the reason for a rejection."""
-    if form.value is None:
-        return None, form
-    value = form.value
-    try:
-        return await work(value), form
-    except _SAID as error:
-        return None, refused(form, error, frozenset(type(value).model_fields))
-
-
-def refused(form: Form[M], error: Exception, fields: frozenset[str]) -> Form[M]:
-    """Return the form with the error beside the field that the error names, if the form has it."""
-    api_error = to_api_error(error)
-    name = api_error.param if api_error.param in fields else WHOLE
-    return form.refused(
-        sentence(api_error.message.removeprefix(f"{name}: ") if name else api_error.message), name or WHOLE
-    )
+def marketplace_of(visitor: Visitor, remedy: str) -> "Marketplace":
+    """Return the marketplace that this gateway operates. Raises NotFound with the remedy."""
+    if visitor.services.marketplace is None:
+        raise NotFound(f"This gateway is not a marketplace. {remedy}")
+    return visitor.services.marketplace
 
 
 def price(amount_nano: int) -> str:
     """Format dollars with all digits: a price per million tokens must not be rounded."""
     return f"${format_usd(amount_nano)}"
-
-
-def sentence(text: str) -> str:
-    """Return the text with a capital letter and a full stop."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")

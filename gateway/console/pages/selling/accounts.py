@@ -2,12 +2,13 @@
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from accounting.money import format_usd
-from gateway.api.accounting.keyed import id_of
+from accounting.payments.tables import Payout
+from gateway.admin import payments
 from gateway.console.access import Visitor
 from gateway.console.pages.selling.account import (
     PAYOUTS_SHOWN,
@@ -22,7 +23,6 @@ from gateway.console.pages.selling.account import (
     standing_of,
 )
 from gateway.console.pages.selling.remote import RemoteAccount
-from gateway.errors import FeatureUnsupported
 from market.settings.seller import SellingSettings
 from runtime.errors import NotFound
 from runtime.times import at
@@ -47,7 +47,7 @@ def account_of(visitor: Visitor, settings: SellingSettings) -> Account | None:
         key = settings.marketplace_key.get_secret_value() if settings.marketplace_key else None
         return RemoteAccount(settings.marketplace_url.rstrip("/"), key, settings.allows_loopback)
     if services.marketplace is not None:
-        return OwnAccount(services.marketplace, services.payments_service, visitor)
+        return OwnAccount(services.marketplace, visitor)
     return None
 
 
@@ -56,7 +56,6 @@ class OwnAccount:
     """The visitor's account at this gateway."""
 
     desk: "Marketplace"
-    payments_service: "PaymentsService | None"
     visitor: Visitor
 
     @property
@@ -84,9 +83,9 @@ class OwnAccount:
 
     async def standing(self) -> Standing:
         # Marketplace and market code is imported on use only: most gateways have neither.
-        from gateway.api.marketplace.sellers import show_seller
+        from gateway.admin.marketplace import show_seller
 
-        return standing_of(msgspec.convert(await show_seller(self.desk, self.visitor.caller), Mine))
+        return standing_of(msgspec.convert(await show_seller(self.desk, self._user), Mine))
 
     async def connect(self) -> Connect:
         payments_service = self._payments_service()
@@ -97,24 +96,17 @@ class OwnAccount:
         return Connect(account.account_id is not None, account.is_ready, account.frozen_reason or account.reason)
 
     async def onboard(self, once: str) -> str:
-        payments_service = self._payments_service()
-        return await payments_service.ask(
-            payments_service.payments.sellers.onboard, self._user, id_of("link", self._user, once)
-        )
+        return await payments.onboard(self._payments_service(), self._user, once)
 
     async def payouts(self) -> tuple[PayoutLine, ...]:
         payments_service = self._payments_service()
         found = await payments_service.ask(
             payments_service.payments.payouts.newest, self._user, None, PAYOUTS_SHOWN
         )
-        return tuple(_line(row) for row in found)
+        return tuple(map(_line, found))
 
     async def pay_out(self, amount_nano: int, once: str) -> PayoutLine:
-        payments_service = self._payments_service()
-        payout_id = id_of("payout", self._user, once)
-        return _line(
-            await payments_service.ask(payments_service.payments.payouts.open, payout_id, self._user, amount_nano)
-        )
+        return _line(await payments.open_payout(self._payments_service(), self._user, once, amount_nano))
 
     async def bounds(self) -> Bounds:
         payments_service = self._payments_service()
@@ -125,12 +117,8 @@ class OwnAccount:
         return Bounds(terms.payout_min_nano, terms.payout_day_max_nano, sum(today))
 
     def _payments_service(self) -> "PaymentsService":
-        if self.payments_service is None:
-            raise FeatureUnsupported(
-                "This marketplace has no payments set up. Its operator must set up Stripe first."
-            )
-        return self.payments_service
+        return payments.payments_of(self.visitor.services)
 
 
-def _line(row: Any) -> PayoutLine:
+def _line(row: Payout) -> PayoutLine:
     return PayoutLine(row.id, format_usd(row.amount_nano), row.status, row.attempt, row.reason, at(row.created_ns))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.api.idle import Idle
+from gateway.admin.idle import Idle
 from gateway.lanes.preemptible.agent import AgentWord
 from market.seller.states import SELLING, UNREACHED
 from market.settings.seller import SellingSettings

@@ -4,7 +4,7 @@ import asyncio
 import shlex
 
 from gateway.console.access import Visitor
-from gateway.console.pages.selling.access import sentence
+from gateway.console.forms import sentence
 from gateway.console.pages.selling.settings_file import SettingsFile
 from gateway.console.pages.selling.steps import checked
 from gateway.settings import read_settings

@@ -3,19 +3,19 @@
 import time
 from typing import Any
 
-from gateway.api.marketplace.disputes import bring
-from gateway.api.marketplace.forms import DisputedText, NewDispute
-from gateway.identity.caller import Caller
+from gateway.admin.marketplace import bring
+from gateway.admin.marketplace_requests import DisputedText, NewDispute
 from market.marketplace.dispute_state import LaneStanding, claim_of, disputed_lane, signed_counts
 from market.marketplace.marketplace import Marketplace
 from market.marketplace.settlements import found as allocation_found
+from market.marketplace.tables import DisputeRow
 from market.protocol.audits.conduct import fee_nano
 from runtime.errors import RequestInvalid
 
 
 async def bring_text(
-    marketplace: Marketplace, caller: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
-) -> dict[str, Any]:
+    marketplace: Marketplace, user_id: str, raw: str, lane: int, content: str, reasoning: str, listing: str
+) -> DisputeRow:
     """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record.
 
     Raises RequestInvalid if `listing` is malformed, and the errors of that route.
@@ -25,7 +25,7 @@ async def bring_text(
         body = NewDispute(allocation=raw, lane=lane, listing=listing.strip() or None, texts={0: text})
     except ValueError as error:
         raise RequestInvalid(f"listing: {error}", param="listing") from None
-    return await bring(marketplace, caller, body)
+    return await bring(marketplace, user_id, body)
 
 
 def facts_of_lane(marketplace: Marketplace, user_id: str, allocation: str, lane: int) -> dict[str, Any]:

@@ -5,33 +5,30 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from accounting.errors import LedgerUnavailable
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.terms import NANO_PER_CENT
-from gateway.api.accounting.dependencies import sheet
+from gateway.admin.parameters import sheet
+from gateway.admin.statement import COLUMNS, row
 from gateway.console.access import Visitor
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.selling.access import PATH, Seller, submit
+from gateway.console.forms import Button, Form, Once, read_form, submit
+from gateway.console.pages.selling.access import PATH, Seller, marketplace_of
 from gateway.console.pages.selling.account import Account, Bounds, Conditions, Connect, PayoutLine, Standing
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
 from gateway.console.renderer import go, page
 from gateway.errors import FeatureUnsupported, RoleForbids
-from runtime.errors import NotFound, Overloaded, ServiceError
-from runtime.times import at
+from runtime.errors import NotFound, ServiceError
 
 if TYPE_CHECKING:
     from gateway.console.pages.selling.maturity import Money
 
 EARNINGS = f"{PATH}/earnings"
 _LINES_MAX = 1_000
-_COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
 
 router = APIRouter(prefix=EARNINGS)
 
-Once = Annotated[str, Field(min_length=8, max_length=64, pattern="^[0-9a-f-]+$")]
 Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 
 
@@ -39,10 +36,6 @@ class NewPayout(BaseModel):
     """`once` is the form's idempotency key: submitting twice creates one payout."""
 
     amount: UsdAmount
-    once: Once
-
-
-class NewLink(BaseModel):
     once: Once
 
 
@@ -69,27 +62,18 @@ async def show(visitor: Seller) -> Response:
 async def pay_out(request: Request, visitor: Seller) -> Response:
     """Pay out part of the available earnings."""
     account, form = await _account(visitor), await read_form(request, visitor, NewPayout)
-    is_unsure = False
-
-    async def work(fields: NewPayout) -> PayoutLine:
-        nonlocal is_unsure
-        try:
-            return await account.pay_out(fields.amount, fields.once)
-        except (Overloaded, LedgerUnavailable):
-            # The payout may exist already: repeating it must use the same key.
-            is_unsure = True
-            raise
-
-    made, form = await submit(form, work)
+    once = form.text("once") if form.value else ""
+    made, form = await submit(form, lambda fields: account.pay_out(fields.amount, fields.once))
     if made is None:
-        return await _page(visitor, form, 400, once=form.text("once") if is_unsure else "")
+        # If the payout may exist already, the form has kept its key: repeating it must use the same.
+        return await _page(visitor, form, 400, once=once if once == form.text("once") else "")
     return go(visitor, EARNINGS, f"Payout of ${made.amount}: {made.status}.")
 
 
 @router.post("/onboard")
 async def onboard(request: Request, visitor: Seller) -> Response:
     """Open a Stripe page where the seller enters their identity and bank account."""
-    account, form = await _account(visitor), await read_form(request, visitor, NewLink)
+    account, form = await _account(visitor), await read_form(request, visitor, Button)
     url, form = await submit(form, lambda fields: account.onboard(fields.once))
     if url is None:
         return await _page(visitor, link_form=form, status=400)
@@ -102,35 +86,18 @@ async def statement_csv(visitor: Seller, before: Before = None) -> Response:
 
     Raises NotFound if this gateway is not a marketplace.
     """
-    marketplace = visitor.services.marketplace
-    if marketplace is None:
-        raise NotFound(
-            "This gateway is not a marketplace. Download the statement from the marketplace where you sell."
-        )
+    marketplace = marketplace_of(visitor, "Download the statement from the marketplace where you sell.")
     from gateway.console.pages.selling.maturity import newest_lines
 
     user_id = visitor.caller.user_id
 
     def look() -> list[tuple[object, ...]]:
         with marketplace.context.read() as session:
-            return [
-                (
-                    line.transfer_seq,
-                    line.event_seq,
-                    at(line.created_ns),
-                    line.kind,
-                    line.ref,
-                    line.phase,
-                    name,
-                    line.counterpart,
-                    format_usd(line.amount_nano),
-                )
-                for name, line in newest_lines(session, user_id, before, _LINES_MAX)
-            ]
+            return [row(*line) for line in newest_lines(session, user_id, before, _LINES_MAX)]
 
     rows = await marketplace.ask(look)
     after = int(str(rows[-1][0])) if len(rows) == _LINES_MAX else None
-    return sheet("earnings", _COLUMNS, rows, after)
+    return sheet("earnings", COLUMNS, rows, after)
 
 
 async def _account(visitor: Visitor) -> Account:
@@ -176,7 +143,7 @@ async def _page(
     form: Form[NewPayout] | None = None,
     status: int = 200,
     *,
-    link_form: Form[NewLink] | None = None,
+    link_form: Form[Button] | None = None,
     link: str = "",
     once: str = "",
 ) -> Response:

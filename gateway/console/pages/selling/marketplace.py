@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from gateway.api.fields import Named, OptionalText, Text
+from gateway.admin.fields import Text
+from gateway.admin.parameters import Named, OptionalText
 from gateway.console.access import Operator, Visitor
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.selling.access import PATH, refused, submit
+from gateway.console.forms import Form, pressed, read_form, refused, submit
+from gateway.console.pages.selling.access import PATH, marketplace_of
 from gateway.console.renderer import go, page
 from runtime.errors import NotFound, ServiceError
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from market.marketplace.marketplace import Marketplace
 
 MARKETPLACE = f"{PATH}/marketplace"
+_REMEDY = "Start it with `millrace up --marketplace` to make it one."
 
 router = APIRouter(prefix=MARKETPLACE)
 
@@ -32,10 +34,6 @@ class Forfeit(Why):
     name: Annotated[str, Field(max_length=200)]
 
 
-class Nothing(BaseModel):
-    """A form without fields."""
-
-
 @router.get("")
 async def show(visitor: Operator, seller: OptionalText = None) -> Response:
     return await _page(visitor, seller=seller)
@@ -44,14 +42,10 @@ async def show(visitor: Operator, seller: OptionalText = None) -> Response:
 @router.post("/sellers/{user}/suspend")
 async def suspend(request: Request, visitor: Operator, user: Named) -> Response:
     """Suspend a seller: no new allocations, and pending earnings stay pending until reinstatement."""
-    marketplace, form = _marketplace(visitor), await read_form(request, visitor, Why)
-    from gateway.api.marketplace import sellers
-    from gateway.api.marketplace.forms import Suspended
+    marketplace, form = marketplace_of(visitor, _REMEDY), await read_form(request, visitor, Why)
+    from gateway.admin import marketplace as admin
 
-    async def work(fields: Why) -> dict[str, Any]:
-        return await sellers.suspend(marketplace, visitor.authority, "", user, Suspended(why=fields.why))
-
-    done, form = await submit(form, work)
+    done, form = await submit(form, lambda fields: admin.suspend(marketplace, visitor.authority, user, fields.why))
     if done is None:
         return await _page(visitor, form=form, about=f"suspend-{user}", status=400)
     return go(visitor, MARKETPLACE, f"{user} is suspended.")
@@ -59,29 +53,24 @@ async def suspend(request: Request, visitor: Operator, user: Named) -> Response:
 
 @router.post("/sellers/{user}/reinstate")
 async def reinstate(request: Request, visitor: Operator, user: Named) -> Response:
-    marketplace = _marketplace(visitor)
-    await read_form(request, visitor, Nothing)
-    from gateway.api.marketplace import sellers
-    from gateway.api.marketplace.forms import Suspended
+    marketplace = marketplace_of(visitor, _REMEDY)
+    await pressed(request, visitor)
+    from gateway.admin import marketplace as admin
 
-    await sellers.suspend(marketplace, visitor.authority, "", user, Suspended(why=None))
+    await admin.suspend(marketplace, visitor.authority, user, None)
     return go(visitor, MARKETPLACE, f"{user} is reinstated.")
 
 
 @router.post("/sellers/{user}/forfeit")
 async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
     """Return the seller's pending earnings to the buyers, permanently."""
-    marketplace, form = _marketplace(visitor), await read_form(request, visitor, Forfeit)
-    from gateway.api.marketplace import sellers
-    from gateway.api.marketplace.forms import Forfeited
+    marketplace, form = marketplace_of(visitor, _REMEDY), await read_form(request, visitor, Forfeit)
+    from gateway.admin import marketplace as admin
 
     if form.value is not None and form.value.name.strip() != user:
         form = form.refused("The name does not match the seller.", "name")
 
-    async def work(fields: Forfeit) -> dict[str, Any]:
-        return await sellers.forfeit(marketplace, visitor.authority, "", user, Forfeited(why=fields.why))
-
-    done, form = await submit(form, work)
+    done, form = await submit(form, lambda fields: admin.forfeit(marketplace, visitor.authority, user, fields.why))
     if done is None:
         return await _page(visitor, form=form, about=f"forfeit-{user}", status=400)
     return go(visitor, MARKETPLACE, f"{done['sales']} sales of {user} were refunded to the buyers.")
@@ -93,8 +82,8 @@ async def decide(request: Request, visitor: Operator, dispute: Named) -> Respons
 
     Raises NotFound if the dispute is not overdue.
     """
-    marketplace = _marketplace(visitor)
-    await read_form(request, visitor, Nothing)
+    marketplace = marketplace_of(visitor, _REMEDY)
+    await pressed(request, visitor)
     from gateway.console.pages.selling.desks import dispute_views
 
     overdue = {
@@ -107,18 +96,9 @@ async def decide(request: Request, visitor: Operator, dispute: Named) -> Respons
         if row.status == "decided":
             await marketplace.ask(marketplace.settlements.submit, row.allocation_digest, ())
     except ServiceError as error:
-        form: Form[Nothing] = refused(Form(), error, frozenset())
+        form: Form[Why] = refused(Form(), error)
         return await _page(visitor, form=form, about="disputes", status=409)
     return go(visitor, f"{MARKETPLACE}#disputes", f"The dispute is {row.status}: {row.reason or 'no change'}.")
-
-
-def _marketplace(visitor: Visitor) -> "Marketplace":
-    marketplace = visitor.services.marketplace
-    if marketplace is None:
-        raise NotFound(
-            "This gateway is not a marketplace. Start it with `millrace up --marketplace` to make it one."
-        )
-    return marketplace
 
 
 async def _page(
@@ -129,7 +109,7 @@ async def _page(
     about: str = "",
     status: int = 200,
 ) -> Response:
-    marketplace = _marketplace(visitor)
+    marketplace = marketplace_of(visitor, _REMEDY)
     values = await marketplace.ask(_look, marketplace, seller)
     return page(
         "selling/marketplace.html",

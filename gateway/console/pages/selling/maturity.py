@@ -10,10 +10,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting import chart
-from accounting.ledger.balances import Reader, StatementLine, statement
+from accounting.ledger.balances import StatementLine
 from accounting.rules.earnings import RESERVE_DAYS
 from accounting.rules.market import BPS
 from accounting.spending.earned import Earned, earned_after, given_back
+from gateway.admin import statement
 from market.marketplace.marketplace import Marketplace
 from market.marketplace.tables import Maturity, Seller, Withheld, maturity_table, withheld_table
 from market.marketplace.terms import DAY_NS, MarketplaceTerms
@@ -57,7 +58,7 @@ def money_of(marketplace: Marketplace, user_id: str) -> Money:
         is_barred = bool(seller.suspended_reason)
         found = by_day(ripening, back, marketplace.context.terms, is_new=is_new, is_barred=is_barred)
         found += _withheld_of(session, user_id) + _written_down(session, user_id, is_barred=is_barred)
-        return Money(tuple(sorted(found, key=_soonest)), newest_lines(session, user_id))
+        return Money(tuple(sorted(found, key=_soonest)), tuple(newest_lines(session, user_id)))
 
 
 def by_day(
@@ -123,8 +124,8 @@ def day_written(row: Maturity) -> str:
 
 
 def newest_lines(
-    reader: Reader, user_id: str, before_seq: int | None = None, limit: int = LINES_SHOWN
-) -> tuple[tuple[str, StatementLine], ...]:
+    session: Session, user_id: str, before_seq: int | None = None, limit: int = LINES_SHOWN
+) -> list[tuple[str, StatementLine]]:
     """Return the newest transfers of a seller's accounts, each once, with the account's display name."""
     accounts = {
         "maturing": chart.seller_maturing(user_id),
@@ -132,11 +133,7 @@ def newest_lines(
         "reserve": chart.seller_reserve(user_id),
         "owed": chart.seller_receivable(user_id),
     }
-    found: dict[int, tuple[str, StatementLine]] = {}
-    for name, code in accounts.items():
-        for line in statement(reader, code, before_seq=before_seq, limit=limit):
-            found.setdefault(line.transfer_seq, (name, line))
-    return tuple(found[seq] for seq in sorted(found, reverse=True)[:limit])
+    return statement.newest_lines(session, accounts, before_seq, limit)
 
 
 def day_of(number: int) -> str:

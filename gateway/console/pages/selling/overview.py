@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
 
 from gateway.console.access import Operator, Visitor
-from gateway.console.forms import read_form
+from gateway.console.forms import pressed
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.selling.access import PATH, Seller, idle_now, price
 from gateway.console.pages.selling.account import Account, Standing
@@ -35,10 +34,6 @@ _WAYS = {
 }
 
 router = APIRouter(prefix=PATH)
-
-
-class Nothing(BaseModel):
-    """A form without fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +86,14 @@ async def started_live(request: Request, visitor: Operator) -> Response:
 
 @router.post("/pause")
 async def pause(request: Request, visitor: Operator) -> Response:
-    await read_form(request, visitor, Nothing)
+    await pressed(request, visitor)
     await visitor.services.pauses.pause("selling", visitor.actor)
     return go(visitor, PATH, "Selling is paused until you resume it.")
 
 
 @router.post("/resume")
 async def resume(request: Request, visitor: Operator) -> Response:
-    await read_form(request, visitor, Nothing)
+    await pressed(request, visitor)
     await visitor.services.pauses.resume("selling", visitor.actor)
     return go(visitor, PATH, "Selling is resumed.")
 

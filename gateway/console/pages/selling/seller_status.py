@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from gateway.console.access import Visitor
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.selling.access import PATH, Seller, submit
+from gateway.console.forms import Form, read_form, submit
+from gateway.console.pages.selling.access import PATH, Seller, marketplace_of
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
 from gateway.console.renderer import go, page
@@ -36,6 +36,8 @@ LOOKED_AT: dict[Tier, str] = {
     "toploc": "reserved: not checked yet",
     "tee": "reserved: not checked yet",
 }
+
+_REMEDY = "Open disputes on the marketplace where you sold."
 
 router = APIRouter(prefix=STANDING)
 
@@ -99,7 +101,7 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
 
     Raises NotFound if the visitor has no such allocation.
     """
-    marketplace = _marketplace(visitor)
+    marketplace = marketplace_of(visitor, _REMEDY)
     from gateway.console.pages.selling.desks import allocation_raw
     from gateway.console.pages.selling.dispute_data import bring_text
 
@@ -108,23 +110,16 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
         raise NotFound("Allocation not found.")
     form = await read_form(request, visitor, Brought)
 
-    async def work(fields: Brought) -> dict[str, Any]:
-        texts = (fields.content, fields.reasoning, fields.listing)
-        return await bring_text(marketplace, visitor.caller, raw, lane, *texts)
-
-    done, form = await submit(form, work)
+    user_id = visitor.caller.user_id
+    done, form = await submit(
+        form,
+        lambda new: bring_text(marketplace, user_id, raw, lane, new.content, new.reasoning, new.listing),
+    )
     if done is None:
         return await _dispute_page(visitor, allocation, lane, form, 400)
-    is_open = done["status"] == "open"
-    word = "is open. The other side has one day to answer" if is_open else f"is decided: {done['reason']}"
+    is_open = done.status == "open"
+    word = "is open. The other side has one day to answer" if is_open else f"is decided: {done.reason}"
     return go(visitor, f"{STANDING}#disputes", f"The dispute {word}.")
-
-
-def _marketplace(visitor: Visitor) -> "Marketplace":
-    marketplace = visitor.services.marketplace
-    if marketplace is None:
-        raise NotFound("This gateway is not a marketplace. Open disputes on the marketplace where you sold.")
-    return marketplace
 
 
 def _of_marketplace(marketplace: "Marketplace", user_id: str) -> dict[str, Any]:
@@ -168,7 +163,7 @@ def _agent_findings(files: "AgentFiles") -> "list[tuple[str, AuditFinding]]":
 async def _dispute_page(
     visitor: Visitor, allocation: str, lane: int, form: Form[Brought] | None = None, status: int = 200
 ) -> Response:
-    marketplace = _marketplace(visitor)
+    marketplace = marketplace_of(visitor, _REMEDY)
     from gateway.console.pages.selling.dispute_data import facts_of_lane
 
     values = await marketplace.ask(facts_of_lane, marketplace, visitor.caller.user_id, allocation, lane)

@@ -1,13 +1,14 @@
 """A cloud worker started without the supervisor, so that tests see the process itself, and its clients."""
 
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 import httpx
 import msgspec
@@ -25,9 +26,28 @@ ANSWER_TOKENS = 6
 Json = dict[str, Any]
 
 
+class ForkedProgram(ForkedChild):
+    """A program of a template whose stdin and stdout are pipes of bytes."""
+
+    def __init__(self, module: str, environment: dict[str, str], folder: Path, stderr: int) -> None:
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
+        super().__init__(module, environment=environment, folder=folder, streams=streams)
+        self.stdin: IO[bytes] = os.fdopen(self.pipes[0], "wb")
+        self.stdout: IO[bytes] = os.fdopen(self.pipes[1], "rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stdout.close()
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+        self.wait()
+
+
 @dataclass
 class RunningWorker:
-    process: "subprocess.Popen[bytes] | ForkedChild"
+    process: "subprocess.Popen[bytes] | ForkedProgram"
     client: httpx.Client
     socket_path: Path
     born: Health
@@ -111,8 +131,8 @@ def start_process(folder: str, stderr: int) -> "subprocess.Popen[bytes]":
     )
 
 
-def fork_process(folder: str, stderr: int) -> ForkedChild:
-    return ForkedChild("gateway.lanes.cloud.worker", {"HOME": folder}, folder, stderr)
+def fork_process(folder: str, stderr: int) -> ForkedProgram:
+    return ForkedProgram("gateway.lanes.cloud.worker", {"HOME": folder}, Path(folder), stderr)
 
 
 def client_of(socket_path: str | Path) -> httpx.Client:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api import idle
+from gateway.admin import idle
 from gateway.identity.caller import MARKET_JOBS
 from gateway.quota import Quota
 from gateway.settings import CacheSettings

@@ -1,4 +1,4 @@
-"""The request bodies of the marketplace."""
+"""Requests to the marketplace."""
 
 import base64
 import binascii
@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from accounting.money import UsdAmount
-from gateway.api.fields import Body, Text
+from gateway.admin.fields import Body, Text
 from market.marketplace.buyer_receipts import RECEIPTS_MAX
 from market.marketplace.statements import STATEMENTS_MAX
 from market.marketplace.texts import CHARS_MAX
