@@ -25,7 +25,7 @@ from gateway.api.plain import PlainRoutes, plain_routes
 from gateway.batches.batches import Batches
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.ledger_service import LedgerService
-from gateway.billing.metering.factory import open_recounter, use_cluster, write_prices
+from gateway.billing.metering.factory import named_tokenizers, open_recounter, use_cluster, write_prices
 from gateway.billing.metering.rates import Rates
 from gateway.billing.model_terms import ModelTerms
 from gateway.billing.request_log import RequestLog
@@ -251,7 +251,8 @@ async def _open_marketplace(
         return None
     from gateway.own_marketplace import open_marketplace, watched
 
-    marketplace = open_marketplace(settings.marketplace, folder, ledger, engine)
+    tokenizers = named_tokenizers(settings.metering)
+    marketplace = open_marketplace(settings.marketplace, folder, ledger, engine, tokenizers)
     await stack.enter_async_context(watched(marketplace, settings.marketplace))
     return marketplace
 
@@ -349,9 +350,17 @@ async def _open_market(
     """The market lane to third parties' machines, if it is enabled; otherwise none of its modules is imported."""
     from gateway.market_lane import open_market
 
-    tokenizers = bookkeeper.recounter.tokenizers
+    recounter, named = bookkeeper.recounter, named_tokenizers(settings.metering)
     return await open_market(
-        settings.market, folder.market, ledger, tokenizers, lambda: bookkeeper.is_behind, stack, write, aliases
+        settings.market,
+        folder.market,
+        ledger,
+        recounter.tokenizers,
+        named,
+        lambda: bookkeeper.is_behind,
+        stack,
+        write,
+        aliases,
     )
 
 

@@ -1,13 +1,13 @@
 """Open the market lane of a gateway that buys: start its buyer process and the jobs that book its costs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from accounting.metering.tokenizers import Tokenizers
+from accounting.metering.tokenizers import Pinned, Tokenizers
 from gateway.billing.ledger_service import LedgerService
 from gateway.billing.metering.factory import write_versions
 from gateway.lanes.aliases import Aliases
@@ -24,6 +24,7 @@ async def open_market(
     folder: Path,
     ledger: LedgerService,
     tokenizers: Tokenizers,
+    named: Mapping[str, Pinned],
     is_behind: Callable[[], bool],
     stack: AsyncExitStack,
     write: Callable[[], Session],
@@ -31,13 +32,13 @@ async def open_market(
 ) -> Lane:
     """Return the lane, connected to a buyer process that is starting.
 
-    `folder` is the market's folder; `stack` stops both. `is_behind` says whether ended requests are missing in the
-    ledger. From now on the ledger gets the cost of audits, and what a dead buyer process still owed.
+    `folder` is the market's folder; `stack` stops both. `named` are the admin's tokenizers by SHA-256. `is_behind`
+    says whether ended requests are missing in the ledger. From now on the ledger gets the cost of audits, and what a
+    dead buyer process still owed.
     """
     note_prices = partial(write_versions, write=write)
-    market = MarketLane(
-        settings, buyer_worker(settings, folder), note_prices, folder / "tokenizers", aliases=aliases
-    )
+    buyer = buyer_worker(settings, folder, named.values())
+    market = MarketLane(settings, buyer, note_prices, named, aliases=aliases)
     stack.push_async_callback(market.stop)
     await market.start()
     tokenizers.look_also(market.tokenizer_of)

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from sqlalchemy import Engine
 
+from accounting.metering.tokenizers import Pinned
 from accounting.payments.ledger import Ledger
 from accounting.proofs.signing_key import SigningKeyUnusable
 from gateway.billing.ledger_service import LedgerService
@@ -15,7 +16,6 @@ from gateway.identity.users import Users
 from market.errors import IdentityInvalid
 from market.marketplace.always import Always
 from market.marketplace.context import MS_NS, MarketplaceContext
-from market.marketplace.counters import Counters
 from market.marketplace.marketplace import Links, Marketplace
 from market.marketplace.periodic import PeriodicTasks
 from market.marketplace.sellers import SellerRegistry
@@ -33,9 +33,13 @@ from runtime.settings import SettingsInvalid
 
 
 def open_marketplace(
-    settings: MarketplaceSettings, folder: DataFolder, ledger: LedgerService, engine: Engine
+    settings: MarketplaceSettings,
+    folder: DataFolder,
+    ledger: LedgerService,
+    engine: Engine,
+    tokenizers: Mapping[str, Pinned],
 ) -> Marketplace:
-    """Return the marketplace over the gateway's own ledger and database.
+    """Return the marketplace over the gateway's own ledger and database. It counts by `tokenizers`, given by SHA-256.
 
     Raises:
         SettingsInvalid: its key cannot be used.
@@ -60,8 +64,7 @@ def open_marketplace(
         statements_of=keeper.statements_of,
         organization_of=_organizations(engine),
     )
-    outbound = Outbound(settings.allows_loopback)
-    links = Links(keeper, outbound, Counters.of(folder.path / "market" / "tokenizers", outbound))
+    links = Links(keeper, Outbound(settings.allows_loopback), tokenizers)
     always.sellers = SellerRegistry(context).identities
     return Marketplace.of(context, lambda user_id: ledger.frozen_why(user_id) is not None, links)
 
@@ -92,7 +95,6 @@ async def watched(marketplace: Marketplace, settings: MarketplaceSettings) -> As
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(marketplace.counters.close)
         await marketplace.outbound.aclose()
 
 

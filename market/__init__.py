@@ -15,6 +15,4 @@ Modules:
     seller          The seller: `millrace sell`, a process beside the gateway that offers capacity its machines do
                     not need
     settings        The settings of those who trade: buyer, seller and marketplace
-    token_counting  Count tokens with untrusted tokenizers in a separate process, which may crash, hang and be
-                    replaced
 """

@@ -9,8 +9,6 @@ MarketError
 ├── NotRegistered        the marketplace does not know this seller or allocation
 ├── MarketplaceRefuses         the marketplace refuses a request; `code` names the reason
 ├── RequestNotCounted    the market has no count for a part of the prompt; the error names the part
-├── TokenizerRefused     a third party's tokenizer has parts that are not known to be harmless; the error names one
-├── CountingUnavailable  nothing was counted, for a reason outside the tokenizer: try again later
 └── SealBroken           a sealed message was changed, cut short, reordered or sent twice
 """
 
@@ -82,19 +80,6 @@ class RequestNotCounted(MarketError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field} {problem}")
         self.field = field
-
-
-class TokenizerRefused(MarketError):
-    """Raised for a third party's tokenizer that is not accepted. `part` is a path like `normalizer.0`."""
-
-    def __init__(self, part: str, problem: str) -> None:
-        super().__init__(f"the tokenizer{'.' if part else ''}{part} {problem}")
-        self.part = part
-        self.problem = problem
-
-
-class CountingUnavailable(MarketError):
-    """Raised when nothing was counted for a reason outside the tokenizer. A later attempt may succeed."""
 
 
 class SealBroken(MarketError):

@@ -13,6 +13,8 @@ from accounting.metering.delivered import TokenCounter, is_librarys
 _log = logging.getLogger(__name__)
 
 _LOADED_MAX = 8
+FILE_BYTES_MAX = 64 * 2**20
+"""Largest tokenizer.json that is read. Published ones have up to 35 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,11 @@ def load_counter(pinned: Pinned) -> TokenCounter:
     """Read a tokenizer.
 
     Raises:
-        TokenizerMismatch: the file has another SHA-256, or is no tokenizer.
+        TokenizerMismatch: the file is too large, has another SHA-256, or is no tokenizer.
         OSError: the file cannot be read.
     """
+    if pinned.path.stat().st_size > FILE_BYTES_MAX:
+        raise TokenizerMismatch(f"{pinned.path} has more than {FILE_BYTES_MAX} bytes")
     content = pinned.path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found != pinned.sha256.lower():

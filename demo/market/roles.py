@@ -1,5 +1,6 @@
 """Define the settings of the three gateways: usual ones, except for prices that amount to whole cents."""
 
+import hashlib
 import json
 import socket
 from pathlib import Path
@@ -21,6 +22,7 @@ def marketplace(stripe: dict[str, str]) -> dict[str, str]:
         "MILLRACE_MARKETPLACE__RESERVE_BPS": "0",
         "MILLRACE_MARKETPLACE__TICK_S": "0.5",
         "MILLRACE_MARKETPLACE__ALLOWS_LOOPBACK": "true",
+        "MILLRACE_METERING__TOKENIZERS": _tokenizers(),
         "MILLRACE_PAYMENTS__TICK_S": "0.2",
         "MILLRACE_PAYMENTS__ACCOUNT_REST_H": "0",
         "MILLRACE_PAYMENTS__PAYOUT_MIN_USD": "0.01",
@@ -60,7 +62,15 @@ def buyer(marketplace_url: str, marketplace_key: str, seller: str) -> dict[str, 
         "MILLRACE_MARKET__PROMPT_USD_PER_MTOK_MAX": PROMPT_USD_PER_MTOK,
         "MILLRACE_MARKET__COMPLETION_USD_PER_MTOK_MAX": COMPLETION_USD_PER_MTOK,
         "MILLRACE_MARKET__ALLOWS_LOOPBACK": "true",
+        "MILLRACE_METERING__TOKENIZERS": _tokenizers(),
     }
+
+
+def _tokenizers() -> str:
+    """Return the setting by which buyer and marketplace count by the model's own tokenizer."""
+    path = MODEL / "tokenizer.json"
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return json.dumps({MODEL.name: {"path": str(path), "sha256": sha256}})
 
 
 def free_port() -> int:

@@ -22,7 +22,6 @@ from market.marketplace.marketplace import Marketplace
 from market.marketplace.tables import DisputeRow
 from market.marketplace.texts import ChoiceText
 from market.protocol.audits.prompts import Shown
-from market.protocol.listings.listing import Listing
 from market.protocol.records.envelope import Record, open_record
 from market.protocol.sealing.agreement import Keys
 from runtime.errors import RequestInvalid
@@ -109,21 +108,14 @@ async def forfeit(marketplace: Marketplace, authority: Authority, user: str, why
 
 
 async def bring(marketplace: Marketplace, user_id: str, body: NewDispute) -> DisputeRow:
-    """Submit a text, the prompt or receipts.
+    """Submit a text or the prompt. The first submission opens the dispute, for a fee that is kept if it loses.
 
-    The first submission opens the dispute, for a fee that is kept if it loses. Raises RequestInvalid, and the errors
-    of `Disputes.bring`.
+    Raises RequestInvalid, and the errors of `Disputes.bring`.
     """
-    listing = read_record(body.listing, "listing") if body.listing else None
-    receipts = tuple(read_record(raw, "receipts") for raw in body.receipts)
     digest = read_record(body.allocation, "allocation").digest
     texts = {n: ChoiceText(text.content, text.reasoning, text.calls) for n, text in body.texts.items()}
     prompt = _shown(body.prompt) if body.prompt else None
-    brought = Brought(digest, body.lane, listing, texts, prompt, receipts)
-    await marketplace.ask(marketplace.disputes.check, user_id, brought)
-    if listing:
-        offer, needed = _offer(listing), await marketplace.ask(marketplace.disputes.tokenizers)
-        await marketplace.counters.fetch(offer.tokenizer_sha256, offer.endpoint, needed)
+    brought = Brought(digest, body.lane, texts, prompt)
     row = await marketplace.ask(marketplace.disputes.bring, user_id, brought)
     if row.status == "decided":
         await marketplace.ask(marketplace.settlements.submit, digest, ())
@@ -141,14 +133,3 @@ def read_record(raw: str, param: str) -> Record:
 def _shown(prompt: ShownPrompt) -> Shown:
     keys = Keys(bytes.fromhex(prompt.key), bytes.fromhex(prompt.nonce))
     return Shown(base64.b64decode(prompt.sealed), keys)
-
-
-def _offer(record: Record) -> Listing:
-    """Return the listing that a voucher's prices come from; it may have expired long ago.
-
-    Raises RequestInvalid.
-    """
-    try:
-        return record.read("listing", Listing)
-    except RecordInvalid as error:
-        raise RequestInvalid(f"listing: {error}", param="listing", code="record_invalid") from None

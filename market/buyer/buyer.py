@@ -20,9 +20,9 @@ from market.buyer.response_decoder import Flag
 from market.buyer.sellers import SellerTracker
 from market.buyer.shielded import shielded
 from market.buyer.shop import Shop
-from market.buyer.tokenizers import Tokenizers
+from market.buyer.tokenizers import PurchaseTokenizers
 from market.buyer.vouchers import vouch
-from market.errors import CountingUnavailable, MarketError, RequestNotCounted
+from market.errors import MarketError, RequestNotCounted
 from market.network.challenge import is_behind
 from market.protocol.listings.prices import cost_nano
 from market.protocol.matching.candidate import PROBATION_COST_MAX_NANO
@@ -37,7 +37,7 @@ _LANE_REFUSALS = frozenset(("spent", "busy", "unpaid"))
 _CHANNEL_REFUSALS = frozenset(("limit", "ended"))
 # Codes that say nothing about the seller: our voucher, listing, credit or the request was wrong.
 _OF_VOUCHER = ("prices", "request", "ended", "superseded", "no_credit", "marketplace_changed", "dear")
-_OURS = frozenset((*_OF_VOUCHER, "malformed", "content", "too_long", "uncounted"))
+_OURS = frozenset((*_OF_VOUCHER, "malformed", "content", "too_long"))
 _TELLING_MAX = 256
 # Flags counted against the seller. Others are only noted: small models repeat themselves, and engines may say
 # more.
@@ -77,7 +77,7 @@ class Buyer:
         shop: Shop,
         sellers: SellerTracker,
         credit: BuyerCredit,
-        tokenizers: Tokenizers,
+        tokenizers: PurchaseTokenizers,
     ) -> None:
         self._means = means
         self._shop = shop
@@ -226,15 +226,14 @@ class Buyer:
     ) -> AsyncIterator[Purchase]:
         """Begin a purchase and settle it in any case. Raises SellerFailed, Refusal."""
         await self._prove(offering)
-        counting = await self._tokenizers.counting(offering.listing.tokenizer_sha256, offering.base_url)
+        is_partner = self._credit.is_partner(offering.seller)
+        counting = await self._tokenizers.counting(offering.listing, is_partner=is_partner)
         try:
             prompt_tokens = await asyncio.to_thread(counting.prompt_tokens, market_request.fields)
         except RequestNotCounted as error:
             raise Refusal(
                 400, "not_countable", f"The market cannot price this request: {error}", error.field
             ) from None
-        except CountingUnavailable as error:
-            raise SellerFailed(f"its tokenizer cannot count the prompt now: {error}", "uncounted") from None
         if course.tokens:
             market_request = market_request.affordable(
                 offering.listing.pricing, prompt_tokens, request.ceiling_nano - course.spent_nano
@@ -247,7 +246,7 @@ class Buyer:
         pseudonym = self._credit.speaker(state)
         try:
             vouched = vouch(
-                state, pseudonym, offering, market_request, most_nano, request.id, self._means.standing
+                state, pseudonym, offering, market_request, counting, most_nano, request.id, self._means.standing
             )
         except SellerFailed:
             raise

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,15 +19,13 @@ from market.protocol.records.envelope import Record, open_record
 
 HOURS = 24
 _TIMEOUT_S = 10.0
-_OK, _UNKNOWN, _FAILS = 200, 404, 500
+_OK, _FAILS = 200, 500
 _BUSY = (408, 429)
 _AT_IT = "idempotency_key_in_use"
 """The marketplace is still answering a request with this key, one that we stopped waiting for."""
 _JSON = {"content-type": "application/json"}
 _FACT = "marketplace "
 _UNANSWERED_MAX = 1024
-_LANES_BYTES_MAX = 2**22
-"""Room for 64 lanes with up to four records each, and the buyer's statements about its keys."""
 
 S = TypeVar("S", bound=Struct)
 
@@ -35,6 +33,7 @@ S = TypeVar("S", bound=Struct)
 class _MarketplaceFacts(Struct, frozen=True):
     identity: str
     statements: list[str] = []
+    tokenizers: frozenset[str] = frozenset()
 
 
 class _Allocated(Struct, frozen=True):
@@ -47,29 +46,6 @@ class _Error(Struct, frozen=True):
 
 class _MarketplaceError(Struct, frozen=True):
     error: _Error
-
-
-class _Dispute(Struct, frozen=True):
-    id: str
-    seq: int
-    status: str
-
-
-class _Lane(Struct, frozen=True):
-    lane: int
-    dispute: _Dispute | None = None
-
-
-class _Lanes(Struct, frozen=True):
-    lanes: list[_Lane]
-
-
-class Open(NamedTuple):
-    """An undecided dispute, and the request that it is about."""
-
-    id: str
-    lane: int
-    seq: int
 
 
 class BuyerMarketplaceClient:
@@ -87,6 +63,8 @@ class BuyerMarketplaceClient:
         self._keeper = keeper
         self._pinned = pinned or store.fact(_FACT + url) or ""
         self._unanswered: dict[tuple[str, str, int], str] = {}
+        self.tokenizers: frozenset[str] = frozenset()
+        """SHA-256 of the tokenizers that the marketplace counts by in disputes; empty until it was reached."""
 
     @property
     def identity(self) -> str:
@@ -107,6 +85,7 @@ class BuyerMarketplaceClient:
         if not self._pinned:
             self._store.put_fact(_FACT + self.url, facts.identity)
             self._pinned = facts.identity
+        self.tokenizers = facts.tokenizers
         await asyncio.to_thread(self._keeper.add, [each.encode() for each in facts.statements], self.url)
 
     async def allocate(self, buyer: str, seller: str, limit_nano: int) -> tuple[ChannelTerms, Allocation, Record]:
@@ -123,7 +102,7 @@ class BuyerMarketplaceClient:
         if len(self._unanswered) >= _UNANSWERED_MAX:
             self._unanswered.clear()
         key = self._unanswered.setdefault(allocation_terms, secrets.token_hex(16))
-        headers = self._ours | {"idempotency-key": key, **_JSON}
+        headers = {"authorization": f"Bearer {self._key}", "idempotency-key": key, **_JSON}
         reply = await self._ask("/market/v1/allocations", msgspec.json.encode(body), headers)
         if not _is_open(reply):
             self._unanswered.pop(allocation_terms, None)
@@ -145,39 +124,12 @@ class BuyerMarketplaceClient:
             SellerRefuses: the marketplace rejects it.
         """
         fields = {"allocation": allocation.decode(), "records": [record.decode() for record in records]}
-        _checked(await self._tell("/market/v1/settlements", fields, _JSON))
-
-    async def disputed(self, allocation: str) -> list[Open]:
-        """Return open disputes about an allocation, given by its record's digest; none if it is another marketplace's.
-
-        Raises:
-            Unreachable: the marketplace is unavailable or busy.
-            SellerRefuses: the marketplace refuses, or its answer is invalid.
-        """
-        url = f"{self.url}/market/v1/disputes/{allocation}"
-        reply = await self._outbound.ask(url, headers=self._ours, timeout_s=_TIMEOUT_S, bytes_max=_LANES_BYTES_MAX)
-        if reply.status == _UNKNOWN:
-            return []
-        lanes = _read(_checked(reply), _Lanes).lanes
-        open_ones = (lane for lane in lanes if lane.dispute and lane.dispute.status == "open")
-        return [Open(lane.dispute.id, lane.lane, lane.dispute.seq) for lane in open_ones if lane.dispute]
-
-    async def answer(self, allocation: bytes, lane: int, receipts: Sequence[bytes]) -> None:
-        """Send receipts for an open dispute; raises as `settle`."""
-        fields = {
-            "allocation": allocation.decode(),
-            "lane": lane,
-            "receipts": [each.decode() for each in receipts],
-        }
-        _checked(await self._tell("/market/v1/disputes", fields, _JSON | self._ours))
-
-    async def _tell(self, path: str, fields: dict[str, Any], headers: dict[str, str]) -> OutboundReply:
-        body = msgspec.json.encode(fields)
-        return await self._outbound.ask(self.url + path, body, headers=headers, timeout_s=_TIMEOUT_S)
-
-    @property
-    def _ours(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self._key}"}
+        body, url = msgspec.json.encode(fields), f"{self.url}/market/v1/settlements"
+        reply = await self._outbound.ask(url, body, headers=_JSON, timeout_s=_TIMEOUT_S)
+        if reply.status in _BUSY or reply.status >= _FAILS:
+            raise Unreachable(f"the marketplace answered {reply.status}")
+        if reply.status != _OK:
+            raise SellerRefuses(f"the marketplace answered {reply.status}", "refused")
 
     async def _ask(self, path: str, body: bytes | None, headers: dict[str, str]) -> OutboundReply:
         try:
@@ -194,15 +146,6 @@ def _is_open(reply: OutboundReply) -> bool:
         return msgspec.json.decode(reply.body, type=_MarketplaceError).error.code == _AT_IT
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
-
-
-def _checked(reply: OutboundReply) -> OutboundReply:
-    """Raises Unreachable, SellerRefuses."""
-    if reply.status in _BUSY or reply.status >= _FAILS:
-        raise Unreachable(f"the marketplace answered {reply.status}")
-    if reply.status != _OK:
-        raise SellerRefuses(f"the marketplace answered {reply.status}", "refused")
-    return reply
 
 
 def _read(reply: OutboundReply, shape: type[S]) -> S:

@@ -41,4 +41,6 @@ class Orders(Struct, frozen=True, forbid_unknown_fields=True):
     allows_loopback: bool = False
     audit_nano_per_day: int = 0
     tells_findings: bool = False
+    tokenizers: dict[str, str] = {}
+    """The admin's tokenizer files, by their SHA-256."""
     bounds: BuyerLimits = BuyerLimits()

@@ -23,7 +23,6 @@ from market.buyer.response_decoder import Flag, ResponseDecoder
 from market.buyer.shielded import shielded
 from market.buyer.store import BuyingStore, EndedJob
 from market.buyer.vouchers import Vouched
-from market.errors import CountingUnavailable
 from market.network.outbound import Outbound, Streamed, Unreachable
 from market.protocol.channels.job import pack_receipts
 from market.protocol.channels.statements import Delivery
@@ -94,6 +93,7 @@ class Purchase:
         self._pseudonym = pseudonym
         self._vouched = vouched
         self._counting = counting.remembering()
+        self._tokens_max = market_request.tokens_max * market_request.choices
         self.prompt_tokens = prompt_tokens
         self.ttft_s: float | None = None
         self._progress: asyncio.Task[None] | None = None
@@ -110,7 +110,7 @@ class Purchase:
                 logprob_tokens_max=market_request.logprob_tokens_max,
             ),
             AnswerSoFar(vouched.sealed.digest),
-            chars_max=(market_request.tokens_max * market_request.choices + UNSAID_TOKENS_MAX) * TOKEN_CHARS_MAX,
+            chars_max=(self._tokens_max + UNSAID_TOKENS_MAX) * TOKEN_CHARS_MAX,
         )
 
     async def chunks(self) -> AsyncGenerator[list[list[Json]], None]:
@@ -155,10 +155,7 @@ class Purchase:
             await asyncio.gather(self._progress, return_exceptions=True)
         bought, delivery = await asyncio.to_thread(self._signed)
         self._state.end(delivery)
-        claim = self._hearing.claim
-        ended = EndedJob(
-            delivery.record.raw, claim.record.raw if claim else None, bought.amount_nano, ",".join(bought.flags)
-        )
+        ended = EndedJob(delivery.record.raw, bought.amount_nano, ",".join(bought.flags))
         await asyncio.to_thread(self._means.store.end, self._vouched.begun, ended)
         return bought
 
@@ -211,12 +208,8 @@ class Purchase:
         return Bought(prompt, cached, tokens, amount_nano, text, is_plain, flags), delivery
 
     def _tokens(self, choices: Iterable[Delivered]) -> int:
-        answers = tuple(choices)
-        try:
-            return self._counting.delivered(answers).completion_tokens
-        except CountingUnavailable as error:
-            note("counted_by_bytes", error=str(error))
-            return Counting(None).delivered(answers).completion_tokens
+        """Return the tokens to pay for. Counted by bytes, an answer may have more than the model was asked for."""
+        return min(self._counting.delivered(choices).completion_tokens, self._tokens_max)
 
     def _keep_progress(self) -> None:
         """Count and store what has come, in steps, so that the next process can sign for it after a crash."""

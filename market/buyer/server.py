@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from accounting.metering.tokenizers import Pinned, Tokenizers
 from market.audits.audit_client import BuyerAuditClient
 from market.audits.findings_publisher import FindingsPublisher
 from market.audits.probe_store import ProbeStore
@@ -20,8 +21,6 @@ from market.buyer.app import BuyingApp
 from market.buyer.audits import Audits
 from market.buyer.buyer import Buyer
 from market.buyer.credit import BuyerCredit
-from market.buyer.dispute_responder import EVERY_S as DISPUTES_EVERY_S
-from market.buyer.dispute_responder import DisputeResponder
 from market.buyer.flow import GatewayProtocol
 from market.buyer.lines import Lines
 from market.buyer.marketplace_client import BuyerMarketplaceClient
@@ -33,7 +32,7 @@ from market.buyer.receipt_submitter import ReceiptSubmitter
 from market.buyer.sellers import SellerTracker
 from market.buyer.shop import Shop
 from market.buyer.store import BuyingStore
-from market.buyer.tokenizers import Tokenizers
+from market.buyer.tokenizers import PurchaseTokenizers
 from market.credit_lines.balance import Balances
 from market.credit_lines.listing_exchange import exchange_with_partners
 from market.credit_lines.partners import Partners
@@ -92,10 +91,12 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         credit = BuyerCredit(store, marketplace, secret, keeper.standing, orders.allocation_nano, lines)
         stack.push_async_callback(credit.stop)
         sellers = SellerTracker(store)
-        shop = Shop(keeper, orders, sellers, credit, own.id)
+        named_files = {sha256: Pinned(Path(path), sha256) for sha256, path in orders.tokenizers.items()}
+        tokenizers = PurchaseTokenizers(
+            Tokenizers(named_files), lambda: marketplace.tokenizers if marketplace else frozenset()
+        )
+        shop = Shop(keeper, orders, sellers, credit, tokenizers, own.id)
         means = PurchaseServices(outbound, store, keeper.standing, orders.bounds)
-        tokenizers = Tokenizers(folder / "tokenizers", outbound)
-        stack.callback(tokenizers.sandbox.close)
         buyer = Buyer(means, shop, sellers, credit, tokenizers)
         stack.push_async_callback(buyer.stop)
         app = BuyingApp(buyer, shop, orders.bounds)
@@ -116,8 +117,6 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
             stack.push_async_callback(submitting.flush_on_shutdown)
             work["marketplace"] = meet(marketplace, shop)
             work["submitting"] = again("submitting", SUBMITTED_EVERY_S, submitting.submit)
-            disputing = DisputeResponder(marketplace, store, _now_ms)
-            work["disputes"] = again("disputes", DISPUTES_EVERY_S, disputing.look)
         if orders.tells_findings:
             work["findings"] = FindingsPublisher(own, audits.probe_store, gossip.publish, _now_ms).run()
         stack.callback(sellers.keep)

@@ -10,6 +10,7 @@ from market.buyer.listing_sample import OFFERS_MAX, ListingSample
 from market.buyer.orders import Orders
 from market.buyer.purchasable_listing import PurchasableListing
 from market.buyer.sellers import SellerTracker
+from market.buyer.tokenizers import PurchaseTokenizers
 from market.protocol.audits.findings import Believed, Findings, Thing, believed
 from market.protocol.listings.listing import Listing, is_on_offer
 from market.protocol.listings.prices import Prices
@@ -43,6 +44,7 @@ class Shop:
         orders: Orders,
         sellers: SellerTracker,
         credit: BuyerCredit,
+        tokenizers: PurchaseTokenizers,
         own_id: str,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6,
     ) -> None:
@@ -50,6 +52,7 @@ class Shop:
         self._orders = orders
         self._sellers = sellers
         self._credit = credit
+        self._tokenizers = tokenizers
         self._own_id = own_id
         self._now_ms = now_ms
         self._display = ListingSample()
@@ -215,7 +218,7 @@ class Shop:
             name=offering.name,
             model=listing.id,
             weights=listing.weights_sha256,
-            tokenizer=listing.tokenizer_sha256,
+            tokenizer=self._tokenizers.choose(listing, is_partner=self._credit.is_partner(offering.seller)),
             quantization=listing.quantization,
             region=offering.region,
             keeps_data=not listing.data_policy.is_zdr,

@@ -1,83 +1,31 @@
-"""Tokenizers that listings pin: fetched from a seller once, checked by hash, stored in a folder."""
+"""Choose what counts a purchase: the listing's tokenizer if the admin named it here, else four bytes a token."""
 
 import asyncio
-import hashlib
-import os
-from pathlib import Path
+from collections.abc import Callable, Set
+from dataclasses import dataclass
 
-from accounting.metering.tokenizers import Pinned
-from market.buyer.errors import SellerFailed
-from market.errors import CountingUnavailable, TokenizerRefused
-from market.network.outbound import Outbound, Unreachable
+from accounting.metering.tokenizers import Tokenizers
 from market.protocol.counting.token_count import Counting
-from market.token_counting.sandboxed_tokenizers import SandboxedTokenizers
-
-TOKENIZER_BYTES_MAX = 64 * 2**20
-FILES_MAX = 32
-_FETCH_S = 60.0
-_OK = 200
+from market.protocol.listings.listing import Listing
 
 
-class Tokenizers:
-    """Tokenizers by hash. One event loop owns it; concurrent callers share one fetch and one test."""
+@dataclass(frozen=True, slots=True)
+class PurchaseTokenizers:
+    """`named` has the admin's tokenizers by SHA-256. `settled` returns the hashes that the marketplace counts by.
 
-    def __init__(self, folder: Path, outbound: Outbound) -> None:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        self._folder = folder
-        self._outbound = outbound
-        self.sandbox = SandboxedTokenizers()
-        """Counts in separate processes, never in this one."""
-        self._locks: dict[str, asyncio.Lock] = {}
+    A purchase on the marketplace's credit needs both: the marketplace must be able to count again in a dispute.
+    """
 
-    async def counting(self, sha256: str, base_url: str) -> Counting:
-        """Return a counter for this tokenizer; `base_url` is a seller that has it.
+    named: Tokenizers
+    settled: Callable[[], Set[str]]
 
-        Raises:
-            SellerFailed: the seller does not have it, or it cannot be used.
-        """
-        lock = self._locks.setdefault(sha256, asyncio.Lock())
-        async with lock:
-            try:
-                self.sandbox.check(sha256)
-                path = self._folder / f"{sha256}.json"
-                if not _is_there(path):
-                    await self._fetch(sha256, base_url, path)
-                return Counting(self.sandbox.counter(Pinned(path, sha256)))
-            except TokenizerRefused as error:
-                raise SellerFailed(f"its tokenizer was rejected: {error}", "no_tokenizer") from None
-            except CountingUnavailable as error:
-                raise SellerFailed(f"its tokenizer cannot be tested now: {error}", "uncounted") from None
-            finally:
-                if not lock.locked():
-                    self._locks.pop(sha256, None)
+    def choose(self, listing: Listing, *, is_partner: bool) -> str | None:
+        """Return the SHA-256 of the tokenizer that counts a purchase; None for four bytes a token. No I/O."""
+        sha256 = listing.tokenizer_sha256
+        is_usable = self.named.knows(sha256) and (is_partner or sha256 in self.settled())
+        return sha256 if is_usable else None
 
-    async def _fetch(self, sha256: str, base_url: str, path: Path) -> None:
-        """Raises SellerFailed, TokenizerRefused, CountingUnavailable."""
-        url = f"{base_url}/market/v1/tokenizers/{sha256}"
-        try:
-            reply = await self._outbound.ask(url, timeout_s=_FETCH_S, bytes_max=TOKENIZER_BYTES_MAX)
-        except Unreachable as error:
-            raise SellerFailed(f"its tokenizer cannot be fetched: {error.reason}", "no_tokenizer") from None
-        if reply.status != _OK or hashlib.sha256(reply.body).hexdigest() != sha256:
-            raise SellerFailed("it does not have the tokenizer that it lists", "no_tokenizer")
-        # Test before storing: files in the folder are used without another test.
-        await asyncio.to_thread(self.sandbox.try_out, sha256, reply.body)
-        await asyncio.to_thread(self._keep, path, reply.body)
-
-    def _keep(self, path: Path, content: bytes) -> None:
-        fresh = path.with_suffix(".new")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-        fresh.replace(path)
-        kept = sorted(self._folder.glob("*.json"), key=lambda each: each.stat().st_mtime)
-        for old in kept[:-FILES_MAX]:
-            old.unlink(missing_ok=True)
-
-
-def _is_there(path: Path) -> bool:
-    """Return whether it is stored, and mark it as used: the least recently used are deleted first."""
-    try:
-        os.utime(path)
-    except OSError:
-        return False
-    return True
+    async def counting(self, listing: Listing, *, is_partner: bool) -> Counting:
+        """Return what counts a purchase. A file that cannot be used is logged, and bytes are counted."""
+        sha256 = self.choose(listing, is_partner=is_partner)
+        return Counting(await asyncio.to_thread(self.named.find, sha256) if sha256 else None)

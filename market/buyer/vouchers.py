@@ -11,6 +11,7 @@ from market.buyer.store import BegunJob
 from market.protocol.channels.job import RECEIPTS_MAX, MarketJob, pack_job
 from market.protocol.channels.next_voucher import VoucherOrder
 from market.protocol.channels.statements import Promise, read_voucher
+from market.protocol.counting.token_count import Counting
 from market.protocol.records.envelope import Saying, sign
 from market.protocol.records.key_status import StandingOf
 from market.protocol.sealing.agreement import Context
@@ -36,6 +37,7 @@ def vouch(
     pseudonym: Pseudonym,
     offering: PurchasableListing,
     market_request: MarketRequest,
+    counting: Counting,
     most_nano: int,
     request_id: str,
     standing: StandingOf,
@@ -53,9 +55,8 @@ def vouch(
     body = market_request.packed(offering.listing.id)
     context = Context(state.terms.channel, lane, seq, offering.seller)
     sealed = seal_request(body, bytes.fromhex(offering.listing.sealing_key), context)
-    voucher = state.voucher(
-        lane, VoucherOrder(sealed.digest, offering.record.digest, offering.listing.pricing, most_nano)
-    )
+    prices, listing = offering.listing.pricing, offering.record.digest
+    voucher = state.voucher(lane, VoucherOrder(sealed.digest, listing, prices, most_nano, counting.tokenizer))
     if voucher is None:
         raise SellerRefuses("the channel has too little credit", "no_credit")
     name = f"{state.terms.channel[:32]}.{lane}"

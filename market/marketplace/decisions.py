@@ -9,7 +9,6 @@ from sqlalchemy.orm import Session
 
 from accounting.metering.delivered import TokenCounter
 from market.errors import MarketplaceRefuses
-from market.marketplace.buyer_receipts import agreed_end, remembered
 from market.marketplace.context import MarketplaceContext
 from market.marketplace.dispute_history import SETTLED, conduct_of
 from market.marketplace.dispute_state import admitted_word, buyers_word, claim_of, is_about, lane_of, signed_counts
@@ -38,7 +37,7 @@ class Decisions:
         If nothing is disputed any more, because the other side has signed after all, it ends without a loser.
 
         Raises:
-            MarketplaceRefuses: the marketplace does not have the tokenizer that the listing names.
+            MarketplaceRefuses: the marketplace does not count by the voucher's tokenizer.
         """
         with self.context.read() as session:
             row = session.get_one(DisputeRow, dispute_id)
@@ -58,20 +57,17 @@ class Decisions:
 
         A prompt shown by the seller counts: only the buyer could have made bytes that two keys open.
         """
-        dispute, is_shown = dispute_of(row, lane), row.seller_prompt_tokens is not None
         if row.buyer_text and row.seller_text:
             return True
-        if dispute.is_end_agreed and (is_shown or not dispute.is_about_prompt):
-            return True
-        return is_shown and signed_counts(remembered(row, lane)) is not None and dispute.is_small
+        is_shown = row.seller_prompt_tokens is not None
+        return is_shown and signed_counts(lane) is not None and dispute_of(row, lane).is_small
 
-    def counting(self, tokenizer: str) -> Counting:
-        """Return the counting by a tokenizer. Raises MarketplaceRefuses if the marketplace does not have it."""
-        counter = self.counter_of(tokenizer)
-        if counter is None:
-            raise MarketplaceRefuses(
-                "no_tokenizer", "the marketplace cannot get the tokenizer that the listing names"
-            )
+    def counting(self, lane: Lane) -> Counting:
+        """Return what counts a claim. Raises MarketplaceRefuses if the marketplace does not have its tokenizer."""
+        tokenizer = claim_of(lane).promise.voucher.tokenizer
+        counter = self.counter_of(tokenizer) if tokenizer else None
+        if tokenizer and counter is None:
+            raise MarketplaceRefuses("no_tokenizer", "the marketplace does not count by the voucher's tokenizer")
         return Counting(counter)
 
     def _write_down(self, dispute_id: str, verdict: Verdict | None) -> DisputeRow:
@@ -103,15 +99,14 @@ class Decisions:
         texts = [read_texts(packed) for packed in (row.buyer_text, row.seller_text) if packed]
         now_ns = self.context.clock_ns()
         conducts = conduct_of(session, row.buyer_user_id, now_ns), conduct_of(session, row.seller_user_id, now_ns)
-        counting = self.counting(row.tokenizer)
+        counting = self.counting(lane)
         return decide(dispute_of(row, lane), texts, counting, presumed_wrong=presumption(*conducts))
 
 
 def dispute_of(row: DisputeRow, lane: Lane) -> Dispute:
-    """Return the dispute, with the submitted receipts."""
+    """Return what both sides have signed, and what was proved."""
     opened_by: Side = "buyer" if row.opened_by == "buyer" else "seller"
     shown = (row.seller_prompt_tokens, row.buyer_prompt_tokens)
     proved = next((tokens for tokens in shown if tokens is not None), None)
-    known = remembered(row, lane)
-    word = buyers_word(known) if proved is None or row.seller_text else admitted_word(known)
-    return Dispute(claim_of(known), word, opened_by, agreed_end(row, lane), proved)
+    word = buyers_word(lane) if proved is None else admitted_word(lane, proved)
+    return Dispute(claim_of(lane), word, opened_by, proved)

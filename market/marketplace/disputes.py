@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 
 from accounting import chart
 from accounting.metering.delivered import TokenCounter
-from market.errors import MarketplaceRefuses, NotRegistered, StatementInvalid
-from market.marketplace.buyer_receipts import keep_word
+from market.errors import MarketplaceRefuses, NotRegistered
 from market.marketplace.context import MarketplaceContext
 from market.marketplace.decisions import Decisions
 from market.marketplace.dispute_history import conduct_of
@@ -38,7 +37,6 @@ from market.protocol.audits.conduct import OPEN_MAX, fee_nano, refusal_to_hear
 from market.protocol.audits.disputes import Side
 from market.protocol.audits.prompts import Shown, proved_prompt_tokens
 from market.protocol.channels.channel import Lane, due
-from market.protocol.listings.listing import Listing
 from market.protocol.records.envelope import Record, open_record
 
 ANSWER_NS = DAY_NS
@@ -51,18 +49,15 @@ _row, _allocation = dispute_table.c, allocation_table.c
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """One side's submission about a disputed request: a text, the prompt, receipts of it, or all of them.
+    """One side's submission about a disputed request: a text, the prompt, or both.
 
-    The request is the newest one that the seller claims on a lane of an allocation. `listing` is the one that it
-    was sold by, or None if the dispute is already open.
+    The request is the newest one that the seller claims on a lane of an allocation.
     """
 
     allocation: str
     lane: int
-    listing: Record | None
     texts: Texts
     prompt: Shown | None = None
-    receipts: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +82,8 @@ class Disputes:
         Raises:
             NotRegistered: the marketplace has issued no such allocation, or to others than this user.
             MarketplaceRefuses: nothing is disputed on the lane, it is decided, or the opener may not open one.
-            StatementInvalid: the listing is not the voucher's, the text is too long, the prompt or a receipt is
-                not the voucher's, or a key not the request's; nothing is then booked.
+            StatementInvalid: the text is too long, the prompt is not the voucher's, or a key not the request's;
+                nothing is then booked.
             InsufficientCredit: the opener has less than the fee.
         """
         packed = pack_texts(brought.texts) if brought.texts else None
@@ -99,13 +94,6 @@ class Disputes:
             side, lane = _party(self.context, allocation, user_id, brought)
             row = self._heard(session, allocation, brought, lane, user_id, is_kept=True)
             session.add(row)
-            if brought.receipts and side != "buyer":
-                raise StatementInvalid(
-                    "only the buyer submits receipts in a dispute. Submit yours by settling the allocation",
-                    "receipts",
-                )
-            if brought.receipts:
-                keep_word(self.context, session, row, lane, brought.receipts)
             _keep(row, side, packed, proved, claim_of(lane).promise.voucher.request)
             is_ripe = self._decisions.is_ripe(row, lane)
             session.flush()
@@ -113,14 +101,6 @@ class Disputes:
         if row.status == "new":
             row = Fees(self.context).reserve_funds(row, side)
         return self.decide(row.id) if is_ripe else row
-
-    def check(self, user_id: str, brought: Brought) -> None:
-        """Check that this user may submit something here, before anything is fetched for it.
-
-        Raises as `bring` does.
-        """
-        with self.context.read() as session:
-            _party(self.context, found(session, brought.allocation), user_id, brought)
 
     def of(self, user_id: str, digest: str) -> list[tuple[LaneStanding, DisputeRow | None]]:
         """Return the state of each lane of this user's allocation, with the dispute about it.
@@ -144,11 +124,6 @@ class Disputes:
             buyer = parties(self.context, found(session, digest)).buyer
             exchanged = [open_record(raw) for raw in self.context.statements_of(buyer)]
             return identities_known(session, (buyer,), exchanged).statements_of(buyer)
-
-    def tokenizers(self) -> list[str]:
-        """Return the hashes of the tokenizers that open disputes need."""
-        with self.context.read() as session:
-            return list(session.scalars(select(_row.tokenizer).where(_row.status == "open").distinct()))
 
     def due(self, limit: int) -> list[str]:
         """Return the ids of disputes that one side has not answered in time."""
@@ -198,7 +173,7 @@ class Disputes:
             return _Proved(request, known_tokens)
         if row.status == "new":
             Fees(self.context).check(chart.user_paid(user_id), row.fee_nano)
-        counting = self._decisions.counting(row.tokenizer)
+        counting = self._decisions.counting(lane)
         return _Proved(request, proved_prompt_tokens(request, brought.prompt, counting))
 
     def _heard(
@@ -227,10 +202,7 @@ class Disputes:
     def _new(
         self, session: Session, allocation: AllocationRow, brought: Brought, lane: Lane, user_id: str
     ) -> DisputeRow:
-        if brought.listing is None:
-            raise StatementInvalid("the listing is required to open a dispute", "listing")
-        tokenizer = brought.listing.read("listing", Listing).tokenizer_sha256
-        self._decisions.counting(tokenizer)
+        self._decisions.counting(lane)
         if why := refusal_to_hear(conduct_of(session, user_id, self.context.clock_ns())):
             raise MarketplaceRefuses(why, "you have lost too many disputes, or have too many open")
         now_ns = self.context.clock_ns()
@@ -251,7 +223,6 @@ class Disputes:
             buyer_user_id=allocation.buyer_user_id,
             seller_user_id=allocation.seller_user_id,
             opened_by=_side_of(allocation, user_id),
-            tokenizer=tokenizer,
             fee_nano=fee_nano(due(lane).disputed_nano),
             opened_ns=now_ns,
             answer_due_ns=now_ns + ANSWER_NS,
@@ -277,12 +248,8 @@ def _party(
 
     Raises:
         NotRegistered, MarketplaceRefuses: the user is on no side, or nothing is disputed there.
-        StatementInvalid: the listing is not the voucher's.
     """
-    side, lane = _side_of(allocation, user_id), disputed_lane(context, allocation, brought.lane)
-    if brought.listing and brought.listing.digest != claim_of(lane).promise.voucher.listing:
-        raise StatementInvalid("the voucher names another listing", "listing")
-    return side, lane
+    return _side_of(allocation, user_id), disputed_lane(context, allocation, brought.lane)
 
 
 def _side_of(allocation: AllocationRow, user_id: str) -> Side:

@@ -1,15 +1,15 @@
 """The marketplace as its routes use it: calls in a few threads of its own, errors in the API's terms."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
 
+from accounting.metering.tokenizers import Pinned, Tokenizers
 from market.errors import (
-    CountingUnavailable,
     IdentityInvalid,
     MarketplaceRefuses,
     NotRegistered,
@@ -18,7 +18,6 @@ from market.errors import (
 )
 from market.marketplace.allocations import Allocations
 from market.marketplace.context import MarketplaceContext
-from market.marketplace.counters import Counters
 from market.marketplace.disputes import Disputes
 from market.marketplace.earnings import Earnings
 from market.marketplace.forfeiture import Forfeiture
@@ -27,7 +26,7 @@ from market.marketplace.settlements import Settlements
 from market.network.outbound import Outbound
 from market.network.record_keeper import RecordKeeper
 from market.network.throttle import Throttle
-from runtime.errors import Conflict, NotFound, Overloaded, RequestInvalid
+from runtime.errors import Conflict, NotFound, RequestInvalid
 
 T = TypeVar("T")
 
@@ -40,16 +39,16 @@ _THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """A marketplace's connections: the records gateways exchange, outbound HTTP, tokenizers of sellers."""
+    """A marketplace's connections: the records gateways exchange, outbound HTTP, the admin's tokenizers by SHA-256."""
 
     keeper: RecordKeeper
     outbound: Outbound
-    counters: Counters
+    tokenizers: Mapping[str, Pinned]
 
 
 @dataclass(frozen=True, slots=True)
 class Marketplace:
-    """One per gateway that is a marketplace: its services and its connections."""
+    """One per gateway that is a marketplace: its services, its connections, and the tokenizers that it counts by."""
 
     context: MarketplaceContext
     sellers: SellerRegistry
@@ -60,7 +59,7 @@ class Marketplace:
     disputes: Disputes
     keeper: RecordKeeper
     outbound: Outbound
-    counters: Counters
+    tokenizers: Set[str]
     records: Throttle = field(default_factory=lambda: Throttle(RECORDS_PER_MINUTE, time.monotonic))
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_THREADS))
 
@@ -69,17 +68,14 @@ class Marketplace:
         """Return the marketplace; `is_disputed` tells whether a user's payments may be charged back."""
         services = SellerRegistry(context), Allocations(context), Settlements(context)
         earnings, forfeiture = Earnings(context, is_disputed), Forfeiture(context)
-        disputes = Disputes(context, links.counters.find)
-        return cls(
-            context, *services, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters
-        )
+        disputes, counts_by = Disputes(context, Tokenizers(links.tokenizers).find), links.tokenizers.keys()
+        return cls(context, *services, earnings, forfeiture, disputes, links.keeper, links.outbound, counts_by)
 
     async def ask(self, question: Callable[..., T], *arguments: Any) -> T:
         """Run `question` in a thread and return its result.
 
         The market's errors become errors of this API. Raises RequestInvalid for invalid records and statements,
-        and NotFound for unregistered ones. Raises Conflict if the marketplace refuses, and Overloaded if it cannot
-        count tokens now.
+        and NotFound for unregistered ones. Raises Conflict if the marketplace refuses.
         """
         try:
             return await anyio.to_thread.run_sync(question, *arguments, limiter=self.threads)
@@ -93,5 +89,3 @@ class Marketplace:
             raise NotFound(str(error)) from error
         except MarketplaceRefuses as error:
             raise Conflict(str(error), code=error.code) from error
-        except CountingUnavailable as error:
-            raise Overloaded("The marketplace cannot count now. Try again later.") from error

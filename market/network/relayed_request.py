@@ -21,7 +21,7 @@ RELAYED_PACKED_BYTES_MAX = JOB_BYTES_MAX + 2**12
 POLL_S = 25.0
 """Seconds that the marketplace waits for work before it answers that there is none."""
 
-_GET = re.compile(r"/market/v1/(challenge|tokenizers)/[0-9a-f]{64}")
+_GET = re.compile(r"/market/v1/challenge/[0-9a-f]{64}")
 _POST = {"/market/v1/jobs": JOB_BYTES_MAX, "/market/v1/receipts": RECEIPTS_BYTES_MAX}
 
 Method: TypeAlias = Literal["GET", "POST"]

@@ -23,6 +23,7 @@ class OnOffer(Struct, frozen=True):
 
     `listing` is its record's digest, `seller` the seller's identity. `clearance` is the most private label that
     may go there. `good` and `bad` count how requests ended; older ones weigh less. `cap` is learned from refusals.
+    `tokenizer` counts a purchase; None stands for four bytes a token.
     `tier` says what auditors have checked. `suspended_why` says why we buy nothing there until the admin reinstates it.
     """
 
@@ -31,7 +32,7 @@ class OnOffer(Struct, frozen=True):
     name: str
     model: str
     weights: str
-    tokenizer: str
+    tokenizer: str | None
     quantization: str
     region: str | None
     keeps_data: bool

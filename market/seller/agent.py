@@ -214,7 +214,14 @@ def _agent(
         Balances(folder),
     )
     job_handler = JobHandler(
-        own.id, creditor, live_listings, admission, gateway, Blocked.of(settings.refuses), receipt_signer
+        own.id,
+        creditor,
+        live_listings,
+        admission,
+        gateway,
+        Blocked.of(settings.refuses),
+        receipt_signer,
+        lambda: marketplace.tokenizers if marketplace else frozenset(),
     )
     peers = (*filter(None, [settings.marketplace_url]), *settings.peers)
     gossip = Gossip(keeper, outbound, peers)
@@ -222,7 +229,7 @@ def _agent(
     watch = Watch(settings, own, keeper, gateway, sellable_models, publisher, admission, address, clock_ms)
     routes = FastAPI(openapi_url=None)
     routes.include_router(router(keeper, _peer if settings.tunnel in ("quick", "named") else peer_of))
-    app = AgentApp(job_handler, own, routes, sellable_models.tokenizer, Callers(address_of(settings)))
+    app = AgentApp(job_handler, own, routes, Callers(address_of(settings)))
     submitting = ChannelSubmitter(marketplace, own, store, keeper, settings.submit_s)
     return Agent(
         app,

@@ -6,10 +6,7 @@ It is reachable from the open internet through a tunnel. Requests are refused be
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import cast
 
 import msgspec
 import structlog
@@ -27,11 +24,8 @@ from market.seller.job_handler import JobHandler
 log = structlog.get_logger(__name__)
 
 GOSSIP_BYTES_MAX = 2 * 2**20
-TOKENIZER_BYTES_MAX = 64 * 2**20
 BODY_S = 30.0
 """Seconds within which a whole body must arrive."""
-DOWNLOAD_S = 300.0
-"""Seconds within which a tokenizer must be downloaded."""
 _POST = {
     b"/market/v1/jobs": JOB_BYTES_MAX,
     b"/market/v1/receipts": RECEIPTS_BYTES_MAX,
@@ -44,18 +38,16 @@ _POST_FOR: dict[bytes, RequestKind] = {
     b"/market/v1/gossip/digest": "gossip",
     b"/market/v1/gossip/records": "gossip",
 }
-_GET = re.compile(rb"/market/v1/(challenge|tokenizers)/([0-9a-f]{64})")
-_FILE_PIECE_BYTES = 2**18
+_CHALLENGE = re.compile(rb"/market/v1/challenge/([0-9a-f]{64})")
 
 
 @dataclass(slots=True)
 class AgentApp:
-    """The ASGI application. `gossip` answers the two paths of gossip; `tokenizers` finds files by SHA-256."""
+    """The ASGI application. `gossip` answers the two paths of gossip."""
 
     job_handler: JobHandler
     own: OwnIdentity
     gossip: ASGIApp
-    tokenizers: Callable[[str], Path | None]
     callers: Callers = field(default_factory=Callers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +62,7 @@ class AgentApp:
         # Compare the raw path: escaped, doubled or `..` segments make another path than those here.
         path: bytes = scope["raw_path"]
         longest_bytes = _POST.get(path)
-        found = _GET.fullmatch(path)
+        found = _CHALLENGE.fullmatch(path)
         if longest_bytes is None and found is None:
             raise NotAccepted(404, "not_found", "Unknown path.")
         if scope["query_string"]:
@@ -79,7 +71,8 @@ class AgentApp:
             if scope["method"] != "GET":
                 raise NotAccepted(405, "malformed", "Use GET for this path.")
             _length_bytes(scope, 0)
-            await self._get(found, self.callers.network(scope), send)
+            with self.callers.letting_in(self.callers.network(scope), "challenge"):
+                await _reply_json(send, self._identify(bytes.fromhex(found[1].decode())))
         elif scope["method"] != "POST":
             raise NotAccepted(405, "malformed", "Use POST for this path.")
         else:
@@ -113,18 +106,6 @@ class AgentApp:
         except MarketError as error:
             raise NotAccepted(400, "malformed", f"{error}.") from None
         await _reply_json(send, {"lanes": grown})
-
-    async def _get(self, found: "re.Match[bytes]", network: str | None, send: Send) -> None:
-        subject = found[2].decode()
-        with self.callers.letting_in(network, cast(RequestKind, found[1].decode())):
-            if found[1] == b"challenge":
-                await _reply_json(send, self._identify(bytes.fromhex(subject)))
-                return
-            file = self.tokenizers(subject)
-            if file is None:
-                raise NotAccepted(404, "not_found", "No tokenizer with this SHA-256 is used here.")
-            with self.callers.downloading(network):
-                await _send_file(file, send)
 
     def _identify(self, nonce: bytes) -> dict[str, object]:
         """Prove who answers at this address; the caller chose the nonce."""
@@ -195,25 +176,3 @@ async def _reply(send: Send, status: int, headers: list[tuple[bytes, bytes]], bo
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})
-
-
-async def _send_file(file: Path, send: Send) -> None:
-    """Send a file. If the client is too slow, the connection ends before the stated length."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DOWNLOAD_S):
-            await _send_pieces(file, send)
-
-
-async def _send_pieces(file: Path, send: Send) -> None:
-    opened = await asyncio.to_thread(file.open, "rb")
-    try:
-        size_bytes = await asyncio.to_thread(lambda: file.stat().st_size)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % size_bytes)]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        left_bytes = size_bytes
-        while left_bytes:
-            piece = await asyncio.to_thread(opened.read, min(_FILE_PIECE_BYTES, left_bytes))
-            left_bytes -= len(piece)
-            await send({"type": "http.response.body", "body": piece, "more_body": left_bytes > 0})
-    finally:
-        opened.close()

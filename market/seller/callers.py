@@ -18,7 +18,7 @@ from market.network.throttle import Throttle, network_of
 from market.protocol.channels.job import JOB_BYTES_MAX
 from market.settings.seller import SellingSettings
 
-RequestKind = Literal["jobs", "receipts", "challenge", "tokenizers", "gossip"]
+RequestKind = Literal["jobs", "receipts", "challenge", "gossip"]
 """The kinds of request."""
 
 HELD_BYTES_MAX = 8 * JOB_BYTES_MAX
@@ -26,14 +26,11 @@ HELD_BYTES_MAX = 8 * JOB_BYTES_MAX
 NETWORK_HELD_BYTES_MAX = 2 * JOB_BYTES_MAX
 INSIDE_MAX = 128
 """Concurrent requests of one network: a quarter of all connections."""
-DOWNLOADS_MAX = 16
-NETWORK_DOWNLOADS_MAX = 2
 
 PER_MINUTE: dict[RequestKind, int] = {
     "jobs": 600,
     "receipts": 600,
     "challenge": 120,
-    "tokenizers": 30,
     "gossip": 600,
 }
 """Requests of one network per minute."""
@@ -136,7 +133,6 @@ class Callers:
         self._all = {kind: Throttle(TOGETHER * count, now_s) for kind, count in PER_MINUTE.items()}
         self._inside = _Share(INSIDE_MAX, 2**31)
         self._bytes = _Share(NETWORK_HELD_BYTES_MAX, HELD_BYTES_MAX)
-        self._downloads = _Share(NETWORK_DOWNLOADS_MAX, DOWNLOADS_MAX)
 
     def network(self, scope: Scope) -> str | None:
         address = self._address_of(scope)
@@ -150,12 +146,6 @@ class Callers:
         if not self._all[kind].takes(_EVERYBODY):
             raise NotAccepted(429, "full", "Too many requests. Try again in a minute.")
         with _taking(self._inside, network, "Too many requests at once from this network. Try again shortly."):
-            yield
-
-    @contextmanager
-    def downloading(self, network: str | None) -> Generator[None]:
-        """Take one of the few download places. Raises NotAccepted."""
-        with _taking(self._downloads, network, "Too many files are being fetched at once. Try again shortly."):
             yield
 
     @contextmanager

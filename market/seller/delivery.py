@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from market.network.identity import OwnIdentity
+from market.protocol.audits.prompts import Shown
 from market.protocol.channels.job import Cut, Piece, pack_piece
 from market.protocol.channels.statements import Delivery, Promise, Receipt, read_receipt
 from market.protocol.channels.transcript import INTERIM_TOKENS, needs_receipt
@@ -21,7 +22,7 @@ from market.seller.carrier import Carrier, Gone, JobRefused
 from market.seller.chunks import Chunks, encoded
 from market.seller.gateway_request import GatewayRequest
 from market.seller.live_listings import SellableModel
-from market.seller.proofs import Proof, Proofs, Sold
+from market.seller.proofs import Proof, Proofs
 from market.seller.store import RecordedSale
 
 COUNT_EVERY_CHARS = 512
@@ -61,10 +62,10 @@ class ReceiptSigner:
         if self.proofs is not None and not self.proofs.has_room(voucher.channel, voucher.lane, sealed_bytes):
             raise JobRefused("full", "Too many answers of this channel are unsigned. Sign for them and try again.")
 
-    def prove(self, delivery: Delivery, account: ChannelAccount, sold: Sold) -> None:
+    def prove(self, delivery: Delivery, account: ChannelAccount, shown: Shown) -> None:
         """Keep the proof of a final receipt's prompt until the buyer has signed for it."""
         if self.proofs is not None and account.credited.backing.is_allocated and delivery.request_nano:
-            self.proofs.keep(Proof.of(delivery, sold))
+            self.proofs.keep(Proof.of(delivery, shown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +87,15 @@ class Delivering:
         order: GatewayRequest,
         sellable: SellableModel,
         opened: OpenedRequest,
-        sold: Sold,
+        shown: Shown,
     ) -> None:
         self._receipt_signer = receipt_signer
         self._account = account
         self._promise = promise
         self._order = order
         self._sellable = sellable
-        self._sold = sold
-        self._counting = sellable.counting.remembering()
+        self._shown = shown
+        self._counting = sellable.counting_of(promise.voucher).remembering()
         self._nonce, self._sealer = opened.answer()
         self._answer = AnswerSoFar(promise.voucher.request)
         created_s = receipt_signer.clock_ms() // 1000
@@ -170,7 +171,7 @@ class Delivering:
         self._part += 1
         self._signed_tokens = taken.tokens
         if is_final:
-            self._receipt_signer.prove(delivery, self._account, self._sold)
+            self._receipt_signer.prove(delivery, self._account, self._shown)
         await self._receipt_signer.accounts.keep(
             self._account, delivery, self._sale(delivery) if is_final else None
         )

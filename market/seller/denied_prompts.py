@@ -114,7 +114,8 @@ class DeniedPrompts:
         lane = read_evidence(records, terms, standing).lanes.get(proof.lane, Lane())
         if not due(lane).disputed_nano or claim_of(lane).digest != proof.receipt:
             return False
-        dispute = Dispute(claim_of(lane), admitted_word(lane), opened_by="seller")
+        claim = claim_of(lane)
+        dispute = Dispute(claim, admitted_word(lane, claim.receipt.prompt_tokens), opened_by="seller")
         return dispute.is_about_prompt and dispute.by_buyer.receipt.completion_tokens > 0
 
 
@@ -124,11 +125,10 @@ def _is_over(proof: Proof, report: LaneReport) -> bool:
 
 
 def _dispute(proof: Proof, allocation: Record) -> dict[str, Any]:
-    shown = proof.sold.shown
+    shown = proof.shown
     return {
         "allocation": allocation.raw.decode(),
         "lane": proof.lane,
-        "listing": proof.sold.listing.decode(),
         "prompt": {
             "sealed": base64.b64encode(shown.sealed).decode(),
             "key": shown.keys.key.hex(),

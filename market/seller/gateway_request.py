@@ -62,10 +62,16 @@ def gateway_request_of(job_body: JobBody, offer: ListingOffer, voucher: Voucher)
     if unknown := sorted(request.keys() - _FIELDS[job_body.kind]):
         raise JobRefused("malformed", f"Sellers do not accept the field {unknown[0][:80]}. Leave it out.")
     choices = _choices(request)
-    prompt_tokens = _prompt_tokens(offer.sellable.counting, request, job_body.kind)
-    most_tokens = _most_tokens(request, choices, prompt_tokens, offer, voucher)
+    sellable = offer.sellable
+    prompt_tokens = _prompt_tokens(sellable.counting_of(voucher), request, job_body.kind)
+    # Whatever counts the price, the model's own tokens must fit its context.
+    model_tokens = (
+        prompt_tokens if voucher.tokenizer else _prompt_tokens(sellable.counting, request, job_body.kind)
+    )
+    paid_tokens = _paid_tokens(voucher, prompt_tokens) // choices
+    most_tokens = _most_tokens(request, model_tokens, paid_tokens, offer)
     request.pop("max_completion_tokens", None)
-    body = request | {"model": offer.sellable.sold.model, "stream": True, "max_tokens": most_tokens}
+    body = request | {"model": sellable.sold.model, "stream": True, "max_tokens": most_tokens}
     least_tokens = max(1, offer.listing.capacity.min_completion_tokens)
     least_nano = cost_nano(offer.listing.pricing, prompt_tokens, 0, least_tokens)
     return GatewayRequest(job_body.kind, body, prompt_tokens, PricedRequest(voucher.request, least_nano))
@@ -91,9 +97,7 @@ def _prompt_tokens(counting: Counting, request: Mapping[str, Any], kind: Kind) -
         raise JobRefused("malformed", f"{error}.") from None
 
 
-def _most_tokens(
-    request: Mapping[str, Any], choices: int, prompt_tokens: int, offer: ListingOffer, voucher: Voucher
-) -> int:
+def _most_tokens(request: Mapping[str, Any], prompt_tokens: int, paid_tokens: int, offer: ListingOffer) -> int:
     """Return how long each choice may become: the minimum of the requested, offered, fitting and paid numbers."""
     listing = offer.listing
     room = listing.context_length - prompt_tokens
@@ -104,11 +108,10 @@ def _most_tokens(
     limits: list[int] = [request[name] for name in ("max_tokens", "max_completion_tokens") if name in request]
     if any(type(each) is not int or each < 1 for each in limits):
         raise JobRefused("malformed", "max_tokens must be a whole number above 0.")
-    paid = _paid_tokens(voucher, prompt_tokens) // choices
-    if paid < 1:
+    if paid_tokens < 1:
         raise JobRefused("low", "The voucher's ceiling does not pay for the prompt and a token of each choice.")
     fits = max(1, room - TEMPLATE_TOKENS - prompt_tokens // TEMPLATE_PARTS)
-    return min(listing.max_output_length, fits, paid, *limits)
+    return min(listing.max_output_length, fits, paid_tokens, *limits)
 
 
 def _paid_tokens(voucher: Voucher, prompt_tokens: int) -> int:

@@ -5,7 +5,7 @@ Read it top to bottom: every reason to refuse is checked before a model is used.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
@@ -31,7 +31,6 @@ from market.seller.delivery import Delivering, ReceiptSigner
 from market.seller.gateway_request import Blocked, GatewayRequest, gateway_request_of
 from market.seller.live_listings import ListingOffer, LiveListings
 from market.seller.own_gateway import OwnGateway
-from market.seller.proofs import Sold
 from market.seller.store import Backing
 from market.seller.upstream import Upstream
 from runtime.hang_ups import HangUps
@@ -90,7 +89,7 @@ class JobAdmission:
 
 @dataclass(frozen=True, slots=True)
 class JobHandler:
-    """Serves jobs, each over its own carrier."""
+    """Serves jobs, each over its own carrier. `settled` returns the tokenizers that the marketplace counts by."""
 
     seller: str
     creditor: Creditor
@@ -99,6 +98,7 @@ class JobHandler:
     gateway: OwnGateway
     blocked: Blocked
     receipt_signer: ReceiptSigner
+    settled: Callable[[], Set[str]] = frozenset
     wait_s: float = WAIT_S
     hang_ups: HangUps = field(default_factory=HangUps)
     _checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CHECKS_AT_ONCE))
@@ -145,6 +145,7 @@ class JobHandler:
         offer = self.live_listings.find(promise.voucher.listing)
         if offer is None:
             raise JobRefused("superseded", "The voucher's listing has expired. Use the newest listing.")
+        self._check_counting(promise, offer, is_allocated=credited.backing.is_allocated)
         async with self.receipt_signer.accounts.using(credited) as account:
             if job.receipts:
                 await self._learned(account, job.receipts)
@@ -182,8 +183,8 @@ class JobHandler:
         self.receipt_signer.check_room(promise, len(job.sealed))
         with self.admission.slot(offer.sellable.sold.market_id), account.admitted(promise):
             opened, order = await self._taken(job, account, promise, offer)
-            sold = Sold(offer.raw, Shown(job.sealed, opened.agreement.keys("request")))
-            delivering = Delivering(self.receipt_signer, account, promise, order, offer.sellable, opened, sold)
+            shown = Shown(job.sealed, opened.agreement.keys("request"))
+            delivering = Delivering(self.receipt_signer, account, promise, order, offer.sellable, opened, shown)
             async with Upstream.asking(self.gateway, order) as upstream:
                 await upstream.head()
                 account.forgive(promise)
@@ -230,6 +231,14 @@ class JobHandler:
         refused = refused or account.check_paid(promise)
         if refused is not None:
             raise JobRefused.of_voucher(refused)
+
+    def _check_counting(self, promise: Promise, offer: ListingOffer, *, is_allocated: bool) -> None:
+        """Check what counts the request: the marketplace must be able to count it again in a dispute."""
+        tokenizer = promise.voucher.tokenizer
+        if tokenizer is None:
+            return
+        if tokenizer != offer.sellable.tokenizer_sha256 or (is_allocated and tokenizer not in self.settled()):
+            raise JobRefused("prices", "The voucher names a tokenizer that cannot count here. Leave it out.")
 
     def _check_low(self, promise: Promise, order: GatewayRequest) -> None:
         """Check the ceiling against the request's minimum cost, which is known only once it is opened."""

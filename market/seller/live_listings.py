@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from market.protocol.channels.statements import Voucher
 from market.protocol.counting.token_count import Counting
 from market.protocol.listings.listing import Listing
 from market.protocol.listings.prices import Prices
@@ -23,6 +24,10 @@ class SellableModel:
     counting: Counting
     tokenizer_sha256: str
     weights_sha256: str
+
+    def counting_of(self, voucher: Voucher) -> Counting:
+        """Return what counts the voucher's request."""
+        return self.counting if voucher.tokenizer else Counting(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,6 +30,7 @@ class _Facts(Struct, frozen=True):
     identity: Hex32
     statements: list[str] = []
     ledger_checkpoint: str | None = None
+    tokenizers: frozenset[Hex32] = frozenset()
 
 
 class _Account(Struct, frozen=True):
@@ -79,6 +80,8 @@ class SellerMarketplaceClient:
         self.url = url.rstrip("/")
         self.identity: str | None = None
         self.ledger_checkpoint: str | None = None
+        self.tokenizers: frozenset[str] = frozenset()
+        """SHA-256 of the tokenizers that the marketplace counts by in disputes."""
         self._key = key
         self._own = own
         self._outbound = outbound
@@ -86,9 +89,10 @@ class SellerMarketplaceClient:
         self._store = store
 
     async def remember(self) -> None:
-        """Load the pinned identity: the marketplace's allocations count even while it is down."""
-        pinned = await self._store.fact(self._fact)
+        """Load the pinned identity, and what it counts by: its allocations count even while it is down."""
+        pinned, known = await self._store.fact(self._fact), await self._store.fact(self._known)
         self.identity = pinned.decode() if pinned else None
+        self.tokenizers = frozenset(known.decode().split()) if known else frozenset()
 
     async def meet(self) -> None:
         """Ask for its identity and its ledger's newest block.
@@ -105,6 +109,9 @@ class SellerMarketplaceClient:
             )
         statements = [raw.encode() for raw in facts.statements]
         await asyncio.to_thread(self._keeper.add, statements, self.url)
+        if facts.tokenizers != self.tokenizers:
+            await self._store.keep_fact(self._known, " ".join(sorted(facts.tokenizers)).encode())
+            self.tokenizers = facts.tokenizers
         if self.identity is None:
             await self._store.keep_fact(self._fact, identity.encode())
             self.identity = identity
@@ -173,6 +180,10 @@ class SellerMarketplaceClient:
     @property
     def _fact(self) -> str:
         return f"{_PINNED}:{hashlib.sha256(self.url.encode()).hexdigest()[:48]}"
+
+    @property
+    def _known(self) -> str:
+        return f"{self._fact}:tokenizers"
 
 
 def _checked(reply: OutboundReply) -> OutboundReply:

@@ -16,16 +16,8 @@ BYTES_MAX = 2**28
 CHANNEL_BYTES_MAX = 2**25
 """Limit per channel: twice the largest request. Beyond either limit, the oldest are forgotten."""
 ROOM_BYTES = 2**20
-"""Part of a channel's limit that is left for listings and for requests already being answered."""
+"""Part of a channel's limit that is left for requests already being answered."""
 _OVERHEAD_BYTES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Sold:
-    """The listing that a request was sold by, and the sealed request."""
-
-    listing: bytes
-    shown: Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +28,16 @@ class Proof:
     lane: int
     seq: int
     receipt: str
-    sold: Sold
+    shown: Shown
 
     @classmethod
-    def of(cls, delivery: Delivery, sold: Sold) -> "Proof":
+    def of(cls, delivery: Delivery, shown: Shown) -> "Proof":
         receipt = delivery.receipt
-        return cls(receipt.channel, receipt.lane, receipt.seq, delivery.digest, sold)
+        return cls(receipt.channel, receipt.lane, receipt.seq, delivery.digest, shown)
 
     @property
     def size_bytes(self) -> int:
-        return len(self.sold.shown.sealed) + len(self.sold.listing) + _OVERHEAD_BYTES
+        return len(self.shown.sealed) + _OVERHEAD_BYTES
 
 
 class Proofs:

@@ -11,8 +11,6 @@ import structlog
 
 from accounting.errors import TokenizerMismatch
 from accounting.metering.tokenizers import Pinned, load_counter
-from market.errors import TokenizerRefused
-from market.protocol.counting.shapes import check_shape
 from market.protocol.counting.token_count import Counting
 from market.protocol.listings.hours import WeeklyWindow
 from market.protocol.listings.idle import IdleRule
@@ -51,16 +49,12 @@ class Spare:
 
 
 class SellableModels:
-    """Knows the tokenizers of what is sold: read once, served to buyers by their SHA-256."""
+    """Knows the tokenizers of what is sold, each read once."""
 
     def __init__(self, sold: tuple[SoldModel, ...]) -> None:
         self._sold = sold
         self._known: dict[tuple[str, str], SellableModel] = {}
-        self._files: dict[str, Path] = {}
         self._unsold: set[str] = set()
-
-    def tokenizer(self, sha256: str) -> Path | None:
-        return self._files.get(sha256)
 
     async def spare(self, idle: Idle) -> list[Spare]:
         """Return what can be sold now. New tokenizers, which are megabytes, are read in a thread."""
@@ -92,14 +86,11 @@ class SellableModels:
 
     def _read(self, sold: SoldModel, path: Path, weights: str) -> SellableModel | None:
         try:
-            content = path.read_bytes()
-            sha256 = hashlib.sha256(content).hexdigest()
-            check_shape(content)  # Buyers would reject any other.
+            sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
             counter = load_counter(Pinned(path, sha256))
-        except (OSError, TokenizerMismatch, TokenizerRefused) as error:
+        except (OSError, TokenizerMismatch) as error:
             log.warning("model cannot be sold", model=sold.model, why=str(error))
             return None
-        self._files[sha256] = path
         return SellableModel(sold, Counting(counter), sha256, weights)
 
     def _say_unsold(self, sold: SoldModel, lacking: str) -> None:

@@ -81,14 +81,13 @@ def _create_disputes() -> None:
         text("allocation_digest"),
         integer("sub_channel"),
         number("seq"),
-        *texts("buyer_user_id", "seller_user_id", "opened_by", "tokenizer"),
+        *texts("buyer_user_id", "seller_user_id", "opened_by"),
         number("fee_nano"),
         text("status"),
         *texts("buyer_text", "seller_text", optional=True),
         *numbers("opened_ns", "answer_due_ns"),
         *texts("reason", "loser", optional=True),
         *numbers("amount_nano", "buyer_prompt_tokens", "seller_prompt_tokens", optional=True),
-        text("receipts", optional=True),
     )
     op.create_index("marketplace_dispute_status", "marketplace_dispute", ["status", "answer_due_ns"])
     op.create_index("marketplace_dispute_buyer", "marketplace_dispute", ["buyer_user_id", "opened_ns"])

@@ -110,7 +110,7 @@ class MarketSeller:
         self._key = key_of(self.name)
         self._sealing = SealingKey()
         self._seen = Seen()
-        self._counting = Counting(load_counter(self.tokenizer))
+        self._counter = load_counter(self.tokenizer)
         self._offered: dict[str, Prices] = {}
 
     @property
@@ -191,7 +191,7 @@ class MarketSeller:
         await response.write(b"event: nonce\ndata: " + base64.b64encode(nonce) + b"\n\n")
         telling = _Telling(response, sealer)
         answer = AnswerSoFar(voucher.request)
-        prompt_tokens = self._counting.prompt_tokens(job_body.request)
+        prompt_tokens = self._counting(voucher).prompt_tokens(job_body.request)
         try:
             await self._speak(telling, answer, job_body)
         except _Stopped:
@@ -243,9 +243,13 @@ class MarketSeller:
         elif fault == "silence":
             await asyncio.sleep(30)
 
+    def _counting(self, voucher: Voucher) -> Counting:
+        assert voucher.tokenizer in (None, self._counter.sha256)
+        return Counting(self._counter if voucher.tokenizer else None)
+
     def _receipt(self, promise: Promise, answer: AnswerSoFar, prompt_tokens: int, by: str = "") -> Delivery:
         voucher, inflates = promise.voucher, self.manners.inflates
-        tokens = int(self._counting.delivered(answer.choices()).completion_tokens * inflates)
+        tokens = int(self._counting(voucher).delivered(answer.choices()).completion_tokens * inflates)
         counts = int(prompt_tokens * inflates), self.manners.cached_tokens, tokens
         named = voucher.channel, voucher.lane, voucher.seq, 0, promise.digest
         body = Receipt(*named, *counts, answer.transcript(), is_final=True)
@@ -277,9 +281,6 @@ class MarketSeller:
                 channel = delivered(channel, read_receipt(record, promise, terms, STANDING), record.issuer)
         self.channels[terms.channel] = channel
 
-    async def _tokenizer(self, request: web.Request) -> web.StreamResponse:
-        return web.FileResponse(self.tokenizer.path)
-
     async def _challenge(self, request: web.Request) -> web.Response:
         signature = self._key.sign(DOMAIN + bytes.fromhex(request.match_info["nonce"])).hex()
         return web.json_response({"identity": self.id, "signature": signature})
@@ -288,7 +289,6 @@ class MarketSeller:
         return [
             web.post("/market/v1/jobs", self._jobs),
             web.post("/market/v1/receipts", self._receipts),
-            web.get("/market/v1/tokenizers/{sha}", self._tokenizer),
             web.get("/market/v1/challenge/{nonce}", self._challenge),
         ]
 

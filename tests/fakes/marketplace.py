@@ -36,6 +36,7 @@ class FakeMarketplace:
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
+    tokenizers: list[str] = field(default_factory=list)
     refusals: list[int] = field(default_factory=list)
     """The statuses with which the next settlements are refused."""
     settled: list[dict[str, Any]] = field(default_factory=list)
@@ -50,7 +51,9 @@ class FakeMarketplace:
 
     async def _marketplace(self, request: web.Request) -> web.Response:
         self._check()
-        return web.json_response({"identity": self.id, "statements": [], "fee_bps": 500})
+        return web.json_response(
+            {"identity": self.id, "statements": [], "fee_bps": 500, "tokenizers": self.tokenizers}
+        )
 
     async def _allocate(self, request: web.Request) -> web.Response:
         self._check()

@@ -42,7 +42,6 @@ _ROOMS = (
     "market/marketplace",
     "market/buyer",
     "market/audits",
-    "market/token_counting",
 )
 _PROTOCOL = (
     *("market/network/", "market/seller/", "market/credit_lines/"),

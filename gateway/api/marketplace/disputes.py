@@ -17,7 +17,10 @@ router = APIRouter(prefix="/market/v1/disputes")
 
 @router.post("")
 async def bring(marketplace: Open, caller: UserCaller, body: NewDispute) -> Facts:
-    """Submit a text, the prompt or receipts."""
+    """Submit a text or the prompt.
+
+    The first submission opens the dispute, for a fee that is kept if it loses.
+    """
     return _facts(await admin.bring(marketplace, caller.user_id, body))
 
 

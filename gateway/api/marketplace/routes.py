@@ -28,7 +28,10 @@ def marketplace_routers(marketplace: Marketplace) -> list[APIRouter]:
 
 @plain.get("/marketplace")
 async def show_marketplace(marketplace: Open, services: Shared) -> Facts:
-    """Show the marketplace's identity and terms, and the newest block of its ledger, which receipts may name."""
+    """Show the marketplace's identity and terms, and the newest block of its ledger, which receipts may name.
+
+    `tokenizers` are the SHA-256 of those that it counts by in disputes.
+    """
     terms, checkpoint = marketplace.context.terms, services.ledger.checkpoint
     return {
         "identity": marketplace.context.speaker.id,
@@ -44,6 +47,7 @@ async def show_marketplace(marketplace: Open, services: Shared) -> Facts:
             "maturity_days": terms.maturity_days_new,
         },
         "maturity_days": terms.maturity_days,
+        "tokenizers": sorted(marketplace.tokenizers),
     }
 
 

@@ -21,6 +21,11 @@ log = structlog.get_logger(__name__)
 _TOKENIZER = "tokenizer.json"
 
 
+def named_tokenizers(settings: MeteringSettings) -> dict[str, Pinned]:
+    """Return the tokenizers that the admin names, by their SHA-256: the market counts by no others."""
+    return {each.sha256: Pinned(each.path, each.sha256) for each in settings.tokenizers.values()}
+
+
 def open_recounter(settings: MeteringSettings, metrics: Metrics) -> Recounter:
     """Counts with the tokenizers that the owner names."""
     named = {model: Pinned(each.path, each.sha256) for model, each in settings.tokenizers.items()}

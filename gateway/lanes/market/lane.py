@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import msgspec
 import structlog
@@ -70,21 +69,24 @@ class MarketLane:
         settings: MarketSettings,
         buyer: Worker,
         note_prices: NotePrices,
-        tokenizers: Path,
+        named: Mapping[str, Pinned],
         chance: Callable[[], float] = random.random,
         aliases: Callable[[], Aliases] = dict,
     ) -> None:
-        """`aliases` returns what names currently route to; `chance` returns random numbers from 0 to 1."""
+        """`aliases` returns what names currently route to; `chance` returns random numbers from 0 to 1.
+
+        `named` are the admin's tokenizers by SHA-256.
+        """
         self._settings = settings
         self._aliases = aliases
         self._buyer = buyer
         self._note_prices = note_prices
-        self._folder = tokenizers
+        self._named = named
         self._chance = chance
         self._client = Client()
         self._stalls: dict[str, _Stall] = {}
         self._told = Offers(0)
-        self._tokenizers: dict[str, str] = {}
+        self._tokenizers: dict[str, str | None] = {}
         self._noted: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -119,7 +121,7 @@ class MarketLane:
     def tokenizer_of(self, name: str) -> Pinned | None:
         """The tokenizer that counts broken answers bought by a listing: `Offer.counted_as` names it."""
         sha256 = self._tokenizers.get(name.removeprefix("market/"))
-        return Pinned(self._folder / f"{sha256}.json", sha256) if sha256 else None
+        return self._named.get(sha256) if sha256 else None
 
     async def open(self, call: Call, offer: Offer) -> Answer:
         """Returns when the first bytes of a seller's answer are there.

@@ -13,12 +13,16 @@ from market.protocol.records.amounts import Amount
 
 @dataclass(frozen=True, slots=True)
 class VoucherOrder:
-    """A planned purchase: a sealed request, by its digest, at a listing's prices, for at most `most_nano`."""
+    """A planned purchase: a sealed request, by its digest, at a listing's prices, for at most `most_nano`.
+
+    `tokenizer` counts it, as in a voucher.
+    """
 
     request: str
     listing: str
     prices: Prices
     most_nano: int
+    tokenizer: str | None = None
 
 
 def free_lane(busy: Collection[int]) -> int | None:
@@ -48,4 +52,4 @@ def next_voucher(
         return None
     amounts = Amount(base_nano), Amount(ceiling_nano)
     request = order.request, order.listing, order.prices
-    return Voucher(channel.terms.channel, lane, last_seq + 1, *request, *amounts)
+    return Voucher(channel.terms.channel, lane, last_seq + 1, *request, *amounts, order.tokenizer)

@@ -33,6 +33,7 @@ class Voucher(Struct, frozen=True):
     """The buyer pays for request `seq` of a lane: `base_nano` for all before it, at most `ceiling_nano` with it.
 
     `request` is the digest of the sealed request, `listing` the digest of the listing with these prices.
+    `tokenizer` is the SHA-256 of the tokenizer that counts it: the listing's, or None for four bytes a token.
     """
 
     channel: Hex32
@@ -43,6 +44,7 @@ class Voucher(Struct, frozen=True):
     prices: Prices
     base_nano: Amount
     ceiling_nano: Amount
+    tokenizer: Hex32 | None = None
 
 
 class Receipt(Struct, frozen=True):

@@ -32,6 +32,11 @@ class Counting:
     def __init__(self, counter: TokenCounter | None) -> None:
         self._counter = counter
 
+    @property
+    def tokenizer(self) -> str | None:
+        """Return the SHA-256 of its tokenizer, as vouchers name it; None if it counts bytes."""
+        return self._counter.sha256 if self._counter else None
+
     def remembering(self) -> "Counting":
         """Return a counter for one growing answer, which does not recount finished parts."""
         return Counting(self._counter.remembering() if self._counter else None)

@@ -42,7 +42,6 @@ from market.settings.marketplace import MarketplaceSettings
 from market.settings.seller import SellingSettings
 from runtime.errors import Overloaded
 from runtime.times import at
-from tests.accounting.tokenizer import make_tokenizer
 from tests.console.browsing import visiting
 from tests.console.pages.settings_files import settings_file
 from tests.console.test_live import watching
@@ -56,7 +55,6 @@ from tests.market.marketplace.rules.dealing import Dealing
 from tests.market.parties import id_of
 from tests.market.seller.shop import shop_beside
 from tests.market.seller.stage import staged
-from tests.market.test_listings import listed
 from tests.market.trade import DIGEST
 
 pytestmark = pytest.mark.anyio
@@ -412,17 +410,13 @@ def overdue(instance: Marketplace, dispute_id: str) -> None:
 
 async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, stripe: StripeServer) -> None:
     async with open_marketplace(tmp_path, stripe) as hall:
-        pinned = make_tokenizer(tmp_path)
-        sha256, words = pinned.sha256.lower(), "the mill grinds what the race brings " * 100
-        hall.marketplace.counters.folder.mkdir(parents=True, exist_ok=True)
-        pinned.path.rename(hall.marketplace.counters.folder / f"{sha256}.json")
-        listing = listed(endpoint=None, tokenizer_sha256=sha256)
+        words = "the mill grinds what the race brings " * 100
         allocation = await hall.allocated("ann", "0.50")
-        dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest), listing=listing.digest)
+        dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest))
         said = transcript_of(DIGEST, {0: Delivered(words)})
         await hall.settle(allocation, dealing.serve(0, 0, 10, tells=2000, transcript=said))
         path = f"{SELLING}/standing/dispute?allocation={allocation.digest}&lane=0"
-        fields = {"content": words, "listing": listing.raw.decode()}
+        fields = {"content": words}
         async with visiting(hall.served, "sam") as sam, visiting(hall.served, "tom") as tom:
             shown = await sam.get(f"{SELLING}/standing")
             assert path.replace("&", "&amp;") in shown.text
@@ -432,8 +426,8 @@ async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, str
             poor = await sam.post(path, **fields)
             assert poor.status_code == 400, "the fee is put aside of credits, and there are none"
             await hall.credit("sam", USD)
-            wrong = await sam.post(path, **fields | {"listing": "{}"})
-            assert (wrong.status_code, 'id="f-listing-error"' in wrong.text) == (400, True)
+            wrong = await sam.post(path, content="")
+            assert (wrong.status_code, 'id="f-content-error"' in wrong.text) == (400, True)
             opened = await sam.post(path, **fields)
             assert opened.status_code == 303, opened.text
             assert "answer until" in (await sam.get(f"{SELLING}/standing")).text

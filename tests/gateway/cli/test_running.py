@@ -11,10 +11,9 @@ import pytest
 
 from gateway.cli import output
 from gateway.cli.gateway_client import BORROWED
-from tests.forked_gateway import ForkedCommand
 from tests.gateway.cli import beside
 from tests.gateway.cli.beside import MODEL, Outside, completed, data, millrace
-from tests.gateways import Gateway, running_gateway
+from tests.gateways import ForkedCommand, Gateway, running_gateway
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from runtime.workers.exchange import Message
 from tests.accounting.tokenizer import make_tokenizer
 from tests.fakes.market_seller import MarketSeller, selling
 from tests.fakes.marketplace import KEY, FakeMarketplace, clearing
+from tests.market.seller.shop import until
 
 CEILING_NANO = 10**9
 ANSWER = "The mill grinds what the race brings."
@@ -184,13 +185,17 @@ async def stalls(folder: Path, *manners: dict[str, Any], **orders: Any) -> Async
             for name, each in zip(("ann", "bob", "cid", "dan"), manners, strict=False)
         ]
         marketplace.records = [seller.listed() for seller in sellers]
+        sha256 = tokenizer.sha256.lower()
+        marketplace.tokenizers = [sha256]
         given: dict[str, Any] = {
             "buy_for": ("public",),
             "marketplace_url": marketplace.url,
             "marketplace_key": KEY,
             "allows_loopback": True,
             "bounds": BuyerLimits(first_byte_s=10, silence_s=3),
+            "tokenizers": {sha256: str(tokenizer.path)},
         }
         app = await stack.enter_async_context(opened(Orders("", str(folder / "market"), **(given | orders))))
+        await until(app.buyer._tokenizers.settled)
         learn(app, marketplace.records)
         yield Stalls(app, marketplace, sellers)

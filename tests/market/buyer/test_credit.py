@@ -12,6 +12,7 @@ from market.protocol.channels.channel import settle
 from tests.fakes.market_seller import Manners
 from tests.fakes.marketplace import KEY
 from tests.market.buyer.stalls import ANSWER, Stalls, due_nano, learn, stalls
+from tests.market.seller.shop import until
 
 pytestmark = pytest.mark.anyio
 
@@ -122,9 +123,12 @@ async def check_next_life(folder: Path, market: Stalls, channel: str) -> None:
         "marketplace_key": KEY,
         "allows_loopback": True,
     }
-    orders = Orders("", str(folder / "market"), ("public",), **given, bounds=BuyerLimits(first_byte_s=2))
+    file = market.sellers[0].tokenizer
+    given |= {"tokenizers": {file.sha256.lower(): str(file.path)}, "bounds": BuyerLimits(first_byte_s=2)}
+    orders = Orders("", str(folder / "market"), ("public",), **given)
     async with opened(orders) as app:
         learn(app, market.marketplace.records)
+        await until(app.buyer._tokenizers.settled)
         (state,) = app.buyer._credit._states[seller.id]
         assert state.terms.channel == channel
         assert state.last_seqs == {0: 2}

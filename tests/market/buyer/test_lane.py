@@ -18,7 +18,7 @@ from accounting.metering.recharge import mischarges
 from accounting.tables import usage_table
 from gateway.billing.request_log import RequestEntry
 from gateway.identity.key_rows import KeyTerms
-from gateway.settings import CacheSettings, LaneName
+from gateway.settings import CacheSettings, LaneName, MeteringSettings
 from gateway.settings.base import Privacy
 from market.network.record_keeper import KeeperPolicy, RecordKeeper
 from market.protocol.listings.listing import Datacenter, DataPolicy
@@ -132,6 +132,9 @@ async def fair(
             silence_s=1,
             audit_pause_s=audit_pause_s,
         )
+        marketplace.tokenizers = [tokenizer.sha256.lower()]
+        named = {"mill": {"path": tokenizer.path, "sha256": tokenizer.sha256}}
+        sections = {"metering": MeteringSettings.model_validate({"tokenizers": named})} | sections
         running = await stack.enter_async_context(road(tmp_path / "gateway", market=settings, **sections))
         services = running.services
         await services.ledger.credit("c1", "owner", 10**9, "test")

@@ -10,15 +10,18 @@ from typing import Any
 import httpx
 import pytest
 
+from accounting.metering.tokenizers import Pinned
 from accounting.money import NANO_PER_USD
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.identity.key_rows import KeyTerms
-from gateway.settings import DatabaseSettings, Settings
+from gateway.settings import DatabaseSettings, MeteringSettings, Settings
+from gateway.settings.metering import TokenizerFile
 from market.marketplace.marketplace import Marketplace
 from market.marketplace.sellers import proof_message
 from market.protocol.records.envelope import Record, open_record
 from market.settings.marketplace import MarketplaceSettings
+from tests.accounting.tokenizer import make_tokenizer
 from tests.databases import Kind, prepared
 from tests.gateway.api.conftest import Served
 from tests.market.parties import id_of, key_of
@@ -104,10 +107,15 @@ async def post(client: httpx.AsyncClient, path: str, under: str | None = None, *
 
 
 @asynccontextmanager
-async def open_hall(folder: Path, dsn: str | None = None, **terms: Any) -> AsyncIterator[Hall]:
+async def open_hall(
+    folder: Path, dsn: str | None = None, tokenizer: Pinned | None = None, **terms: Any
+) -> AsyncIterator[Hall]:
+    """`tokenizer` counts in disputes."""
+    named = {"m": TokenizerFile.model_validate(tokenizer, from_attributes=True)} if tokenizer else {}
     settings = Settings(
         data_dir=folder,
         database=DatabaseSettings(dsn=dsn),
+        metering=MeteringSettings(tokenizers=named),
         marketplace=MarketplaceSettings(enabled=True, **{"tick_s": 300} | terms),
     )
     async with open_services(settings, prepared(folder)) as services:
@@ -127,7 +135,7 @@ def kind() -> Kind:
 @pytest.fixture
 async def hall(tmp_path: Path, dsn: str) -> AsyncIterator[Hall]:
     """Ann has 10 USD, Sam sells as `seller`."""
-    async with open_hall(tmp_path, dsn) as hall:
+    async with open_hall(tmp_path, dsn, make_tokenizer(tmp_path)) as hall:
         await hall.credit("ann", 10 * USD)
         registered = await hall.register("sam", "seller")
         assert registered.status_code == 200, registered.text

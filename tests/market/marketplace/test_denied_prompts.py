@@ -20,10 +20,9 @@ from market.seller.proofs import Proofs
 from tests.market.marketplace.conftest import USD, Hall, open_hall, post
 from tests.market.marketplace.relays import served
 from tests.market.parties import STANDING
-from tests.market.seller.buyer import COUNTING, Buyer, Purchase, asking
+from tests.market.seller.buyer import COUNTING, DEMO, Buyer, Purchase, asking
 from tests.market.seller.shop import Shop, shop_beside, until
 from tests.market.seller.stage import staged
-from tests.market.test_listings import listed
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +72,10 @@ class Market:
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Market]:
-    async with open_hall(folder / "marketplace", allows_loopback=True) as hall, served(hall.served.app) as url:
+    async with (
+        open_hall(folder / "marketplace", tokenizer=DEMO, allows_loopback=True) as hall,
+        served(hall.served.app) as url,
+    ):
         await hall.credit("ann", 10 * USD)
         await hall.credit("sam", USD)
         key = hall.served.key_of("sam")
@@ -142,18 +144,16 @@ async def test_what_does_not_belong_to_the_voucher_is_refused_by_its_name(market
     other, proof = market.proofs.of(market.buyer.terms.channel)
     await market.signed(honest, PROMPT_TOKENS)
     await market.signed(denied, prompt_tokens=3)
-    shown, theirs = proof.sold.shown, other.sold.shown
+    shown, theirs = proof.shown, other.shown
     prompt = {"sealed": base64.b64encode(shown.sealed).decode(), "key": shown.keys.key.hex()}
     prompt["nonce"] = shown.keys.nonce.hex()
-    body = {"allocation": market.allocation.raw.decode(), "lane": 2, "listing": proof.sold.listing.decode()}
-    foreign = listed(endpoint=None, tokenizer_sha256="b" * 64).raw.decode()
+    body = {"allocation": market.allocation.raw.decode(), "lane": 2}
     wrong: list[tuple[str, dict[str, Any]]] = [
         ("prompt.sealed", {"prompt": prompt | {"sealed": base64.b64encode(theirs.sealed).decode()}}),
         ("prompt.sealed", {"prompt": prompt | {"sealed": "no base64"}}),
         ("prompt.sealed", {"prompt": prompt | {"sealed": "A" * (SEALED_CHARS_MAX + 4)}}),
         ("prompt.key", {"prompt": prompt | {"key": theirs.keys.key.hex()}}),
         ("prompt.nonce", {"prompt": prompt | {"nonce": "00"}}),
-        ("listing", {"prompt": prompt, "listing": foreign}),
         ("texts", {}),
     ]
     async with hall.of("sam") as sam, hall.of("bob") as bob:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from accounting.metering.delivered import Delivered
-from accounting.money import format_usd
+from accounting.money import format_usd, parse_usd
 from accounting.spending.credit_grants import CreditGrant
 from gateway.quota import Quota
 from market.marketplace.periodic import PeriodicTasks
@@ -17,12 +17,10 @@ from market.marketplace.sellers import proof_message
 from market.protocol.channels.terms import ChannelTerms, read_allocation
 from market.protocol.counting.answer import transcript_of
 from market.protocol.identity.statements import revoke
-from tests.accounting.tokenizer import make_tokenizer
 from tests.market.marketplace.conftest import USD, Hall, open_hall, post
 from tests.market.marketplace.rules.dealing import Dealing
 from tests.market.parties import NOW_MS, STANDING, id_of, key_of
-from tests.market.test_listings import listed
-from tests.market.trade import DIGEST
+from tests.market.trade import DIGEST, cost_nano
 
 pytestmark = pytest.mark.anyio
 
@@ -228,30 +226,28 @@ async def test_a_sellers_own_ledger_has_each_sale_once(hall: Hall) -> None:
     await hall.check()
 
 
-async def test_a_dispute_is_counted_by_the_tokenizer_that_the_listing_names(hall: Hall, tmp_path: Path) -> None:
-    pinned = make_tokenizer(tmp_path)
-    sha256, words = pinned.sha256.lower(), "the mill grinds what the race brings " * 100
-    listing = listed(endpoint=None, tokenizer_sha256=sha256)
+async def test_a_dispute_is_counted_by_the_tokenizer_that_the_voucher_names(hall: Hall) -> None:
+    (sha256,) = hall.marketplace.tokenizers
+    async with hall.served.client() as anybody:
+        assert (await anybody.get("/market/v1/marketplace")).json()["tokenizers"] == [sha256]
+    words = "the mill grinds what the race brings " * 100
     allocation = await hall.allocated("ann", "0.50")
-    dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest), listing=listing.digest)
+    terms = ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest)
     text_hash = transcript_of(DIGEST, {0: Delivered(words)})
-    await hall.settle(allocation, dealing.serve(0, 0, 10, tells=2000, transcript=text_hash))
-    body = {
-        "allocation": allocation.raw.decode(),
-        "lane": 0,
-        "listing": listing.raw.decode(),
-        "texts": {"0": {"content": words}},
-    }
+    served = Dealing(terms, tokenizer=sha256).serve(0, 0, 10, tells=2000, transcript=text_hash)
+    unknown = Dealing(terms, tokenizer="c" * 64).serve(1, 0, 10, tells=2000, transcript=text_hash)
+    await hall.settle(allocation, [*served, *unknown])
+    body = {"allocation": allocation.raw.decode(), "lane": 0, "texts": {"0": {"content": words}}}
     async with hall.of("ann") as ann, hall.of("sam") as sam:
-        refused = await ann.post("/market/v1/disputes", json=body)
+        refused = await ann.post("/market/v1/disputes", json=body | {"lane": 1})
         assert refused.json()["error"]["code"] == "no_tokenizer"
-        pinned.path.rename(hall.marketplace.counters.folder / f"{sha256}.json")
         opened = await ann.post("/market/v1/disputes", json=body)
         assert (opened.status_code, opened.json()["status"]) == (200, "open"), opened.text
         decided = (await sam.post("/market/v1/disputes", json=body)).json()
         wrong = await sam.post("/market/v1/disputes", json=body | {"texts": {"0": {"text": words}}})
     assert (decided["reason"], decided["loser"]) == ("recounted", "seller")
-    assert hall.marketplace.counters.tokenizers.sandbox.pid, "it was counted in another process"
-    assert (await hall.settle(allocation, [])).json()["settled"] == decided["amount"]
+    assert (await hall.settle(allocation, [])).json()["settled"] == format_usd(
+        parse_usd(decided["amount"]) + cost_nano(0, 10)
+    )
     assert wrong.json()["error"]["param"] == "texts.0.text"
     await hall.check()

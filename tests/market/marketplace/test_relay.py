@@ -194,7 +194,7 @@ async def test_only_what_buyers_may_ask_gets_to_the_seller() -> None:
         "//admin/keys",
         "/market/v1/challenge/" + "0" * 63,
         "/market/v1/challenge/" + "0" * 64 + "%0d%0ax:%20y",
-        "/market/v1/tokenizers/../../../etc/passwd",
+        "/market/v1/challenge/../../../etc/passwd",
     ]
     async with place(echo) as at, pulling(at.pull()):
         await here(at)
@@ -441,7 +441,7 @@ async def test_strangers_take_nothing_from_those_who_pay() -> None:
     await asyncio.sleep(0)
 
     def stranger(seller: str, network: str) -> Carried:
-        return queue.put(seller, network, "GET", "/market/v1/tokenizers/" + "a" * 64, b"", is_backed=False)
+        return queue.put(seller, network, "GET", "/market/v1/challenge/" + "a" * 64, b"", is_backed=False)
 
     taken = [stranger(sellers[0], "one"), stranger(sellers[0], "two"), stranger(sellers[1], "one")]
     assert taken[0].lasts_s < BOUNDS.job_s

@@ -1,18 +1,16 @@
 """A buyer of the market, made of its rooms alone: it promises, seals, opens, counts and signs for itself."""
 
 import base64
-import hashlib
 import json
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 
-from accounting.metering.tokenizers import Pinned, load_counter
+from accounting.metering.tokenizers import load_counter
 from market.protocol.channels.channel import Channel, delivered, promised
 from market.protocol.channels.job import (
     Cut,
@@ -37,6 +35,7 @@ from market.protocol.records.envelope import Record, open_record
 from market.protocol.sealing.agreement import Context
 from market.protocol.sealing.request import SealedRequest, seal_request
 from market.protocol.sealing.stream import Opener
+from tests.accounting.tokenizer import pinned
 from tests.clusters import DEMO_MODEL
 from tests.market.parties import STANDING, id_of, signed_record
 
@@ -50,12 +49,8 @@ def plain_http() -> httpx.AsyncClient:
     return httpx.AsyncClient(trust_env=False, timeout=60, verify=_NO_CERTIFICATES)
 
 
-def demo_counting() -> Counting:
-    path = Path(DEMO_MODEL) / "tokenizer.json"
-    return Counting(load_counter(Pinned(path, hashlib.sha256(path.read_bytes()).hexdigest())))
-
-
-COUNTING = demo_counting()
+DEMO = pinned(DEMO_MODEL / "tokenizer.json")
+COUNTING = Counting(load_counter(DEMO))
 
 
 def asking(**more: Any) -> Json:
@@ -162,7 +157,8 @@ class Buyer:
             context,
         )
         most_nano = cost_nano(self.listing.pricing, prompt_tokens, 0, most_tokens)
-        order = VoucherOrder(sealed.digest, self.listing_record.digest, self.listing.pricing, most_nano)
+        named = self.listing_record.digest, self.listing.pricing
+        order = VoucherOrder(sealed.digest, *named, most_nano, self.listing.tokenizer_sha256)
         voucher = next_voucher(
             self.channel, lane, self.last_seq - 1, order, limit_nano=self.limit_nano, open_ceilings={}
         )

@@ -1,6 +1,7 @@
 """The gateway and marketplace of a seller under test, on a real server; the test sets their replies."""
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,6 +32,8 @@ def words(count: int) -> list[Json | str]:
 
 
 END = chunk("", "stop")
+
+DEMO_TOKENIZER = hashlib.sha256((DEMO_MODEL / "tokenizer.json").read_bytes()).hexdigest()
 
 
 @dataclass
@@ -145,7 +148,12 @@ class Stage:
         if self.marketplace_says is not None:
             return web.Response(text=self.marketplace_says)
         return web.json_response(
-            {"identity": self.marketplace_identity, "statements": [], "ledger_checkpoint": f"7:{'b' * 64}"}
+            {
+                "identity": self.marketplace_identity,
+                "statements": [],
+                "ledger_checkpoint": f"7:{'b' * 64}",
+                "tokenizers": [DEMO_TOKENIZER],
+            }
         )
 
     async def me(self, request: web.Request) -> web.Response:

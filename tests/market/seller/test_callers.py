@@ -47,9 +47,6 @@ def test_one_network_has_its_share_and_no_more() -> None:
         pass
     with callers.letting_in("other", "challenge"), callers.letting_in("one", "jobs"):
         pass
-    one, again, third = (callers.downloading("one") for _ in range(3))
-    with one, again, callers.downloading("other"), pytest.raises(NotAccepted), third:
-        pass
 
 
 def test_who_comes_through_a_tunnel_is_whom_cloudflared_names() -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from accounting.metering.counts import tokens_of_bytes
 from market.protocol.channels.channel import settle
 from market.protocol.channels.job import pack_job
+from market.protocol.channels.statements import Receipt
 from market.protocol.listings.prices import Prices
 from market.protocol.records.amounts import Amount
 from market.protocol.records.canonical import canonical
-from market.protocol.records.envelope import DOMAIN
+from market.protocol.records.envelope import DOMAIN, open_record
 from market.protocol.sealing.request import digest_of
 from market.seller.accounts import MISSES_MAX
 from tests.market.parties import key_of
@@ -34,12 +36,28 @@ async def refusal(buyer: Buyer, purchase: Purchase) -> tuple[int, str]:
     return bought.status, bought.error["code"]
 
 
+async def test_nothing_is_counted_that_the_marketplace_cannot_count_again(tmp_path: Path) -> None:
+    async with open_shop(tmp_path) as shop:
+        buyer, marketplace = await shop.buyer(), shop.agent.submitting.marketplace
+        assert marketplace
+        marketplace.tokenizers = frozenset()
+        assert await refusal(buyer, buyer.order()) == (402, "prices")
+        shop.stage.script = [*words(100), END]
+        # Without a tokenizer, four bytes are a token, to the seller too.
+        tokens = tokens_of_bytes(len("".join(f" word{n}" for n in range(100))))
+        purchase = await buyer.buy(buyer.order(tokenizer=None))
+        receipts = [open_record(raw).read("receipt", Receipt) for raw in purchase.receipts]
+        assert purchase.status == 200
+        assert [each.completion_tokens for each in receipts if each.is_final] == [tokens]
+
+
 async def test_vouchers_that_do_not_pay(tmp_path: Path) -> None:
     cheap = Prices(Amount(1), Amount(1), Amount(1))
     async with open_shop(tmp_path) as shop:
         buyer = await shop.buyer()
         for code, given in (
             ("prices", {"prices": cheap}),
+            ("prices", {"tokenizer": "c" * 64}),
             ("request", {"request": "0" * 64}),
             ("low", {"ceiling_nano": Amount(0)}),
             ("limit", {"ceiling_nano": Amount(2 * 10**9)}),

@@ -1,6 +1,5 @@
 """Data for a dispute's page: what both sides have signed on a sub-channel; and submitting a text."""
 
-import time
 from typing import Any
 
 from gateway.admin.marketplace import bring
@@ -10,41 +9,30 @@ from market.marketplace.marketplace import Marketplace
 from market.marketplace.settlements import found as allocation_found
 from market.marketplace.tables import DisputeRow
 from market.protocol.audits.conduct import fee_nano
-from runtime.errors import RequestInvalid
 
 
 async def bring_text(
-    marketplace: Marketplace, user_id: str, raw: str, lane: int, content: str, reasoning: str, listing: str
+    marketplace: Marketplace, user_id: str, raw: str, lane: int, content: str, reasoning: str
 ) -> DisputeRow:
-    """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record.
-
-    Raises RequestInvalid if `listing` is malformed, and the errors of that route.
-    """
+    """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record."""
     text = DisputedText(content=content.replace("\r\n", "\n"), reasoning=reasoning.replace("\r\n", "\n"))
-    try:
-        body = NewDispute(allocation=raw, lane=lane, listing=listing.strip() or None, texts={0: text})
-    except ValueError as error:
-        raise RequestInvalid(f"listing: {error}", param="listing") from None
-    return await bring(marketplace, user_id, body)
+    return await bring(marketplace, user_id, NewDispute(allocation=raw, lane=lane, texts={0: text}))
 
 
 def facts_of_lane(marketplace: Marketplace, user_id: str, allocation: str, lane: int) -> dict[str, Any]:
-    """Return the sub-channel's state, both sides' counts, and an active listing. Raises NotRegistered."""
+    """Return the sub-channel's state and both sides' counts. Raises NotRegistered."""
     known = {standing.lane: (standing, row) for standing, row in marketplace.disputes.of(user_id, allocation)}
     standing: LaneStanding | None
     standing, row = known.get(lane, (None, None))
     if standing is None or standing.standing != "disputed":
-        return {"standing": standing, "row": row, "claim": None, "signed": None, "fee_nano": 0, "listing": ""}
+        return {"standing": standing, "row": row, "claim": None, "signed": None, "fee_nano": 0}
     with marketplace.context.read() as session:
         about = disputed_lane(marketplace.context, allocation_found(session, allocation), lane)
     claim, signed = claim_of(about), signed_counts(about)
-    digest, now_ms = claim.promise.voucher.listing, time.time_ns() // 10**6
-    records = (record.raw.decode() for record, _ in marketplace.keeper.listings(now_ms) if record.digest == digest)
     return {
         "standing": standing,
         "row": row,
         "claim": claim.receipt,
         "signed": signed.receipt if signed else None,
         "fee_nano": fee_nano(standing.nano),
-        "listing": next(records, ""),
     }

@@ -46,11 +46,10 @@ Lane = Annotated[int, Query(ge=0, lt=LANES_MAX)]
 
 
 class Brought(BaseModel):
-    """The answer's text as delivered, and the listing under which it was sold."""
+    """The answer's text as delivered."""
 
     content: Annotated[str, Field(min_length=1, max_length=_TEXT_MAX)]
     reasoning: Annotated[str, Field(max_length=_TEXT_MAX)] = ""
-    listing: Annotated[str, Field(max_length=16_384)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +111,7 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
 
     user_id = visitor.caller.user_id
     done, form = await submit(
-        form,
-        lambda new: bring_text(marketplace, user_id, raw, lane, new.content, new.reasoning, new.listing),
+        form, lambda new: bring_text(marketplace, user_id, raw, lane, new.content, new.reasoning)
     )
     if done is None:
         return await _dispute_page(visitor, allocation, lane, form, 400)
@@ -174,6 +172,6 @@ async def _dispute_page(
         tab="standing",
         allocation=allocation,
         lane=lane,
-        form=form or Form.showing(listing=values["listing"]),
+        form=form or Form.showing(),
         **values,
     )

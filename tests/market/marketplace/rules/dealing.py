@@ -22,7 +22,7 @@ class Dealing:
     seller: str = "seller"
     records: list[Record] = field(default_factory=list)
     due_nano: int = 0
-    listing: str = DIGEST
+    tokenizer: str | None = None
     _lanes: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
@@ -44,7 +44,7 @@ class Dealing:
         charge_nano = cost_nano(prompt_tokens, completion_tokens)
         ceiling = Amount(base_nano + cost_nano(prompt_tokens, MOST_TOKENS))
         prices = PRICES, Amount(base_nano), ceiling
-        voucher = Voucher(self.terms.channel, lane, seq + 1, DIGEST, self.listing, *prices)
+        voucher = Voucher(self.terms.channel, lane, seq + 1, DIGEST, DIGEST, *prices, self.tokenizer)
         promise = signed_record(self.buyer, "voucher", voucher, f"{lane}", seq + 1)
         counted = [(self.seller, completion_tokens + tells), *([(self.buyer, completion_tokens)] if signs else [])]
         made = [promise]

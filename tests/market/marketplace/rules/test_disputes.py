@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from accounting.errors import InsufficientCredit
+from accounting.metering.counts import tokens_of_bytes
 from accounting.metering.delivered import Delivered
 from accounting.metering.tokenizers import load_counter
 from market.errors import MarketplaceRefuses, NotRegistered, StatementInvalid
@@ -21,7 +22,6 @@ from market.protocol.audits.prompts import Shown
 from market.protocol.channels.statements import Receipt, Voucher
 from market.protocol.counting.answer import transcript_of
 from market.protocol.counting.token_count import Counting
-from market.protocol.listings.listing import Listing
 from market.protocol.records.amounts import Amount
 from market.protocol.records.envelope import Record
 from market.protocol.sealing.agreement import Context, SealingKey
@@ -31,7 +31,6 @@ from tests.databases import Kind
 from tests.market.marketplace.rules.conftest import USD, Marketplace
 from tests.market.marketplace.rules.dealing import Dealing
 from tests.market.parties import id_of, signed_record
-from tests.market.test_listings import listed
 from tests.market.trade import DIGEST, PRICES, cost_nano
 
 WORDS = "the mill grinds what the race brings " * 100
@@ -49,14 +48,14 @@ class DisputeView:
 
     def __init__(self, marketplace: Marketplace, folder: Path) -> None:
         counter = load_counter(make_tokenizer(folder))
-        marketplace.counters[counter.sha256.lower()] = counter
+        marketplace.counters[counter.sha256] = counter
         self.marketplace = marketplace
-        self.listing = listed(tokenizer_sha256=counter.sha256.lower())
+        self.tokenizer: str | None = counter.sha256
         self.tokens = Counting(counter).delivered([Delivered(WORDS)]).completion_tokens
         self.allocation, self.terms = marketplace.allocate()
 
     def served(self, buyers_tokens: int, sellers_tokens: int) -> list[Record]:
-        dealing = Dealing(self.terms, listing=self.listing.digest)
+        dealing = Dealing(self.terms, tokenizer=self.tokenizer)
         more = sellers_tokens - buyers_tokens
         records = dealing.serve(0, 0, buyers_tokens, tells=more, transcript=TRANSCRIPT)
         outcome = self.marketplace.settle(self.allocation, records)
@@ -65,7 +64,7 @@ class DisputeView:
 
     def brings(self, user_id: str, words: str = WORDS, allocation: str = "") -> str:
         texts = {0: ChoiceText(words)}
-        brought = Brought(allocation or self.allocation.digest, 0, self.listing, texts)
+        brought = Brought(allocation or self.allocation.digest, 0, texts)
         row = self.marketplace.disputes.bring(user_id, brought)
         return f"{row.status} {row.reason} {row.loser}"
 
@@ -133,6 +132,25 @@ def test_a_day_has_so_many_disputes_of_one_user(quarrel: DisputeView, monkeypatc
         quarrel.brings("ann")
 
 
+def test_no_dispute_is_opened_that_cannot_be_counted(quarrel: DisputeView) -> None:
+    quarrel.served(quarrel.tokens // 4, quarrel.tokens)
+    quarrel.marketplace.counters.clear()
+    with pytest.raises(MarketplaceRefuses) as refused:
+        quarrel.brings("ann")
+    assert refused.value.code == "no_tokenizer"
+    assert quarrel.marketplace.held("ann") > 0, "the allocation alone"
+
+
+def test_a_voucher_without_a_tokenizer_is_counted_by_bytes(quarrel: DisputeView) -> None:
+    quarrel.marketplace.counters.clear()
+    quarrel.tokenizer, quarrel.tokens = None, tokens_of_bytes(len(WORDS))
+    quarrel.served(quarrel.tokens // 4, quarrel.tokens)
+    assert quarrel.brings("ann") == "open None None"
+    quarrel.marketplace.ledger.credit("sam", USD)
+    assert quarrel.brings("sam") == "decided recounted buyer"
+    assert quarrel.settled() == cost_nano(0, quarrel.tokens)
+
+
 def test_an_undisputed_receipt_is_not_decided(quarrel: DisputeView) -> None:
     with pytest.raises(MarketplaceRefuses) as refused:
         quarrel.brings("ann")
@@ -187,7 +205,7 @@ class LateClaim(DisputeView):
     def __init__(self, marketplace: Marketplace, folder: Path) -> None:
         super().__init__(marketplace, folder)
         marketplace.ledger.credit("sam", USD)
-        dealing = Dealing(self.terms, listing=self.listing.digest)
+        dealing = Dealing(self.terms, tokenizer=self.tokenizer)
         self.promise, self.sellers, self.own = dealing.serve(0, 0, self.tokens, transcript=TRANSCRIPT)
         self.later = dealing.serve(0, 0, 10, transcript=TRANSCRIPT)
         self.honest_nano = dealing.due_nano
@@ -202,56 +220,35 @@ class LateClaim(DisputeView):
         receipt = Receipt(*named, 0, 0, 8 * self.tokens, made_up, is_final=True)
         return signed_record("seller", "receipt", receipt, "0", 1)
 
-    def answers(self, *receipts: Record, words: str = "", user_id: str = "ann") -> str:
-        texts = {0: ChoiceText(words)} if words else {}
-        brought = Brought(self.allocation.digest, 0, None, texts, receipts=receipts)
-        row = self.marketplace.disputes.bring(user_id, brought)
-        return f"{row.status} {row.reason} {row.loser}"
-
 
 @pytest.fixture
 def late(marketplace: Marketplace, tmp_path: Path) -> LateClaim:
     return LateClaim(marketplace, tmp_path)
 
 
-def test_a_claim_about_an_earlier_request_is_answered_by_its_receipt(late: LateClaim) -> None:
-    with pytest.raises(StatementInvalid, match="listing"):
-        late.answers(late.own)
+def test_a_made_up_text_about_an_earlier_request_gains_nothing(late: LateClaim) -> None:
+    """The buyer has signed a later sum, which stands, whether it answers or not."""
     assert late.brings("sam", late.made_up) == "open None None"
-    assert late.answers(late.own) == "open None None"
-    assert late.answers(words=WORDS) == "decided buyers_text None"
-    with late.marketplace.context.read() as session:
-        assert session.scalars(select(DisputeRow)).one().amount_nano == cost_nano(0, late.tokens)
+    late.marketplace.wait(ANSWER_NS)
+    ended = [late.marketplace.disputes.decide(dispute_id) for dispute_id in late.marketplace.disputes.due(10)]
+    assert [(row.reason, row.loser) for row in ended] == [("buyers_count", None)]
     assert late.settled() == late.honest_nano
     assert late.marketplace.is_sound()
 
 
-def test_a_seller_is_held_to_the_end_that_it_had_signed(late: LateClaim) -> None:
-    """No text of the buyer's is needed, and none changes it."""
-    assert late.brings("sam", late.made_up) == "open None None"
-    fees_nano = late.marketplace.posted("user:sam:paid")
-    assert late.answers(late.own, late.sellers) == "decided agreed_before seller"
+def test_a_claim_without_its_text_costs_the_fee(late: LateClaim) -> None:
+    assert late.brings("sam", WORDS) == "open None None"
+    paid_nano = late.marketplace.posted("user:sam:paid")
+    assert late.brings("ann", WORDS) == "decided buyers_count seller"
     assert late.settled() == late.honest_nano
-    assert late.marketplace.posted("user:sam:paid") < fees_nano
+    assert late.marketplace.posted("user:sam:paid") < paid_nano
     assert late.marketplace.is_sound()
-
-
-def test_receipts_of_anything_else_are_refused(late: LateClaim) -> None:
-    late.brings("sam", late.made_up)
-    stranger = signed_record("bob", "receipt", late.own.read("receipt", Receipt), "0", 1)
-    for receipt in (late.later[2], late.promise, stranger):
-        with pytest.raises(StatementInvalid) as refused:
-            late.answers(receipt)
-        assert refused.value.field == "receipts"
-    with pytest.raises(StatementInvalid, match="only the buyer submits receipts"):
-        late.answers(late.claim(2), user_id="sam")
-    assert late.answers(late.own, late.sellers) == "decided agreed_before seller"
 
 
 def test_an_award_hides_nothing_that_is_signed_later(quarrel: DisputeView) -> None:
     marketplace = quarrel.marketplace
     marketplace.ledger.credit("sam", USD)
-    dealing = Dealing(quarrel.terms, listing=quarrel.listing.digest)
+    dealing = Dealing(quarrel.terms, tokenizer=quarrel.tokenizer)
     dealing.serve(0, 0, quarrel.tokens - 500, tells=500, transcript=TRANSCRIPT)
     marketplace.settle(quarrel.allocation, dealing.records)
     quarrel.brings("sam")
@@ -272,13 +269,13 @@ class PromptQuarrel(DisputeView):
         content = json.dumps({"kind": "completion", "request": {"prompt": WORDS}}).encode()
         self.key, self.context = SealingKey(), Context(self.terms.channel, 0, 1, id_of("seller"))
         self.request = seal_request(content, self.key.public, self.context)
-        counting = Counting(marketplace.counters[self.listing.read("listing", Listing).tokenizer_sha256])
+        counting = Counting(marketplace.counters[str(self.tokenizer)])
         self.prompt_tokens = counting.prompt_tokens({"prompt": WORDS})
         marketplace.ledger.credit("sam", USD)
         named = self.terms.channel, 0, 1
         prices = PRICES, Amount(0), Amount(USD)
         promise = signed_record(
-            "buyer", "voucher", Voucher(*named, self.request.digest, self.listing.digest, *prices)
+            "buyer", "voucher", Voucher(*named, self.request.digest, DIGEST, *prices, self.tokenizer)
         )
         receipts = []
         for by, times in (("seller", sellers), ("buyer", buyers)):
@@ -291,7 +288,7 @@ class PromptQuarrel(DisputeView):
     def shows(self, request: SealedRequest, by: SealedRequest | None = None) -> str:
         """The seller shows a request, opened by the keys of another one if need be."""
         prompt = Shown(request.sealed, (by or request).agreement.keys("request"))
-        row = self.marketplace.disputes.bring("sam", Brought(self.allocation.digest, 0, self.listing, {}, prompt))
+        row = self.marketplace.disputes.bring("sam", Brought(self.allocation.digest, 0, {}, prompt))
         return f"{row.status} {row.reason} {row.loser}"
 
 
@@ -307,24 +304,22 @@ def test_a_prompt_that_is_shown_is_paid_by_its_count(
     assert marketplace.is_sound()
 
 
-def test_who_denies_the_prompt_by_going_on_has_a_day_for_another_word(
-    marketplace: Marketplace, tmp_path: Path
+@pytest.mark.parametrize("admits_prompt", [False, True])
+def test_who_goes_on_pays_the_prompt_at_least(
+    marketplace: Marketplace, tmp_path: Path, *, admits_prompt: bool
 ) -> None:
-    """Nothing but the next request's voucher, whose base leaves the prompt out."""
+    """Nothing but the next request's voucher: its sum pays for the prompt and a token of the answer, or does not."""
     quarrel = PromptQuarrel(marketplace, tmp_path, sellers=1, buyers=None)
-    named = quarrel.terms.channel, 0, 2, DIGEST, quarrel.listing.digest
-    answer_nano = cost_nano(0, quarrel.tokens)
-    marketplace.settle(
-        quarrel.allocation,
-        [signed_record("buyer", "voucher", Voucher(*named, PRICES, Amount(answer_nano), Amount(USD)))],
-    )
+    named, least_nano = (quarrel.terms.channel, 0, 2, DIGEST, DIGEST), cost_nano(quarrel.prompt_tokens, 1)
+    sum_nano = least_nano if admits_prompt else least_nano - 1
+    voucher = Voucher(*named, PRICES, Amount(sum_nano), Amount(USD))
+    marketplace.settle(quarrel.allocation, [signed_record("buyer", "voucher", voucher)])
     assert quarrel.shows(quarrel.request) == "open None None"
     marketplace.wait(ANSWER_NS)
     ended = [marketplace.disputes.decide(dispute_id) for dispute_id in marketplace.disputes.due(10)]
-    assert [(row.reason, row.loser) for row in ended] == [("prompt", "buyer")]
-    # Tokens are whole: what a sum is short of the next one is not made up for.
-    owed_nano = cost_nano(quarrel.prompt_tokens, quarrel.tokens)
-    assert owed_nano - cost_nano(0, 1) <= quarrel.settled() <= owed_nano
+    expected = ("buyers_count", "seller") if admits_prompt else ("prompt", "buyer")
+    assert [(row.reason, row.loser) for row in ended] == [expected]
+    assert quarrel.settled() == least_nano
     assert marketplace.is_sound()
 
 
@@ -345,7 +340,7 @@ def test_a_dispute_about_a_prompt_that_was_not_shown_has_no_loser(quarrel: Dispu
     marketplace, tokens = quarrel.marketplace, quarrel.tokens
     marketplace.ledger.credit("sam", USD)
     prices = PRICES, Amount(0), Amount(USD)
-    voucher = Voucher(quarrel.terms.channel, 0, 1, DIGEST, quarrel.listing.digest, *prices)
+    voucher = Voucher(quarrel.terms.channel, 0, 1, DIGEST, DIGEST, *prices, quarrel.tokenizer)
     promise = signed_record("buyer", "voucher", voucher, "0", 1)
     receipts = []
     for by, prompt_tokens in (("seller", 100_000), ("buyer", 0)):
