@@ -62,6 +62,9 @@ class NewKey(ChangedKey):
     name: Text
     user: Text
     department: Text | None = None
+    privacy: Privacy = "public"
+    priority: Priority = 0
+    may_administer: bool = False
 
 
 class Rotation(Body):

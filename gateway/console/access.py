@@ -82,7 +82,7 @@ class Visitor:
 
     @property
     def authority(self) -> Authority:
-        """The visitor's authority in the form that the admin API's functions take."""
+        """The visitor's authority in the form that the service layer takes."""
         over = None if self.is_operator else self.caller.organization_id
         return Authority(self.directory, self.actor, self.caller, over, self.services)
 

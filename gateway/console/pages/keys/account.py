@@ -7,11 +7,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from gateway.console.access import Viewer, Visitor
-from gateway.console.forms import Form, read_form
+from gateway.console.forms import Form, read_form, refused
 from gateway.console.pages.keys.browsers import shown_browser
 from gateway.console.pages.keys.fields import NoFields
 from gateway.console.pages.keys.figures import limit_lines
-from gateway.console.pages.keys.form_submission import refused
 from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.errors import TooManyWrongKeys

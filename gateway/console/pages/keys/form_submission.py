@@ -1,4 +1,4 @@
-"""Passes a form to the service layer's functions; rejections are shown beside their fields."""
+"""Passes a form to a function of the service layer; a rejection is shown beside its field."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,10 +8,9 @@ from fastapi import Request
 from pydantic import BaseModel
 
 from gateway.admin.authority import Authority
+from gateway.console import forms
 from gateway.console.access import Visitor
-from gateway.console.forms import WHOLE, Form, read_form
-from gateway.errors import RoleForbids
-from runtime.errors import Conflict, KeyInvalid, NotFound, RequestInvalid, ServiceError
+from gateway.console.forms import Form, read_form
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -25,17 +24,4 @@ async def submit(
     Raises as `read_form` does.
     """
     form, authority = await read_form(request, visitor, model), visitor.authority
-    if form.value is None:
-        return None, form
-    try:
-        return await asyncio.to_thread(work, authority, form.value), form
-    except (RequestInvalid, Conflict, NotFound, RoleForbids, KeyInvalid) as error:
-        return None, refused(form, error)
-
-
-def refused(form: Form[M], error: ServiceError) -> Form[M]:
-    """Return the form with the error as a sentence beside the field that the error names."""
-    name = error.param or WHOLE
-    text = error.message.removeprefix(f"{name}: ") if name else error.message
-    sentence = text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
-    return form.refused(sentence, name)
+    return await forms.submit(form, lambda fields: asyncio.to_thread(work, authority, fields))

@@ -12,8 +12,7 @@ from gateway.admin.authority import Authority
 from gateway.admin.fields import Text
 from gateway.admin.route_trial import RouteQuestion, explain_route
 from gateway.console.access import Operator, Visitor
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.form_submission import refused
+from gateway.console.forms import Form, read_form, refused
 from gateway.console.pages.keys.key_list import opening_rows
 from gateway.console.renderer import page
 from gateway.routing.router import BYTES_PER_TOKEN
