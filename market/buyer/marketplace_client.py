@@ -36,12 +36,12 @@ class BuyerMarketplaceClient(MarketplaceClient):
     def __init__(
         self, url: str, key: str, pinned: str, outbound: Outbound, store: BuyingStore, keeper: RecordKeeper
     ) -> None:
-        super().__init__(url, key, outbound, keeper, self._keep)
+        super().__init__(url, key, outbound, keeper, self._store_known)
         self.identity = pinned or store.fact(_FACT + url)
         self._store = store
         self._unanswered: dict[tuple[str, str, int], str] = {}
 
-    async def _keep(self, identity: str) -> None:
+    async def _store_known(self, identity: str, _: frozenset[str]) -> None:
         await asyncio.to_thread(self._store.put_fact, _FACT + self.url, identity)
 
     async def allocate(self, buyer: str, seller: str, limit_nano: int) -> tuple[ChannelTerms, Allocation, Record]:

@@ -57,7 +57,7 @@ class MarketplaceRefused(Exception):
 class MarketplaceClient:
     """One marketplace, by its address. `identity` is None until first contact: nothing from it is believed then.
 
-    `pin` stores the identity of the first contact.
+    `keep` stores the identity of the first contact, and the tokenizers, so that both are known while it is down.
     """
 
     timeout_s = 20.0
@@ -68,7 +68,7 @@ class MarketplaceClient:
         key: str | None,
         outbound: Outbound,
         keeper: RecordKeeper,
-        pin: Callable[[str], Awaitable[None]],
+        keep: Callable[[str, frozenset[str]], Awaitable[None]],
     ) -> None:
         self.url = url.rstrip("/")
         self.identity: str | None = None
@@ -78,7 +78,7 @@ class MarketplaceClient:
         self._key = key
         self._outbound = outbound
         self._keeper = keeper
-        self._pin = pin
+        self._keep = keep
 
     async def meet(self) -> None:
         """Ask for its identity, its keys and its ledger's newest block.
@@ -94,10 +94,9 @@ class MarketplaceClient:
                 f" {facts.identity[:16]}, not {str(self.identity)[:16]}"
             )
         await asyncio.to_thread(self._keeper.add, [raw.encode() for raw in facts.statements], self.url)
-        if self.identity is None:
-            await self._pin(facts.identity)
-            self.identity = facts.identity
-        self.tokenizers = facts.tokenizers
+        if (self.identity, self.tokenizers) != (facts.identity, facts.tokenizers):
+            await self._keep(facts.identity, facts.tokenizers)
+            self.identity, self.tokenizers = facts.identity, facts.tokenizers
         checkpoint = (facts.ledger_checkpoint or "").rpartition(":")[2]
         self.ledger_checkpoint = checkpoint if len(checkpoint) == 64 else None
 

@@ -53,7 +53,7 @@ class SellerMarketplaceClient(MarketplaceClient):
         keeper: RecordKeeper,
         store: SellingStore,
     ) -> None:
-        super().__init__(url, key, outbound, keeper, self._keep)
+        super().__init__(url, key, outbound, keeper, self._store_known)
         self._own = own
         self._store = store
         self._fact = f"marketplace:{hashlib.sha256(self.url.encode()).hexdigest()[:48]}"
@@ -65,14 +65,9 @@ class SellerMarketplaceClient(MarketplaceClient):
         self.identity = pinned.decode() if pinned else None
         self.tokenizers = frozenset(known.decode().split()) if known else frozenset()
 
-    async def meet(self) -> None:
-        """As in MarketplaceClient; what it counts by is stored."""
-        known = self.tokenizers
-        await super().meet()
-        if self.tokenizers != known:
-            await self._store.keep_fact(self._known, " ".join(sorted(self.tokenizers)).encode())
-
-    async def _keep(self, identity: str) -> None:
+    async def _store_known(self, identity: str, tokenizers: frozenset[str]) -> None:
+        # The identity last: with it alone, no voucher of a listed tokenizer would be taken while it is down.
+        await self._store.keep_fact(self._known, " ".join(sorted(tokenizers)).encode())
         await self._store.keep_fact(self._fact, identity.encode())
 
     async def lanes(self, allocation: str) -> AllocationLanes:

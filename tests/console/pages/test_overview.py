@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.console.test_live import watching
 from tests.databases import prepared
 from tests.gateway.api.conftest import Served
 from tests.gateway.test_request_log import entry
+from tests.gateways import until
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +59,7 @@ async def instance(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str)
                 f"req_{who}", started_ns=time.time_ns(), prompt_tokens=10**6, completion_tokens=10**6, **row
             )
             await services.ledger.book(Posting(f"use:{who}", "use", who, usages=(used,)))
+            until(partial(services.request_log.find, f"req_{who}"))
         yield served
 
 
