@@ -1,4 +1,4 @@
-"""Which tests pytest-xdist gives to one process, and in which order: the longest first, to end together."""
+"""Which tests pytest-xdist gives to one process, and in which order: those that wait beside those that compute."""
 
 from pathlib import PurePosixPath
 
@@ -22,16 +22,16 @@ WITH_REFERENCE = (
     "tests/cluster/test_tokens.py",
 )
 """Files that compare with models of transformers: a process needs 2 s of CPU to import them."""
-LONGEST = (
+WAITING = (
     "tests/journeys",
     "tests/gateway/lanes",
     "tests/cluster",
     "tests/clients",
     "tests/gateway/batches",
-    "tests/accounting",
-    "tests/gateway",
 )
-"""Folders in the order in which they begin; all others follow."""
+"""Folders whose tests mostly wait for other processes, in the order in which they begin."""
+_ENDS = 0.85
+"""By this part of the run they have all begun, so that short tests fill its end."""
 
 
 class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
@@ -53,14 +53,19 @@ def group_of(path: str) -> str:
     return path
 
 
-def put_longest_first(items: list[pytest.Item]) -> None:
-    """Sort tests by their folder's place in LONGEST. Tests of one folder keep their order."""
-    items.sort(key=lambda item: _rank(item.nodeid))
+def mix(items: list[pytest.Item]) -> None:
+    """Sort tests so that files which wait run beside files which compute. Tests of one file keep their order."""
+    groups = dict.fromkeys(group_of(item.nodeid.split("::", 1)[0]) for item in items)
+    waiting = sorted((each for each in groups if _rank(each) < len(WAITING)), key=_rank)
+    computing = [each for each in groups if _rank(each) == len(WAITING)]
+    begin = {each: _ENDS * at / len(waiting) for at, each in enumerate(waiting)}
+    begin |= {each: at / len(computing) for at, each in enumerate(computing)}
+    items.sort(key=lambda item: begin[group_of(item.nodeid.split("::", 1)[0])])
 
 
-def _rank(nodeid: str) -> int:
-    ranks = (rank for rank, folder in enumerate(LONGEST) if nodeid.startswith(f"{folder}/"))
-    return next(ranks, len(LONGEST))
+def _rank(group: str) -> int:
+    ranks = (rank for rank, folder in enumerate(WAITING) if group == folder or group.startswith(f"{folder}/"))
+    return next(ranks, len(WAITING))
 
 
 def schedule(config: pytest.Config, log: Producer) -> SharedScheduling | None:

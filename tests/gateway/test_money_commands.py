@@ -14,10 +14,12 @@ from accounting.payments.tables import StripeEvent
 from gateway.cli.main import app
 from gateway.cli.store import open_store
 from gateway.settings import Settings
+from tests.databases import prepared
 
 
 def millrace(folder: Path, *words: str) -> Result:
-    return CliRunner().invoke(app, [*words, "--data-dir", str(folder)])
+    """Run a command on a data directory that has its tables."""
+    return CliRunner().invoke(app, [*words, "--data-dir", str(prepared(folder).path)])
 
 
 def test_a_payment_with_a_name_is_added_once(tmp_path: Path) -> None:

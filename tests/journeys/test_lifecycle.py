@@ -18,7 +18,7 @@ import pytest
 
 from tests.clusters import DEMO_MODEL
 from tests.databases import Databases
-from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
+from tests.gateways import PATIENCE_S, Gateway, complete_command, running_gateway, until
 
 MODEL = DEMO_MODEL.name
 LONG = {
@@ -195,12 +195,5 @@ def test_postgresql_holds_the_ledger_too(tmp_path: Path, databases: Databases) -
 def start_and_fail(
     folder: Path, *words: str, environment: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run `millrace up`, which has to end by itself, in a process as a user starts it."""
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", "up", "--data-dir", str(folder), *words],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env=environment and {"PATH": "/usr/bin:/bin", **environment},
-    )
+    """Run `millrace up`, which has to end by itself."""
+    return complete_command("up", "--data-dir", str(folder), *words, environment=environment)
