@@ -1,7 +1,7 @@
 """Child processes: how this process starts, asks and ends them, and how they end with it.
 
-A child reads its stdin, and the parent holds the other end. The kernel closes it however the parent ends, so that
-no child outlives its parent, not even after `kill -9`.
+A child of ours reads its stdin, and the parent holds the other end. The kernel closes it however the parent ends, so
+that no such child outlives its parent, not even after `kill -9`.
 """
 
 import asyncio
@@ -52,9 +52,8 @@ async def lines_of(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
     while True:
         try:
             line = await stream.readline()
-        except (
-            ValueError
-        ):  # The line is longer than the reader's limit, and the reader has discarded what came of it.
+        except ValueError:
+            # The line is longer than the reader's limit, and the reader has discarded what came of it.
             continue
         if not line:
             return

@@ -9,7 +9,8 @@ from pathlib import Path
 def replace_file(path: Path, content: bytes | str, mode: int = 0o600) -> None:
     """Write a file in one step: after a crash it has the old content or the new one.
 
-    It keeps its owner, and those of its access rights that are in `mode`. Raises OSError.
+    It keeps its owner where this process may give files away, and those of its access rights that are in `mode`.
+    Raises OSError.
     """
     fresh = path.with_name(path.name + ".new")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
@@ -34,5 +35,6 @@ def sync_folder(path: Path) -> None:
 def _own_alike(descriptor: int, old: os.stat_result, mode: int) -> None:
     fresh = os.fstat(descriptor)
     if (fresh.st_uid, fresh.st_gid) != (old.st_uid, old.st_gid):
-        os.fchown(descriptor, old.st_uid, old.st_gid)
+        with suppress(PermissionError):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & mode)

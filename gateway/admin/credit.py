@@ -6,12 +6,13 @@ they receive.
 
 import asyncio
 import time
+from functools import partial
 from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 from sqlalchemy.orm import Session
 
-from accounting.errors import PostingDenied, PostingInvalid
+from accounting.errors import IdempotencyConflict, PostingDenied, PostingInvalid
 from accounting.ledger.postings import Posted, Posting
 from accounting.money import UsdAmount, format_usd
 from accounting.rules import grants
@@ -96,19 +97,20 @@ async def give_promo(access: LedgerAccess, grant_id: str, new: NewPromo | PromoF
     Raises NotFound, RequestInvalid if they would expire in the past or too far ahead, and the ledger's errors.
     """
     recipient = await asyncio.to_thread(access.directory.users.user, new.user)
-    if isinstance(new, NewPromo):
-        expires_ns, field = as_ns(new.expires) or 0, "expires"
-    else:
-        days, field = new.days, "days"
-        expires_ns = await access.ledger.look(lambda session: _end_ns(session, grant_id, days))
-    grant = CreditGrant(grant_id, recipient.user_id, new.amount, expires_ns, new.scope, new.reason)
+    grant = await _promo(access, grant_id, recipient.user_id, new)
     try:
-        posted = await access.ledger.grant(grant)
+        try:
+            posted = await access.ledger.grant(grant)
+        except IdempotencyConflict:
+            # The same grant may have been booked since its end was computed.
+            grant = await _promo(access, grant_id, recipient.user_id, new)
+            posted = await access.ledger.grant(grant)
     except PostingInvalid as error:
+        field = "expires" if isinstance(new, NewPromo) else "days"
         raise RequestInvalid(f"{field}: {error}", param=field) from error
     whose, amount = f"user:{recipient.user_id}", format_usd(new.amount)
     facts = {"id": grant_id, "to": whose, "amount": amount, "scope": new.scope}
-    facts |= {"expires": at(expires_ns), "reason": new.reason}
+    facts |= {"expires": at(grant.expires_ns), "reason": new.reason}
     return await access.record("credit.grant", whose, posted, facts)
 
 
@@ -138,6 +140,14 @@ async def return_from_pool(access: LedgerAccess, move_id: str, new: FromOwnPool)
     await access.ledger.settle_debt(posting.idem_key, recipient.user_id)
     facts = {"id": move_id, "to": f"user:{recipient.user_id}", "amount": format_usd(new.amount)}
     return await access.record("credit.return", f"organization:{recipient.organization_id}", posted, facts)
+
+
+async def _promo(access: LedgerAccess, grant_id: str, user_id: str, new: NewPromo | PromoForDays) -> CreditGrant:
+    if isinstance(new, NewPromo):
+        expires_ns = as_ns(new.expires) or 0
+    else:
+        expires_ns = await access.ledger.look(partial(_end_ns, grant_id=grant_id, days=new.days))
+    return CreditGrant(grant_id, user_id, new.amount, expires_ns, new.scope, new.reason)
 
 
 def _end_ns(session: Session, grant_id: str, days: int) -> int:

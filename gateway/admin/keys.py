@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from accounting.chart import department as department_account
 from accounting.chart import terms_of
@@ -24,7 +24,11 @@ from runtime.errors import NotFound, RequestInvalid
 
 GRACE_S_MAX = 30 * 86_400
 
-Lanes = Annotated[tuple[LaneName, ...], Field(min_length=1, max_length=8)]
+Lanes = Annotated[
+    tuple[LaneName, ...],
+    Field(min_length=1, max_length=8),
+    AfterValidator(lambda lanes: tuple(dict.fromkeys(lanes))),
+]
 Region = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,32}$")]
 Regions = Annotated[tuple[Region, ...], Field(min_length=1, max_length=100)]
 Priority = Annotated[int, Field(ge=0, le=100)]

@@ -2,19 +2,21 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from accounting.ledger.accepted import accept
 from accounting.ledger.health import BLOCKS_KEPT, RULES, BrokenRule, breaches
+from accounting.ledger.postings import MAX_TEXT
 from accounting.ledger.scope import Witness
 from accounting.proofs import blocks
 from accounting.proofs.blocks import SignedBlock
 from accounting.proofs.kept import KeptCheckpoint
 from accounting.proofs.maker import Unproven
 from accounting.proofs.suspects import unproven_suspects
-from gateway.admin.fields import Body, Facts, Text
+from gateway.admin.fields import TEXT, Body, Facts, Text
 from gateway.billing.verification import VerifyQuestion, checkpoint_facts, verify_in_process
 from gateway.identity.audit import Actor
 from gateway.identity.directory import Directory
@@ -33,7 +35,7 @@ class Acceptance(Body):
     """`where` is the entry or block that breaks the rule."""
 
     rule: Text
-    where: Text
+    where: Annotated[str, Field(min_length=1, max_length=MAX_TEXT, pattern=TEXT)]
     reason: Text
 
 

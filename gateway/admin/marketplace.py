@@ -108,14 +108,16 @@ async def forfeit(marketplace: Marketplace, authority: Authority, user: str, why
 
 
 async def bring(marketplace: Marketplace, user_id: str, body: NewDispute) -> DisputeRow:
-    """Submit a text or the prompt. The first submission opens the dispute, for a fee that is kept if it loses.
+    """Submit a text, the prompt or receipts.
 
-    Raises RequestInvalid, and the errors of `Disputes.bring`.
+    The first submission opens the dispute, for a fee that is kept if it loses. Raises RequestInvalid, and the errors
+    of `Disputes.bring`.
     """
+    receipts = tuple(read_record(raw, "receipts") for raw in body.receipts)
     digest = read_record(body.allocation, "allocation").digest
     texts = {n: ChoiceText(text.content, text.reasoning, text.calls) for n, text in body.texts.items()}
     prompt = _shown(body.prompt) if body.prompt else None
-    brought = Brought(digest, body.lane, texts, prompt)
+    brought = Brought(digest, body.lane, texts, prompt, receipts)
     row = await marketplace.ask(marketplace.disputes.bring, user_id, brought)
     if row.status == "decided":
         await marketplace.ask(marketplace.settlements.submit, digest, ())

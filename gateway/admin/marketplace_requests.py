@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from accounting.money import UsdAmount
 from gateway.admin.fields import Body, Text
+from market.marketplace.buyer_receipts import RECEIPTS_MAX
 from market.marketplace.statements import STATEMENTS_MAX
 from market.marketplace.texts import CHARS_MAX
 from market.protocol.channels.evidence import EVIDENCE_MAX
@@ -77,18 +78,22 @@ class ShownPrompt(Body):
 
 
 class NewDispute(Body):
-    """About a lane's newest request: texts by the number of their choice, the prompt, or both."""
+    """About a lane's newest request: texts by the number of their choice, the prompt, or receipts of it.
+
+    `receipts` are the buyer's own, if the marketplace may lack the lane's latest, and the seller's earlier one.
+    """
 
     allocation: Raw
     lane: Annotated[int, Field(ge=0, lt=LANES_MAX)]
     prompt: ShownPrompt | None = None
+    receipts: Annotated[tuple[Raw, ...], Field(max_length=RECEIPTS_MAX)] = ()
     texts: DisputedTexts = Field(default_factory=dict, validate_default=True)
 
     @field_validator("texts")
     @classmethod
     def _says_something(cls, texts: DisputedTexts, info: ValidationInfo) -> DisputedTexts:
-        if not texts and info.data.get("prompt") is None:
-            raise ValueError("submit the delivered text or the prompt")
+        if not texts and info.data.get("prompt") is None and not info.data.get("receipts"):
+            raise ValueError("submit the delivered text, the prompt or receipts")
         return texts
 
 

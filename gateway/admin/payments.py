@@ -55,7 +55,10 @@ class Frozen(Body):
 def payments_of(services: "Services") -> "PaymentsService":
     """Raises FeatureUnsupported."""
     if services.payments_service is None:
-        raise FeatureUnsupported("This gateway has no payments, because Stripe is not configured.")
+        raise FeatureUnsupported(
+            "This gateway has no payments, because Stripe is not configured."
+            " An operator sets payments.secret_key and payments.webhook_secrets."
+        )
     return services.payments_service
 
 

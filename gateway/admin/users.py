@@ -52,9 +52,12 @@ def list_users(
 ) -> tuple[Sequence[User], str | None]:
     """Return a page of the users whom the caller administers, oldest first, and the `after` of the next page.
 
-    With `removed` the page has also removed users. Raises RoleForbids, NotFound, and RequestInvalid for `after`.
+    `organization` is an id or a name. With `removed` the page has also removed users. Raises RoleForbids, NotFound,
+    and RequestInvalid for `after`.
     """
     refuse_who_may_not(authority.caller)
+    if organization is not None:
+        organization = authority.directory.users.organization(organization).organization_id
     within, cursor = authority.within(organization), as_cursor(after, "after")
     rows = authority.directory.users.users(within, removed=removed, after=cursor, limit=limit + 1)
     return page_of(rows, limit)

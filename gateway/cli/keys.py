@@ -106,7 +106,7 @@ def list_keys(
 
 
 @app.command()
-@offline("revoked {key}")
+@offline("revoked {revoked}")
 def revoke(authority: "Authority", key: KeyName) -> Any:
     """Revoke a key; running gateways apply this within seconds. Example: millrace key revoke mr-Ab3dE6g"""
     from gateway.admin.keys import revoke_key

@@ -69,7 +69,7 @@ def statement(
     from gateway.cli.directory import open_directory
     from gateway.cli.store import saying_what_is_wrong
 
-    with open_directory(settings_from(data_dir)) as directory, saying_what_is_wrong(user):
+    with open_directory(settings_from(data_dir)) as directory, saying_what_is_wrong("" if pool else user):
         if pool is not None:
             code = chart.pool_paid(directory.users.organization(pool).organization_id)
         else:

@@ -19,6 +19,8 @@ Modules:
     chunks               OpenAI stream chunks from an untrusted seller: known fields of known types pass, rebuilt
                          by us; the rest is dropped
     credit               Buying credit: channels opened by the marketplace's allocations, renewed before they run out
+    dispute_responder    Answer disputes opened by sellers with what both sides signed: receipts only, never any
+                         text
     errors               Failures of one seller; the gateway gets them as a `Refusal`
                          (gateway.lanes.cloud.worker.errors)
     flow                 Flow control between buyer and gateway: the buyer runs at most a few kilobytes ahead

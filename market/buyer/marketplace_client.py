@@ -2,6 +2,8 @@
 
 import asyncio
 import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -16,6 +18,7 @@ from market.protocol.channels.terms import Allocation, ChannelTerms, read_alloca
 from market.protocol.records.envelope import Record, open_record
 
 HOURS = 24
+_UNKNOWN = 404
 _AT_IT = "idempotency_key_in_use"
 """The marketplace is still answering a request with this key, one that we stopped waiting for."""
 _FACT = "marketplace "
@@ -24,6 +27,29 @@ _UNANSWERED_MAX = 1024
 
 class _Allocated(Struct, frozen=True):
     allocation: str
+
+
+class _Dispute(Struct, frozen=True):
+    id: str
+    seq: int
+    status: str
+
+
+class _Lane(Struct, frozen=True):
+    lane: int
+    dispute: _Dispute | None = None
+
+
+class _Lanes(Struct, frozen=True):
+    lanes: list[_Lane]
+
+
+class Open(NamedTuple):
+    """An undecided dispute, and the request that it is about."""
+
+    id: str
+    lane: int
+    seq: int
 
 
 class BuyerMarketplaceClient(MarketplaceClient):
@@ -85,3 +111,26 @@ class BuyerMarketplaceClient(MarketplaceClient):
             raise
         self._unanswered.pop(asked, None)
         return allocated.allocation
+
+    async def disputed(self, allocation: str) -> list[Open]:
+        """Return open disputes about an allocation, given by its record's digest; none if it is another marketplace's.
+
+        Raises Unreachable, MarketplaceRefused.
+        """
+        try:
+            lanes = (await self._lanes(_Lanes, allocation)).lanes
+        except MarketplaceRefused as error:
+            if error.status == _UNKNOWN:
+                return []
+            raise
+        open_ones = (lane for lane in lanes if lane.dispute and lane.dispute.status == "open")
+        return [Open(lane.dispute.id, lane.lane, lane.dispute.seq) for lane in open_ones if lane.dispute]
+
+    async def answer(self, allocation: bytes, lane: int, receipts: Sequence[bytes]) -> None:
+        """Send receipts for an open dispute; raises as `settle`."""
+        fields = {
+            "allocation": allocation.decode(),
+            "lane": lane,
+            "receipts": [each.decode() for each in receipts],
+        }
+        await self._ask("/market/v1/disputes", fields, self._ours)

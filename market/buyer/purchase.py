@@ -155,7 +155,10 @@ class Purchase:
             await asyncio.gather(self._progress, return_exceptions=True)
         bought, delivery = await asyncio.to_thread(self._signed)
         self._state.end(delivery)
-        ended = EndedJob(delivery.record.raw, bought.amount_nano, ",".join(bought.flags))
+        claim = self._hearing.claim
+        ended = EndedJob(
+            delivery.record.raw, claim.record.raw if claim else None, bought.amount_nano, ",".join(bought.flags)
+        )
         await asyncio.to_thread(self._means.store.end, self._vouched.begun, ended)
         return bought
 

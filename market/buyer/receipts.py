@@ -57,4 +57,4 @@ def sign_left_open(store: BuyingStore, terms: ChannelTerms, pseudonym: Pseudonym
             counted = Counted(0, 0, 0, transcript_of(promise.voucher.request, {}))
         delivery = receipt_for(counted, promise, terms, pseudonym, standing)
         amount_nano = delivery.amount_nano - int(promise.voucher.base_nano)
-        store.end(job, EndedJob(delivery.record.raw, amount_nano, DIED))
+        store.end(job, EndedJob(delivery.record.raw, None, amount_nano, DIED))

@@ -19,6 +19,8 @@ from market.buyer.app import BuyingApp
 from market.buyer.audits import Audits
 from market.buyer.buyer import Buyer
 from market.buyer.credit import BuyerCredit
+from market.buyer.dispute_responder import EVERY_S as DISPUTES_EVERY_S
+from market.buyer.dispute_responder import DisputeResponder
 from market.buyer.flow import GatewayProtocol
 from market.buyer.lines import Lines
 from market.buyer.marketplace_client import BuyerMarketplaceClient
@@ -120,6 +122,8 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
             stack.push_async_callback(submitting.flush_on_shutdown)
             work["marketplace"] = meet(marketplace, shop)
             work["submitting"] = again("submitting", SUBMITTED_EVERY_S, submitting.submit)
+            disputing = DisputeResponder(marketplace, store, now_ms)
+            work["disputes"] = again("disputes", DISPUTES_EVERY_S, disputing.look)
         if orders.tells_findings:
             work["findings"] = FindingsPublisher(own, audits.probe_store, gossip.publish, now_ms).run()
         stack.callback(sellers.keep)

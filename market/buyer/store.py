@@ -54,9 +54,10 @@ class BegunJob(NamedTuple):
 
 
 class EndedJob(NamedTuple):
-    """A job's result: our receipt, and what this job alone costs in nano-USD."""
+    """A job's result: our receipt, the seller's last one, and what this job alone costs in nano-USD."""
 
     receipt: bytes
+    claim: bytes | None
     amount_nano: int
     flags: str
 
@@ -146,6 +147,16 @@ class BuyingStore:
                 for n in range(LANES_MAX)
                 for row in connection.execute(query.where(*is_signed, job_table.c.lane == n))
             ]
+
+    def settling(self, after: str, count: int, since_ms: int) -> Sequence[Row[Any]]:
+        """Return channels after this id that had not ended by `since_ms`."""
+        query = select(channel_table).where(channel_table.c.id > after, channel_table.c.expires_ms > since_ms)
+        return self._read(query.order_by(channel_table.c.id).limit(count))
+
+    def job(self, channel: str, lane: int, seq: int) -> Row[Any] | None:
+        """Return one job, by its number."""
+        is_it = job_table.c.channel == channel, job_table.c.lane == lane, job_table.c.seq == seq
+        return next(iter(self._read(select(job_table).where(*is_it))), None)
 
     def note_submitted(self, channel: str, changes: int) -> None:
         """Note that the marketplace has a channel's receipts up to `changes`, unless there are newer ones."""

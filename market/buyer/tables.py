@@ -38,6 +38,7 @@ job_table = Table(
     Column("ceiling_nano", BigInteger, nullable=False),
     Column("voucher", LargeBinary, nullable=False),
     Column("receipt", LargeBinary),
+    Column("claim", LargeBinary),
     Column("progress", LargeBinary),
     Column("amount_nano", BigInteger),
     Column("is_reported", Boolean, nullable=False, default=False),

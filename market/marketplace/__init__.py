@@ -5,6 +5,8 @@ Modules:
     always           Identities whose records a marketplace always has room for: its own and its sellers', however many
                      others send
     amounts_due      Compute what a channel is worth at the marketplace, and when
+    buyer_receipts   Keep signatures about a disputed request that the marketplace does not know: receipts that its
+                     buyer submits
     context          Hold what every part of the marketplace works with
     decisions        Decide disputes: what is due, given both sides' signatures and submissions, and who loses the
                      fee

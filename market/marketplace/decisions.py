@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from accounting.metering.delivered import TokenCounter
 from market.errors import MarketplaceRefuses
+from market.marketplace.buyer_receipts import agreed_end, remembered
 from market.marketplace.context import MarketplaceContext
 from market.marketplace.dispute_history import SETTLED, conduct_of
 from market.marketplace.dispute_state import admitted_word, buyers_word, claim_of, is_about, lane_of, signed_counts
@@ -57,10 +58,12 @@ class Decisions:
 
         A prompt shown by the seller counts: only the buyer could have made bytes that two keys open.
         """
+        dispute, is_shown = dispute_of(row, lane), row.seller_prompt_tokens is not None
         if row.buyer_text and row.seller_text:
             return True
-        is_shown = row.seller_prompt_tokens is not None
-        return is_shown and signed_counts(lane) is not None and dispute_of(row, lane).is_small
+        if dispute.is_end_agreed and (is_shown or not dispute.is_about_prompt):
+            return True
+        return is_shown and signed_counts(remembered(row, lane)) is not None and dispute.is_small
 
     def counting(self, lane: Lane) -> Counting:
         """Return what counts a claim. Raises MarketplaceRefuses if the marketplace does not have its tokenizer."""
@@ -104,9 +107,10 @@ class Decisions:
 
 
 def dispute_of(row: DisputeRow, lane: Lane) -> Dispute:
-    """Return what both sides have signed, and what was proved."""
+    """Return the dispute, with the submitted receipts."""
     opened_by: Side = "buyer" if row.opened_by == "buyer" else "seller"
     shown = (row.seller_prompt_tokens, row.buyer_prompt_tokens)
     proved = next((tokens for tokens in shown if tokens is not None), None)
-    word = buyers_word(lane) if proved is None else admitted_word(lane, proved)
-    return Dispute(claim_of(lane), word, opened_by, proved)
+    known = remembered(row, lane)
+    word = buyers_word(known) if proved is None or row.seller_text else admitted_word(known)
+    return Dispute(claim_of(known), word, opened_by, agreed_end(row, lane), proved)

@@ -14,7 +14,6 @@ from market.marketplace.tables import AllocationRow
 from market.protocol.channels.channel import Channel, Lane, due
 from market.protocol.channels.evidence import evidence
 from market.protocol.channels.statements import Delivery
-from market.protocol.listings.prices import cost_nano
 from market.protocol.records.envelope import Record
 
 _NOTHING = "0" * 64
@@ -101,40 +100,28 @@ def buyers_word(lane: Lane) -> Delivery:
 
     A buyer that only went on to the next one denies any delivery.
     """
-    claimed = claim_of(lane).receipt
-    return signed_counts(lane) or _word(lane, (claimed.prompt_tokens, claimed.cached_tokens), completion_tokens=0)
+    return signed_counts(lane) or _word(lane, completion_tokens=0, transcript=_NOTHING)
 
 
-def admitted_word(lane: Lane, prompt_tokens: int) -> Delivery:
-    """Return the buyer's statement if the prompt is known to have `prompt_tokens`.
+def admitted_word(lane: Lane) -> Delivery:
+    """Return the buyer's statement if the prompt can be shown: going on to the next request admits at least a sum.
 
-    A buyer that went on to the next request has admitted a sum. If that does not even pay for the prompt and one
-    token, it denies the prompt. It never says how much was answer, so one token stands for that.
+    A sum does not say how much was prompt and how much answer. Taken as all answer, it denies the prompt. A buyer
+    that means something else can submit a receipt.
     """
     if found := signed_counts(lane):
         return found
-    claim = claim_of(lane)
-    voucher = claim.promise.voucher
+    voucher, most_tokens = claim_of(lane).promise.voucher, claim_of(lane).receipt.completion_tokens
     admitted_nano = (lane.assent.amount_nano if lane.assent else 0) - voucher.base_nano
     if admitted_nano <= 0:
         return buyers_word(lane)
-    cached_tokens = min(claim.receipt.cached_tokens, prompt_tokens)
-    is_denied = admitted_nano < cost_nano(voucher.prices, prompt_tokens, cached_tokens, 1)
-    counts = (0, 0) if is_denied else (prompt_tokens, cached_tokens)
-    return _word(lane, counts, completion_tokens=1)
+    price_nano, tokens = int(voucher.prices.completion), most_tokens
+    if price_nano:
+        tokens = min(most_tokens, max(1, (admitted_nano - voucher.prices.request) * 10**6 // price_nano))
+    return _word(lane, prompt_tokens=0, cached_tokens=0, completion_tokens=tokens, transcript=_NOTHING)
 
 
-def _word(lane: Lane, prompt: tuple[int, int], *, completion_tokens: int) -> Delivery:
-    """Return the claim with other counts, as if the buyer had signed it. Its voucher stands for its signature.
-
-    `prompt` has the tokens of the prompt, and how many of them were cached.
-    """
-    claim, (prompt_tokens, cached_tokens) = claim_of(lane), prompt
-    receipt = with_fields(
-        claim.receipt,
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
-        completion_tokens=completion_tokens,
-        transcript=_NOTHING,
-    )
-    return replace(claim, receipt=receipt, record=claim.promise.record)
+def _word(lane: Lane, **counts: int | str) -> Delivery:
+    """Return the claim with other counts, as if the buyer had signed it. Its voucher stands for its signature."""
+    claim = claim_of(lane)
+    return replace(claim, receipt=with_fields(claim.receipt, **counts), record=claim.promise.record)

@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 
 from accounting import chart
 from accounting.metering.delivered import TokenCounter
-from market.errors import MarketplaceRefuses, NotRegistered
+from market.errors import MarketplaceRefuses, NotRegistered, StatementInvalid
+from market.marketplace.buyer_receipts import keep_word
 from market.marketplace.context import MarketplaceContext
 from market.marketplace.decisions import Decisions
 from market.marketplace.dispute_history import conduct_of
@@ -49,7 +50,7 @@ _row, _allocation = dispute_table.c, allocation_table.c
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """One side's submission about a disputed request: a text, the prompt, or both.
+    """One side's submission about a disputed request: a text, the prompt, receipts of it, or all of them.
 
     The request is the newest one that the seller claims on a lane of an allocation.
     """
@@ -58,6 +59,7 @@ class Brought:
     lane: int
     texts: Texts
     prompt: Shown | None = None
+    receipts: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ class Disputes:
         Raises:
             NotRegistered: the marketplace has issued no such allocation, or to others than this user.
             MarketplaceRefuses: nothing is disputed on the lane, it is decided, or the opener may not open one.
-            StatementInvalid: the text is too long, the prompt is not the voucher's, or a key not the request's;
-                nothing is then booked.
+            StatementInvalid: the text is too long, the prompt or a receipt is not the voucher's, or a key not the
+                request's; nothing is then booked.
             InsufficientCredit: the opener has less than the fee.
         """
         packed = pack_texts(brought.texts) if brought.texts else None
@@ -94,6 +96,13 @@ class Disputes:
             side, lane = _party(self.context, allocation, user_id, brought)
             row = self._heard(session, allocation, brought, lane, user_id, is_kept=True)
             session.add(row)
+            if brought.receipts and side != "buyer":
+                raise StatementInvalid(
+                    "only the buyer submits receipts in a dispute. Submit yours by settling the allocation",
+                    "receipts",
+                )
+            if brought.receipts:
+                keep_word(self.context, session, row, lane, brought.receipts)
             _keep(row, side, packed, proved, claim_of(lane).promise.voucher.request)
             is_ripe = self._decisions.is_ripe(row, lane)
             session.flush()

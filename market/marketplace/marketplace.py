@@ -68,7 +68,10 @@ class Marketplace:
         """Return the marketplace; `is_disputed` tells whether a user's payments may be charged back."""
         services = SellerRegistry(context), Allocations(context), Settlements(context)
         earnings, forfeiture = Earnings(context, is_disputed), Forfeiture(context)
-        disputes, counts_by = Disputes(context, Tokenizers(links.tokenizers).find), links.tokenizers.keys()
+        tokenizers = Tokenizers(links.tokenizers)
+        # Buyers and sellers count by what is listed, so an unusable file must not be.
+        counts_by = frozenset(sha256 for sha256 in links.tokenizers if tokenizers.find(sha256))
+        disputes = Disputes(context, tokenizers.find)
         return cls(context, *services, earnings, forfeiture, disputes, links.keeper, links.outbound, counts_by)
 
     async def ask(self, question: Callable[..., T], *arguments: Any) -> T:

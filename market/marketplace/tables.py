@@ -125,8 +125,9 @@ class Withheld(SQLModel, table=True):
 class DisputeRow(SQLModel, table=True):
     """A dispute about one request of a channel. Each side submits its text, by `answer_due_ns` at the latest.
 
-    Of a shown prompt only the count is stored, never its text. `status` goes from `new` to `open` once the fee is
-    held, and to `decided`. `loser` may be None.
+    Of a shown prompt only the count is stored, never its text. `receipts` are the submitted receipts of the
+    request, as a JSON list of records. `status` goes from `new` to `open` once the fee is held, and to `decided`.
+    `loser` may be None.
     """
 
     __tablename__ = "marketplace_dispute"
@@ -149,6 +150,7 @@ class DisputeRow(SQLModel, table=True):
     seller_text: str | None = Field(default=None, sa_type=Text)
     buyer_prompt_tokens: int | None = Field(default=None, sa_type=BigInt)
     seller_prompt_tokens: int | None = Field(default=None, sa_type=BigInt)
+    receipts: str | None = Field(default=None, sa_type=Text)
     opened_ns: int = Field(sa_type=BigInt)
     answer_due_ns: int = Field(sa_type=BigInt)
     reason: str | None = Field(default=None, sa_type=Text)

@@ -57,7 +57,7 @@ class MarketplaceRefused(Exception):
 class MarketplaceClient:
     """One marketplace, by its address. `identity` is None until first contact: nothing from it is believed then.
 
-    `keep` stores the identity of the first contact, and the tokenizers, so that both are known while it is down.
+    `keep` stores the identity of the first contact; a seller also stores the tokenizers.
     """
 
     timeout_s = 20.0

@@ -110,8 +110,7 @@ class DeniedPrompts:
         lane = read_evidence(records, terms, standing).lanes.get(proof.lane, Lane())
         if not due(lane).disputed_nano or claim_of(lane).digest != proof.receipt:
             return False
-        claim = claim_of(lane)
-        dispute = Dispute(claim, admitted_word(lane, claim.receipt.prompt_tokens), opened_by="seller")
+        dispute = Dispute(claim_of(lane), admitted_word(lane), opened_by="seller")
         return dispute.is_about_prompt and dispute.by_buyer.receipt.completion_tokens > 0
 
 

@@ -88,6 +88,7 @@ def _create_disputes() -> None:
         *numbers("opened_ns", "answer_due_ns"),
         *texts("reason", "loser", optional=True),
         *numbers("amount_nano", "buyer_prompt_tokens", "seller_prompt_tokens", optional=True),
+        text("receipts", optional=True),
     )
     op.create_index("marketplace_dispute_status", "marketplace_dispute", ["status", "answer_due_ns"])
     op.create_index("marketplace_dispute_buyer", "marketplace_dispute", ["buyer_user_id", "opened_ns"])

@@ -17,7 +17,7 @@ router = APIRouter(prefix="/market/v1/disputes")
 
 @router.post("")
 async def bring(marketplace: Open, caller: UserCaller, body: NewDispute) -> Facts:
-    """Submit a text or the prompt.
+    """Submit a text, the prompt or receipts.
 
     The first submission opens the dispute, for a fee that is kept if it loses.
     """

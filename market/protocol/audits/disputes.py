@@ -2,7 +2,8 @@
 
     within the tolerance       the buyer's count; the party that asked loses, because it was not worth a dispute
     both signed the same hash  the text with that hash is counted again; the party farther off loses
-    otherwise                  the buyer's count, unless the buyer is presumed wrong: then the seller's text
+    the end was agreed on      the buyer's count; a seller that signed this end and claims another has lied
+    each signed another hash   what both signed while the answer came, and beyond it the buyer's own text
 
 No hash decides the last case: a seller can withhold a tail, and a buyer can deny one. It affects at most one
 request of a channel, because the seller then stops serving on it. Both keep it on record, and an account with such
@@ -26,7 +27,9 @@ from market.protocol.listings.prices import cost_nano
 TEXTS_MAX = 4
 
 Side = Literal["buyer", "seller"]
-Reason = Literal["small", "prompt", "recounted", "buyers_count", "presumed"]
+Reason = Literal[
+    "small", "prompt", "recounted", "agreed_before", "buyers_text", "sellers_text", "no_text", "presumed"
+]
 Texts = Mapping[int, Delivered]
 
 
@@ -34,12 +37,15 @@ Texts = Mapping[int, Delivered]
 class Dispute:
     """The known facts: each side's newest receipt for one voucher, and who asked for a decision.
 
-    `prompt_tokens` is the proved count of the prompt, or None without a proof.
+    `agreed` is the buyer's newest receipt, final or not, whose hash a receipt of the seller names too. A final one
+    counts only if that receipt is final as well and has the same count. `prompt_tokens` is the proved count of the
+    prompt, or None without a proof.
     """
 
     by_seller: Delivery
     by_buyer: Delivery
     opened_by: Side
+    agreed: Delivery | None = None
     prompt_tokens: int | None = None
 
     @property
@@ -50,6 +56,13 @@ class Dispute:
     def is_small(self) -> bool:
         """Return whether the counts are so close that the buyer's applies, with or without a text."""
         return not _is_off(self.by_seller.receipt.completion_tokens, self.by_buyer.receipt.completion_tokens)
+
+    @property
+    def is_end_agreed(self) -> bool:
+        """Return whether the seller signed the same end as the buyer, so that no other text can have come."""
+        return (
+            self.agreed is not None and self.agreed.digest == self.by_buyer.digest and self.agreed.receipt.is_final
+        )
 
     @property
     def is_about_prompt(self) -> bool:
@@ -100,18 +113,17 @@ def decide(
 
 def _by_text(dispute: Dispute, counted: Mapping[str, int], presumed_wrong: Side | None) -> Verdict:
     """Decide by the counts of the submitted texts, by their hashes."""
+    if dispute.is_end_agreed:
+        return _verdict(dispute, dispute.by_buyer.receipt.completion_tokens, "agreed_before", "seller")
     hash_of_seller, hash_of_buyer = (each.receipt.transcript for each in (dispute.by_seller, dispute.by_buyer))
-    sellers, signed = counted.get(hash_of_seller), dispute.by_buyer.receipt.completion_tokens
-    if sellers is not None and hash_of_seller == hash_of_buyer:
-        off_seller = abs(dispute.by_seller.receipt.completion_tokens - sellers)
-        return _verdict(dispute, sellers, "recounted", "seller" if off_seller > abs(signed - sellers) else "buyer")
-    if sellers is not None and presumed_wrong == "buyer":
-        return _verdict(dispute, sellers, "presumed", "buyer")
-    loser: Side | None = "seller" if presumed_wrong == "seller" else None
-    if sellers is None:
-        # The seller shows no text. If the buyer shows its own, the claim is withdrawn; else nobody shows anything.
-        loser = "seller" if hash_of_buyer in counted else dispute.opened_by
-    return _verdict(dispute, signed, "buyers_count", loser)
+    if hash_of_seller != hash_of_buyer:
+        return _by_two_texts(dispute, counted.get(hash_of_seller), counted.get(hash_of_buyer), presumed_wrong)
+    if hash_of_seller not in counted:
+        return _without_text(dispute)
+    tokens = counted[hash_of_seller]
+    off_seller = abs(dispute.by_seller.receipt.completion_tokens - tokens)
+    off_buyer = abs(dispute.by_buyer.receipt.completion_tokens - tokens)
+    return _verdict(dispute, tokens, "recounted", "seller" if off_seller > off_buyer else "buyer")
 
 
 def _with_prompt(dispute: Dispute, verdict: Verdict) -> Verdict:
@@ -120,6 +132,33 @@ def _with_prompt(dispute: Dispute, verdict: Verdict) -> Verdict:
     if liar is None or verdict.reason == "recounted":
         return verdict
     return replace(verdict, loser=liar, reason="prompt")
+
+
+def _by_two_texts(
+    dispute: Dispute, sellers: int | None, buyers: int | None, presumed_wrong: Side | None
+) -> Verdict:
+    """Decide by `sellers` and `buyers`, the counts of the texts that they signed, or None if not submitted."""
+    if sellers is not None and presumed_wrong == "buyer":
+        return _verdict(dispute, sellers, "presumed", "buyer")
+    signed = dispute.by_buyer.receipt.completion_tokens
+    if buyers is None:
+        if sellers is None:
+            return _without_text(dispute)
+        # A buyer that denies a text must show the one that came instead.
+        return _verdict(dispute, sellers, "sellers_text", "buyer")
+    if buyers > signed and _is_off(buyers, signed):
+        return _verdict(dispute, buyers, "buyers_text", "buyer")
+    agreed = dispute.agreed.receipt.completion_tokens if dispute.agreed else 0
+    loser: Side | None = "seller" if sellers is None or presumed_wrong == "seller" else None
+    if agreed > max(buyers, signed):
+        return _verdict(dispute, agreed, "agreed_before", "buyer")
+    return _verdict(dispute, max(buyers, agreed), "buyers_text", loser)
+
+
+def _without_text(dispute: Dispute) -> Verdict:
+    """Decide without a text: the party that asked for a decision has not proved its case."""
+    winner = dispute.by_buyer if dispute.opened_by == "seller" else dispute.by_seller
+    return _verdict(dispute, winner.receipt.completion_tokens, "no_text", dispute.opened_by)
 
 
 def _verdict(dispute: Dispute, completion_tokens: int, reason: Reason, loser: Side | None) -> Verdict:
@@ -151,7 +190,8 @@ def _is_off(one: int, other: int) -> bool:
 
 
 def _check(dispute: Dispute) -> None:
-    if dispute.by_seller.promise.digest != dispute.by_buyer.promise.digest:
+    receipts = [each for each in (dispute.by_seller, dispute.by_buyer, dispute.agreed) if each]
+    if len({each.promise.digest for each in receipts}) > 1:
         raise StatementInvalid("a dispute must be about one voucher")
     if dispute.by_seller.record.issuer == dispute.by_buyer.record.issuer:
         raise StatementInvalid("a dispute must have two sides")

@@ -1,4 +1,4 @@
-"""Count tokens of prompts and answers as the market bills them: from text alone, by the listing's tokenizer.
+"""Count tokens of prompts and answers as the market bills them: from text alone, by the voucher's tokenizer.
 
     prompt = tokens of every text in it, each by itself, + 4 per message, + 3
     answer = tokens of content, of visible reasoning, of each call's name and arguments, each by itself

@@ -64,7 +64,7 @@ def bought(store: BuyingStore, channel: str, lane: int, seq: int, receipt: bytes
     begun = BegunJob(channel, lane, seq, f"req-{channel}-{lane}-{seq}", "mill", 9, b"voucher")
     store.begin(begun)
     if receipt:
-        store.end(begun, EndedJob(receipt, 5, ""))
+        store.end(begun, EndedJob(receipt, None, 5, ""))
     return begun
 
 

@@ -220,29 +220,48 @@ class LateClaim(DisputeView):
         receipt = Receipt(*named, 0, 0, 8 * self.tokens, made_up, is_final=True)
         return signed_record("seller", "receipt", receipt, "0", 1)
 
+    def answers(self, *receipts: Record, words: str = "", user_id: str = "ann") -> str:
+        texts = {0: ChoiceText(words)} if words else {}
+        brought = Brought(self.allocation.digest, 0, texts, receipts=receipts)
+        row = self.marketplace.disputes.bring(user_id, brought)
+        return f"{row.status} {row.reason} {row.loser}"
+
 
 @pytest.fixture
 def late(marketplace: Marketplace, tmp_path: Path) -> LateClaim:
     return LateClaim(marketplace, tmp_path)
 
 
-def test_a_made_up_text_about_an_earlier_request_gains_nothing(late: LateClaim) -> None:
-    """The buyer has signed a later sum, which stands, whether it answers or not."""
+def test_a_claim_about_an_earlier_request_is_answered_by_its_receipt(late: LateClaim) -> None:
     assert late.brings("sam", late.made_up) == "open None None"
-    late.marketplace.wait(ANSWER_NS)
-    ended = [late.marketplace.disputes.decide(dispute_id) for dispute_id in late.marketplace.disputes.due(10)]
-    assert [(row.reason, row.loser) for row in ended] == [("buyers_count", None)]
+    assert late.answers(late.own) == "open None None"
+    assert late.answers(words=WORDS) == "decided buyers_text None"
+    with late.marketplace.context.read() as session:
+        assert session.scalars(select(DisputeRow)).one().amount_nano == cost_nano(0, late.tokens)
     assert late.settled() == late.honest_nano
     assert late.marketplace.is_sound()
 
 
-def test_a_claim_without_its_text_costs_the_fee(late: LateClaim) -> None:
-    assert late.brings("sam", WORDS) == "open None None"
-    paid_nano = late.marketplace.posted("user:sam:paid")
-    assert late.brings("ann", WORDS) == "decided buyers_count seller"
+def test_a_seller_is_held_to_the_end_that_it_had_signed(late: LateClaim) -> None:
+    """No text of the buyer's is needed, and none changes it."""
+    assert late.brings("sam", late.made_up) == "open None None"
+    fees_nano = late.marketplace.posted("user:sam:paid")
+    assert late.answers(late.own, late.sellers) == "decided agreed_before seller"
     assert late.settled() == late.honest_nano
-    assert late.marketplace.posted("user:sam:paid") < paid_nano
+    assert late.marketplace.posted("user:sam:paid") < fees_nano
     assert late.marketplace.is_sound()
+
+
+def test_receipts_of_anything_else_are_refused(late: LateClaim) -> None:
+    late.brings("sam", late.made_up)
+    stranger = signed_record("bob", "receipt", late.own.read("receipt", Receipt), "0", 1)
+    for receipt in (late.later[2], late.promise, stranger):
+        with pytest.raises(StatementInvalid) as refused:
+            late.answers(receipt)
+        assert refused.value.field == "receipts"
+    with pytest.raises(StatementInvalid, match="only the buyer submits receipts"):
+        late.answers(late.claim(2), user_id="sam")
+    assert late.answers(late.own, late.sellers) == "decided agreed_before seller"
 
 
 def test_an_award_hides_nothing_that_is_signed_later(quarrel: DisputeView) -> None:
@@ -304,22 +323,24 @@ def test_a_prompt_that_is_shown_is_paid_by_its_count(
     assert marketplace.is_sound()
 
 
-@pytest.mark.parametrize("admits_prompt", [False, True])
-def test_who_goes_on_pays_the_prompt_at_least(
-    marketplace: Marketplace, tmp_path: Path, *, admits_prompt: bool
+def test_who_denies_the_prompt_by_going_on_has_a_day_for_another_word(
+    marketplace: Marketplace, tmp_path: Path
 ) -> None:
-    """Nothing but the next request's voucher: its sum pays for the prompt and a token of the answer, or does not."""
+    """Nothing but the next request's voucher, whose base leaves the prompt out."""
     quarrel = PromptQuarrel(marketplace, tmp_path, sellers=1, buyers=None)
-    named, least_nano = (quarrel.terms.channel, 0, 2, DIGEST, DIGEST), cost_nano(quarrel.prompt_tokens, 1)
-    sum_nano = least_nano if admits_prompt else least_nano - 1
-    voucher = Voucher(*named, PRICES, Amount(sum_nano), Amount(USD))
-    marketplace.settle(quarrel.allocation, [signed_record("buyer", "voucher", voucher)])
+    named = quarrel.terms.channel, 0, 2, DIGEST, DIGEST
+    answer_nano = cost_nano(0, quarrel.tokens)
+    marketplace.settle(
+        quarrel.allocation,
+        [signed_record("buyer", "voucher", Voucher(*named, PRICES, Amount(answer_nano), Amount(USD)))],
+    )
     assert quarrel.shows(quarrel.request) == "open None None"
     marketplace.wait(ANSWER_NS)
     ended = [marketplace.disputes.decide(dispute_id) for dispute_id in marketplace.disputes.due(10)]
-    expected = ("buyers_count", "seller") if admits_prompt else ("prompt", "buyer")
-    assert [(row.reason, row.loser) for row in ended] == [expected]
-    assert quarrel.settled() == least_nano
+    assert [(row.reason, row.loser) for row in ended] == [("prompt", "buyer")]
+    # Tokens are whole: what a sum is short of the next one is not made up for.
+    owed_nano = cost_nano(quarrel.prompt_tokens, quarrel.tokens)
+    assert owed_nano - cost_nano(0, 1) <= quarrel.settled() <= owed_nano
     assert marketplace.is_sound()
 
 
