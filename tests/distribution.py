@@ -24,8 +24,9 @@ WITH_REFERENCE = (
 """Files that compare with models of transformers: a process needs 2 s of CPU to import them."""
 WAITING = (
     "tests/journeys",
+    "tests/gateway/requests",
     "tests/gateway/lanes",
-    "tests/cluster",
+    "tests/gateway/limits",
     "tests/clients",
     "tests/gateway/batches",
 )

@@ -62,6 +62,15 @@ def test_a_key_says_whose_it_is(folder: Path) -> None:
     assert len(json.loads(millrace(folder, "key", "list", "--json").stdout)) == 2
 
 
+def test_users_of_an_organization_are_listed_by_its_name(folder: Path) -> None:
+    assert millrace(folder, "org", "add", "lab", "--name", "The lab").exit_code == 0
+    assert millrace(folder, "users", "add", "ann", "--organization", "lab").exit_code == 0
+    found = millrace(folder, "users", "list", "--organization", "The lab", "--json")
+    assert [user["user_id"] for user in json.loads(found.stdout)] == ["ann"]
+    refused = millrace(folder, "users", "list", "--organization", "nope")
+    assert (refused.exit_code, "nope" in refused.stderr) == (1, True)
+
+
 def test_what_is_made_is_closed_to_others_in_an_open_folder(folder: Path) -> None:
     made = [path for path in folder.iterdir() if path.name != "lock"]
     assert {"millrace.db", "secret"} <= {path.name for path in made}
