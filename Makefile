@@ -62,7 +62,7 @@ fix: .venv/dev ## repair what the formatter and linter can repair
 
 # Of hundreds of processes that tests start each would compile all of our modules anew, where bytecode is not kept.
 test: export PYTHONDONTWRITEBYTECODE =
-test: .venv/dev ## the tests that every change passes (about 9 minutes on 2 cores)
+test: .venv/dev ## the tests that every change passes (8 to 11 minutes on 2 cores)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not browser" $(ARGS)
 
 # Debian's etcd, unpacked beside us and not installed: nothing is started, and nobody has to be root.

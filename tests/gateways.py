@@ -171,7 +171,7 @@ def running_gateway(
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
     environment |= {f"MILLRACE_{name}": value for name, value in (settings or {}).items()}
     if not from_templates:
-        del environment[templates.FOLDER]
+        environment.pop(templates.FOLDER, None)
     process = ForkedCommand(words, environment)
     log: list[str] = []
     with process.stdout, reading(process, log):

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import select
@@ -66,20 +67,29 @@ class Request:
 
 def use_templates() -> None:
     """Start children of this process, and of its children, from templates that end with this process."""
-    if FOLDER not in os.environ:
-        folder = tempfile.mkdtemp(prefix="test-templates-")
-        (Path(folder) / "owner").write_text(str(os.getpid()))
-        os.environ[FOLDER] = folder
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ[FOLDER] = str(_folder())
     asyncio.create_subprocess_exec = _start  # type: ignore[assignment]
     template_process.Popen = _start_renderer  # type: ignore[assignment,attr-defined]
+
+
+def _folder() -> Path:
+    """Return where the sockets are: for all processes of a run of tests, or for this process alone."""
+    return Path(os.environ.get(FOLDER) or _own_folder())
+
+
+@functools.cache
+def _own_folder() -> str:
+    folder = tempfile.mkdtemp(prefix="test-templates-")
+    (Path(folder) / "owner").write_text(str(os.getpid()))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def children_of(process: psutil.Process, module: str = "") -> list[psutil.Process]:
     """Return the children that a process started, from templates or not; of one module if it is named."""
     found = [child for child in process.children() if module in ("", *_cmdline(child))]
-    with contextlib.suppress(OSError, KeyError):
-        for line in (Path(os.environ[FOLDER]) / f"children-{process.pid}").read_text().splitlines():
+    with contextlib.suppress(OSError):
+        for line in (_folder() / f"children-{process.pid}").read_text().splitlines():
             pid, started_s, name = line.split()
             with contextlib.suppress(psutil.NoSuchProcess):
                 child = psutil.Process(int(pid))
@@ -301,7 +311,7 @@ def _ends(options: Mapping[str, Any]) -> tuple[list[int], dict[int, int]]:
 
 
 def _socket_of(name: str) -> Path:
-    return Path(os.environ[FOLDER]) / f"{name}.socket"
+    return _folder() / f"{name}.socket"
 
 
 def _begin(name: str) -> None:
