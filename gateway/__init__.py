@@ -27,6 +27,7 @@ Modules:
     migration_process  Migrates a database's tables, in a separate process that `gateway.upgrade` starts
     own_marketplace    Assemble the marketplace from the settings, over the gateway's own ledger
     pages              Pages of a list: the position where a page ended, and the rows that it shows
+    parameters         What routes and console pages share of HTTP: parameters of addresses, and pages as CSV files
     quota              Limits as data: measure, amount, scope and span
     requests           One request from admission to settlement, in eight steps (docs/architecture.md)
     routing            Decide where a request goes: pure functions of policy, measurements and prices

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 import migrations
-from runtime.database import DatabaseNewer, DatabaseUnsupported, bound_statements, open_engine, writing
+from runtime.database import DatabaseUnsupported, DatabaseVersionUnknown, bound_statements, open_engine, writing
 
 _MIGRATION_LOCK = 0x6D696C6C
 MIGRATION_TIMEOUT_S = 600
@@ -22,7 +22,7 @@ def open_upgraded(dsn: str) -> Engine:
     try:
         engine = open_engine(dsn)
         upgrade(engine)
-    except (DatabaseUnsupported, DatabaseNewer) as error:
+    except (DatabaseUnsupported, DatabaseVersionUnknown) as error:
         reason = str(error)
     except UnicodeDecodeError:
         # SQLite returns damaged text unchanged, even in its own schema.
@@ -62,7 +62,7 @@ def upgrade(engine: Engine) -> None:
     Any number of processes may start together: one migrates, the others wait and find nothing to do.
 
     Raises:
-        DatabaseNewer: a newer version of the code upgraded the tables.
+        DatabaseVersionUnknown: a newer version of the code upgraded the tables.
     """
     known = revisions()
     with writing(engine).begin() as connection:
@@ -74,7 +74,7 @@ def upgrade(engine: Engine) -> None:
         if found == known[-1]:
             return
         if found is not None and found not in known:
-            raise DatabaseNewer(
+            raise DatabaseVersionUnknown(
                 f"the database is at revision {found}, unknown to this version of Millrace: start a newer one"
             )
         from gateway.schema_upgrade import (

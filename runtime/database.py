@@ -41,8 +41,8 @@ class DatabaseUnsupported(ValueError):
     """The DSN names a database that Millrace does not run on. The message leaves it out: DSNs hold passwords."""
 
 
-class DatabaseNewer(RuntimeError):
-    """The database was upgraded by a newer Millrace than this one, which must not write to it."""
+class DatabaseVersionUnknown(RuntimeError):
+    """The tables are of another version of Millrace, mostly a newer one. This one must not write to them."""
 
 
 def parse_dsn(dsn: str) -> URL:
@@ -113,14 +113,16 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
 def open_file(path: Path, tables: Sequence[Table], version: int, *, pool_size: int = 8) -> Engine:
     """Open a SQLite file of one process with these tables, made on first use and readable by its owner alone.
 
-    At most twice `pool_size` connections are open. Raises DatabaseNewer if the file has tables of another version.
+    At most twice `pool_size` connections are open. Raises DatabaseVersionUnknown if the tables are of another version.
     """
     path.touch(mode=0o600, exist_ok=True)
     engine = open_engine(f"sqlite:///{path}", pool_size=pool_size)
     with engine.begin() as connection:
         found = connection.exec_driver_sql("PRAGMA user_version").scalar()
         if found not in (0, version):
-            raise DatabaseNewer(f"{path.name} was written by another version of Millrace. Start that version.")
+            raise DatabaseVersionUnknown(
+                f"{path.name} was written by another version of Millrace. Start that version."
+            )
         tables[0].metadata.create_all(connection, tables)
         connection.exec_driver_sql(f"PRAGMA user_version = {version}")
     return engine

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from tests.databases import KINDS, Databases, Kind
-from tests.distribution import SharedScheduling, mix, schedule
+from tests.distribution import SharedScheduling, mix_waiting_files, schedule
 from tests.examples import EXAMPLES
 from tests.spared_work import spare_cpu
 from tests.templates import use_templates
@@ -34,7 +34,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedS
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mix(items)
+    mix_waiting_files(items)
 
 
 def pytest_collection_finish() -> None:

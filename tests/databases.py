@@ -42,7 +42,7 @@ class Databases:
 
     @contextmanager
     def copied(self, kind: Kind, dsn: str) -> Iterator[str]:
-        """Give the DSN of a copy of a database of ours that nobody is connected to; drop it when the block ends."""
+        """Give the DSN of a copy of our database, which must have no connections; drop it when the block ends."""
         name = f"t{next(self._numbers)}"
         if kind == "sqlite":
             with self._sqlite(name, migrated=False) as copy:

@@ -54,7 +54,7 @@ def group_of(path: str) -> str:
     return path
 
 
-def mix(items: list[pytest.Item]) -> None:
+def mix_waiting_files(items: list[pytest.Item]) -> None:
     """Sort tests so that files which wait run beside files which compute. Tests of one file keep their order."""
     groups = dict.fromkeys(group_of(item.nodeid.split("::", 1)[0]) for item in items)
     waiting = sorted((each for each in groups if _rank(each) < len(WAITING)), key=_rank)

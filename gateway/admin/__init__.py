@@ -23,7 +23,6 @@ Modules:
     marketplace           A marketplace: allocations of credits, what a seller earned, suspension and forfeiture, texts
                           for a dispute
     marketplace_requests  Requests to the marketplace
-    parameters            What routes and console pages share of HTTP: parameters of addresses, and pages as CSV files
     payments              Payments: top-ups, refunds and payouts, and what operators do about them
     pool                  The pool's backends: add, remove, drain and scan
     route_trial           Simulates where a request would go now, and why

@@ -43,5 +43,5 @@ class Body(BaseModel):
 
 def refusal_of(problem: Mapping[str, Any], location: Sequence[int | str]) -> RequestInvalid:
     """Return the error for one of pydantic's problems; `location` is the way to the field within the request."""
-    param = ".".join(map(str, location))
-    return RequestInvalid(f"{param}: {problem['msg'].removeprefix('Value error, ')}", param=param)
+    param, text = ".".join(map(str, location)), problem["msg"].removeprefix("Value error, ")
+    return RequestInvalid(f"{param}: {text}" if param else text, param=param or None)

@@ -14,10 +14,10 @@ from cluster.plans.plan import Plan, PlannedStage
 from cluster.trust.identity import NodeId
 from gateway.admin import machines
 from gateway.admin.machines import NewName
-from gateway.admin.parameters import Named
 from gateway.api import directory, model_terms, pauses, sales, sellers
 from gateway.api.authority import HEADER, Operator
 from gateway.billing.request_log import ROWS_MAX
+from gateway.parameters import Named
 from runtime.errors import NotFound
 
 __all__ = ["HEADER", "router"]

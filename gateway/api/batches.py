@@ -9,7 +9,6 @@ import orjson
 from fastapi import APIRouter, Query, Request
 from msgspec import Meta, Struct
 
-from gateway.admin.parameters import Named, OptionalText
 from gateway.api.edge import authenticate, read_body
 from gateway.api.files import LASTS_S_MAX, LASTS_S_MIN
 from gateway.api.openai_pages import PAGE_MAX, page
@@ -18,6 +17,7 @@ from gateway.batches.batches import Batches
 from gateway.dialects.openai.reader import decode
 from gateway.dialects.stored_responses.store import owner_of
 from gateway.identity.caller import Caller
+from gateway.parameters import Named, OptionalText
 from gateway.services import Services
 from runtime.errors import NotFound, RequestInvalid
 

@@ -12,7 +12,6 @@ from gateway.admin import keys, limits, users
 from gateway.admin.fields import as_ns
 from gateway.admin.keys import ChangedKey, NewKey, Rotation
 from gateway.admin.limits import LimitName, NewLimit
-from gateway.admin.parameters import Named, OptionalText, PageCursor, PageLimit, Since
 from gateway.admin.users import NewOrganization, NewRole, NewUser
 from gateway.api.accounting.dependencies import UserCaller
 from gateway.api.authority import AnyCaller, Manager, Operator
@@ -20,6 +19,7 @@ from gateway.identity import audit
 from gateway.identity.key_queries import usage_of
 from gateway.identity.quotas import facts
 from gateway.pages import PAGE_MAX
+from gateway.parameters import Named, OptionalText, PageCursor, PageLimit, Since
 
 router = APIRouter()
 

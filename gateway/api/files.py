@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse
 
-from gateway.admin.parameters import Named, OptionalText
 from gateway.api.edge import authenticate
 from gateway.api.openai_pages import page
 from gateway.batches.files import FileRegistry
 from gateway.batches.forms import UploadForm, read_upload
 from gateway.dialects.stored_responses.store import owner_of
+from gateway.parameters import Named, OptionalText
 from gateway.services import Services
 from runtime.errors import RequestInvalid
 

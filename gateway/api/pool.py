@@ -6,9 +6,9 @@ from fastapi import APIRouter, Query
 
 from gateway.admin import pool
 from gateway.admin.fields import Facts
-from gateway.admin.parameters import Named
 from gateway.admin.pool import ScanQuestion
 from gateway.api.authority import Operator
+from gateway.parameters import Named
 from gateway.settings.pool import PoolBackend
 
 router = APIRouter(prefix="/admin/pool")

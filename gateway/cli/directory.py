@@ -4,17 +4,13 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from pydantic import ValidationError
-
-from gateway.admin.fields import refusal_of
 from gateway.cli import output
-from gateway.cli.store import Sessions, open_store
+from gateway.cli.store import Sessions, open_store, saying_what_is_wrong
 from gateway.identity.audit import Actor
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
 from gateway.identity.secret import has_secret, open_secret
 from gateway.settings import Settings
-from runtime.errors import RequestInvalid, ServiceError
 from runtime.settings import SettingsInvalid
 
 BY = Actor("machine", "command line")
@@ -34,15 +30,8 @@ def open_directory(settings: Settings, *, make: bool = False, with_secret: bool 
             output.fail(f"no keys in {settings.data_dir}. Is --data-dir correct?")
         secret = _secret(settings, write) if make or with_secret else b""
         keys = Keys(secret, read, write)
-        try:
+        with saying_what_is_wrong():
             yield Directory.of(keys, settings.identity, settings.policy.lanes, read, write)
-        except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            output.fail(refusal_of(problem, problem["loc"]).message, output.WRONG_USAGE)
-        except RequestInvalid as error:
-            output.fail(error.message, output.WRONG_USAGE)
-        except ServiceError as error:
-            output.fail(error.message)
 
 
 def _secret(settings: Settings, write: Sessions) -> bytes:

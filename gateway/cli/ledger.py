@@ -152,10 +152,9 @@ def accept(
     from accounting.proofs.kept import CheckpointUnusable
     from gateway.admin.ledger_checks import Acceptance, accept_violation
     from gateway.cli.directory import BY, open_directory
-    from gateway.cli.store import saying_what_is_wrong
 
     settings = settings_from(data_dir)
-    with open_directory(settings) as directory, saying_what_is_wrong():
+    with open_directory(settings) as directory:
         new = Acceptance(rule=rule, where=where, reason=reason)
         try:
             is_new = accept_violation(directory, BY, new, _kept_checkpoint(settings))

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from accounting.errors import AccountUnknown, AmountInvalid, LedgerError, PostingInvalid
+from gateway.admin.fields import refusal_of
 from gateway.admin.ledger_access import LedgerAccess
 from gateway.billing.ledger_service import LedgerService
 from gateway.billing.shared import open_shared
@@ -57,9 +58,8 @@ def saying_what_is_wrong(user: str = "") -> Generator[None]:
     try:
         yield
     except ValidationError as error:
-        problem = error.errors()[0]
-        field = f"{problem['loc'][0]}: " if problem["loc"] else ""
-        output.fail(field + problem["msg"].removeprefix("Value error, "), output.WRONG_USAGE)
+        problem = error.errors(include_url=False)[0]
+        output.fail(refusal_of(problem, problem["loc"]).message, output.WRONG_USAGE)
     except (AccountUnknown, AmountInvalid, PostingInvalid) as error:
         output.fail(str(error), output.WRONG_USAGE)
     except NotFound as error:

@@ -51,7 +51,7 @@ class RecordKeeper:
     Raises:
         sqlalchemy.exc.SQLAlchemyError: the database fails. Records that `add` took are then known until the next
             start.
-        DatabaseNewer: another version wrote the file.
+        DatabaseVersionUnknown: another version wrote the file.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.sqlite import insert
 
-from runtime.database import DatabaseNewer, open_file
+from runtime.database import DatabaseVersionUnknown, open_file
 from runtime.settings import SettingsInvalid
 
 BATCH_MAX = 256
@@ -145,7 +145,7 @@ class SellingStore:
         """Raises SettingsInvalid if this version cannot use the file."""
         try:
             self._engine = open_file(path, metadata.sorted_tables, VERSION, pool_size=1)
-        except DatabaseNewer as error:
+        except DatabaseVersionUnknown as error:
             raise SettingsInvalid(str(error)) from None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="selling.db")
 

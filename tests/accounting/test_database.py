@@ -23,8 +23,8 @@ from accounting.payments.tables import Payer
 from gateway.database import DatabaseUnusable, is_behind, open_upgraded, revisions, upgrade
 from gateway.upgrade import upgrade_in_process
 from runtime.database import (
-    DatabaseNewer,
     DatabaseUnsupported,
+    DatabaseVersionUnknown,
     allow_s,
     open_engine,
     parse_dsn,
@@ -85,7 +85,7 @@ def test_another_process_says_why_it_cannot(tmp_path: Path) -> None:
 def test_a_database_of_a_newer_version_is_left_alone(engine: Engine) -> None:
     with write_sessions(engine)() as session, session.begin():
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(DatabaseNewer, match="9999"):
+    with pytest.raises(DatabaseVersionUnknown, match="9999"):
         upgrade(engine)
 
 
@@ -259,7 +259,7 @@ def test_a_later_version_upgrades_the_tables_and_an_older_one_then_refuses_them(
         rows = connection.execute(text("SELECT user_id, customer_id, nickname FROM payer")).all()
     assert rows == [("ann", "cus_1", "none")]
     assert not is_behind(empty_dsn)
-    with pytest.raises(DatabaseNewer, match="0002"):
+    with pytest.raises(DatabaseVersionUnknown, match="0002"):
         upgrade(engine)
     engine.dispose()
 

@@ -7,8 +7,8 @@ from accounting.money import format_usd
 from accounting.spending.credit_grants import GrantLeft
 from gateway.admin.balance import UserBalance, organization_balance, user_balance
 from gateway.admin.fields import Facts
-from gateway.admin.parameters import OptionalText
 from gateway.api.authority import AnyCaller
+from gateway.parameters import OptionalText
 from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1")

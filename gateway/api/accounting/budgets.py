@@ -17,10 +17,10 @@ from gateway.admin.limits import (
     remove_limit,
     set_limit,
 )
-from gateway.admin.parameters import OptionalText
 from gateway.api.accounting.dependencies import Key
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import AnyCaller, Manager
+from gateway.parameters import OptionalText
 from gateway.quota import Span
 
 router = APIRouter(prefix="/accounting/v1/budgets", route_class=KeyedRoute)

@@ -6,11 +6,11 @@ from accounting.money import UsdAmount, format_usd
 from accounting.payments.tables import Payout
 from gateway.admin import payments
 from gateway.admin.fields import Body, Facts
-from gateway.admin.parameters import Named, OptionalText
 from gateway.admin.payments import Frozen, list_payments, show_payment
 from gateway.api.accounting.dependencies import Key, Limit, Paying, UserCaller, page
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import AnyCaller, Operator
+from gateway.parameters import Named, OptionalText
 from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1", route_class=KeyedRoute)

@@ -4,11 +4,11 @@ from fastapi import APIRouter
 
 from gateway.admin import payments
 from gateway.admin.fields import Facts
-from gateway.admin.parameters import Named
 from gateway.admin.payments import Frozen
 from gateway.api.accounting.dependencies import Key, Paying
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Operator
+from gateway.parameters import Named
 
 router = APIRouter(prefix="/accounting/v1/payments", route_class=KeyedRoute)
 

@@ -9,11 +9,11 @@ from accounting.payments.tables import Payer, Topup
 from accounting.payments.terms import quote
 from gateway.admin import payments
 from gateway.admin.fields import Facts
-from gateway.admin.parameters import Named, OptionalText
 from gateway.admin.payments import AutoTopup, NewTopup, list_payments, show_payment
 from gateway.api.accounting.dependencies import Key, Limit, Paying, UserCaller, page
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import AnyCaller
+from gateway.parameters import Named, OptionalText
 from runtime.times import at
 
 router = APIRouter(prefix="/accounting/v1/topups", route_class=KeyedRoute)

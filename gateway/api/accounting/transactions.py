@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session
 
 from accounting import chart
 from gateway.admin.authority import Authority, managed, user_of
-from gateway.admin.parameters import OptionalText, sheet
 from gateway.admin.statement import COLUMNS, accounts_of_user, newest_lines, row
 from gateway.api.accounting.dependencies import Form
 from gateway.api.authority import AnyCaller
+from gateway.parameters import OptionalText, sheet
 
 router = APIRouter(prefix="/accounting/v1")
 

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from gateway.admin.fields import as_ns
-from gateway.admin.parameters import OptionalText, Since, sheet
 from gateway.admin.usage import LIMIT_MAX, usage_of
 from gateway.api.accounting.dependencies import Form
 from gateway.api.authority import AnyCaller
+from gateway.parameters import OptionalText, Since, sheet
 
 router = APIRouter(prefix="/accounting/v1")
 

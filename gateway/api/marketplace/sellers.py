@@ -5,11 +5,11 @@ from fastapi import APIRouter
 from gateway.admin import marketplace as marketplace_admin
 from gateway.admin.fields import Facts
 from gateway.admin.marketplace_requests import Forfeited, NewSeller, Suspended
-from gateway.admin.parameters import Named
 from gateway.api.accounting.dependencies import Key, UserCaller
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Operator
 from gateway.api.marketplace.dependencies import Open
+from gateway.parameters import Named
 
 keyed = APIRouter(prefix="/market/v1/sellers", route_class=KeyedRoute)
 plain = APIRouter(prefix="/market/v1/sellers")

@@ -23,7 +23,7 @@ from tests.gateway.admin.ways import (
 
 # Forms remove spaces at the ends and do not send empty fields, so optional texts have neither.
 IDS = st.sampled_from(("ann%", "bob%", "ann%", "owner"))
-NO_IDS = st.sampled_from(("market-jobs", "nobody", "b b", "a:b", "x" * 81))
+NO_IDS = st.sampled_from(("market-jobs", "missing", "b b", "a:b", "x" * 81))
 ORGANIZATIONS = st.sampled_from(("home", "lab%", "The lab %"))
 NAMES = st.sampled_from(("notebook %", "The lab %", "ünïcode"))
 NO_NAMES = st.sampled_from(("", "x" * 101, "x" * 201, "a\u200bb", "tab\tbed"))
@@ -281,7 +281,7 @@ OPERATIONS += (
         "give credits",
         fields_of(
             {"to": st.sampled_from(("user:ann%", "user:root", "organization:lab%"))} | CREDIT,
-            {"to": st.sampled_from(("user:nobody", "organization:none%"))} | NO_CREDIT,
+            {"to": st.sampled_from(("user:missing", "organization:none%"))} | NO_CREDIT,
         ),
         lambda f: ("POST", "/accounting/v1/credits", _body(f, "to") | _recipient(f, "organization")),
         lambda f: ("/console/balance/credits/give", f | {"once": uuid.uuid4().hex}),

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Response
 
 from accounting.metering.usage import UsageTotal
 from gateway.admin.authority import scope_of as part_of
-from gateway.admin.parameters import sheet
 from gateway.admin.usage import usage_of
 from gateway.billing.request_filter import RequestFilter
 from gateway.console.access import Viewer, Visitor
@@ -22,6 +21,7 @@ from gateway.console.pages.overview.scope import Scope, scope_of
 from gateway.console.pages.overview.values import users
 from gateway.console.renderer import page
 from gateway.identity.key_queries import names_of
+from gateway.parameters import sheet
 
 MODELS_SHOWN = 20
 KEYS_SHOWN = 20

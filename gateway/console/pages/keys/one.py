@@ -7,7 +7,6 @@ from fastapi import APIRouter, Request, Response
 
 from gateway.admin.authority import Authority
 from gateway.admin.keys import Rotation, change_key, revoke_key, revoke_own_key, rotate_key
-from gateway.admin.parameters import Named
 from gateway.console.access import Manager, Viewer, Visitor
 from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.fields import ChangedKeyForm, NoFields, RotationForm
@@ -18,6 +17,7 @@ from gateway.console.renderer import go, page
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyRow
 from gateway.identity.quotas import scopes_of
+from gateway.parameters import Named
 from gateway.settings.base import LaneName
 from runtime.errors import NotFound
 

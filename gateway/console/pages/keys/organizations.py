@@ -5,7 +5,6 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.admin.parameters import Named
 from gateway.admin.users import NewOrganization, add_organization, list_organizations
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
@@ -14,6 +13,7 @@ from gateway.console.pages.keys.figures import limit_lines
 from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
+from gateway.parameters import Named
 
 router = APIRouter(prefix="/organizations")
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from gateway.admin.fields import as_cursor
-from gateway.admin.parameters import Named
 from gateway.admin.users import (
     NewRole,
     NewUser,
@@ -29,6 +28,7 @@ from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.identity.passwords import LINK_LASTS_S, address_of
 from gateway.pages import CURSOR_MAX, Cursor, page_of
+from gateway.parameters import Named
 
 router = APIRouter(prefix="/users")
 

@@ -9,7 +9,6 @@ from pydantic import BaseModel
 
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.terms import NANO_PER_CENT
-from gateway.admin.parameters import sheet
 from gateway.admin.statement import COLUMNS, row
 from gateway.console.access import Visitor
 from gateway.console.forms import Button, Form, Once, read_form, submit
@@ -19,6 +18,7 @@ from gateway.console.pages.selling.accounts import account_of
 from gateway.console.pages.selling.agents_settings import settings_now
 from gateway.console.renderer import go, page
 from gateway.errors import FeatureUnsupported, RoleForbids
+from gateway.parameters import sheet
 from runtime.errors import NotFound, ServiceError
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from gateway.admin.fields import Text
-from gateway.admin.parameters import Named, OptionalText
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, pressed, read_form, refused, submit
 from gateway.console.pages.selling.access import PATH, marketplace_of
 from gateway.console.renderer import go, page
+from gateway.parameters import Named, OptionalText
 from runtime.errors import NotFound, ServiceError
 
 if TYPE_CHECKING:
