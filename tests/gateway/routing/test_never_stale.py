@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,9 +54,7 @@ class Gateway:
     def remove_limit(self, fields: dict[str, Any]) -> None:
         name = {each: fields[each] for each in fields if each != "amount"}
         try:
-            limits.remove_limit(
-                self.authority, limits.LimitName(**name | {"scope": self._scope(fields["scope"])})
-            )
+            limits.remove_limit(self.authority, limits.LimitName(**name | {"scope": self._scope(fields["scope"])}))
         except NotFound:
             return
 
@@ -102,7 +99,12 @@ class Gateway:
     def compare(self) -> None:
         remembered, stored = self.caller, self.authority.directory.keys.find_by_id(self.key_id)
         assert stored == remembered
-        for asked in (call(), call("word " * 3000), call(model="other"), call(millrace=Extras(privacy="internal"))):
+        for asked in (
+            call(),
+            call("word " * 3000),
+            call(model="other"),
+            call(millrace=Extras(privacy="internal")),
+        ):
             decision = self.bench.router.explain(remembered, asked)
             anew = Router(self.bench.lanes, self.bench.health, RoutingSettings(fallbacks=FALLBACKS), seed=1)
             anew.pause(self.paused)
