@@ -147,11 +147,15 @@ def _import_gateway() -> None:
     typer.main.get_command(importlib.import_module("gateway.cli.main").app)
 
 
-def _collect_tests(paths: list[str]) -> None:
+def _collect_tests(paths: list[str], is_whole_run: bool) -> None:
     """Import all tests of a run as pytest does. A file that fails is imported again, and reported, by each worker."""
     import pytest  # With nothing of its plugins imported yet: it rewrites the assertions of what it imports itself.
 
     pytest.main([*paths, "--collect-only", "-qq", "-s", "-p", "no:cacheprovider"])
+    if is_whole_run:
+        from tests.warm_up import warm_up
+
+        warm_up()
     gc.disable()  # As while the libraries were imported: what workers collect stays as well.
 
 
@@ -165,7 +169,8 @@ def main(name: str, folder: str, arguments: str = "") -> None:
     if name == "gateway":
         _import_gateway()
     if name == "workers":
-        _collect_tests(json.loads(arguments))
+        _collect_tests(**json.loads(arguments))
+    os.fsync = os.fstat  # type: ignore[assignment]  # As in `spared_work.leave_writes_to_the_system`.
     gc.collect()
     gc.freeze()
     serving, is_serving = os.pipe()

@@ -321,7 +321,15 @@ def begin(name: str, *arguments: str) -> None:
     with socket_path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not socket_path.exists():
-            command = [sys.executable, "-P", "-m", "tests.template_process", name, str(socket_path.parent), *arguments]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "tests.template_process",
+                name,
+                str(socket_path.parent),
+                *arguments,
+            ]
             # Not all of ours: it must not matter which test asks first.
             kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
             environment = kept | {"PYTHONPATH": str(_ROOT)}

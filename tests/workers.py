@@ -49,7 +49,7 @@ def fork_workers(config: pytest.Config) -> None:
     for thread in threads:
         thread.start()
     paths = [str(config.invocation_params.dir / each) for each in config.args]
-    templates.begin(_TEMPLATE, json.dumps(paths))
+    templates.begin(_TEMPLATE, json.dumps({"paths": paths, "is_whole_run": is_whole_run}))
     for thread in threads:
         thread.join()
     create_really = execnet.gateway_io.create_io
