@@ -9,10 +9,10 @@ import subprocess
 import threading
 from pathlib import Path
 
-import execnet
 import execnet.gateway_io
 import pytest
 from execnet.gateway_base import ExecModel, Popen2IO
+from execnet.gateway_io import Popen2IOMaster
 
 from tests import templates
 
@@ -20,24 +20,19 @@ _TEMPLATE = "workers"
 _MODULE = "tests.forked_worker"
 
 
-class _ForkedWorkerIO(Popen2IO):  # type: ignore[misc]
-    """The pipes of a forked worker, with the parts of execnet's `Popen2IOMaster` that it needs."""
+class _ForkedWorkerIO(Popen2IOMaster):
+    """The pipes of a forked worker."""
 
     def __init__(self, execmodel: ExecModel) -> None:
-        self._process = templates.ForkedChild(
+        self.popen = templates.ForkedChild(
             _MODULE,
             environment={**os.environ},
             folder=Path.cwd(),
             streams={"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
         )
-        stdin, stdout = os.fdopen(self._process.pipes[0], "wb"), os.fdopen(self._process.pipes[1], "rb")
-        super().__init__(stdin, stdout, execmodel)
-
-    def wait(self) -> int:
-        return self._process.wait()
-
-    def kill(self) -> None:
-        self._process.kill()
+        stdin, stdout = os.fdopen(self.popen.pipes[0], "wb"), os.fdopen(self.popen.pipes[1], "rb")
+        # Not Popen2IOMaster's, which would start a process.
+        Popen2IO.__init__(self, stdin, stdout, execmodel)
 
 
 def fork_workers(config: pytest.Config) -> None:
@@ -54,7 +49,7 @@ def fork_workers(config: pytest.Config) -> None:
         thread.join()
     create_really = execnet.gateway_io.create_io
 
-    def create_io(spec: execnet.XSpec, execmodel: ExecModel) -> Popen2IO:
+    def create_io(spec: execnet.XSpec, execmodel: ExecModel) -> Popen2IOMaster:
         is_plain = spec.popen and not spec.python and not spec.via
         return _ForkedWorkerIO(execmodel) if is_plain else create_really(spec, execmodel)
 
