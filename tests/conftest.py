@@ -12,6 +12,7 @@ from tests.distribution import SharedScheduling, mix_waiting_files, schedule
 from tests.examples import EXAMPLES
 from tests.spared_work import spare_cpu
 from tests.templates import use_templates
+from tests.workers import fork_workers
 
 # How long an example takes is the machine's affair: properties hold or they do not. A run says of the same code
 # the same each time; `make test-slow` looks elsewhere (--hypothesis-profile=wide).
@@ -26,6 +27,11 @@ use_templates()
 # Collection imports every library there is: millions of objects that stay. The garbage collector is off meanwhile,
 # and never looks at these objects again.
 gc.disable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    fork_workers(config)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,9 +15,7 @@ import sys
 from pathlib import Path
 
 import psutil
-import typer.main
 
-from tests.spared_work import share_commands
 from tests.templates import FOLDER, LENGTH, STATUS, TEMPLATES, Request, exactly, use_templates
 
 _IMPORTED = {
@@ -135,6 +133,10 @@ def _take_place(request: Request, streams: list[int], connections: list[socket.s
 
 def _import_gateway() -> None:
     """Import all that any command may, and build the commands: 2 s of CPU in each gateway otherwise."""
+    import typer.main
+
+    from tests.spared_work import share_commands
+
     for package in map(importlib.import_module, _GATEWAY):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not found.name.startswith(_NOT_GATEWAYS):
@@ -145,7 +147,19 @@ def _import_gateway() -> None:
     typer.main.get_command(importlib.import_module("gateway.cli.main").app)
 
 
-def main(name: str, folder: str) -> None:
+def _collect_tests(paths: list[str], is_whole_run: bool) -> None:
+    """Import all tests of a run as pytest does. A file that fails is imported again, and reported, by each worker."""
+    import pytest  # With nothing of its plugins imported yet: it rewrites the assertions of what it imports itself.
+
+    pytest.main([*paths, "--collect-only", "-qq", "-s", "-p", "no:cacheprovider"])
+    if is_whole_run:
+        from tests.warm_up import warm_up
+
+        warm_up()
+    gc.disable()  # As while the libraries were imported: what workers collect stays as well.
+
+
+def main(name: str, folder: str, arguments: str = "") -> None:
     """Import what a template's modules need, and serve in a process without a parent."""
     for module in TEMPLATES[name]:
         for needed in _IMPORTED.get(module, (module,)):
@@ -154,6 +168,9 @@ def main(name: str, folder: str) -> None:
                 del sys.modules[needed]  # It runs as `__main__` in each fork.
     if name == "gateway":
         _import_gateway()
+    if name == "workers":
+        _collect_tests(**json.loads(arguments))
+    os.fsync = os.fstat  # type: ignore[assignment]  # As in `spared_work.leave_writes_to_the_system`.
     gc.collect()
     gc.freeze()
     serving, is_serving = os.pipe()

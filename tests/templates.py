@@ -44,9 +44,10 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     "litellm": ("gateway.lanes.cloud.worker", "tests.gateway.lanes.litellm_logprobs"),
     "gateway": ("gateway", "gateway.billing.verify_process", "gateway.migration_process", "market.buyer"),
     "renderer": ("cluster.models.template_renderer",),
+    "workers": ("tests.forked_worker",),
 }
 """By template: the modules that run as its forks."""
-_START_S = 120.0
+_START_S = 300.0
 _OUTPUT_S = 1.0
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
@@ -187,7 +188,7 @@ class ForkedChild:
     ) -> None:
         """Start `python -m MODULE`, which must be a module of a template. `streams` are Popen's stdin and so on."""
         name = next(name for name, modules in TEMPLATES.items() if module in modules)
-        _begin(name)
+        begin(name)
         request = Request(module, list(arguments), environment, str(folder), has_own_session)
         self.pid, self._connection, self.pipes = _fork(name, request, streams)
         self.returncode: int | None = None
@@ -233,7 +234,7 @@ async def _start(program: str, *words: str, **options: Any) -> Any:
         bool(options.get("start_new_session")),
     )
     if not _socket_of(name).exists():
-        await asyncio.to_thread(_begin, name)
+        await asyncio.to_thread(begin, name)
     pid, connection, ours = _fork(name, request, options)
     process = ForkedProcess(pid, connection)
     try:
@@ -314,17 +315,27 @@ def _socket_of(name: str) -> Path:
     return _folder() / f"{name}.socket"
 
 
-def _begin(name: str) -> None:
+def begin(name: str, *arguments: str) -> None:
     """Start a template, unless it runs, and return once it serves."""
     socket_path = _socket_of(name)
     with socket_path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not socket_path.exists():
-            command = [sys.executable, "-P", "-m", "tests.template_process", name, str(socket_path.parent)]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "tests.template_process",
+                name,
+                str(socket_path.parent),
+                *arguments,
+            ]
             # Not all of ours: it must not matter which test asks first.
             kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
             environment = kept | {"PYTHONPATH": str(_ROOT)}
-            subprocess.run(command, env=environment, cwd=_ROOT, timeout=_START_S, check=True)
+            subprocess.run(
+                command, env=environment, cwd=_ROOT, timeout=_START_S, check=True, stdout=subprocess.DEVNULL
+            )
 
 
 def _ask(connection: socket.socket, request: Request, streams: list[int]) -> int:

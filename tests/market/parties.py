@@ -1,5 +1,6 @@
 """Who takes part in the tests of the market: keys from names, and what they sign."""
 
+import functools
 import hashlib
 
 from msgspec import Struct
@@ -13,6 +14,7 @@ NOW_MS = 1_790_000_000_000
 STANDING = Identities().standing
 
 
+@functools.cache
 def key_of(name: str) -> Signer:
     return signer_of(hashlib.sha256(name.encode()).digest())
 

@@ -58,4 +58,12 @@ def imported_by(path: Path) -> Iterator[str]:
 
 
 def imports_of(tree: ast.AST) -> list[ast.ImportFrom]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    """Look into statements alone: expressions, most of a tree, contain no imports."""
+    found, ahead = list[ast.ImportFrom](), [tree]
+    for node in ahead:  # It grows.
+        if isinstance(node, ast.ImportFrom):
+            found.append(node)
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, name, None)
+            ahead += inner if isinstance(inner, list) else []
+    return found
