@@ -13,7 +13,6 @@ import structlog
 from cluster import wire
 from cluster.client import ModelClient
 from cluster.control.deployment import Deployment, Model
-from cluster.control.embedder_place import StageMemory, stage_memory
 from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.manager import DeploymentManager
 from cluster.control.model_text import ModelText
@@ -33,6 +32,7 @@ from cluster.models.store import find_model, load_manifest, model_name, read_par
 from cluster.net.channel import ChannelServer
 from cluster.nodes.absences import Absences
 from cluster.plans.forecast import Prediction
+from cluster.plans.needs import StageMemory, stage_memory
 from cluster.plans.plan import Goal
 from cluster.resumption import ResumedRequest
 from cluster.trust import renewal
@@ -345,13 +345,6 @@ class Controller:
     def measure_links(self) -> None:
         """Have every link measured again, a few machines at a time. Figures arrive as they are taken."""
         self._roster.links.measure_again()
-
-    def coordinator_vitals(self) -> wire.Vitals | None:
-        """Return the latest counters of the current pipeline's coordinator."""
-        deployment = self._manager.deployment
-        return (
-            self._roster.membership.vitals(deployment.coordinator.node_id, "coordinator") if deployment else None
-        )
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait for a working pipeline. Raise ClusterUnavailable, with the reason, if there is none in time."""

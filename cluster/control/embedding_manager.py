@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cluster import wire
 from cluster.client import ModelClient
-from cluster.control.embedder_place import StageMemory, place_embedder
+from cluster.control.embedder_place import place_embedder
 from cluster.control.epochs import PlanVersions
 from cluster.control.owners import Owners
 from cluster.control.quarantine import Quarantine
@@ -29,6 +29,7 @@ from cluster.errors import (
 from cluster.models.embedding_model import EmbeddingModel, read_embedding_model
 from cluster.models.manifest import Progress
 from cluster.models.store import model_name
+from cluster.plans.needs import StageMemory
 from cluster.plans.plan import Member
 from cluster.trust.identity import Identity, NodeId
 

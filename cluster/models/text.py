@@ -31,15 +31,20 @@ def _byte_letters() -> dict[str, int]:
 _BYTE_LETTERS = _byte_letters()
 
 
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Read a model's tokenizer.json. Raise ModelInvalid if it cannot be read."""
+    try:
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+        raise ModelInvalid(f"{folder / 'tokenizer.json'}: {error}") from None
+
+
 class TextCodec:
     """A model's tokenizer with its chat template and end tokens, from the model's small files."""
 
     def __init__(self, folder: Path) -> None:
         """Read the files. Raise ModelInvalid if one cannot be read."""
-        try:
-            self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # noqa: BLE001 - the library raises bare Exception
-            raise ModelInvalid(f"{folder / 'tokenizer.json'}: {error}") from None
+        self.tokenizer = read_tokenizer(folder)
         self._template = read_folder_template(folder)
         self.end_token_ids = find_end_tokens(folder, self.tokenizer.token_to_id)
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)

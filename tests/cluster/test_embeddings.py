@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from cluster import wire
 from cluster.client import ModelClient
-from cluster.control.embedder_place import StageMemory, place_embedder, stage_memory
+from cluster.control.embedder_place import place_embedder
 from cluster.controller import Controller
 from cluster.embedding import CONTEXT_TOKENS_MAX, INPUTS_MAX, Embeddings, EmbedRequest
 from cluster.engine.embedding_queue import WAITING_TOKENS_MAX, EmbeddingQueue, Job
@@ -40,6 +40,7 @@ from cluster.net.channel import Channel, ChannelServer, open_channel
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
+from cluster.plans.needs import StageMemory, stage_memory
 from cluster.plans.plan import BLOCK_TOKENS, Member, plan_stages
 from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
