@@ -49,9 +49,7 @@ class _Request:
 class ModelClient:
     """Sends requests to one coordinator or embedder. `open` creates it; every request ends with the connection."""
 
-    def __init__(
-        self, address: wire.Address, channel: Channel, role: Literal["coordinator", "embedder"] = "coordinator"
-    ) -> None:
+    def __init__(self, address: wire.Address, channel: Channel, role: Literal["coordinator", "embedder"]) -> None:
         self.address = address
         self._channel = channel
         self._role = role
