@@ -1,13 +1,12 @@
 """The cluster lane: one model's layers over several machines. It knows neither HTTP nor money.
 
 Modules:
-    client            The client of a coordinator: one connection that carries all requests of its callers
+    client            The client of a coordinator or an embedder: one connection that carries all requests of its
+                      callers
     compute           One stage's arithmetic: weights, kernels, layers, KV cache, sampling
     control           The controller's side: the machines, the deployment, and the repair of a broken pipeline
     controller        The control plane: it admits machines, deploys a model over them, and carries requests to it
     embedding         The requests to an embedding model and its answers: one vector for each text
-    embedding_client  The controller's client of an embedder: one connection that carries all requests for
-                      embeddings
     engine            The code that runs on nodes: the loops of the coordinator and of a stage, and their decisions
                       for each step
     errors            The errors of the cluster, one class per meaning

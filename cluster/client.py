@@ -1,22 +1,27 @@
-"""The client of a coordinator: one connection that carries all requests of its callers."""
+"""The client of a coordinator or an embedder: one connection that carries all requests of its callers."""
 
 import asyncio
 import contextlib
 import contextvars
+import time
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Literal
 
 import structlog
 
 from cluster import wire
+from cluster.embedding import Embeddings, EmbedRequest, check_answer
 from cluster.errors import (
     GENERATION_ERRORS,
+    ClusterBusy,
     ClusterUnavailable,
-    CoordinatorLost,
     FrameInvalid,
     GenerationError,
     LinkError,
     LinkLost,
     PeerRejected,
+    ProcessLost,
 )
 from cluster.generation import Done, GenerateRequest, GenerationEvent
 from cluster.net.channel import Channel, open_channel
@@ -27,28 +32,42 @@ log = structlog.get_logger(__name__)
 # A coordinator sends a sign of life for every request four times as often (request_table.KEEP_ALIVE_S),
 # whatever the request waits for.
 SILENCE_TIMEOUT_S = 60.0
+# An embedder sends nothing before its answer.
+EMBED_TIMEOUT_S = 300.0
 
-_Answer = wire.Events | wire.Rejected
-_LOST = "the machine that coordinates the cluster was lost while answering"
+_Answer = wire.Events | wire.Embedded | wire.Rejected
 
 
-class CoordinatorClient:
-    """Generates on one coordinator. `open` creates it; every request ends with the connection."""
+@dataclass(slots=True)
+class _Request:
+    """A request under way, and its unread answers with their payloads. None ends them: the connection is lost."""
 
-    def __init__(self, coordinator: wire.Address, channel: Channel) -> None:
-        self.coordinator = coordinator
+    answers: asyncio.Queue[tuple[_Answer, bytes] | None] = field(default_factory=asyncio.Queue)
+    is_finished: bool = False
+
+
+class ModelClient:
+    """Sends requests to one coordinator or embedder. `open` creates it; every request ends with the connection."""
+
+    def __init__(self, address: wire.Address, channel: Channel, role: Literal["coordinator", "embedder"]) -> None:
+        self.address = address
         self._channel = channel
-        self._requests: dict[str, asyncio.Queue[_Answer | None]] = {}
+        self._role = role
+        if role == "embedder":
+            channel.payload_bytes_max = wire.PAYLOAD_BYTES_MAX
+        self._requests: dict[str, _Request] = {}
         # The task starts during some request but belongs to none: its log lines carry no request id.
-        self._reading = asyncio.create_task(self._read(), name="coordinator client", context=contextvars.Context())
+        self._reading = asyncio.create_task(self._read(), name=f"{role} client", context=contextvars.Context())
 
     @classmethod
-    async def open(cls, coordinator: wire.Address, identity: Identity) -> "CoordinatorClient":
-        """Connect to a coordinator. Raise ClusterUnavailable if it cannot be reached."""
+    async def open(
+        cls, address: wire.Address, identity: Identity, role: Literal["coordinator", "embedder"] = "coordinator"
+    ) -> "ModelClient":
+        """Connect to a process. Raise ClusterUnavailable if it cannot be reached."""
         try:
-            return cls(coordinator, await open_channel(coordinator, identity))
+            return cls(address, await open_channel(address, identity), role)
         except LinkError as error:
-            raise ClusterUnavailable(f"the cluster's coordinator cannot be reached: {error}") from None
+            raise ClusterUnavailable(f"the cluster's {role} cannot be reached: {error}") from None
 
     @property
     def is_open(self) -> bool:
@@ -58,60 +77,89 @@ class CoordinatorClient:
         """Yield the events of one request up to its Done.
 
         Leaving the iterator early cancels it on the coordinator at once. Raise GenerationError and its kinds;
-        raise CoordinatorLost if another coordinator may go on.
+        raise ProcessLost if another coordinator may go on, and ClusterUnavailable if none was asked.
         """
-        answers: asyncio.Queue[_Answer | None] = asyncio.Queue()
-        self._requests[request.id] = answers
-        finished = False
         try:
-            await self._send(wire.Generate(request))
-            while not finished:
-                answer = await self._next(answers)
-                if isinstance(answer, wire.Rejected):
-                    finished = True
-                    kind = GENERATION_ERRORS.get(answer.code, GenerationError)
-                    raise kind(answer.message, answer.param)
-                for event in answer.events:
-                    finished = finished or isinstance(event, Done)
-                    yield event
-        finally:
-            self._requests.pop(request.id, None)
-            if not finished and self.is_open:
-                with contextlib.suppress(GenerationError):
-                    await self._send(wire.Cancel(request.id))
+            async with self._sent(wire.Generate(request)) as sent:
+                while not sent.is_finished:
+                    try:
+                        async with asyncio.timeout(SILENCE_TIMEOUT_S):
+                            answer, _ = await self._next(sent)
+                    except TimeoutError:
+                        raise ProcessLost(f"the cluster has been silent for {SILENCE_TIMEOUT_S:.0f} s") from None
+                    if isinstance(answer, wire.Events):
+                        for event in answer.events:
+                            sent.is_finished = sent.is_finished or isinstance(event, Done)
+                            yield event
+        except LinkLost as error:
+            raise ClusterUnavailable(f"the cluster's {self._role} cannot be reached: {error}") from None
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """Return the vectors.
+
+        Raise GenerationError and its kinds; raise ProcessLost if another embedder may answer, and ClusterBusy if no
+        answer comes within EMBED_TIMEOUT_S. An impossible answer ends the connection.
+        """
+        began_ns = time.monotonic_ns()
+        try:
+            async with asyncio.timeout(EMBED_TIMEOUT_S), self._sent(wire.Embed(request)) as sent:
+                answer, vectors = await self._next(sent)
+                sent.is_finished = True
+                if not isinstance(answer, wire.Embedded):
+                    raise FrameInvalid("an embedder answered with text")
+                done = Embeddings(vectors, answer.dimensions, answer.token_counts, answer.compute_ns)
+                check_answer(request, done, time.monotonic_ns() - began_ns)
+                return done
+        except FrameInvalid as error:
+            self._channel.writer.transport.abort()
+            log.warning("embedder lost", reason=str(error))
+            raise ProcessLost("the embedder sent an invalid answer") from None
+        except LinkLost as error:
+            raise ProcessLost(f"the cluster's {self._role} cannot be reached: {error}") from None
+        except TimeoutError:
+            raise ClusterBusy(f"the embedding model has not answered within {EMBED_TIMEOUT_S:.0f} s") from None
 
     async def close(self) -> None:
-        """Close without a farewell, since a coordinator that stands still would never answer it."""
+        """Close without a farewell, since a process that stands still would never answer it."""
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         self._channel.writer.transport.abort()
 
-    async def _next(self, answers: asyncio.Queue[_Answer | None]) -> _Answer:
+    @contextlib.asynccontextmanager
+    async def _sent(self, message: wire.Generate | wire.Embed) -> AsyncGenerator[_Request]:
+        """Send a request, and cancel it there if its caller leaves before its end. Raise LinkLost."""
+        sent, request_id = _Request(), message.request.id
+        self._requests[request_id] = sent
         try:
-            async with asyncio.timeout(SILENCE_TIMEOUT_S):
-                answer = await answers.get()
-        except TimeoutError:
-            raise CoordinatorLost(f"the cluster has been silent for {SILENCE_TIMEOUT_S:.0f} s") from None
-        if answer is None:
-            raise CoordinatorLost(_LOST)
-        return answer
-
-    async def _send(self, message: wire.Message) -> None:
-        if not self.is_open:
-            raise ClusterUnavailable("the connection to the cluster's coordinator is lost")
-        try:
+            if not self.is_open:
+                raise LinkLost("the connection is lost")
             await self._channel.send(message)
-        except LinkLost as error:
-            raise ClusterUnavailable(f"the cluster's coordinator cannot be reached: {error}") from None
+            yield sent
+        finally:
+            self._requests.pop(request_id, None)
+            if not sent.is_finished and self.is_open:
+                with contextlib.suppress(LinkLost):
+                    await self._channel.send(wire.Cancel(request_id))
+
+    async def _next(self, sent: _Request) -> tuple[wire.Events | wire.Embedded, bytes]:
+        """Return the next answer and its payload. Raise ProcessLost, or the GenerationError of a refusal."""
+        received = await sent.answers.get()
+        if received is None:
+            raise ProcessLost(f"the machine of the cluster's {self._role} was lost while answering")
+        answer, payload = received
+        if isinstance(answer, wire.Rejected):
+            sent.is_finished = True
+            raise GENERATION_ERRORS.get(answer.code, GenerationError)(answer.message, answer.param)
+        return answer, payload
 
     async def _read(self) -> None:
         try:
             while True:
-                message, _ = await self._channel.receive()
-                if isinstance(message, _Answer) and (answers := self._requests.get(message.request_id)):
-                    answers.put_nowait(message)
+                message, payload = await self._channel.receive()
+                if isinstance(message, _Answer) and (sent := self._requests.get(message.request_id)):
+                    sent.answers.put_nowait((message, payload))
         except (LinkLost, FrameInvalid, PeerRejected) as error:
-            log.warning("coordinator lost", reason=str(error))
+            log.warning("connection lost", process=self._role, reason=str(error))
         finally:
-            for answers in self._requests.values():
-                answers.put_nowait(None)
+            for sent in self._requests.values():
+                sent.answers.put_nowait(None)

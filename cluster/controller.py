@@ -11,9 +11,8 @@ from typing import Any, Literal
 import structlog
 
 from cluster import wire
-from cluster.client import CoordinatorClient
+from cluster.client import ModelClient
 from cluster.control.deployment import Deployment, Model
-from cluster.control.embedder_place import StageMemory, stage_memory
 from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.manager import DeploymentManager
 from cluster.control.model_text import ModelText
@@ -22,7 +21,7 @@ from cluster.control.owners import Owners
 from cluster.control.readiness import Status
 from cluster.control.roster import Roster
 from cluster.control.topology import MachineState, PlanDraft, Topology
-from cluster.errors import ClusterUnavailable, CoordinatorLost, ModelError, ModelNotFound
+from cluster.errors import ClusterUnavailable, ModelError, ModelNotFound, ProcessLost
 from cluster.events import ClusterEvent
 from cluster.generation import ChatPrompt, GenerateRequest, GenerationEvent
 from cluster.models.chat_format import ChatFormat
@@ -33,6 +32,7 @@ from cluster.models.store import find_model, load_manifest, model_name, read_par
 from cluster.net.channel import ChannelServer
 from cluster.nodes.absences import Absences
 from cluster.plans.forecast import Prediction
+from cluster.plans.needs import StageMemory, stage_memory
 from cluster.plans.plan import Goal
 from cluster.resumption import ResumedRequest
 from cluster.trust import renewal
@@ -108,7 +108,7 @@ class Controller:
         self._text: ModelText | None = None
         self._requested_name: str | None = None
         self._reading: Reading | None = None
-        self._client: CoordinatorClient | None = None
+        self._client: ModelClient | None = None
         self._opening = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -346,13 +346,6 @@ class Controller:
         """Have every link measured again, a few machines at a time. Figures arrive as they are taken."""
         self._roster.links.measure_again()
 
-    def coordinator_vitals(self) -> wire.Vitals | None:
-        """Return the latest counters of the current pipeline's coordinator."""
-        deployment = self._manager.deployment
-        return (
-            self._roster.membership.vitals(deployment.coordinator.node_id, "coordinator") if deployment else None
-        )
-
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait for a working pipeline. Raise ClusterUnavailable, with the reason, if there is none in time."""
         await self._manager.readiness.wait(timeout_s)
@@ -379,8 +372,8 @@ class Controller:
                         if event := resumed.pass_on(received):
                             yield event
                 return
-            except (ClusterUnavailable, CoordinatorLost) as error:
-                is_lost = isinstance(error, CoordinatorLost)
+            except (ClusterUnavailable, ProcessLost) as error:
+                is_lost = isinstance(error, ProcessLost)
                 if resumed.note_loss(counts=is_lost) or is_lost:
                     until_s = loop.time() + RESUME_PATIENCE_S
                 if loop.time() >= until_s or resumed.is_hopeless:
@@ -405,7 +398,7 @@ class Controller:
             else:
                 return
 
-    async def _open_client(self) -> CoordinatorClient:
+    async def _open_client(self) -> ModelClient:
         async with self._opening:
             deployment = self._manager.deployment
             if deployment is None:
@@ -420,10 +413,10 @@ class Controller:
         async with self._opening:
             await self._connected(coordinator)
 
-    async def _connected(self, coordinator: wire.Address) -> CoordinatorClient:
-        if self._client is None or not self._client.is_open or self._client.coordinator != coordinator:
+    async def _connected(self, coordinator: wire.Address) -> ModelClient:
+        if self._client is None or not self._client.is_open or self._client.address != coordinator:
             await self._hang_up()
-            self._client = await CoordinatorClient.open(coordinator, self._identity)
+            self._client = await ModelClient.open(coordinator, self._identity)
         return self._client
 
     async def _hang_up(self) -> None:

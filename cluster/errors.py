@@ -24,8 +24,7 @@ ClusterError
     ├── ClusterBusy
     ├── ClusterUnavailable
     └── StageLost            the pipeline was lost during an answer, and no other one could continue
-        ├── CoordinatorLost  the connection to a coordinator was lost; never crosses the wire
-        └── EmbedderLost     the connection to an embedder was lost; never crosses the wire
+        └── ProcessLost      the connection to a coordinator or an embedder was lost; never crosses the wire
 """
 
 from typing import ClassVar
@@ -171,12 +170,8 @@ class StageLost(GenerationError):
     code = "stage_lost"
 
 
-class CoordinatorLost(StageLost):
-    """The connection to a coordinator was lost. Never crosses the wire."""
-
-
-class EmbedderLost(StageLost):
-    """The connection to an embedder was lost. Never crosses the wire."""
+class ProcessLost(StageLost):
+    """The connection to a coordinator or an embedder was lost. Never crosses the wire."""
 
 
 GENERATION_ERRORS: dict[str, type[GenerationError]] = {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from cluster import wire
 from cluster.controller import Controller
 from cluster.generation import (
     Done,
@@ -53,6 +54,12 @@ class Cluster:
     def node_process(self, number: int) -> psutil.Process:
         """The agent of node `number`, counted from 1."""
         return psutil.Process(self.nodes.pids[number - 1])
+
+    def coordinator_vitals(self) -> wire.Vitals | None:
+        """Return the latest counters of the current pipeline's coordinator."""
+        deployment = self.controller.deployment
+        membership = self.controller._roster.membership
+        return membership.vitals(deployment.coordinator.node_id, "coordinator") if deployment else None
 
     async def ask(
         self,

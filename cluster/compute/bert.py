@@ -13,7 +13,6 @@ from cluster.compute.norms import Apply, layer_norm
 from cluster.errors import ModelInvalid, ModelUnsupported
 from cluster.models.bert_family import BERT_FAMILIES, BertFamily, refuse_variants
 from cluster.models.family import ACTIVATIONS
-from cluster.models.model_card import Precision
 from cluster.models.model_config import ModelConfig
 
 LoadTensor = Callable[[str], Tensor | None]
@@ -33,7 +32,7 @@ class _Layer:
 class BertEncoder:
     """Encodes packed texts, one behind the other, as rows [rows, hidden]. Each text attends only to itself."""
 
-    def __init__(self, config: dict[str, Any], load: LoadTensor, precision: Precision) -> None:
+    def __init__(self, config: dict[str, Any], load: LoadTensor) -> None:
         """Load the encoder. `load` gives floats on the computing device.
 
         Raise ModelUnsupported or ModelInvalid.
@@ -51,7 +50,7 @@ class BertEncoder:
         self._approximate = "tanh" if activation == "gelu_tanh" else "none"
         self._heads = read.count("num_attention_heads")
         self._epsilon = read.number("layer_norm_eps")
-        self._load, self._precision = load, precision
+        self._load = load
         self.hidden = read.count("hidden_size")
         self._position_begin = read.count("pad_token_id", 1) + 1 if family.skips_positions else 0
         self._words = self._need("embeddings.word_embeddings.weight")
@@ -99,7 +98,7 @@ class BertEncoder:
     def _matrix(self, *names: str) -> Linear:
         weight = torch.cat([self._need(f"{name}.weight") for name in names])
         bias = torch.cat([self._need(f"{name}.bias") for name in names])
-        return pack(weight, bias, self._precision)
+        return pack(weight, bias, "fp32")
 
     def _norm(self, name: str) -> Apply:
         weight, bias = self._load(f"{name}.weight"), self._load(f"{name}.bias")

@@ -1,6 +1,5 @@
 """transformers' own model of a checkpoint, of which only one stage's weights exist."""
 
-import hashlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,8 +10,8 @@ from cluster.compute.compat_attention import ATTENTION, attend
 from cluster.compute.compat_experts import EXPERTS, is_stacked, pack_experts, run_experts
 from cluster.compute.gguf_blocks import dequantise
 from cluster.compute.linear import Linear, pack
-from cluster.compute.weights import ReadTensor
-from cluster.errors import ModelInvalid, ModelUnsupported, WeightsMismatch
+from cluster.compute.weights import ReadTensor, read_pinned
+from cluster.errors import ModelInvalid, ModelUnsupported
 from cluster.models.compat_card import BLOCK_SCALE, check_names, config_settings, is_plain, layer_of, stage_names
 from cluster.models.manifest import Manifest
 from cluster.models.model_card import ModelCard, Precision
@@ -112,11 +111,7 @@ def _load(name: str, manifest: Manifest, read: ReadTensor, dtype: torch.dtype) -
 
 def _verified(name: str, manifest: Manifest, read: ReadTensor) -> Tensor:
     entry = manifest.tensors[name]
-    raw = read(entry)
-    digest = hashlib.sha256(raw).hexdigest()
-    if digest != entry.sha256:
-        raise WeightsMismatch(name, entry.sha256, digest)
-    return dequantise(entry, raw)
+    return dequantise(entry, read_pinned(name, entry, read))
 
 
 def _unblocked(weight: Tensor, scales: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Embedding models on one node: one vector for each text, as the model's sentence-transformers files say."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +14,16 @@ from cluster.compute import bert
 from cluster.compute.decoder import Decoder
 from cluster.compute.gguf_blocks import dequantise
 from cluster.compute.kv_cache import KvCache
-from cluster.compute.weights import load_stage, row_dtype
+from cluster.compute.weights import load_stage, read_pinned
 from cluster.embedding import CONTEXT_TOKENS_MAX, check_tokens
-from cluster.errors import ModelInvalid, WeightsMismatch
 from cluster.models.bert_family import BERT_FAMILIES
-from cluster.models.embedding_model import check_family, find_recipe
-from cluster.models.manifest import Manifest, TensorEntry, read_config, read_manifest
-from cluster.models.model_card import Precision, read_card
+from cluster.models.embedding_model import check_family
+from cluster.models.manifest import Manifest
+from cluster.models.model_card import read_card
 from cluster.models.pooling import Recipe
 from cluster.models.stage_spec import StageSpec
 from cluster.models.store import open_source
+from cluster.models.text import read_tokenizer
 from cluster.plans.plan import BLOCK_TOKENS
 
 # Rows of one pass: enough to keep matrix units busy, few enough for the rows' own memory to stay small.
@@ -54,26 +53,15 @@ class Embedder:
         self._tokenizer.no_truncation()
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device, precision: Precision = "fp32") -> "Embedder":
-        """Load a folder of the BERT family or of a causal model that pools its last token.
-
-        Raise ModelNotFound, ModelUnsupported or ModelInvalid, naming what is wrong.
-        """
-        recipe = find_recipe(folder, read_config(folder))
-        return cls.open(str(folder), read_manifest(folder, folder.name), recipe, device, precision)
-
-    @classmethod
-    def open(
-        cls, source: str, manifest: Manifest, recipe: Recipe, device: torch.device, precision: Precision = "fp32"
-    ) -> "Embedder":
-        """Load from a folder or a node's copy of one. Raise ModelError and its kinds."""
+    def open(cls, source: str, manifest: Manifest, recipe: Recipe, device: torch.device) -> "Embedder":
+        """Load from a folder or a node's copy of one, in fp32. Raise ModelError and its kinds."""
         check_family(manifest.config)
         encoder: _Encoder
         if manifest.config.get("model_type") in BERT_FAMILIES:
-            encoder = _load_bert(source, manifest, device, precision)
+            encoder = _load_bert(source, manifest, device)
         else:
-            encoder = CausalEncoder(source, manifest, device, precision, recipe.tokens_max)
-        return cls(encoder, _read_tokenizer(Path(source)), recipe, device)
+            encoder = CausalEncoder(source, manifest, device, recipe.tokens_max)
+        return cls(encoder, read_tokenizer(Path(source)), recipe, device)
 
     @property
     def dimensions(self) -> int:
@@ -136,39 +124,22 @@ def _batches(lengths: list[int]) -> list[list[int]]:
     return batches
 
 
-def _read_tokenizer(folder: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
-        raise ModelInvalid(f"{folder / 'tokenizer.json'}: {error}") from None
-
-
-def _load_bert(source: str, manifest: Manifest, device: torch.device, precision: Precision) -> bert.BertEncoder:
+def _load_bert(source: str, manifest: Manifest, device: torch.device) -> bert.BertEncoder:
     read = open_source(source)
     anchor = "embeddings.word_embeddings.weight"
     root = next((name.removesuffix(anchor) for name in manifest.tensors if name.endswith(anchor)), "")
 
     def load(name: str) -> Tensor | None:
         entry = manifest.tensors.get(root + name)
-        return None if entry is None else dequantise(entry, _pinned(name, entry, read(entry))).float().to(device)
+        return None if entry is None else dequantise(entry, read_pinned(name, entry, read)).float().to(device)
 
-    return bert.BertEncoder(manifest.config, load, precision)
-
-
-def _pinned(name: str, entry: TensorEntry, content: bytearray) -> bytearray:
-    """Return the bytes. Raise WeightsMismatch if they differ from the manifest."""
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != entry.sha256:
-        raise WeightsMismatch(name, entry.sha256, digest)
-    return content
+    return bert.BertEncoder(manifest.config, load)
 
 
 class CausalEncoder:
     """A causal decoder of the fast path. The rows behind its final norm are pooled."""
 
-    def __init__(
-        self, source: str, manifest: Manifest, device: torch.device, precision: Precision, tokens_max: int
-    ) -> None:
+    def __init__(self, source: str, manifest: Manifest, device: torch.device, tokens_max: int) -> None:
         # Such files often have no output head: the embedding takes its place, so that none is needed.
         card = replace(read_card(manifest.config), tied_embeddings=True)
         self.hidden = card.hidden
@@ -178,22 +149,21 @@ class CausalEncoder:
         # One slot per text of a pass, each rounded up to whole blocks.
         spec = StageSpec.whole(
             card.layers,
-            precision=precision,
+            precision="fp32",
             context_tokens=self.context_tokens,
             kv_blocks=blocks + _TEXTS_MAX,
             slots=_TEXTS_MAX,
         )
         weights = load_stage(card, manifest, spec, open_source(source), device, with_head=False)
-        dtype = row_dtype(precision, device)
         self._cache = KvCache(
             [card.kv_shape(layer) for layer in range(card.layers)],
             spec.kv_blocks,
-            dtype,
+            torch.float32,
             device,
             context_tokens=self.context_tokens,
             first_tokens=BLOCK_TOKENS,
         )
-        self._decoder = Decoder(card, spec, weights, self._cache, dtype, device)
+        self._decoder = Decoder(card, spec, weights, self._cache, torch.float32, device)
         assert weights.final_norm is not None
         self._final_norm = weights.final_norm
 

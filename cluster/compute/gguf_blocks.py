@@ -41,20 +41,18 @@ class _Groups(NamedTuple):
         return shifted
 
 
-def dequantise(entry: TensorEntry, raw: bytearray, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the tensor of a manifest's entry, in the entry's shape and in `dtype`.
+def dequantise(entry: TensorEntry, raw: bytearray) -> Tensor:
+    """Return the tensor of a manifest's entry, in the entry's shape: fp32 if it was quantized, otherwise as stored.
 
-    By default it is fp32 if it was quantized, otherwise as stored. This also handles safetensors' plain types.
-    Rows of `entry.rope_heads` come back in halves order.
+    This also handles safetensors' plain types. Rows of `entry.rope_heads` come back in halves order.
     """
     plain = PLAIN.get(entry.dtype)
     if plain is not None:
         tensor = torch.frombuffer(raw, dtype=plain).view(entry.shape)
-        tensor = tensor if dtype is None else tensor.to(dtype)
     else:
         values, block_bytes = BLOCK_SIZES[entry.dtype]
         blocks = torch.frombuffer(raw, dtype=torch.uint8).view(-1, block_bytes)
-        tensor = torch.empty(len(blocks), values, dtype=dtype or torch.float32)
+        tensor = torch.empty(len(blocks), values, dtype=torch.float32)
         take = _TAKE_APART[entry.dtype]
         step = _CHUNK_VALUES // values
         for begin in range(0, len(blocks), step):

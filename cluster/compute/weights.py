@@ -31,6 +31,15 @@ _MXFP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _MXFP4_EXPONENT_BIAS = 127
 
 
+def read_pinned(name: str, entry: TensorEntry, read: ReadTensor) -> bytearray:
+    """Return a tensor's raw bytes. Raise WeightsMismatch if they differ from the manifest."""
+    raw = read(entry)
+    found = hashlib.sha256(raw).hexdigest()
+    if found != entry.sha256:
+        raise WeightsMismatch(name, entry.sha256, found)
+    return raw
+
+
 def row_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     """Return the dtype of rows, keys and values at a precision.
 
@@ -240,12 +249,7 @@ class _Loader:
         return gguf_blocks.dequantise(entry, raw).to(self._device)
 
     def _raw(self, stored: Stored) -> bytearray:
-        entry = self._manifest.tensors[stored.name]
-        raw = self._read(entry)
-        found = hashlib.sha256(raw).hexdigest()
-        if found != entry.sha256:
-            raise WeightsMismatch(stored.name, entry.sha256, found)
-        return raw
+        return read_pinned(stored.name, self._manifest.tensors[stored.name], self._read)
 
 
 def _give_back() -> None:

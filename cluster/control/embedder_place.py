@@ -4,20 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.errors import ModelDoesNotFit
-from cluster.models.model_card import ModelCard
-from cluster.plans.needs import BLOCK_TOKENS, context_room, read_needs
-from cluster.plans.planned import Member, Plan
+from cluster.plans.needs import StageMemory
+from cluster.plans.planned import Member
 from cluster.trust.identity import NodeId
 
 _GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class StageMemory:
-    """The usable memory of a machine that stages take: with the whole planned cache, and with one context's."""
-
-    planned_bytes: int
-    least_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,31 +17,6 @@ class EmbedderPlacement:
 
     member: Member
     reason: str
-
-
-def stage_memory(plan: Plan, card: ModelCard) -> dict[NodeId, StageMemory]:
-    """Return the memory that a plan takes on each of its machines.
-
-    It is the weights of all stages on a machine, plus the cache and activation memory of one of them.
-    """
-    stages = [*plan.stages, *plan.standbys]
-    members = {stage.member.node_id: stage.member for stage in stages}
-    held = {}
-    for node_id, member in members.items():
-        own = [stage for stage in stages if stage.member.node_id == node_id]
-        kind = member.machine.device.kind
-        needs = read_needs(card, plan.precision, plan.slots, kind, plan.context_tokens)
-        weight_bytes = sum(stage.weight_bytes for stage in own)
-        room_bytes = [
-            max(
-                needs.stage_bytes(stage.spec.first_layer, stage.spec.end_layer, tokens)
-                - needs.weight_bytes(stage.spec.first_layer, stage.spec.end_layer)
-                for stage in own
-            )
-            for tokens in (plan.kv_blocks * BLOCK_TOKENS, context_room(plan.context_tokens))
-        ]
-        held[node_id] = StageMemory(weight_bytes + room_bytes[0], weight_bytes + room_bytes[1])
-    return held
 
 
 def place_embedder(

@@ -7,28 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
 from cluster import wire
-from cluster.control.embedder_place import StageMemory, place_embedder
+from cluster.client import ModelClient
+from cluster.control.embedder_place import place_embedder
 from cluster.control.epochs import PlanVersions
 from cluster.control.owners import Owners
 from cluster.control.quarantine import Quarantine
 from cluster.control.readiness import Readiness
 from cluster.control.roster import Roster
 from cluster.embedding import Embeddings, EmbedRequest
-from cluster.embedding_client import EmbeddingClient
 from cluster.errors import (
     ClusterError,
     ClusterUnavailable,
-    EmbedderLost,
     LinkError,
     ModelError,
     NodeFailed,
-    PeerRejected,
+    ProcessLost,
 )
 from cluster.models.embedding_model import EmbeddingModel, read_embedding_model
 from cluster.models.manifest import Progress
 from cluster.models.store import model_name
+from cluster.plans.needs import StageMemory
 from cluster.plans.plan import Member
 from cluster.trust.identity import Identity, NodeId
 
@@ -55,7 +56,7 @@ StageMemoryNow = Callable[[], Mapping[NodeId, StageMemory]]
 class _Serving:
     member: Member
     epoch: int
-    client: EmbeddingClient
+    client: ModelClient
 
 
 class EmbeddingManager:
@@ -112,21 +113,24 @@ class EmbeddingManager:
         A request waits `patience_s` seconds for each machine, READY_PATIENCE_S by default. Raise
         ClusterUnavailable if none serves by then.
         """
-        for retries_left in range(RETRIES_MAX, -1, -1):
+        for tries in range(RETRIES_MAX + 1):
             await self.readiness.wait(READY_PATIENCE_S if patience_s is None else patience_s)
             if (serving := self._serving) is None:
                 raise ClusterUnavailable(self.readiness.status[1])
             try:
-                return await serving.client.embed(request)
-            except EmbedderLost as error:
-                if not retries_left:
+                # Each try has a new id, because the embedder may still hold an earlier try.
+                return await serving.client.embed(replace(request, id=f"{request.id}#{tries}"))
+            except ProcessLost as error:
+                # Later requests wait for the next embedder, even if the task has not noticed the loss yet.
+                await self._drop(serving, _LOST)
+                if tries == RETRIES_MAX:
                     raise
                 log.info("request continues", request_id=request.id, reason=error.message)
-                await self._note_loss(serving.client)
         raise AssertionError("the last try returns or raises")
 
     async def stop(self) -> None:
-        await self._hang_up()
+        if self._serving:
+            await self._serving.client.close()
 
     async def run(self) -> None:
         """Serve the model, watch it, and move it if its machine is lost. Run until cancelled."""
@@ -153,6 +157,8 @@ class EmbeddingManager:
         """Wait until a machine is there and a model needs one: it is not served, or its machine is drained."""
         loop = asyncio.get_running_loop()
         while True:
+            if (serving := self._serving) and not serving.client.is_open:
+                await self._drop(serving, _LOST)
             model, present, draining = self.model, self._roster.available(), self._roster.draining
             if model and present and (self._serving is None or self._serving.member.node_id in draining):
                 return model
@@ -179,8 +185,8 @@ class EmbeddingManager:
             await self._roster.send(node_id, order)
             ready = await self._loaded(node_id, epoch, model, asyncio.get_running_loop().time() + patience_s)
             address = wire.Address(node_id, ready.host, ready.client_port)
-            client = await EmbeddingClient.open(address, self._identity, self._lost)
-        except (NodeFailed, LinkError, TimeoutError):
+            client = await ModelClient.open(address, self._identity, "embedder")
+        except (NodeFailed, LinkError, ClusterUnavailable, TimeoutError):
             self._quarantine.add(node_id)
             raise
         finally:
@@ -225,30 +231,13 @@ class EmbeddingManager:
             await self._drop(serving, message.reason)
         return member.node_id, message
 
-    def _lost(self, client: EmbeddingClient) -> None:
-        """Note that a connection has ended, so that the task looks for another machine."""
-        if self._serving and self._serving.client is client:
-            lost = wire.Failed(self._serving.epoch, "embedder", _LOST)
-            with contextlib.suppress(PeerRejected):  # The task also checks the connection for every request.
-                self._answers.put(self._serving.member, lost)
-
-    async def _note_loss(self, client: EmbeddingClient) -> None:
-        """Make later requests wait for the next embedder, even if the task has not noticed the loss yet."""
-        serving = self._serving
-        if serving and serving.client is client:
-            self._lost(client)
-            await self._drop(serving, _LOST)
-
     async def _drop(self, serving: _Serving, reason: str) -> None:
-        log.warning("embedder lost", node=serving.member.name, epoch=serving.epoch, reason=reason)
-        self._quarantine.add(serving.member.node_id)
-        await self.readiness.tell("planning", reason)
-        await self._hang_up()
-
-    async def _hang_up(self) -> None:
-        """Close the connection. Its requests go on with the next one."""
-        serving, self._serving = self._serving, None
-        if serving:
+        """Note once that an embedder is lost, and whose machine must pause."""
+        if self._serving is serving:
+            log.warning("embedder lost", node=serving.member.name, epoch=serving.epoch, reason=reason)
+            self._serving = None
+            self._quarantine.add(serving.member.node_id)
+            await self.readiness.tell("planning", reason)
             await serving.client.close()
 
     async def _dismiss(self, node_id: NodeId) -> None:

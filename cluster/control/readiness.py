@@ -26,8 +26,8 @@ class Readiness:
         return status, f"{reason}; {self._absences.words}"
 
     async def tell(self, status: Status, reason: str) -> None:
+        self._current = (status, reason)
         async with self._changed:
-            self._current = (status, reason)
             self._changed.notify_all()
 
     async def wait(self, timeout_s: float) -> None:

@@ -9,9 +9,9 @@ from cluster import wire
 from cluster.models.model_card import ModelCard
 from cluster.models.stage_spec import StageSpec
 from cluster.plans.candidates import Candidates, Task
-from cluster.plans.needs import read_needs
+from cluster.plans.needs import stage_memory
 from cluster.plans.network import Network
-from cluster.plans.plan import BLOCK_TOKENS, Member, Pin, Plan, PlannedStage
+from cluster.plans.plan import Member, Pin, Plan, PlannedStage
 from cluster.plans.replicas import place_standbys, with_standby
 from cluster.trust.identity import NodeId
 
@@ -62,15 +62,9 @@ def with_copies(plan: Plan, card: ModelCard, spare: list[Member], network: Netwo
 
 def has_room(stage: PlannedStage, serving: Plan, card: ModelCard) -> bool:
     """Tell whether a machine can load a stage of the next pipeline beside its stage of this one."""
-    machine = stage.member.machine
-    needs = read_needs(card, serving.precision, serving.slots, machine.device.kind, serving.context_tokens)
-    kv_tokens = serving.kv_blocks * BLOCK_TOKENS
-    held_bytes = sum(
-        needs.stage_bytes(own.spec.first_layer, own.spec.end_layer, kv_tokens)
-        for own in serving.stages
-        if own.member.node_id == stage.member.node_id
-    )
-    return held_bytes + stage.weight_bytes <= machine.memory_usable_bytes
+    held = stage_memory(replace(serving, standbys=()), card).get(stage.member.node_id)
+    held_bytes = held.planned_bytes if held else 0
+    return held_bytes + stage.weight_bytes <= stage.member.machine.memory_usable_bytes
 
 
 def stuck_at(plan: Plan, vitals: Vitals) -> list[NodeId]:

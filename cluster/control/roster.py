@@ -19,7 +19,7 @@ from cluster.joining.enrolment import admit_newcomer
 from cluster.joining.handshake import check_hello, check_memory
 from cluster.net.channel import Channel
 from cluster.nodes.absences import Absences
-from cluster.nodes.sources import Measured, nearest
+from cluster.nodes.sources import nearest
 from cluster.plans.plan import Member
 from cluster.trust.authority import Authority
 from cluster.trust.identity import NodeId
@@ -62,13 +62,12 @@ class Roster:
     roster itself adds Failed, so that waiting tasks learn of the loss.
     """
 
-    def __init__(self, authority: Authority, read_part: ReadPart, measured: Measured | None = None) -> None:
+    def __init__(self, authority: Authority, read_part: ReadPart) -> None:
         self._authority = authority
         self._read_part = read_part
         self._connections: dict[NodeId, _Connection] = {}
         self.membership = Membership(time.monotonic)
         self.links = LinkSurvey(time.monotonic)
-        self._measured = measured or self.links.delay_s
         self.answers = Answers()
         self.embedder_answers = Answers()
         self.chronicle = Chronicle()
@@ -200,7 +199,7 @@ class Roster:
             return []
         holders = [connection.files for connection in self._connections.values() if connection.files]
         own_host = self._connections[node_id].channel.writer.get_extra_info("sockname")[0]
-        return nearest(asker, holders, own_host, self._measured)
+        return nearest(asker, holders, own_host, self.links.delay_s)
 
     async def drop(self, node_id: NodeId, reason: str) -> None:
         """Forget a node and close its connection."""

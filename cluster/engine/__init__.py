@@ -15,14 +15,13 @@ Modules:
                          a node's agent
     embedding_queue      Waiting requests for embeddings, and the choice of the texts that are computed together
                          next
-    embedding_reception  The embedder's side of its callers: their connections, their requests and their vectors
-    embedding_table      The thread of an embedder: it loads the assigned model and computes the waiting texts,
+    embedding_table      The actor of an embedder: it loads the assigned model and computes the waiting texts,
                          pass by pass
     pipeline_links       A process's place in the pipeline: the one link it accepts from upstream and the one it
                          writes downstream
     prefixes             The slots by the prompt prefixes that they hold, and the slots kept for later prompts with
                          the same prefix
-    reception            The coordinator's side of its callers: their connections, their requests and their events
+    reception            An actor's side of its callers: their connections, their requests and the answers to them
     request_table        The table of every request that a coordinator holds, from its ticket to its last event
     running_pipeline     One epoch's pipeline as its coordinator sees it: the steps under way, and whether an
                          answer is late
@@ -39,6 +38,6 @@ Modules:
                          downstream
     stage_process        The process that computes one stage: `python -m cluster.engine.stage_process`, started by
                          a node's agent
-    tickets              Requests as a coordinator stores them: their state while they wait or run, and the checks
-                         before they start
+    tickets              Requests as a coordinator stores them: their preparation, their checks, and their state while
+                         they wait or run
 """

@@ -3,34 +3,22 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Protocol
 
-from cluster import wire
+from cluster.engine.reception import Actor, Reception
 from cluster.net.channel import ChannelServer
 from cluster.nodes.process import AgentPipe
+from cluster.trust.identity import Identity
 
 _STOP_S = 3.0
 
 
-class Actor(Protocol):
-    """A worker with one thread: `run` works until `stop`. Any thread may call the other methods."""
-
-    @property
-    def vitals(self) -> wire.Vitals: ...
-
-    def run(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-async def act(
-    name: str, actor: Actor, pipe: AgentPipe, server: ChannelServer, deliver: Callable[[wire.Message], None]
-) -> None:
+async def act(name: str, actor: Actor, pipe: AgentPipe, identity: Identity, host: str) -> None:
     """Run the actor on a thread until its agent is gone or the actor ends. Raise the actor's error, if any.
 
     An actor whose thread has died must not look alive. Its process therefore ends, and the agent reports the end.
     """
+    server = ChannelServer(name, identity, Reception(actor).serve)
+    actor.client_port = await server.open(host, 0)
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     failures: list[BaseException] = []
 
@@ -47,7 +35,7 @@ async def act(
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
-    pipe.listen(deliver, stop, lambda: actor.vitals)
+    pipe.listen(actor.deliver, stop, lambda: actor.vitals)
     await stopped.wait()
     actor.stop()
     await asyncio.to_thread(thread.join, _STOP_S)

@@ -7,14 +7,16 @@ from pathlib import Path
 import structlog
 
 from cluster import wire
+from cluster.embedding import EmbedRequest
 from cluster.engine.costs import PipelineCosts
 from cluster.engine.pipeline_links import PipelineBroken, PipelineEnd
 from cluster.engine.request_table import RequestTable
 from cluster.engine.running_pipeline import Pipeline, is_warm_up, warm_up
 from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
-from cluster.engine.tickets import Cancelled, Tell, Ticket, rejected
+from cluster.engine.tickets import Cancelled, Tell, Ticket, prepare_ticket, rejected
 from cluster.errors import ClusterError, ClusterUnavailable, FrameInvalid, GenerationError, LinkError, StageLost
+from cluster.generation import GenerateRequest
 from cluster.models.grammar_check import missing
 from cluster.models.model_card import read_card
 from cluster.models.text import TextCodec
@@ -71,15 +73,14 @@ class Coordinator:
     def stop(self) -> None:
         self._inbox.put(None)
 
-    @property
-    def codec(self) -> TextCodec | None:
-        """The tokenizer of the assigned model, for preparing tickets."""
-        return self._codec
+    async def prepare(self, request: GenerateRequest | EmbedRequest, tell: Tell) -> Ticket:
+        """Return the request for `deliver`.
 
-    @property
-    def context_tokens(self) -> int:
-        """The longest context (prompt plus answer) of the assigned model, in tokens; 0 before there is a model."""
-        return self._context_tokens
+        Raise GenerationError if it cannot be served, ClusterUnavailable if there is no model.
+        """
+        if self._codec is None or not isinstance(request, GenerateRequest):
+            raise ClusterUnavailable("no model is assigned to this coordinator")
+        return await prepare_ticket(request, self._codec, self._context_tokens, tell)
 
     @property
     def vitals(self) -> wire.Vitals:

@@ -6,22 +6,13 @@ from pathlib import Path
 
 from cluster.engine.actor import act
 from cluster.engine.coordinator import Coordinator
-from cluster.engine.reception import Reception
-from cluster.net.channel import ChannelServer
-from cluster.nodes.process import AgentPipe, prepare
+from cluster.nodes.process import prepare
 from cluster.trust.identity import Identity
 
 
 def main(identity_folder: str, node_name: str, host: str, log_style: str) -> None:
-    pipe = prepare("coordinator", node_name, log_style)
-    asyncio.run(_serve(pipe, Identity(Path(identity_folder)), host))
-
-
-async def _serve(pipe: AgentPipe, identity: Identity, host: str) -> None:
-    coordinator = Coordinator(identity, host, pipe.send)
-    server = ChannelServer("coordinator", identity, Reception(coordinator).serve)
-    coordinator.client_port = await server.open(host, 0)
-    await act("pipeline", coordinator, pipe, server, coordinator.deliver)
+    pipe, identity = prepare("coordinator", node_name, log_style), Identity(Path(identity_folder))
+    asyncio.run(act("coordinator", Coordinator(identity, host, pipe.send), pipe, identity, host))
 
 
 if __name__ == "__main__":

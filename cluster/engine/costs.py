@@ -100,10 +100,6 @@ class PipelineCosts:
         """Return the seconds of one step with this many rows and pairs: a round trip through an idle pipeline."""
         return sum(stage.seconds(rows, pairs) for stage in self.stages) + self.links_s
 
-    def slowest_s(self, rows: float, pairs: float = 0.0) -> float:
-        """Return the seconds of a step with this many rows and pairs on the slowest stage."""
-        return max(stage.seconds(rows, pairs) for stage in self.stages)
-
     def groups(self, sequences: int) -> int:
         """Return the number of micro-batches that gives this many decoding sequences the most tokens per second.
 
@@ -117,7 +113,8 @@ class PipelineCosts:
         for groups in range(1, sequences + 1):
             rows = math.ceil(sequences / groups)
             if math.ceil(sequences / rows) == groups:  # Otherwise fewer groups of the same size suffice.
-                periods[groups] = max(self.step_s(rows), groups * self.slowest_s(rows))
+                slowest_s = max(stage.seconds(rows) for stage in self.stages)
+                periods[groups] = max(self.step_s(rows), groups * slowest_s)
         best_s = min(periods.values())
         good = [groups for groups, period_s in periods.items() if period_s * _WORTH <= best_s]
         return min(good, key=lambda groups: abs(groups - len(self.stages)))

@@ -1,14 +1,22 @@
-"""Requests as a coordinator stores them: their state while they wait or run, and the checks before they start."""
+"""Requests as a coordinator stores them: their preparation, their checks, and their state while they wait or run."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from cluster import wire
+from cluster.embedding import EmbedRequest
 from cluster.engine.completion import Completion
+from cluster.engine.seeds import fresh_seed
 from cluster.engine.sequence import Sequence
 from cluster.errors import ContextLengthExceeded, GenerationError, RequestInvalid
-from cluster.generation import GenerateRequest
+from cluster.generation import ChatPrompt, GenerateRequest
+from cluster.models.grammar_check import check_grammar
+from cluster.models.text import TextCodec
+from cluster.models.tool_calls.grammar import Thinking, write_grammar
 
 REQUESTS_MAX = 512
 CHOICES_MAX = 128
@@ -77,13 +85,29 @@ class Cancelled:
     request_id: str
 
 
-def places_for(request: GenerateRequest) -> int:
+async def prepare_ticket(request: GenerateRequest, codec: TextCodec, context_tokens: int, tell: Tell) -> Ticket:
+    """Return the request with its prompt as tokens. Raise RequestInvalid and ContextLengthExceeded."""
+    if not 1 <= request.n <= CHOICES_MAX:
+        raise RequestInvalid(f"n must be between 1 and {CHOICES_MAX}", "n")
+    if len(request.resume) not in (0, request.n):
+        raise RequestInvalid(f"{len(request.resume)} choices to resume of {request.n}", "resume")
+    if not request.sampling.seed:
+        request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
+    if request.constraint and request.limits.ignore_eos:
+        # A constrained answer has an end, and nothing could follow it.
+        request = replace(request, limits=replace(request.limits, ignore_eos=False))
+    # The tokenizer takes tens of milliseconds for long prompts: keep it off the loop that serves all callers.
+    token_ids, is_thinking, grammar = await asyncio.to_thread(_encode, codec, request, context_tokens)
+    return Ticket(request, token_ids, tell, is_thinking, grammar)
+
+
+def places_for(request: GenerateRequest | EmbedRequest) -> int:
     """Return the number of requests at which this one is rejected.
 
     After the loss of a coordinator many retries arrive at once. They may exceed the usual limit, because their
     callers already have the beginning of the answer.
     """
-    return 2 * REQUESTS_MAX if request.is_retry else REQUESTS_MAX
+    return 2 * REQUESTS_MAX if isinstance(request, GenerateRequest) and request.is_retry else REQUESTS_MAX
 
 
 def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: int) -> None:
@@ -113,3 +137,31 @@ def check_tokens(token_ids: list[int], vocabulary: int, field: str = "prompt") -
 def rejected(request_id: str, error: GenerationError) -> wire.Rejected:
     """Return the message that ends a request without its answer."""
     return wire.Rejected(request_id, error.code, error.message, error.param)
+
+
+def _encode(codec: TextCodec, request: GenerateRequest, tokens_max: int) -> tuple[list[int], bool, str]:
+    """Turn the prompt into tokens and the constraint into a grammar, which is empty without one.
+
+    The second value says whether the prompt ends within a thought. This takes milliseconds, longer for long prompts
+    and large schemas. Raise RequestInvalid, naming the field, and ContextLengthExceeded.
+    """
+    if not isinstance(request.prompt, ChatPrompt):
+        return codec.encode(request.prompt, tokens_max), False, ""
+    rendered = codec.render(request.prompt)
+    thought = codec.format.thought
+    is_thinking = thought is not None and rendered.rstrip().endswith(thought[0])
+    grammar = _grammar(codec, request, rendered, is_thinking=is_thinking)
+    return codec.encode_text(rendered, tokens_max), is_thinking, grammar
+
+
+def _grammar(codec: TextCodec, request: GenerateRequest, rendered: str, *, is_thinking: bool) -> str:
+    if request.constraint is None:
+        return ""
+    thinking: Thinking = "begun" if is_thinking else "perhaps"
+    thought = codec.format.thought
+    # An empty thought in the prompt says that the model must not think.
+    if thought and rendered.rstrip().endswith(thought[1]):
+        thinking = "never"
+    grammar = write_grammar(request.constraint, codec.format, codec.special_ids(), thinking)
+    check_grammar(grammar)
+    return grammar.lark

@@ -49,7 +49,8 @@ def read_embedding_model(reference: str, folder: Path, progress: Progress | None
     model_folder = find_model(reference, folder / "models", check_family)
     name, config = model_name(reference), read_config(model_folder)
     check_family(config)
-    recipe = find_recipe(model_folder, config)
+    # Encoders without a pooling setting use the mean of their rows.
+    recipe = read_recipe(model_folder, default="mean" if config.get("model_type") in BERT_FAMILIES else None)
     return EmbeddingModel(
         name, model_folder, load_manifest(model_folder, name, folder / "manifests", progress), recipe
     )
@@ -65,11 +66,6 @@ def check_family(config: dict[str, Any]) -> None:
             raise ModelUnsupported(f"config.json: {setting} {wrong}: decoders only run with causal attention")
     if (card := read_card(config)).path != "fast":
         raise ModelUnsupported(f"embedding models of family {card.family!r} are not supported")
-
-
-def find_recipe(folder: Path, config: dict[str, Any]) -> Recipe:
-    """Return the recipe as `read_recipe` does. Encoders without a pooling setting use the mean of their rows."""
-    return read_recipe(folder, default="mean" if config.get("model_type") in BERT_FAMILIES else None)
 
 
 def check_dimensions(config: dict[str, Any], hidden: int, requested: int | None) -> int:

@@ -11,6 +11,7 @@ from cluster.generation import ChatPrompt, Prompt, TextPrompt
 from cluster.models.chat_format import ChatFormat
 from cluster.models.chat_template import read_folder_template
 from cluster.models.end_tokens import find_end_tokens
+from cluster.models.tool_calls.markers import Window
 
 # A character has at most four bytes: if this many tokens complete none, the bytes are not UTF-8.
 _PATIENCE_TOKENS = 8
@@ -31,15 +32,20 @@ def _byte_letters() -> dict[str, int]:
 _BYTE_LETTERS = _byte_letters()
 
 
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Read a model's tokenizer.json. Raise ModelInvalid if it cannot be read."""
+    try:
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+        raise ModelInvalid(f"{folder / 'tokenizer.json'}: {error}") from None
+
+
 class TextCodec:
     """A model's tokenizer with its chat template and end tokens, from the model's small files."""
 
     def __init__(self, folder: Path) -> None:
         """Read the files. Raise ModelInvalid if one cannot be read."""
-        try:
-            self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # noqa: BLE001 - the library raises bare Exception
-            raise ModelInvalid(f"{folder / 'tokenizer.json'}: {error}") from None
+        self.tokenizer = read_tokenizer(folder)
         self._template = read_folder_template(folder)
         self.end_token_ids = find_end_tokens(folder, self.tokenizer.token_to_id)
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
@@ -167,29 +173,15 @@ class StopMatcher:
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
-        self._held = ""
+        self._window = Window()
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return the text that is certain, and whether a stop string ended it. The stop string is cut off."""
         if not self._stops:
             return text, False
-        self._held += text
-        positions = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if positions:
-            return self._held[: min(positions)], True
-        keep = self._open_suffix()
-        certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return certain, False
+        self._window.push(text)
+        certain, stop = self._window.take_until(*self._stops)
+        return certain, bool(stop)
 
     def flush(self) -> str:
-        certain, self._held = self._held, ""
-        return certain
-
-    def _open_suffix(self) -> int:
-        """Return the length of the longest end of the held text that begins a stop string."""
-        longest = min(len(self._held), max(map(len, self._stops)) - 1)
-        for length in range(longest, 0, -1):
-            tail = self._held[-length:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0
+        return self._window.take_all()

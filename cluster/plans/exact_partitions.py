@@ -16,9 +16,11 @@ from cluster.plans.partitions import LAST, MIDDLE, Fleet, Partition, best_partit
 MACHINES_MAX = 12
 # A pipeline that differs from the best one only by rounding is not better.
 _GAIN_MIN = 1e-9
+# The work of the heuristic search that gives the first bound.
+_FIRST_WORK = 4_000
 
 
-def exact_partition(fleet: Fleet, work: int = 4_000) -> Partition | None:
+def exact_partition(fleet: Fleet) -> Partition | None:
     """Return the cheapest pipeline, or None if the layers do not fit. At most MACHINES_MAX machines, no owners.
 
     A busy link can be the bottleneck of a pipeline, but it depends on the order, which the split above ignores. So
@@ -27,7 +29,7 @@ def exact_partition(fleet: Fleet, work: int = 4_000) -> Partition | None:
     """
     assert fleet.size <= MACHINES_MAX
     assert fleet.owners is None
-    best = search_partition(fleet, work=work)
+    best = search_partition(fleet, work=_FIRST_WORK)
     while True:
         limit_s = best.cost_s * (1 - _GAIN_MIN) if best else inf
         relaxed = _Sets(_without_busy_links(fleet, limit_s), limit_s).best()

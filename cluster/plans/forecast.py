@@ -185,14 +185,12 @@ class PipelineForecast:
         busy = [self.costs.link_busy_s(link, step) for link in self.links[:-1]]
         return max([*self.stage_s(step), *busy])
 
-    def predict(
-        self, streams: int, assumed: tuple[str, ...] = (), *, context: int = _TYPICAL_CONTEXT
-    ) -> Prediction:
-        """Return what `streams` sequences can expect, each `context` tokens into its context."""
-        one = Step(1, context=context)
+    def predict(self, streams: int, assumed: tuple[str, ...] = ()) -> Prediction:
+        """Return what `streams` sequences can expect, each a typical way into its context."""
+        one = Step(1)
         best = (0.0, 1)
         for in_flight in in_flight_choices(streams):
-            step = Step(-(-streams // in_flight), context=context)
+            step = Step(-(-streams // in_flight))
             period_s = max(self.around_s(step), in_flight * self.pace_s(step))
             best = max(best, (streams / period_s, in_flight))
         chunk = Step(CHUNK_TOKENS, is_prefill=True, context=_PROMPT_TOKENS // 2)

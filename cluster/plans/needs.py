@@ -6,6 +6,8 @@ from cluster.models.layer_cost import BYTES_PER_VALUE, QUANTIZED, Precision
 from cluster.models.model_card import ModelCard
 from cluster.models.stage_spec import CHUNK_TOKENS
 from cluster.plans.partitions import ALONE, FIRST, LAST, MIDDLE
+from cluster.plans.planned import Plan
+from cluster.trust.identity import NodeId
 
 BLOCK_TOKENS = 64
 # Rows of a step that live at once: residual, normed, fused projections, attention and the allocator's slack.
@@ -99,6 +101,39 @@ def read_needs(
         head_bytes=card.head_bytes(precision),
         workspace_bytes=values * value_bytes + slots * card.vocabulary * 4,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """The usable memory of a machine that stages take: with the whole planned cache, and with one context's."""
+
+    planned_bytes: int
+    least_bytes: int
+
+
+def stage_memory(plan: Plan, card: ModelCard) -> dict[NodeId, StageMemory]:
+    """Return the memory that a plan takes on each of its machines.
+
+    It is the weights of all stages on a machine, plus the cache and activation memory of one of them.
+    """
+    stages = [*plan.stages, *plan.standbys]
+    members = {stage.member.node_id: stage.member for stage in stages}
+    held = {}
+    for node_id, member in members.items():
+        own = [stage for stage in stages if stage.member.node_id == node_id]
+        kind = member.machine.device.kind
+        needs = read_needs(card, plan.precision, plan.slots, kind, plan.context_tokens)
+        weight_bytes = sum(stage.weight_bytes for stage in own)
+        room_bytes = [
+            max(
+                needs.stage_bytes(stage.spec.first_layer, stage.spec.end_layer, tokens)
+                - needs.weight_bytes(stage.spec.first_layer, stage.spec.end_layer)
+                for stage in own
+            )
+            for tokens in (plan.kv_blocks * BLOCK_TOKENS, context_room(plan.context_tokens))
+        ]
+        held[node_id] = StageMemory(weight_bytes + room_bytes[0], weight_bytes + room_bytes[1])
+    return held
 
 
 def context_room(context_tokens: int) -> int:

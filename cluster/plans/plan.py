@@ -38,6 +38,8 @@ _NOWHERE = Network()
 _CONTEXT_TOKENS_FINE = 4096
 # Never suggest a context below this.
 _CONTEXT_TOKENS_ODD = 256
+# The sequences that a plan with the goal "throughput" expects at once.
+_STREAMS = 8
 
 
 def plan_stages(
@@ -50,7 +52,6 @@ def plan_stages(
     context_tokens: int | None = None,
     network: Network = _NOWHERE,
     goal: Goal = "throughput",
-    streams: int = 8,
     stages_min: int = 1,
     pin: Pin | None = None,
     coordinator: NodeId | None = None,
@@ -58,12 +59,12 @@ def plan_stages(
     """Return the plan with the least predicted time: machines, their order and layers, each within its memory.
 
     A model that fits on one machine stays on one, unless `stages_min` asks for more stages. If fewer machines have
-    room, there are fewer stages. With the goal "throughput", `streams` is the number of sequences to plan for. The
-    machine `coordinator` stays first if this costs little. Without `precision` the widest that fits is pinned:
-    fp32 if only CPUs take part, otherwise bf16, then int8, then int4. On CPUs int8 replaces bf16 if it is faster.
-    Machines that cannot compute in the pinned precision are not placed. Without `context_tokens` the model's own
-    context is served. If memory is too small for it, the context is halved down to 4096 tokens before precision is
-    lowered. At the lowest precision it is halved down to 2048. Raise ModelDoesNotFit.
+    room, there are fewer stages. The machine `coordinator` stays first if this costs little. Without `precision`
+    the widest that fits is pinned: fp32 if only CPUs take part, otherwise bf16, then int8, then int4. On CPUs int8
+    replaces bf16 if it is faster. Machines that cannot compute in the pinned precision are not placed. Without
+    `context_tokens` the model's own context is served. If memory is too small for it, the context is halved down to
+    4096 tokens before precision is lowered. At the lowest precision it is halved down to 2048. Raise
+    ModelDoesNotFit.
     """
     requested = min(context_tokens or card.context_tokens, card.context_tokens)
     task = Task(
@@ -72,7 +73,7 @@ def plan_stages(
         members=tuple(members),
         network=network,
         goal=goal,
-        streams=max(1, min(streams, slots)),
+        streams=max(1, min(_STREAMS, slots)),
         slots=slots,
         context_tokens=requested,
         context_requested=requested,

@@ -10,7 +10,7 @@ import msgspec
 from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.readiness import Status
 from cluster.embedding import Embeddings, EmbedRequest
-from cluster.errors import ClusterBusy, ClusterUnavailable, EmbedderLost
+from cluster.errors import ClusterBusy, ClusterUnavailable, ProcessLost
 from gateway.dialects.openai import EmbeddingRequest, Kind
 from gateway.errors import LaneBusy
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, State, begun
@@ -50,7 +50,7 @@ async def open_embeddings(
         done = await manager.embed(embed_request, patience_s)
     except (ClusterBusy, ClusterUnavailable) as error:
         raise LaneBusy(error.message, code=error.code) from error
-    except EmbedderLost as error:
+    except ProcessLost as error:
         raise LaneFailed(error.message, code=error.code) from error
     meter = Meter(prompt_tokens=sum(done.token_counts), source="tokenizer", compute_ns=done.compute_ns)
     return Answer(

@@ -10,10 +10,16 @@ import torch
 
 from cluster.compute.embedder import CausalEncoder, Embedder
 from cluster.errors import ContextLengthExceeded, ModelUnsupported, RequestInvalid
+from cluster.models.embedding_model import read_embedding_model
 from cluster.plans.plan import BLOCK_TOKENS
 from tests.embedding_models import VOCABULARY, bert, distilbert, expected, put, qwen3, roberta, save
 
 TEXTS = [[2, 17, 30, 3], [2, 4, 3], [2, *range(10, 60), 3], [2, 99, 3], [2, *range(100, 104), 3]]
+
+
+def load(folder: Path) -> Embedder:
+    model = read_embedding_model(str(folder), folder / "cache")
+    return Embedder.open(str(model.folder), model.manifest, model.recipe, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -30,7 +36,7 @@ def test_vectors_equal_the_references(
     make: Callable[[], Any], pooling: str, normalize: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = save(tmp_path, make(), pooling, normalize=normalize)
-    embedder = Embedder.load(tmp_path, torch.device("cpu"))
+    embedder = load(tmp_path)
     wanted = expected(model, pooling, TEXTS, normalize=normalize)
     torch.testing.assert_close(embedder.embed(TEXTS), wanted, rtol=1e-4, atol=1e-5)
     assert embedder.dimensions == wanted.shape[1]
@@ -42,7 +48,7 @@ def test_vectors_equal_the_references(
 def test_many_short_texts_take_little_memory(tmp_path: Path) -> None:
     """A pass has few texts, each with only the memory that it needs, and no output head is loaded."""
     model = save(tmp_path, qwen3(), "lasttoken", normalize=True)
-    embedder = Embedder.load(tmp_path, torch.device("cpu"))
+    embedder = load(tmp_path)
     encoder = embedder._encoder
     assert isinstance(encoder, CausalEncoder)
     assert encoder._decoder._weights.head is None
@@ -66,7 +72,7 @@ def test_many_short_texts_take_little_memory(tmp_path: Path) -> None:
 def test_longer_texts_than_the_model_reads_are_refused(tmp_path: Path) -> None:
     """Vectors of truncated texts would not represent the removed part."""
     save(tmp_path, bert(), "mean_tokens", normalize=False, tokens_max=8)
-    embedder = Embedder.load(tmp_path, torch.device("cpu"))
+    embedder = load(tmp_path)
     assert embedder.encode(["w10 w11", " ".join(f"w{at}" for at in range(10, 18))]) == [
         [2, 10, 11, 3],
         [2, *range(10, 18), 3],
@@ -78,25 +84,25 @@ def test_longer_texts_than_the_model_reads_are_refused(tmp_path: Path) -> None:
 
 def test_models_that_cannot_embed_are_named(tmp_path: Path) -> None:
     save(tmp_path, bert(), "mean_tokens", normalize=False)
-    embedder = Embedder.load(tmp_path, torch.device("cpu"))
+    embedder = load(tmp_path)
     for bad in ([], [VOCABULARY], [-1]):
         with pytest.raises(RequestInvalid):
             embedder.embed([[2, 3], bad])
     put(tmp_path / "1_Pooling" / "config.json", {"pooling_mode_max_tokens": True})
     with pytest.raises(ModelUnsupported, match="pooling_mode_max_tokens"):
-        Embedder.load(tmp_path, torch.device("cpu"))
+        load(tmp_path)
     put(tmp_path / "modules.json", [{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}])
     with pytest.raises(ModelUnsupported, match="'Dense'"):
-        Embedder.load(tmp_path, torch.device("cpu"))
+        load(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     put(tmp_path / "config.json", config | {"position_embedding_type": "relative_key"})
     (tmp_path / "modules.json").unlink()
     with pytest.raises(ModelUnsupported, match="relative_key"):
-        Embedder.load(tmp_path, torch.device("cpu"))
+        load(tmp_path)
 
 
 def test_a_chat_model_is_no_embedding_model(tmp_path: Path) -> None:
     save(tmp_path, qwen3(), "lasttoken", normalize=True)
     (tmp_path / "modules.json").unlink()
     with pytest.raises(ModelUnsupported, match=r"no modules\.json"):
-        Embedder.load(tmp_path, torch.device("cpu"))
+        load(tmp_path)

@@ -18,17 +18,19 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from cluster import wire
-from cluster.control.embedder_place import StageMemory, place_embedder, stage_memory
+from cluster.client import ModelClient
+from cluster.control.embedder_place import place_embedder
 from cluster.controller import Controller
 from cluster.embedding import CONTEXT_TOKENS_MAX, INPUTS_MAX, Embeddings, EmbedRequest
-from cluster.embedding_client import EmbeddingClient
-from cluster.engine.embedding_queue import EmbeddingQueue, Job
+from cluster.engine.embedding_queue import WAITING_TOKENS_MAX, EmbeddingQueue, Job
+from cluster.engine.tickets import REQUESTS_MAX
 from cluster.errors import (
+    ClusterBusy,
     ContextLengthExceeded,
-    EmbedderLost,
     GenerationError,
     ModelDoesNotFit,
     ModelError,
+    ProcessLost,
     RequestInvalid,
 )
 from cluster.machine import Device, Machine
@@ -38,6 +40,7 @@ from cluster.net.channel import Channel, ChannelServer, open_channel
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
+from cluster.plans.needs import StageMemory, stage_memory
 from cluster.plans.plan import BLOCK_TOKENS, Member, plan_stages
 from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
@@ -291,11 +294,11 @@ async def test_a_lying_embedder_is_lost(tmp_path: Path, changes: dict[str, Any],
 
     door = ChannelServer("embedder", node, serve)
     address = wire.Address(node_id(node), "127.0.0.1", await door.open("127.0.0.1", 0))
-    client = await EmbeddingClient.open(address, gateway, lambda _: None)
+    client = await ModelClient.open(address, gateway, "embedder")
     request = EmbedRequest(id="1", token_ids=[[1, 2, 3], [4, 5, 6, 7]], dimensions=4)
     try:
         assert (await client.embed(request)).token_counts == [3, 4]
-        with structlog.testing.capture_logs() as logs, pytest.raises(EmbedderLost):
+        with structlog.testing.capture_logs() as logs, pytest.raises(ProcessLost):
             await client.embed(request)
         assert reason in str(logs)
     finally:
@@ -304,7 +307,7 @@ async def test_a_lying_embedder_is_lost(tmp_path: Path, changes: dict[str, Any],
 
 
 def job(number: int, lengths: Sequence[int]) -> Job:
-    return Job(str(number), [[1] * length for length in lengths], 4, lambda _: None)
+    return Job(str(number), [[1] * length for length in lengths], 4, lambda *_: None)
 
 
 @given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=8), min_size=1, max_size=8))
@@ -329,6 +332,19 @@ def test_requests_of_disconnected_callers_are_not_computed() -> None:
     queue, first, second = EmbeddingQueue(), job(1, [3, 3]), job(2, [3])
     queue.add(first)
     queue.add(second)
-    first.is_dropped = True
-    queue.drop()
+    queue.drop(first.request_id)
     assert queue.next_pass(32) == [(second, 0)]
+
+
+def test_the_queue_is_bounded() -> None:
+    queue = EmbeddingQueue()
+    queue.add(job(0, [WAITING_TOKENS_MAX - 10]))
+    with pytest.raises(ClusterBusy, match=f"{WAITING_TOKENS_MAX - 10} tokens are already waiting"):
+        queue.add(job(1, [11]))
+    with pytest.raises(RequestInvalid, match="already running"):
+        queue.add(job(0, [1]))
+    queue.drop("0")
+    for number in range(REQUESTS_MAX):
+        queue.add(job(number, [3]))
+    with pytest.raises(ClusterBusy, match=f"{REQUESTS_MAX} requests"):
+        queue.add(job(REQUESTS_MAX, [3]))

@@ -127,7 +127,7 @@ async def nothing_is_held(cluster: Cluster) -> None:
     """Wait until no request and no block remains on the coordinator, which has every stage check its count."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            vitals = cluster.controller.coordinator_vitals()
+            vitals = cluster.coordinator_vitals()
             if vitals and (vitals.requests, vitals.kv_blocks) == (0, 0):
                 return
             await asyncio.sleep(0.05)

@@ -54,7 +54,7 @@ async def frames_sent(cluster: Cluster) -> int:
     seen: list[wire.Vitals] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(seen) < 3 or seen[-1] != seen[-2] or seen[-1].requests:
-            if (vitals := cluster.controller.coordinator_vitals()) and (not seen or vitals is not seen[-1]):
+            if (vitals := cluster.coordinator_vitals()) and (not seen or vitals is not seen[-1]):
                 seen.append(vitals)
             await asyncio.sleep(0.02)
     return seen[-1].sent

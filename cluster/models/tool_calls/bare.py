@@ -1,35 +1,29 @@
 """Answers that consist of calls: an object with a known function's name, or several separated by semicolons."""
 
 from cluster.models.tool_calls.json_reader import CallReader
-from cluster.models.tool_calls.markers import Window
+from cluster.models.tool_calls.markers import WindowListener
 from cluster.models.tool_calls.speech import Content, Speech
 
 
-class BareListener:
+class BareListener(WindowListener):
     """Parses such an answer, which may begin with `mark`. Anything but calls of `known` functions is content."""
 
     def __init__(self, known: frozenset[str], mark: str = "") -> None:
+        super().__init__()
         self._known, self._mark = known, mark
-        self._window = Window()
-        self._calls = 0
         self._is_content = False
         self._reader: CallReader | None = None
         # The text since the last call.
         self._held = ""
 
     def feed(self, text: str) -> list[Speech]:
-        if self._is_content:
-            return [Content(text)]
-        self._window.push(text)
-        speech: list[Speech] = []
-        left = ""
-        while self._window and left != self._window.text and not self._is_content:
-            left = self._window.text
-            if self._reader:
-                self._read(self._reader, speech)
-            else:
-                self._begin(speech)
-        return speech
+        return [Content(text)] if self._is_content else super().feed(text)
+
+    def _step(self, speech: list[Speech]) -> None:
+        if self._reader:
+            self._read(self._reader, speech)
+        else:
+            self._begin(speech)
 
     def end(self) -> list[Speech]:
         if self._is_content or (self._reader and self._reader.is_begun):

@@ -2,7 +2,7 @@
 
 import re
 
-from cluster.models.tool_calls.markers import Window
+from cluster.models.tool_calls.markers import WindowListener
 from cluster.models.tool_calls.speech import CallArguments, CallBegun, Content, Speech, Thought
 
 _MESSAGE = "<|message|>"
@@ -11,27 +11,20 @@ _RECIPIENT = re.compile(r"\bto=([\w.-]+)")
 _FUNCTION = re.compile(r"functions\.([\w.-]+)")
 
 
-class HarmonyListener:
+class HarmonyListener(WindowListener):
     """Parses messages, each a header up to <|message|> and a body. The prompt has begun the first header."""
 
     def __init__(self) -> None:
-        self._window = Window()
+        super().__init__()
         self._header: str | None = ""
         self._channel = "final"
-        self._calls = 0
         self._has_arguments = False
 
-    def feed(self, text: str) -> list[Speech]:
-        self._window.push(text)
-        speech: list[Speech] = []
-        left = ""
-        while self._window and left != self._window.text:
-            left = self._window.text
-            if self._header is None:
-                self._read_body(speech)
-            else:
-                self._read_header(speech)
-        return speech
+    def _step(self, speech: list[Speech]) -> None:
+        if self._header is None:
+            self._read_body(speech)
+        else:
+            self._read_header(speech)
 
     def end(self) -> list[Speech]:
         left = self._window.take_all()

@@ -1,5 +1,9 @@
 """Detection of marks in text that arrives in pieces."""
 
+from abc import ABC, abstractmethod
+
+from cluster.models.tool_calls.speech import Speech
+
 
 class Window:
     """Text that has arrived and was not taken yet. A possible beginning of a mark stays until that is certain."""
@@ -47,3 +51,25 @@ class Window:
             if any(mark.startswith(self._text[-length:]) for mark in marks):
                 return length
         return 0
+
+
+class WindowListener(ABC):
+    """A parser that takes its text from a window, step by step, and counts its calls."""
+
+    def __init__(self) -> None:
+        self._window = Window()
+        self._calls = 0
+
+    def feed(self, text: str) -> list[Speech]:
+        """Take the next text. Return what is certain."""
+        self._window.push(text)
+        speech: list[Speech] = []
+        left = ""
+        while self._window and left != self._window.text:
+            left = self._window.text
+            self._step(speech)
+        return speech
+
+    @abstractmethod
+    def _step(self, speech: list[Speech]) -> None:
+        """Take what is certain from the window, and add it to the speech. Taking nothing waits for more text."""

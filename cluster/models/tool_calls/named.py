@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cluster.models.tool_calls.forms import DEEPSEEK_CALL, DEEPSEEK_CALLS, DEEPSEEK_CALLS_END, DEEPSEEK_SEPARATOR
 from cluster.models.tool_calls.json_reader import ObjectReader
-from cluster.models.tool_calls.markers import Window
+from cluster.models.tool_calls.markers import WindowListener
 from cluster.models.tool_calls.speech import CallArguments, CallBegun, Speech
 from cluster.models.tool_calls.white_space import Spacing
 
@@ -35,35 +35,28 @@ DEEPSEEK = Marks(
 )
 
 
-class NamedListener:
+class NamedListener(WindowListener):
     """Parses answers with such calls."""
 
     def __init__(self, marks: Marks) -> None:
+        super().__init__()
         self._marks = marks
         self._openings = (marks.call, marks.section) if marks.section else (marks.call,)
-        self._window = Window()
         self._spacing = Spacing()
-        self._calls = 0
         # Whether the parser is within the section, and the head of the call that it is in.
         self._is_inside = False
         self._head: str | None = None
         self._reader: ObjectReader | None = None
 
-    def feed(self, text: str) -> list[Speech]:
-        self._window.push(text)
-        speech: list[Speech] = []
-        left = ""
-        while self._window and left != self._window.text:
-            left = self._window.text
-            if self._reader:
-                self._read(self._reader, speech)
-            elif self._head is not None:
-                self._read_head(speech)
-            elif self._is_inside:
-                self._look_for_call()
-            else:
-                self._look_for_opening(speech)
-        return speech
+    def _step(self, speech: list[Speech]) -> None:
+        if self._reader:
+            self._read(self._reader, speech)
+        elif self._head is not None:
+            self._read_head(speech)
+        elif self._is_inside:
+            self._look_for_call()
+        else:
+            self._look_for_opening(speech)
 
     def end(self) -> list[Speech]:
         if self._reader:

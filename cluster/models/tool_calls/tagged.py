@@ -1,12 +1,12 @@
 """Calls as objects between marks in the text: <tool_call>{...}</tool_call>, [TOOL_CALLS][{...}, {...}]."""
 
 from cluster.models.tool_calls.json_reader import CallReader
-from cluster.models.tool_calls.markers import Window
+from cluster.models.tool_calls.markers import WindowListener
 from cluster.models.tool_calls.speech import Speech
 from cluster.models.tool_calls.white_space import Spacing
 
 
-class TaggedListener:
+class TaggedListener(WindowListener):
     """Parses content up to `opening`, then objects, each a call, and then content again.
 
     Text between the objects is skipped. Without a `closing` the calls go on to the end. What is not a call is
@@ -14,29 +14,22 @@ class TaggedListener:
     """
 
     def __init__(self, opening: str, closing: str = "") -> None:
+        super().__init__()
         self._opening = opening
         self._marks = ("{", closing) if closing else ("{",)
-        self._window = Window()
         self._spacing = Spacing()
-        self._calls = 0
         self._is_inside = False
         # The text since the opening mark, as long as it has no call.
         self._unused = ""
         self._reader: CallReader | None = None
 
-    def feed(self, text: str) -> list[Speech]:
-        self._window.push(text)
-        speech: list[Speech] = []
-        left = ""
-        while self._window and left != self._window.text:
-            left = self._window.text
-            if self._reader:
-                self._read(self._reader, speech)
-            elif self._is_inside:
-                self._look_for_call(speech)
-            else:
-                self._look_for_opening(speech)
-        return speech
+    def _step(self, speech: list[Speech]) -> None:
+        if self._reader:
+            self._read(self._reader, speech)
+        elif self._is_inside:
+            self._look_for_call(speech)
+        else:
+            self._look_for_opening(speech)
 
     def end(self) -> list[Speech]:
         if self._reader and not self._reader.is_begun:
