@@ -23,6 +23,7 @@ Modules:
     marketplace           A marketplace: allocations of credits, what a seller earned, suspension and forfeiture, texts
                           for a dispute
     marketplace_requests  Requests to the marketplace
+    model_terms           Aliases of models, and prices of cloud models, that operators set at run time
     payments              Payments: top-ups, refunds and payouts, and what operators do about them
     pool                  The pool's backends: add, remove, drain and scan
     route_trial           Simulates where a request would go now, and why
