@@ -26,6 +26,8 @@ Modules:
     model_terms           Aliases of models, and prices of cloud models, that operators set at run time
     payments              Payments: top-ups, refunds and payouts, and what operators do about them
     pool                  The pool's backends: add, remove, drain and scan
+    prices                The versions of every price, and charges that differ from them; beside a running gateway or
+                          without one
     route_trial           Simulates where a request would go now, and why
     selling               What the owner of this gateway sells: models, idle hours, prices and connectivity, in
                           `[selling]` of millrace.toml

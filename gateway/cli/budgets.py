@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gateway.cli import output
-from gateway.cli.offline import offline
-from gateway.cli.serving import PageLimit
+from gateway.cli.command import PageLimit, with_authority
 from gateway.pages import PAGE_MAX
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ Model = Annotated[str | None, typer.Option(help="Only for this model.")]
 
 
 @app.command("list")
-@offline(("scope", "span", "model", "amount", "spent", "left", "resets_at"))
+@with_authority(("scope", "span", "model", "amount", "spent", "left", "resets_at"))
 def show(
     authority: "Authority",
     scope: Annotated[str | None, typer.Argument(help="Only this scope.")] = None,
@@ -39,7 +38,7 @@ def show(
 
 
 @app.command("set")
-@offline("budget of {scope} set to ${amount} per {span}")
+@with_authority("budget of {scope} set to ${amount} per {span}")
 def put(
     authority: "Authority",
     scope: Scope,
@@ -59,7 +58,7 @@ def put(
 
 
 @app.command()
-@offline("budget of {scope} removed")
+@with_authority("budget of {scope} removed")
 def remove(authority: "Authority", scope: Scope, per: Per = "month", model: Model = None) -> Any:
     """Remove a budget. Example: millrace budget remove user:ann --per day"""
     from gateway.admin.limits import LimitName, remove_limit, scope_named

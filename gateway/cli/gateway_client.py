@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import quote
 
 from gateway.cli import output
+from gateway.cli.command import RefusedByGateway
 from gateway.settings import Settings
 from runtime.data_folder import ADMIN_HEADER, DataFolder
 
@@ -31,7 +33,10 @@ def ask(
     headers: dict[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Any:
-    """Return the running gateway's answer; end the command without one. `headers` replace the machine's token."""
+    """Return the running gateway's answer; end the command if none answers. `headers` replace the machine's token.
+
+    Raises RefusedByGateway.
+    """
     import httpx  # commands without requests start twice as fast without it
 
     root, token = _found(settings)
@@ -100,20 +105,26 @@ def borrowed_key(settings: Settings, purpose: str, user: str, *, lasts_s: int = 
         ask(settings, "DELETE", f"/admin/keys/{made['key_id']}")
 
 
+def segment(name: str) -> str:
+    """Return a name as a part of a path."""
+    return quote(name, safe="")
+
+
 def user_headers(key: str, once: str | None = None) -> dict[str, str]:
     """Return the headers of a user's request; `once` is the idempotency key of a write."""
     return {"authorization": f"Bearer {key}"} | ({"idempotency-key": once} if once else {})
 
 
 def refuse(response: "httpx.Response") -> NoReturn:
-    """End the command with the gateway's message and the matching exit status."""
+    """Raises RefusedByGateway with the gateway's message, the field that is to blame, and the exit status."""
     status = response.status_code
     try:
-        message = str(response.json()["error"]["message"])
+        error = response.json()["error"]
+        message, field = str(error["message"]), error.get("param")
     except (ValueError, KeyError, TypeError):
-        message = f"the gateway answered {status}: {response.text[:500]}"
+        message, field = f"the gateway answered {status}: {response.text[:500]}", None
     code = output.REFUSED if status in _REFUSED else output.WRONG_USAGE if status in _WRONG else output.FAILED
-    output.fail(message, code)
+    raise RefusedByGateway(message, field, code)
 
 
 def _found(settings: Settings) -> tuple[str, str]:
