@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from market.protocol.audits.canaries import USES_MAX, Canary, failings, freeze, freeze_texts, is_retired
 from market.protocol.audits.evidence import LASTS_MS, PASSED_MIN, digest_of, evidence_of, tier_found
-from market.protocol.audits.kolmogorov import looks_like_traffic, probability, tells_audits_apart
 from market.protocol.audits.logprobs import TokenLogprob, distance_nats, token_logprobs_of
 from market.protocol.audits.needle import hide, is_found
 from market.protocol.audits.rates import (
@@ -21,13 +20,11 @@ from market.protocol.audits.rates import (
     FORCED_RATE,
     PROBATION_RATE,
     TRUSTED_RATE,
-    Deterrence,
     Watched,
     audit_rate,
 )
 from market.protocol.audits.replay import outliers
 from market.protocol.audits.sequential import ALPHA, FAILING_MAX, Kind, Stakes
-from market.protocol.audits.speed import decode_most_tokens_per_s, pace_anomaly
 from market.protocol.audits.verdicts import (
     FAILED_MIN,
     Audit,
@@ -164,38 +161,6 @@ def test_who_is_alone_with_an_answer_is_found_by_a_third() -> None:
     assert outliers({}) is None
 
 
-def test_a_pace_that_cannot_be() -> None:
-    assert pace_anomaly([30.0] * 8, 30) is None
-    assert pace_anomaly([300.0] * 7, 30) is None
-    assert pace_anomaly([100.0] * 8, 30) == "faster_than_said"
-    assert pace_anomaly([10.0] * 8, 30) == "slower_than_said"
-    most = decode_most_tokens_per_s(140 * 10**9, 3.3e12)
-    assert most == pytest.approx(118, abs=1)
-    assert pace_anomaly([150.0] * 8, 60, most) == "faster_than_memory"
-
-
-def test_fine_manners_for_auditors_are_seen() -> None:
-    chance = random.Random(8)
-
-    def sample(count: int, mean: float) -> list[float]:
-        return [chance.lognormvariate(0, 0.4) * mean for _ in range(count)]
-
-    traffic = sample(400, 0.8)
-    assert tells_audits_apart(sample(40, 0.3), traffic)
-    assert not tells_audits_apart(sample(10, 0.3), traffic)
-    assert not any(tells_audits_apart(sample(40, 0.8), sample(400, 0.8)) for _ in range(300))
-    assert looks_like_traffic(sample(40, 0.8), traffic)
-    assert not looks_like_traffic([0.1] * 40, traffic)
-
-
-def test_the_probability_of_a_distance_is_the_tables() -> None:
-    # Of 50 and 50, distances of 0.28 and 0.32 have exactly these.
-    for shift, expected in ((13.5, 0.0392), (15.5, 0.0115)):
-        other = [n + shift for n in range(50)]
-        assert probability([float(n) for n in range(50)], other) == pytest.approx(expected, rel=0.3)
-    assert probability([1.0] * 30, [1.0] * 30) == 1
-
-
 @given(st.lists(st.tuples(st.sampled_from(sorted(FAILING_MAX)), st.booleans()), max_size=200))
 def test_stakes_are_a_fair_game_at_the_tolerated_rate(audits: list[tuple[Kind, bool]]) -> None:
     stakes = Stakes()
@@ -254,20 +219,6 @@ def test_how_often_is_looked() -> None:
     assert audit_rate(Watched(FIRST_REQUESTS, is_probation=True, stakes=fine)) == PROBATION_RATE
     assert audit_rate(Watched(FIRST_REQUESTS, is_probation=False, stakes=fine)) == TRUSTED_RATE
     assert audit_rate(Watched(FIRST_REQUESTS, False, fine, forced_audits=1)) == FORCED_RATE
-
-
-@given(st.integers(1, 10**6), st.integers(1, 10**9), st.floats(0.01, 1), st.floats(0.0001, 1))
-def test_deterrence_is_where_cheating_stops_paying(
-    gain_nano: int, forfeit_nano: int, detection: float, rate: float
-) -> None:
-    deterrence = Deterrence(gain_nano, forfeit_nano, detection)
-    if abs(rate / deterrence.rate_min - 1) > 1e-9:
-        assert deterrence.holds(rate) == (rate > deterrence.rate_min)
-
-
-def test_with_five_hundred_requests_at_stake_one_audit_in_two_hundred_is_enough() -> None:
-    assert Deterrence(gain_nano=1_000, forfeit_nano=500_000, detection=0.8).holds(0.005)
-    assert not Deterrence(gain_nano=1_000, forfeit_nano=1_000, detection=0.8).holds(0.05)
 
 
 def looked_at(case: Case, *audits: Audit) -> Case:

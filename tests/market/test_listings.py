@@ -17,16 +17,14 @@ from market.protocol.listings.listing import (
     Capacity,
     Datacenter,
     DataPolicy,
-    Evidence,
     Listing,
     is_on_offer,
     read_listing,
-    tier_of,
 )
 from market.protocol.listings.prices import Prices, cost_nano, effective_nano
 from market.protocol.records.amounts import Amount, read_amount, write_amount
 from market.protocol.records.envelope import Record
-from tests.market.parties import NOW_MS, id_of, signed_record
+from tests.market.parties import NOW_MS, signed_record
 
 LISTING = Listing(
     id="gemma-3-1b-it",
@@ -193,14 +191,6 @@ def test_an_owner_comes_before_the_market() -> None:
     assert hindrance(IdleRule(), MachineCondition(300, None)) is None
     assert hindrance(IdleRule(), MachineCondition(300, 0, is_on_battery=True)) == "battery"
     assert hindrance(IdleRule(on_battery=True), MachineCondition(300, 0, is_on_battery=True)) is None
-
-
-def test_a_sellers_own_word_is_no_evidence() -> None:
-    seller, auditor = id_of("ann"), id_of("auditor")
-    findings = (Evidence("tee", seller, NOW_MS, "d" * 64), Evidence("canary", auditor, NOW_MS, "d" * 64))
-    listing = msgspec.structs.replace(LISTING, evidence=findings)
-    assert tier_of(listing, seller, frozenset({seller})) == "declared"
-    assert tier_of(listing, seller, frozenset({seller, auditor})) == "canary"
 
 
 def test_prices_with_failures_and_waiting_in_them() -> None:

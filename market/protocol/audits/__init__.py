@@ -7,16 +7,13 @@ Modules:
     evidence    State what an auditor may say in a listing: the tier that its passed audits reach, and a hash of
                 them
     findings    Sign and read auditors' findings about sellers, for readers that trust them
-    kolmogorov  Test whether two samples may come from one distribution (Kolmogorov and Smirnov), as audits use it
     logprobs    Measure how far a seller's log-probabilities are from its listed model's, over tokens that both
                 chose
     needle      Test whether a seller reads all of a long prompt: it states a fact near its beginning and asks for
                 it at its end
     prompts     Prove what a prompt was: a party that knows a request's keys can show what was sealed in it
-    rates       Decide how often a seller is audited, by its status, its record, and what cheating would gain it
+    rates       Decide how often a seller is audited, by its status and its record
     replay      Send the same greedy request to several sellers of one model, and find the one that answers alone
-    reputation  Weigh what others say of a seller, so that no seller gains by buying from itself
     sequential  Decide when failures are too many to be chance: a bet against the claim that a seller is honest
-    speed       Check whether a seller's speed is possible, and matches its statement
     verdicts    Decide what follows from audits: more audits, no more requests, or the loss of unpaid earnings
 """

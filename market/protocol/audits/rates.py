@@ -1,4 +1,4 @@
-"""Decide how often a seller is audited, by its status, its record, and what cheating would gain it. Pure."""
+"""Decide how often a seller is audited, by its status and its record. Pure."""
 
 from dataclasses import dataclass
 
@@ -34,27 +34,3 @@ def audit_rate(watched: Watched) -> float:
     if watched.requests < FIRST_REQUESTS:
         return FIRST_RATE
     return PROBATION_RATE if watched.is_probation else TRUSTED_RATE
-
-
-@dataclass(frozen=True, slots=True)
-class Deterrence:
-    """Cheating pays unless p*d*F > g*(1 - p*d).
-
-    g is the gain of one request, F the loss when found out, and d the probability that an audit detects it.
-    Amounts are in nano-USD. F is the unmatured payable, the reserve, and the profit of future trade.
-    """
-
-    gain_nano: int
-    forfeit_nano: int
-    detection: float
-
-    def holds(self, rate: float) -> bool:
-        """Tell whether cheating does not pay if the share `rate` of requests are audits."""
-        seen = rate * self.detection
-        return seen * self.forfeit_nano > self.gain_nano * (1 - seen)
-
-    @property
-    def rate_min(self) -> float:
-        """The share of audits from which on cheating does not pay; above 1 if no share is enough."""
-        # p*d = g / (F + g) where both sides are equal.
-        return self.gain_nano / ((self.forfeit_nano + self.gain_nano) * self.detection)

@@ -127,12 +127,3 @@ def read_listing(record: Record, *, allows_loopback: bool = False) -> Listing:
 def is_on_offer(listing: Listing, now_ms: int) -> bool:
     """Return whether the listing is ready and within its hours."""
     return listing.is_ready and is_open(listing.hours, now_ms)
-
-
-def tier_of(listing: Listing, seller: str, trusted: frozenset[str]) -> Tier:
-    """Return the highest tier from a trusted auditor in the listing, which is only its seller's word.
-
-    To decide by it, ask the auditors themselves (`market.protocol.audits.findings`).
-    """
-    found = (each.tier for each in listing.evidence if each.auditor in trusted and each.auditor != seller)
-    return max(found, key=TIERS.index, default="declared")
