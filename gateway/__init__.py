@@ -12,7 +12,6 @@ Modules:
     cache              The answer cache: stored answers, coalesced requests, and answers to similar questions
     cli                The millrace command: one module for each group of commands
     console            The web console: pages made on the server, kept live by events
-    coordination       What several gateways agree on: leadership and membership, over the database or etcd
     database           Opens the database with its tables up to date; only this module knows the migrations'
                        location
     dialects           The APIs that clients speak

@@ -72,7 +72,6 @@ from runtime.settings import SettingsInvalid
 
 if TYPE_CHECKING:
     from gateway.billing.payments.payments_service import PaymentsService
-    from gateway.coordination.factory import Coordination
     from market.marketplace.marketplace import Marketplace
 
 log = structlog.get_logger(__name__)
@@ -142,7 +141,10 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         watch = KeyWatch(keys)
         watch.start()
         stack.push_async_callback(watch.stop)
-        coordination = await _open_coordination(settings, keys, stack, read, write)
+        if settings.coordination.etcd_urls:
+            from gateway.identity.shared_revocations import share_revocations
+
+            await stack.enter_async_context(share_revocations(settings.coordination, keys))
         preemptible_jobs = PreemptibleJobs(
             lambda: OwnWork(admission.in_flight, batch_runner.open_batches),
             settings.batches.per_backend_max,
@@ -181,7 +183,6 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             admin_token=secrets.token_urlsafe(32),
             payments_service=payments_service,
             marketplace=await _open_marketplace(settings, folder, ledger, stack, engine),
-            coordination=coordination,
         )
         metrics.limit_refusals.read = services.limits.refused
         rates = Rates(
@@ -226,21 +227,6 @@ def _open_payments_service(
     payments_service.keeper.start()
     stack.push_async_callback(asyncio.to_thread, payments_service.stop)
     return payments_service
-
-
-async def _open_coordination(
-    settings: Settings,
-    keys: Keys,
-    stack: AsyncExitStack,
-    read: Callable[[], Session],
-    write: Callable[[], Session],
-) -> "Coordination | None":
-    """Coordination with other gateways, if it is configured; otherwise none of its modules is imported."""
-    if settings.database.dsn is None and settings.coordination.kind == "database":
-        return None
-    from gateway.coordination.factory import open_coordination
-
-    return await stack.enter_async_context(open_coordination(settings.coordination, keys, read, write))
 
 
 async def _open_marketplace(

@@ -32,7 +32,6 @@ from runtime.afterwork import Afterwork
 
 if TYPE_CHECKING:
     from gateway.billing.payments.payments_service import PaymentsService
-    from gateway.coordination.factory import Coordination
     from market.marketplace.marketplace import Marketplace
 
 
@@ -67,8 +66,6 @@ class Services:
     """Payments, if they are configured."""
     marketplace: "Marketplace | None" = None
     """The marketplace, if this gateway operates one."""
-    coordination: "Coordination | None" = None
-    """Coordination with other gateways, if it is configured."""
     counting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     """Limits how many prompts are tokenized in parallel only for a count."""
     verifying: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -13,7 +13,6 @@ import accounting.replication.tables
 import accounting.tables
 import gateway.batches.tables
 import gateway.billing.tables
-import gateway.coordination.tables
 import gateway.dialects.stored_responses.tables
 import gateway.identity.tables
 import gateway.lanes.tables

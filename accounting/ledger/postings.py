@@ -139,11 +139,24 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
     price_id: str | None = None
 
     def __post_init__(self) -> None:
-        _check_numbers(self.prompt_tokens, self.cached_tokens, self.completion_tokens, most=MAX_TOKENS)
-        _check_numbers(self.reasoning_tokens, self.tool_tokens, most=self.completion_tokens)
-        _check_numbers(self.charge_nano, self.cost_nano, self.compute_nano, most=MAX_EVENT_NANO)
-        ttft_ms = 0 if self.ttft_ms is None else self.ttft_ms
-        _check_numbers(self.started_ns, self.duration_ms, ttft_ms, most=_MAX_TIME)
+        counts = (self.prompt_tokens, self.cached_tokens, self.completion_tokens)
+        parts = (self.reasoning_tokens, self.tool_tokens)
+        amounts = (self.charge_nano, self.cost_nano, self.compute_nano)
+        times = (self.started_ns, self.duration_ms, 0 if self.ttft_ms is None else self.ttft_ms)
+        numbers = counts + parts + amounts + times
+        # All at once, because this runs for every request; only a wrong number is looked for one by one.
+        if (
+            set(map(type, numbers)) != _ONLY_INTEGERS
+            or min(numbers) < 0
+            or max(counts) > MAX_TOKENS
+            or max(parts) > self.completion_tokens
+            or max(amounts) > MAX_EVENT_NANO
+            or max(times) > _MAX_TIME
+        ):
+            _check_numbers(*counts, most=MAX_TOKENS)
+            _check_numbers(*parts, most=self.completion_tokens)
+            _check_numbers(*amounts, most=MAX_EVENT_NANO)
+            _check_numbers(*times, most=_MAX_TIME)
         _check_texts(
             self.request_id,
             self.user_id,
@@ -221,6 +234,7 @@ USAGES_ORDERED = b"\1"
 """Ends the request hash of several usages. Older versions hashed them in an order that no table keeps."""
 
 _LATER_FIELDS = 2
+_ONLY_INTEGERS = {int}
 _usage_content = attrgetter(*HASHED_USAGE)
 
 

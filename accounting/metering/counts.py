@@ -8,8 +8,6 @@ from accounting.money import MAX_TOKENS
 _BYTES_PER_TOKEN = 4
 _TEMPLATE_TOKENS_MAX = 16
 
-_DETAILS = ("prompt_tokens_details", "completion_tokens_details")
-
 
 class UsageCounts(NamedTuple):
     """The counts of a backend. The last two are parts of the first two."""
@@ -27,31 +25,36 @@ def counts_of(usage: Any) -> UsageCounts | None:
     A count that is absent or null is zero. More cached tokens than prompt tokens, or more reasoning tokens than
     completion tokens, count as all of them.
     """
-    if not isinstance(usage, Mapping) or not _has_sound_counts(usage):
+    if not _has_sound_counts(usage):
         return None
-    of_prompt, of_completion = (usage.get(name) or {} for name in _DETAILS)
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if prompt is None and completion is None:
         return None
     prompt, completion = prompt or 0, completion or 0
-    cached, reasoning = of_prompt.get("cached_tokens") or 0, of_completion.get("reasoning_tokens") or 0
+    cached = _part(usage.get("prompt_tokens_details"), "cached_tokens")
+    reasoning = _part(usage.get("completion_tokens_details"), "reasoning_tokens")
+    if cached is None or reasoning is None:
+        return None
     return UsageCounts(prompt, completion, min(cached, prompt), min(reasoning, completion))
 
 
-def _has_sound_counts(usage: Mapping[Any, Any]) -> bool:
-    details = [usage[name] for name in _DETAILS if usage.get(name) is not None]
-    if not all(isinstance(detail, Mapping) for detail in details):
+def _part(details: Any, name: str) -> int | None:
+    """Return a count of the details, 0 if there is none; None if the details are invalid."""
+    if details is None:
+        return 0
+    return (details.get(name) or 0) if _has_sound_counts(details) else None
+
+
+def _has_sound_counts(usage: Any) -> bool:
+    """Return whether each of its counts is null or an integer in range. A plain loop, as every answer has one."""
+    if not isinstance(usage, Mapping):
         return False
-    return all(
-        _is_count(value)
-        for group in (usage, *details)
-        for name, value in group.items()
-        if str(name).endswith("_tokens") and value is not None
-    )
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
+    for name, value in usage.items():
+        if type(value) is int and 0 <= value <= MAX_TOKENS:
+            continue
+        if value is not None and str(name).endswith("_tokens"):
+            return False
+    return True
 
 
 def estimate_tokens(text: str) -> int:

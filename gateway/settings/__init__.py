@@ -6,7 +6,7 @@ Modules:
     cache         Settings of the answer cache: what is cached, for whom and how long
     cloud         The cloud lane: providers, their models and prices
     cluster       The cluster lane: the model that is split across your machines
-    coordination  Settings of the coordinator through which gateways agree on leaders, membership and revoked keys
+    coordination  Settings of etcd, through which gateways learn of revoked keys
     identity      Settings of authentication: sign-in through an identity provider, and limits on wrong keys and
                   passwords
     ledger        The address at which gateways that share a PostgreSQL reach the one that writes the ledger

@@ -1,9 +1,9 @@
-"""Settings of the coordinator through which gateways agree on leaders, membership and revoked keys."""
+"""Settings of etcd, through which gateways learn of revoked keys."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from runtime.settings import Section, WholePath
 
@@ -16,14 +16,13 @@ def _is_member_url(url: str) -> str:
 
 
 class CoordinationSettings(Section):
-    kind: Literal["database", "etcd"] = Field(
-        "database",
-        description=(
-            "Coordination of gateways that share a PostgreSQL: through that database, or through your etcd."
-        ),
-    )
     etcd_urls: tuple[Annotated[str, AfterValidator(_is_member_url)], ...] = Field(
-        (), max_length=9, description='Members of etcd, as JSON: `["http://10.0.0.1:2379"]`.'
+        (),
+        max_length=9,
+        description=(
+            'Members of etcd, as JSON: `["http://10.0.0.1:2379"]`. Gateways that share a PostgreSQL then also tell '
+            "each other through etcd which keys are revoked."
+        ),
     )
     etcd_ca: WholePath | None = Field(
         None, description="PEM file of the authority that signs etcd's certificates."
@@ -35,9 +34,3 @@ class CoordinationSettings(Section):
     timeout_s: float = Field(
         3.0, ge=0.5, le=30, description="Timeout of one member of etcd, in seconds; then another one is used."
     )
-
-    @model_validator(mode="after")
-    def _names_members(self) -> Self:
-        if self.kind == "etcd" and not self.etcd_urls:
-            raise ValueError("etcd_urls: must name the members of etcd")
-        return self

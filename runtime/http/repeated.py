@@ -20,27 +20,26 @@ class RepeatedHead(Generic[T]):
     takes a tenth of the time that parsing does (1 us against 10).
     """
 
-    __slots__ = ("_after", "_before", "_tries", "meaning")
+    __slots__ = ("_after", "_before", "_start", "_tries", "meaning")
 
     def __init__(self) -> None:
         self.meaning: T | None = None
         self._before = self._after = b""
+        self._start = 0
         self._tries = _TRIES
 
     def body_in(self, data: bytes) -> bytes:
         """The body where `data` is this head with a whole body and nothing else; empty where it is not."""
-        before, after = self._before, self._after
-        if not before or not data.startswith(before):
+        start, after = self._start, self._after
+        if not start or not data.startswith(self._before):
             return b""
-        start = len(before)
         stop = data.find(after, start, start + _DIGITS_MAX + len(after))
-        at = stop + len(after)
-        digits = data[start:stop]
-        if stop < 0 or not digits.isdigit() or len(data) - at != int(digits):
+        digits, body = data[start:stop], data[stop + len(after) :]
+        if stop < 0 or not digits.isdigit() or len(body) != int(digits):
             return b""
         if self._tries < _TRIES_MAX:
             self._tries += 1
-        return data[at:]
+        return body
 
     def learn(self, message: bytes, meaning: T) -> None:
         """A parser took this for one good message. One without a length, or with more behind it, is not kept."""
@@ -51,5 +50,5 @@ class RepeatedHead(Generic[T]):
         length = _LENGTH.search(message, 0, end)
         is_only_one = message[:end].lower().count(b"content-length") == 1
         if length and is_only_one and len(message) - end == int(length[1]):
-            start, stop = length.span(1)
-            self._before, self._after, self.meaning = message[:start], message[stop:end], meaning
+            self._start, stop = length.span(1)
+            self._before, self._after, self.meaning = message[: self._start], message[stop:end], meaning

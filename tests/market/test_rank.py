@@ -1,4 +1,4 @@
-"""No seller gains rank by many names."""
+"""No seller gains rank by many names, by buying from itself, or by serving auditors better."""
 
 from dataclasses import replace
 from random import Random
@@ -47,3 +47,12 @@ def test_fifty_strangers_of_one_owner_get_what_exploring_gives_to_all() -> None:
     assert sum(each is not None and each.candidate.owner[0] == "s" for each in choices) <= 400 * 3 * EXPLORED
     # None of them sees anything that matters.
     assert choose(strangers, Need(is_sensitive=True), chance.random) is None
+
+
+def test_haste_for_auditors_gains_nothing() -> None:
+    """A seller is ranked by what the buyer's own requests saw."""
+    need = Need(ttft_target_s=0.5, second_nano=1_000)
+    slow = offer("slow", "slow", ttft_p90_s=3.0)
+    shares = weigh([slow, offer("honest", "honest", ttft_p90_s=0.4)], need)
+    assert shares[0].candidate.owner == "honest"
+    assert shares[0].share > 0.8

@@ -7,11 +7,13 @@ from typing import Any
 import httpx
 import orjson
 
-from gateway.coordination.coordinator import CoordinatorUnavailable
-
 _LINE_BYTES_MAX = 2**24
 _CONNECTIONS = httpx.Limits(max_connections=64, max_keepalive_connections=16)
 Answer = dict[str, Any]
+
+
+class EtcdUnavailable(Exception):
+    """Raised if etcd does not answer or cannot decide. It may have carried out the call."""
 
 
 class EtcdMembers:
@@ -33,33 +35,26 @@ class EtcdMembers:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def call(self, what: str, body: Mapping[str, Any], *, may_repeat: bool) -> Answer:
-        """Ask one member. If it may have received the call without answering, ask another only if harmless.
+    async def call(self, what: str, body: Mapping[str, Any]) -> Answer:
+        """Ask one member after the other, although an earlier one may have carried out the call without answering.
 
         Raises:
-            CoordinatorUnavailable: no member answers, or it is unknown what was done.
+            EtcdUnavailable: no member answers.
         """
         reason = "no member is named"
         for _ in self._urls:
             try:
                 return _answer(await self._client.post(f"{self._urls[self._at]}/v3/{what}", json=body))
-            except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-                reason = type(error).__name__
             except (httpx.HTTPError, _Refused) as error:
                 reason = str(error) or type(error).__name__
-                if not may_repeat:
-                    self._turn()
-                    raise CoordinatorUnavailable(
-                        f"etcd closed the connection, and may have applied the call: {reason}"
-                    ) from None
             self._turn()
-        raise CoordinatorUnavailable(f"no member of etcd answers: {reason}")
+        raise EtcdUnavailable(f"no member of etcd answers: {reason}")
 
     async def follow(self, what: str, body: Mapping[str, Any], silence_s: float) -> AsyncGenerator[Answer]:
         """Yield one member's results as they arrive, until it is silent for `silence_s` or breaks off.
 
         Raises:
-            CoordinatorUnavailable: it broke off; ask again.
+            EtcdUnavailable: it broke off; ask again.
         """
         url = f"{self._urls[self._at]}/v3/{what}"
         patience = httpx.Timeout(self._client.timeout.connect, read=silence_s)
@@ -71,12 +66,12 @@ class EtcdMembers:
                     for line in lines:
                         yield _result(line)
                     if len(left) > _LINE_BYTES_MAX:
-                        raise CoordinatorUnavailable("etcd's answer is too large")
+                        raise EtcdUnavailable("etcd's answer is too large")
         except httpx.ReadTimeout:
             return
         except httpx.HTTPError as error:
             self._turn()
-            raise CoordinatorUnavailable(f"etcd closed the connection: {type(error).__name__}") from None
+            raise EtcdUnavailable(f"etcd closed the connection: {type(error).__name__}") from None
 
     def _turn(self) -> None:
         self._at = (self._at + 1) % len(self._urls)
@@ -101,8 +96,8 @@ def _result(line: bytes) -> Answer:
     try:
         answer = orjson.loads(line or b"{}")
     except orjson.JSONDecodeError:
-        raise CoordinatorUnavailable("etcd's answer is not JSON") from None
+        raise EtcdUnavailable("etcd's answer is not JSON") from None
     if not isinstance(answer, dict) or "error" in answer:
-        raise CoordinatorUnavailable("etcd ended a stream that should continue")
+        raise EtcdUnavailable("etcd ended a stream that should continue")
     found: Answer = answer.get("result", {})
     return found
