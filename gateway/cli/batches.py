@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import Report, with_authority
+from gateway.cli.command import Group, Report
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from gateway.batches.batch import Batch
     from gateway.batches.store import BatchStore
 
-app = typer.Typer(help="Batches: files of requests, answered on idle capacity.", no_args_is_help=True)
+app = Group("Batches: files of requests, answered on idle capacity.")
 
 _ROWS_MAX = 1000
 
 
-@app.command("list")
-@with_authority()
+@app.with_authority("list")
 def list_batches(
     authority: "Authority",
     settings: Settings,
@@ -33,8 +32,7 @@ def list_batches(
     return Report(facts, lambda _: output.table(columns, map(_row, found)))
 
 
-@app.command()
-@with_authority("{batch} is {status}; the running gateway applies this within seconds")
+@app.with_authority("cancel", "{batch} is {status}; the running gateway applies this within seconds")
 def cancel(
     authority: "Authority", settings: Settings, batch: Annotated[str, typer.Argument(help="Batch ID.")]
 ) -> Any:

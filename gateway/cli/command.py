@@ -113,6 +113,22 @@ def with_ledger(shown: Shown = "", *, make: bool = False) -> Callable[[Work], Co
     return lambda work: _command(work, shown, run)
 
 
+class Group(typer.Typer):
+    """Commands under one word; each is made as by the functions above."""
+
+    def __init__(self, text: str, **more: Any) -> None:
+        super().__init__(help=text, **({"no_args_is_help": True} | more))
+
+    def with_settings(self, name: str, shown: Shown = "") -> Callable[[Work], Command]:
+        return lambda work: self.command(name)(with_settings(shown)(work))
+
+    def with_authority(self, name: str, shown: Shown = "", **tables: bool) -> Callable[[Work], Command]:
+        return lambda work: self.command(name)(with_authority(shown, **tables)(work))
+
+    def with_ledger(self, name: str, shown: Shown = "", *, make: bool = False) -> Callable[[Work], Command]:
+        return lambda work: self.command(name)(with_ledger(shown, make=make)(work))
+
+
 def settings_from(data_dir: Path | None, **sections: dict[str, Any]) -> Settings:
     """Return the settings, with command-line values taking precedence; end the command if one is invalid."""
     given: dict[str, Any] = {
@@ -229,7 +245,7 @@ def _by_option(context: typer.Context, message: str, field: str | None) -> str:
         return message
     found = {each.name: each for each in context.command.params}
     name = field.partition(".")[0]
-    parameter = found.get(name) or found.get(_PARAMETERS.get(name, ""))
+    parameter = found.get(f"new_{name}") or found.get(name) or found.get(_PARAMETERS.get(name, ""))
     if parameter is None:
         return message
     is_option = parameter.param_type_name == "option"

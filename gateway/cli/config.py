@@ -10,17 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import Report, with_settings
+from gateway.cli.command import Group, Report
 from gateway.settings import ENV_PREFIX, FILE_NAME, Settings
 
-app = typer.Typer(help="Settings in force, and where they came from.", no_args_is_help=True)
+app = Group("Settings in force, and where they came from.")
 
 _IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _MASK = "**********"
 
 
-@app.command("show")
-@with_settings()
+@app.with_settings("show")
 def show(
     settings: Settings,
     context: typer.Context,
@@ -50,8 +49,7 @@ def _show_path(facts: dict[str, Any]) -> None:
         output.say(f"the file does not exist; settings come from {ENV_PREFIX}* variables and defaults")
 
 
-@app.command("path")
-@with_settings(_show_path)
+@app.with_settings("path", _show_path)
 def path(settings: Settings) -> Any:
     """Print the path of the settings file. Example: millrace config path"""
     file = settings.data_dir / FILE_NAME

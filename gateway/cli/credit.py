@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Report, with_authority, with_ledger
+from gateway.cli.command import Group, Report
 from gateway.identity.caller import OWNER
 
 if TYPE_CHECKING:
     from gateway.admin.authority import Authority
     from gateway.admin.ledger_access import Booked, LedgerAccess
 
-app = typer.Typer(help="Credits for paid lanes.", no_args_is_help=True)
+app = Group("Credits for paid lanes.")
 
 
 CreditId = Annotated[
@@ -21,8 +21,7 @@ CreditId = Annotated[
 Amount = Annotated[str, typer.Argument(help="Amount in USD, e.g. 5.00.")]
 
 
-@app.command("add")
-@with_ledger(make=True)
+@app.with_ledger("add", make=True)
 async def add(
     ledger: "LedgerAccess",
     amount: Amount,
@@ -40,8 +39,7 @@ async def add(
     return _of(await give(ledger, credit_id or uuid.uuid4().hex, new))
 
 
-@app.command("grant")
-@with_ledger(make=True)
+@app.with_ledger("grant", make=True)
 async def grant(
     ledger: "LedgerAccess",
     amount: Amount,
@@ -57,8 +55,7 @@ async def grant(
     return _of(await give_promo(ledger, credit_id or uuid.uuid4().hex, new), days=days)
 
 
-@app.command("list")
-@with_authority(("account", "available_usd"))
+@app.with_authority("list", ("account", "available_usd"))
 def list_credits(
     authority: "Authority", user: Annotated[str, typer.Option(help="User.")] = OWNER
 ) -> list[dict[str, object]]:

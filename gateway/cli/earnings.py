@@ -11,7 +11,7 @@ import typer
 
 from gateway.cli import output
 from gateway.cli.command import Report, with_settings
-from gateway.cli.gateway_client import TIMEOUT_S, ask, borrowed_key, peek, refuse, user_headers
+from gateway.cli.gateway_client import ask, borrowed_key, peek, send, user_headers
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 
@@ -104,27 +104,13 @@ def _show_link(made: dict[str, Any]) -> None:
 class _Marketplace:
     """The marketplace where this machine's sales are posted, and a key of the account there."""
 
-    settings: Settings
     root: str
     key: str
     is_own: bool
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None, once: str | None = None) -> Any:
         """Return the answer; end the command if there is none. `once` is the idempotency key."""
-        import httpx
-
-        headers = user_headers(self.key, once)
-        if self.is_own:
-            return ask(self.settings, method, path, body, headers=headers)
-        try:
-            response = httpx.request(method, self.root + path, headers=headers, json=body, timeout=TIMEOUT_S)
-        except httpx.HTTPError as error:
-            output.fail(
-                f"the marketplace {self.root} does not answer: {error}; try again later", output.UNREACHABLE
-            )
-        if response.status_code != 200:
-            refuse(response)
-        return response.json()
+        return send(method, self.root + path, user_headers(self.key, once), body, is_own=self.is_own)
 
 
 @contextmanager
@@ -137,15 +123,15 @@ def _marketplace(settings: Settings, user: str) -> Generator[_Marketplace]:
                 "selling.marketplace_key is missing; set it to the key of your marketplace account",
                 output.WRONG_USAGE,
             )
-        yield _Marketplace(
-            settings, selling.marketplace_url.rstrip("/"), selling.marketplace_key.get_secret_value(), is_own=False
-        )
+        key = selling.marketplace_key.get_secret_value()
+        yield _Marketplace(selling.marketplace_url.rstrip("/"), key, is_own=False)
         return
-    if peek(DataFolder(settings.data_dir).read_running(), "/market/v1/marketplace") is None:
+    running = DataFolder(settings.data_dir).read_running()
+    if running is None or peek(running, "/market/v1/marketplace") is None:
         output.fail(
             "no marketplace is configured, and none is running here: set selling.marketplace_url and "
             "selling.marketplace_key; `millrace partner list` shows debts of trading partners",
             output.WRONG_USAGE,
         )
     with borrowed_key(settings, "earnings", user, lasts_s=600) as key:
-        yield _Marketplace(settings, "", key, is_own=True)
+        yield _Marketplace(running["base_url"].removesuffix("/v1"), key, is_own=True)

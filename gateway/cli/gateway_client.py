@@ -37,17 +37,30 @@ def ask(
 
     Raises RefusedByGateway.
     """
+    root, token = _found(settings)
+    return send(method, root + path, headers or {ADMIN_HEADER: token}, body, is_own=True, timeout_s=timeout_s)
+
+
+def send(
+    method: str,
+    url: str,
+    headers: dict[str, str],
+    body: dict[str, Any] | None = None,
+    *,
+    is_own: bool,
+    timeout_s: float = TIMEOUT_S,
+) -> Any:
+    """Return a server's JSON answer; end the command if it does not answer. Raises RefusedByGateway.
+
+    Requests to this machine's own gateway bypass environment proxies: one would see the token, and cannot reach this
+    machine's loopback.
+    """
     import httpx  # commands without requests start twice as fast without it
 
-    root, token = _found(settings)
-    url = root + path
     try:
-        # Bypass environment proxies: one would see the token, and cannot reach this machine's loopback.
-        response = httpx.request(
-            method, url, headers=headers or {ADMIN_HEADER: token}, json=body, timeout=timeout_s, trust_env=False
-        )
+        response = httpx.request(method, url, headers=headers, json=body, timeout=timeout_s, trust_env=not is_own)
     except httpx.HTTPError as error:
-        _unreachable(url, error)
+        unreachable(url, error, is_own=is_own)
     if response.status_code != 200:
         refuse(response)
     return response.json()
@@ -85,7 +98,7 @@ def lines(settings: Settings, path: str, body: dict[str, Any]) -> Iterator[dict[
             for line in response.iter_lines():
                 yield orjson.loads(line)
     except httpx.HTTPError as error:
-        _unreachable(root + path, error)
+        unreachable(root + path, error, is_own=True)
 
 
 def base_url(settings: Settings) -> str:
@@ -137,8 +150,7 @@ def _found(settings: Settings) -> tuple[str, str]:
     return running["base_url"].removesuffix("/v1"), running["admin_token"]
 
 
-def _unreachable(url: str, error: "httpx.HTTPError") -> NoReturn:
-    output.fail(
-        f"the gateway at {url} does not answer: {error}; run `millrace doctor` to find the reason",
-        output.UNREACHABLE,
-    )
+def unreachable(url: str, error: "httpx.HTTPError", *, is_own: bool) -> NoReturn:
+    """End the command: the server did not answer."""
+    remedy = "run `millrace doctor` to find the reason" if is_own else "check the address, or try again later"
+    output.fail(f"{url} does not answer: {error}; {remedy}", output.UNREACHABLE)

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import Report, with_settings
+from gateway.cli.command import Group, Report
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 
 if TYPE_CHECKING:
     from market.network.identity import OwnIdentity
 
-app = typer.Typer(help="This gateway's identity on the market.", no_args_is_help=True)
+app = Group("This gateway's identity on the market.")
 
 _KEY_FILE_BYTES_MAX = 4096
 
 
-@app.command("create")
-@with_settings()
+@app.with_settings("create")
 def create(
     settings: Settings,
     recovery_to: Annotated[
@@ -66,8 +65,7 @@ def _show_keys(facts: dict[str, Any]) -> None:
         )
 
 
-@app.command("show")
-@with_settings(_show_keys)
+@app.with_settings("show", _show_keys)
 def show(settings: Settings) -> Any:
     """Show the identity and its keys, oldest first. Example: millrace identity show"""
     own = _identity(settings)
@@ -80,8 +78,7 @@ def show(settings: Settings) -> Any:
     }
 
 
-@app.command("rotate")
-@with_settings()
+@app.with_settings("rotate")
 def rotate(settings: Settings) -> Report:
     """Switch to a new key; promises signed with the old key stay valid. Example: millrace identity rotate"""
     own = _identity(settings)
@@ -89,8 +86,7 @@ def rotate(settings: Settings) -> Report:
     return _key_of(own, "now")
 
 
-@app.command("revoke")
-@with_settings("{key:.16} is revoked")
+@app.with_settings("revoke", "{key:.16} is revoked")
 def revoke(
     settings: Settings,
     key: Annotated[str, typer.Argument(help="Public key, as shown by `identity show`.")],
@@ -110,8 +106,7 @@ def revoke(
     return {"revoked": key}
 
 
-@app.command("recover")
-@with_settings()
+@app.with_settings("recover")
 def recover(
     settings: Settings,
     recovery_from: Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import PageLimit, with_authority
+from gateway.cli.command import Group, PageLimit
 from gateway.cli.completion import Key
 from gateway.cli.gateway_client import BORROWED
 from gateway.pages import PAGE_MAX
@@ -17,7 +17,7 @@ from gateway.settings.base import Privacy
 if TYPE_CHECKING:
     from gateway.admin.authority import Authority
 
-app = typer.Typer(help="API keys.", no_args_is_help=True)
+app = Group("API keys.")
 
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -30,8 +30,7 @@ def _show_once(facts: dict[str, Any]) -> None:
     typer.echo(facts["api_key"])
 
 
-@app.command()
-@with_authority(_show_once, make=True)
+@app.with_authority("create", _show_once, make=True)
 def create(
     authority: "Authority",
     name: Annotated[str, typer.Argument(help="Name of the key.")],
@@ -71,8 +70,8 @@ def create(
     return create_key(authority, NewKey.model_validate(fields)).facts()
 
 
-@app.command("list")
-@with_authority(
+@app.with_authority(
+    "list",
     {
         "id": "key_id",
         "prefix": "prefix",
@@ -84,7 +83,7 @@ def create(
         "created": lambda key: _day(key["created_ns"]),
         "ends": lambda key: _day(key["expires_ns"]),
         "revoked": lambda key: _day(key["revoked_ns"]),
-    }
+    },
 )
 def list_keys(
     authority: "Authority",
@@ -106,8 +105,7 @@ def list_keys(
     return [row.facts() for row in found]
 
 
-@app.command()
-@with_authority("revoked {revoked}")
+@app.with_authority("revoke", "revoked {revoked}")
 def revoke(authority: "Authority", key: KeyName) -> Any:
     """Revoke a key; running gateways apply this within seconds. Example: millrace key revoke mr-Ab3dE6g"""
     from gateway.admin.keys import revoke_key
@@ -115,8 +113,7 @@ def revoke(authority: "Authority", key: KeyName) -> Any:
     return {"revoked": revoke_key(authority, key)}
 
 
-@app.command()
-@with_authority(_show_once, with_secret=True)
+@app.with_authority("rotate", _show_once, with_secret=True)
 def rotate(
     authority: "Authority",
     key: KeyName,
@@ -131,8 +128,7 @@ def rotate(
     return rotate_key(authority, key, rotation).facts()
 
 
-@app.command()
-@with_authority(("scope", "measure", "amount", "span", "model"))
+@app.with_authority("limit", ("scope", "measure", "amount", "span", "model"))
 def limit(
     authority: "Authority",
     target: Annotated[str, typer.Argument(help="Key, user:ID, team:ORG/NAME or organization:ID.")],

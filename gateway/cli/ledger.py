@@ -7,7 +7,7 @@ import typer
 
 from gateway.cli import by_hand, output
 from gateway.cli.by_hand import Reason
-from gateway.cli.command import Report, with_authority
+from gateway.cli.command import Group, Report
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from accounting.proofs.verdict import Verdict
     from gateway.admin.authority import Authority
 
-app = typer.Typer(help="Ledger proofs and checks.", no_args_is_help=True)
+app = Group("Ledger proofs and checks.")
 _HEALTH = ("rule", "meaning", "where", "accepted")
 _BLOCKS = ("n", "from_seq", "to_seq", "made_ns", "hash", "signed_by")
 
@@ -25,8 +25,7 @@ app.command("forgive")(by_hand.forgive)
 app.command("invoice")(by_hand.invoice)
 
 
-@app.command("verify")
-@with_authority()
+@app.with_authority("verify")
 def verify(
     authority: "Authority",
     settings: Settings,
@@ -80,8 +79,7 @@ def _tell(verdict: "Verdict", took_s: float) -> None:
         typer.echo(str(verdict.checkpoint))
 
 
-@app.command("health")
-@with_authority()
+@app.with_authority("health")
 def health(authority: "Authority", settings: Settings) -> Report:
     """Check every rule of the ledger. Exits with status 1 on an open violation.
 
@@ -98,8 +96,7 @@ def health(authority: "Authority", settings: Settings) -> Report:
     return Report(facts, _HEALTH if rows else "", output.FAILED if is_broken else 0)
 
 
-@app.command("accept")
-@with_authority()
+@app.with_authority("accept")
 def accept(
     authority: "Authority",
     settings: Settings,
@@ -121,8 +118,7 @@ def accept(
     return Report({"rule": rule, "where": where, "was_there": not is_new}, text)
 
 
-@app.command("blocks")
-@with_authority(_BLOCKS)
+@app.with_authority("blocks", _BLOCKS)
 def show_blocks(
     authority: "Authority",
     after: Annotated[int, typer.Option(help="Show blocks after this one.", min=0)] = 0,
@@ -137,8 +133,7 @@ def show_blocks(
     return output.as_dicts(_BLOCKS, rows)
 
 
-@app.command("rotate")
-@with_authority("new blocks are signed by {fingerprint}")
+@app.with_authority("rotate", "new blocks are signed by {fingerprint}")
 def rotate(authority: "Authority", settings: Settings) -> Any:
     """Switch to a new signing key; old blocks stay valid. Example: millrace ledger rotate"""
     from gateway.admin.ledger_checks import rotate_key

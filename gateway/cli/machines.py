@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import AsJson, DataDir, Report, with_settings
+from gateway.cli.command import AsJson, DataDir, Group, Report, with_settings
 from gateway.cli.completion import Machine
 from gateway.cli.gateway_client import ask, segment
 from gateway.cli.leave import only_node
@@ -25,8 +25,10 @@ from runtime.settings import SettingsInvalid
 if TYPE_CHECKING:
     from cluster.nodes.node_options import NodeOptions
 
-token = typer.Typer(help="Join tokens, one per new machine.", no_args_is_help=True)
-app = typer.Typer(help="Machines of the cluster. Example: millrace machines list", invoke_without_command=True)
+token = Group("Join tokens, one per new machine.")
+app = Group(
+    "Machines of the cluster. Example: millrace machines list", no_args_is_help=False, invoke_without_command=True
+)
 
 Name = Annotated[str, Machine("Machine name or ID.")]
 
@@ -51,8 +53,7 @@ def _show_token(made: dict[str, Any]) -> None:
         )
 
 
-@token.command("create")
-@with_settings(_show_token)
+@token.with_settings("create", _show_token)
 def create_token(settings: Settings) -> Any:
     """Create a single-use join token that expires after 15 minutes. Example: millrace token create"""
     return ask(settings, "POST", "/admin/tokens")
@@ -152,14 +153,14 @@ def _state(row: dict[str, Any]) -> str:
     return ("connected" if row["present"] else "away") + (", drained" if row["draining"] else "")
 
 
-@app.command("list")
-@with_settings(
+@app.with_settings(
+    "list",
     {
         "machine": "node",
         "id": "node_id",
         "state": _state,
         "certificate expires": lambda row: _day(row["certified_until_s"]),
-    }
+    },
 )
 def list_machines(settings: Settings) -> Any:
     """List machines: connected, drained, removed. Example: millrace machines list"""
@@ -177,22 +178,19 @@ def _day(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d")
 
 
-@app.command("remove")
-@with_settings("{name} ({removed}) was removed; its work continues on other machines.")
+@app.with_settings("remove", "{name} ({removed}) was removed; its work continues on other machines.")
 def remove(settings: Settings, name: Name) -> Any:
     """Remove a machine permanently. Example: millrace machines remove laptop"""
     return ask(settings, "POST", f"/admin/machines/{segment(name)}/remove")
 
 
-@app.command("rename")
-@with_settings("{from} renamed to {to}.")
+@app.with_settings("rename", "{from} renamed to {to}.")
 def rename(settings: Settings, name: Name, new_name: Annotated[str, typer.Argument(help="New name.")]) -> Any:
     """Rename a machine. Example: millrace machines rename laptop anns-laptop"""
     return ask(settings, "POST", f"/admin/machines/{segment(name)}/rename", {"name": new_name})
 
 
-@app.command("drain")
-@with_settings()
+@app.with_settings("drain")
 def drain(
     settings: Settings,
     name: Name,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import with_settings
+from gateway.cli.command import Group
 from gateway.cli.completion import Model
 from gateway.cli.gateway_client import ask
 from gateway.settings import Settings
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from market.audits.probes import Probe
     from market.protocol.audits.verdicts import Decision
 
-app = typer.Typer(help="Marketplace sellers, and their audits.", no_args_is_help=True)
+app = Group("Marketplace sellers, and their audits.")
 
 _FILE_BYTES_MAX = 16 * 2**20
 _PROMPT_BYTES_MAX = 2**20
@@ -50,15 +50,13 @@ def _show_sellers(found: dict[str, Any]) -> None:
         output.say(f"{row['seller'][:_ID_CHARS_MIN]} {row['model']} is excluded: {row['reason']}")
 
 
-@app.command("sellers")
-@with_settings(_show_sellers)
+@app.with_settings("sellers", _show_sellers)
 def sellers(settings: Settings) -> Any:
     """List sellers with audit results and suspensions. Example: millrace market sellers"""
     return ask(settings, "GET", "/admin/market/sellers")
 
 
-@app.command("reinstate")
-@with_settings("{reinstated:.12} is reinstated within seconds; it is audited like a new seller")
+@app.with_settings("reinstate", "{reinstated:.12} is reinstated within seconds; it is audited like a new seller")
 def reinstate(
     settings: Settings,
     seller: Annotated[str, typer.Argument(help="The seller's identity, or its first 12 digits.")],
@@ -80,8 +78,7 @@ def _show_confirmed(found: list[dict[str, Any]]) -> None:
         )
 
 
-@app.command("confirm")
-@with_settings(_show_confirmed)
+@app.with_settings("confirm", _show_confirmed)
 def confirm(
     settings: Settings,
     seller: Annotated[str, typer.Argument(help="A suspended seller's identity, or its first 12 digits.")],
@@ -98,8 +95,7 @@ def confirm(
     ]
 
 
-@app.command("freeze")
-@with_settings("{frozen} of {tried} prompts are now canaries for {sold_as}")
+@app.with_settings("freeze", "{frozen} of {tried} prompts are now canaries for {sold_as}")
 def freeze(
     settings: Settings,
     model: Annotated[str, Model("A model on this gateway's machines.")],
@@ -130,8 +126,7 @@ def freeze(
     return {"frozen": len(probes), "tried": len(chosen), "sold_as": sold_as}
 
 
-@app.command("export")
-@with_settings("{canaries} canaries written to {file}")
+@app.with_settings("export", "{canaries} canaries written to {file}")
 def export(
     settings: Settings,
     file: Annotated[Path, typer.Argument(help="New file; anyone who reads it can pass these audits.")],
@@ -145,8 +140,7 @@ def export(
     return {"file": str(file), "canaries": len(probes)}
 
 
-@app.command("import")
-@with_settings("{canaries} canaries imported")
+@app.with_settings("import", "{canaries} canaries imported")
 def import_(
     settings: Settings,
     file: Annotated[Path, typer.Argument(help="File from `millrace market export FILE` of someone you trust.")],

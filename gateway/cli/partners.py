@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import Report, with_settings
+from gateway.cli.command import Group, Report
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 from runtime.times import now_ms
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from market.credit_lines.credit_line_service import CreditLineService
     from market.credit_lines.partnership import Partnership
 
-app = typer.Typer(help="Credit lines with trading partners, without a marketplace.", no_args_is_help=True)
+app = Group("Credit lines with trading partners, without a marketplace.")
 
 _DAY_MS = 86_400_000
 _COLUMNS = ("partner", "line", "state", "bought", "sold", "paid", "received", "owed")
@@ -33,8 +33,7 @@ Url = Annotated[str, typer.Option(help="Address where this gateway sells, sent t
 To = Annotated[Path | None, typer.Option(help="File for the text to send; default: print it.")]
 
 
-@app.command("invite")
-@with_settings()
+@app.with_settings("invite")
 def invite(
     settings: Settings,
     partner: Annotated[str, typer.Argument(help="The partner's identity, from its `identity show`.")],
@@ -61,8 +60,7 @@ def invite(
     )
 
 
-@app.command("accept")
-@with_settings()
+@app.with_settings("accept")
 def accept(
     settings: Settings,
     text: Annotated[str, typer.Argument(help="The partner's message: text, file, or - for stdin.")],
@@ -98,15 +96,13 @@ def _show_lines(found: list[dict[str, str]]) -> None:
     output.table(_COLUMNS, [[facts[name][:16] for name in _COLUMNS] for facts in found])
 
 
-@app.command("list")
-@with_settings(_show_lines)
+@app.with_settings("list", _show_lines)
 def list_partners(settings: Settings) -> Any:
     """List credit lines: bought, sold, paid, owed, in USD. Example: millrace partner list"""
     return [_facts(each) for each in _credit_lines(settings).positions()]
 
 
-@app.command("paid")
-@with_settings()
+@app.with_settings("paid")
 def paid(
     settings: Settings,
     partner: Partner,
@@ -121,16 +117,14 @@ def paid(
     return _message(lines, partnership, url, to, f"{owing}. Send the text to the partner")
 
 
-@app.command("tell")
-@with_settings()
+@app.with_settings("tell")
 def tell(settings: Settings, partner: Partner, url: Url = "", to: To = None) -> Report:
     """Print the latest message to a partner again. Example: millrace partner tell 5f0c21aa"""
     lines = _credit_lines(settings)
     return _message(lines, lines.partners.named(partner), url, to)
 
 
-@app.command("end")
-@with_settings()
+@app.with_settings("end")
 def end(settings: Settings, partner: Partner) -> Report:
     """Close a credit line; debts remain. Example: millrace partner end 5f0c21aa"""
     lines = _credit_lines(settings)

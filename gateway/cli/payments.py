@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import with_authority
+from gateway.cli.command import Group
 from gateway.settings import Settings
 from runtime.settings import SettingsInvalid
 from runtime.times import at
@@ -13,7 +13,7 @@ from runtime.times import at
 if TYPE_CHECKING:
     from gateway.admin.authority import Authority
 
-app = typer.Typer(help="Payments through Stripe.", no_args_is_help=True)
+app = Group("Payments through Stripe.")
 
 _LISTS = ("failures", "frozen", "frozen_sellers", "payouts_given_up")
 
@@ -40,8 +40,7 @@ def _show(facts: dict[str, Any]) -> None:
             output.say((f"{what}:", "bold red"), " " + ", ".join(f"{name} {value}" for name, value in one.items()))
 
 
-@app.command()
-@with_authority(_show)
+@app.with_authority("status", _show)
 def status(authority: "Authority", settings: Settings) -> Any:
     """Show mode, queued and failed webhooks, and the last reconciliation. Example: millrace payments status"""
     from gateway.admin.payments import state_of_payments
@@ -50,8 +49,7 @@ def status(authority: "Authority", settings: Settings) -> Any:
         return state_of_payments(session, _mode(settings))
 
 
-@app.command()
-@with_authority("The running gateway retries {message} within seconds.")
+@app.with_authority("retry", "The running gateway retries {message} within seconds.")
 def retry(
     authority: "Authority",
     message: Annotated[str, typer.Argument(help="Webhook ID, as shown by `millrace payments status`: evt_...")],

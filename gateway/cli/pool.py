@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import with_settings
+from gateway.cli.command import Group
 from gateway.cli.completion import Backend
 from gateway.cli.gateway_client import ask, segment
 from gateway.settings import Settings
 
-app = typer.Typer(help="Inference servers that hold whole models.", no_args_is_help=True)
+app = Group("Inference servers that hold whole models.")
 
 _MODELS_SHOWN = 3
 
@@ -42,8 +42,7 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:_MODELS_SHOWN]) + more
 
 
-@app.command("list")
-@with_settings(_show_backends)
+@app.with_settings("list", _show_backends)
 def list_backends(settings: Settings) -> Any:
     """List servers with state, models and queue. Example: millrace pool list"""
     return ask(settings, "GET", "/admin/pool")
@@ -54,8 +53,7 @@ def _show_added(added: dict[str, Any]) -> None:
     output.say(f"{added['name']} ({added['kind']}) is {added['state']}: {added['note'] or has}")
 
 
-@app.command("add")
-@with_settings(_show_added)
+@app.with_settings("add", _show_added)
 def add(
     settings: Settings,
     name: Annotated[str, typer.Argument(help="Name: letters, digits and . _ @ -")],
@@ -77,22 +75,19 @@ def add(
     return ask(settings, "POST", "/admin/pool/backends", entry)
 
 
-@app.command("remove")
-@with_settings("{name} was removed from the pool; running requests continue.")
+@app.with_settings("remove", "{name} was removed from the pool; running requests continue.")
 def remove(settings: Settings, name: Name) -> Any:
     """Remove an added server. Example: millrace pool remove desk"""
     return _change(settings, name, "remove")
 
 
-@app.command("drain")
-@with_settings("{name} gets no new requests until `millrace pool undrain {name}`.")
+@app.with_settings("drain", "{name} gets no new requests until `millrace pool undrain {name}`.")
 def drain(settings: Settings, name: Name) -> Any:
     """Stop sending new requests to a server. Example: millrace pool drain desk"""
     return _change(settings, name, "drain")
 
 
-@app.command("undrain")
-@with_settings("{name} accepts requests again: {state}.")
+@app.with_settings("undrain", "{name} accepts requests again: {state}.")
 def undrain(settings: Settings, name: Name) -> Any:
     """Send requests to a drained server again. Example: millrace pool undrain desk"""
     return _change(settings, name, "drain?undo=true")
@@ -102,15 +97,15 @@ def _change(settings: Settings, name: str, what: str) -> Any:
     return ask(settings, "POST", f"/admin/pool/backends/{segment(name)}/{what}")
 
 
-@app.command("aliases")
-@with_settings({"alias": "alias", "models": lambda row: ", ".join(row["models"]), "origin": "origin"})
+@app.with_settings(
+    "aliases", {"alias": "alias", "models": lambda row: ", ".join(row["models"]), "origin": "origin"}
+)
 def list_aliases(settings: Settings) -> Any:
     """List aliases of models. Example: millrace pool aliases"""
     return ask(settings, "GET", "/admin/aliases")
 
 
-@app.command("alias")
-@with_settings(lambda done: output.say(f"{done['alias']} routes to {_few(done['models'])}"))
+@app.with_settings("alias", lambda done: output.say(f"{done['alias']} routes to {_few(done['models'])}"))
 def set_alias(
     settings: Settings,
     alias: Annotated[str, typer.Argument(help="Alias that callers can use.")],
@@ -120,8 +115,7 @@ def set_alias(
     return ask(settings, "PUT", "/admin/aliases", {"alias": alias, "models": models})
 
 
-@app.command("unalias")
-@with_settings("{alias} removed; the settings may still define it.")
+@app.with_settings("unalias", "{alias} removed; the settings may still define it.")
 def remove_alias(
     settings: Settings,
     alias: Annotated[str, typer.Argument(help="Alias set by `millrace pool alias NAME MODEL` or in the console.")],
@@ -136,8 +130,7 @@ def _show_scan(answer: dict[str, Any]) -> None:
         _show(found)
 
 
-@app.command("scan")
-@with_settings(_show_scan)
+@app.with_settings("scan", _show_scan)
 def scan(
     settings: Settings,
     hosts: Annotated[

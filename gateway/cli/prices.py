@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import Report, with_authority, with_settings
+from gateway.cli.command import Group, Report
 from gateway.cli.gateway_client import ask, segment
 from gateway.settings import Settings
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from accounting.metering.versions import PriceVersion
     from gateway.admin.authority import Authority
 
-app = typer.Typer(help="Prices and their history.", no_args_is_help=True)
+app = Group("Prices and their history.")
 
 _COLUMNS = (
     "lane",
@@ -35,8 +35,7 @@ _WRONG = ("request", "charge_usd", "cost_usd", "due_usd")
 _NS_PER_S = 10**9
 
 
-@app.command("list")
-@with_authority(_COLUMNS)
+@app.with_authority("list", _COLUMNS)
 def list_prices(authority: "Authority") -> Any:
     """List current prices. Example: millrace prices list"""
     from gateway.admin.prices import prices_at
@@ -44,8 +43,7 @@ def list_prices(authority: "Authority") -> Any:
     return _facts(prices_at(authority, time.time_ns()))
 
 
-@app.command("show")
-@with_authority(_COLUMNS)
+@app.with_authority("show", _COLUMNS)
 def show(
     authority: "Authority",
     model: Annotated[str, typer.Argument(help="Public model name; * for your machines.")],
@@ -72,8 +70,7 @@ def _show_set(done: dict[str, Any]) -> None:
     output.say(f"{done['model']}: ${prices[0]} per 1M input tokens, ${prices[1]} per 1M output tokens.")
 
 
-@app.command("set")
-@with_settings(_show_set)
+@app.with_settings("set", _show_set)
 def set_price(
     settings: Settings,
     model: Annotated[str, typer.Argument(help="Public name of a cloud model.")],
@@ -88,8 +85,7 @@ def set_price(
     return ask(settings, "PUT", "/admin/prices", body)
 
 
-@app.command("unset")
-@with_settings("{model} uses the price of the settings or the price list.")
+@app.with_settings("unset", "{model} uses the price of the settings or the price list.")
 def unset_price(
     settings: Settings, model: Annotated[str, typer.Argument(help="Public name of a cloud model.")]
 ) -> Any:
@@ -97,8 +93,7 @@ def unset_price(
     return ask(settings, "DELETE", f"/admin/prices?model={segment(model)}")
 
 
-@app.command("check")
-@with_authority()
+@app.with_authority("check")
 def check(
     authority: "Authority",
     since: Annotated[

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import with_settings
+from gateway.cli.command import Group
 from gateway.cli.completion import model_names
 from gateway.cli.gateway_client import ask
 from gateway.settings import Settings
 from gateway.settings.base import LaneName, Privacy
 
-app = typer.Typer(help="Routing decisions.", no_args_is_help=True)
+app = Group("Routing decisions.")
 
 _STDIN = "-"
 
@@ -43,8 +43,7 @@ def _show(found: dict[str, Any]) -> None:
         output.say(f"{row['lane']} excluded by '{row['rule']}': {row['reason']} ({row['remedy']})")
 
 
-@app.command("explain")
-@with_settings(_show)
+@app.with_settings("explain", _show)
 def explain(
     settings: Settings,
     prompt: Annotated[str, typer.Argument(help="Prompt; - reads it from stdin.")],

@@ -8,7 +8,7 @@ import orjson
 import typer
 
 from gateway.cli import output
-from gateway.cli.command import PageLimit, with_authority
+from gateway.cli.command import Group, PageLimit, with_authority
 from gateway.pages import PAGE_MAX
 from gateway.settings import Settings
 from gateway.settings.base import Role
@@ -16,14 +16,13 @@ from gateway.settings.base import Role
 if TYPE_CHECKING:
     from gateway.admin.authority import Authority
 
-app = typer.Typer(help="Users, and their roles.", no_args_is_help=True)
-organizations = typer.Typer(help="Organizations: users who share limits.", no_args_is_help=True)
+app = Group("Users, and their roles.")
+organizations = Group("Organizations: users who share limits.")
 
 User = Annotated[str, typer.Argument(help="User ID, which is also the ledger account; permanent.")]
 
 
-@app.command("list")
-@with_authority(("user_id", "organization_id", "role", "name", "email", "removed_ns"))
+@app.with_authority("list", ("user_id", "organization_id", "role", "name", "email", "removed_ns"))
 def list_users(
     authority: "Authority",
     organization: Annotated[str | None, typer.Option(help="Only this organization.")] = None,
@@ -41,8 +40,7 @@ def list_users(
     return [asdict(user) for user in found]
 
 
-@app.command()
-@with_authority("{user_id} is a {role} of {organization_id}")
+@app.with_authority("add", "{user_id} is a {role} of {organization_id}")
 def add(
     authority: "Authority",
     user: User,
@@ -58,8 +56,7 @@ def add(
     return asdict(add_user(authority, new))
 
 
-@app.command("role")
-@with_authority("{user_id} is a {role} of {organization_id}")
+@app.with_authority("role", "{user_id} is a {role} of {organization_id}")
 def set_role(authority: "Authority", user: User, role: Annotated[Role, typer.Argument(help="Role.")]) -> Any:
     """Change a user's role. Example: millrace users role ann seller"""
     from gateway.admin import users
@@ -67,8 +64,7 @@ def set_role(authority: "Authority", user: User, role: Annotated[Role, typer.Arg
     return asdict(users.set_role(authority, user, users.NewRole(role=role)))
 
 
-@app.command()
-@with_authority("{user} was removed; running gateways apply this within seconds")
+@app.with_authority("remove", "{user} was removed; running gateways apply this within seconds")
 def remove(authority: "Authority", user: User) -> Any:
     """Remove a user and revoke their keys; usage records stay. Example: millrace users remove ann"""
     from gateway.admin.users import remove_user
@@ -84,8 +80,7 @@ def _show_link(facts: dict[str, Any]) -> None:
     )
 
 
-@app.command()
-@with_authority(_show_link)
+@app.with_authority("password", _show_link)
 def password(authority: "Authority", settings: Settings, user: User) -> Any:
     """Print a single-use link for setting a password. Example: millrace users password ann"""
     from gateway.admin.users import new_password_link
@@ -95,8 +90,7 @@ def password(authority: "Authority", settings: Settings, user: User) -> Any:
     return {"user": user, "link": link, "lasts_s": LINK_LASTS_S}
 
 
-@organizations.command("list")
-@with_authority(("organization_id", "name"))
+@organizations.with_authority("list", ("organization_id", "name"))
 def list_organizations(authority: "Authority") -> Any:
     """Show organizations. Example: millrace org list"""
     from gateway.admin import users
@@ -104,8 +98,7 @@ def list_organizations(authority: "Authority") -> Any:
     return [asdict(one) for one in users.list_organizations(authority)]
 
 
-@organizations.command("add")
-@with_authority("organization {organization_id} created")
+@organizations.with_authority("add", "organization {organization_id} created")
 def add_organization(
     authority: "Authority",
     organization: Annotated[str, typer.Argument(help="Organization ID.")],
