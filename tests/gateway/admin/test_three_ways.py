@@ -447,7 +447,10 @@ def test_what_one_way_does_and_refuses_the_others_do_and_refuse(ways: Ways, oper
     @given(st.lists(STEPS, max_size=2), operation.fields)
     def check(steps: list[tuple[str, Fields]], fields: Fields) -> None:
         ways.begin()
-        for name, given_fields in (*BEGINNING, *steps, (operation.name, fields)):
-            ways.compare(by_name[name], given_fields)
+        try:
+            for name, given_fields in (*BEGINNING, *steps, (operation.name, fields)):
+                ways.compare(by_name[name], given_fields)
+        finally:
+            ways.end()
 
     check()

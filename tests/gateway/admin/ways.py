@@ -31,6 +31,7 @@ from gateway.cli.main import app
 from gateway.cli.output import FAILED, REFUSED, WRONG_USAGE
 from gateway.console.forms import _SENTENCES
 from gateway.identity.audit import Filter
+from gateway.lanes.pool.lane import PoolLane
 from gateway.settings import CloudModel, CloudSettings, Settings
 from runtime.data_folder import DataFolder
 from tests.console.browsing import Visit
@@ -194,6 +195,14 @@ class Ways:
         self.example += 1
         for way in (self.route, self.form, self.command):
             way.keys.clear()
+
+    def end(self) -> None:
+        """Remove the servers: probes use `random`, which hypothesis refuses while it draws the next example."""
+        for way in (self.route, self.form, self.command):
+            lane = way.served.services.lanes["pool"]
+            assert isinstance(lane, PoolLane)
+            for backend in [*lane.pool.backends()]:
+                way.portal.call(lane.pool.remove, backend.settings.name)
 
     def compare(self, operation: Operation, fields: Fields) -> None:
         """Run the operation on each way, and assert that they did or refused the same."""
