@@ -134,7 +134,7 @@ def load_manifest(folder: Path, name: str, cache: Path, progress: Progress | Non
     stamps = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
     key = hashlib.sha256(msgspec.json.encode([READER_VERSION, name, stamps])).hexdigest()
     file = cache / f"{key}.manifest"
-    if file.is_file() and (kept := _kept_manifest(file)):
+    if file.is_file() and (kept := kept_manifest(file)):
         return kept
     manifest = read_manifest(folder, name, progress)
     cache.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def load_manifest(folder: Path, name: str, cache: Path, progress: Progress | Non
     return manifest
 
 
-def _kept_manifest(file: Path) -> Manifest | None:
+def kept_manifest(file: Path) -> Manifest | None:
     """Return a stored manifest, or None if it is damaged: it begins with the SHA-256 of the rest."""
     try:
         whole = file.read_bytes()

@@ -23,9 +23,16 @@ Modules:
     marketplace           A marketplace: allocations of credits, what a seller earned, suspension and forfeiture, texts
                           for a dispute
     marketplace_requests  Requests to the marketplace
+    model_terms           Aliases of models, and prices of cloud models, that operators set at run time
     payments              Payments: top-ups, refunds and payouts, and what operators do about them
     pool                  The pool's backends: add, remove, drain and scan
+    prices                The versions of every price, and charges that differ from them; beside a running gateway or
+                          without one
     route_trial           Simulates where a request would go now, and why
+    selling               What the owner of this gateway sells: models, idle hours, prices and connectivity, in
+                          `[selling]` of millrace.toml
+    settings_file         Reads and replaces the section `[selling]` of millrace.toml without touching the rest of the
+                          file
     statement             Statements: the newest transfers of several accounts together
     usage                 Requests and their cost, in groups: what a caller may see of them
     usage_refunds         Refund a request's charge to its payer, completely or in part

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.ledger.balances import Balance, balance
 from accounting.rules.held import Payer
+from accounting.rules.parts import Share
 from accounting.spending.credit_grants import GrantLeft, grants_of
 from accounting.spending.funding_sources import credits_of
 from gateway.admin.authority import Authority, organization_of, user_of
@@ -37,6 +38,13 @@ async def user_balance(authority: Authority, user: str | None) -> UserBalance:
     return await authority.services.ledger.look(
         lambda session: _of_user(session, authority, user_of(authority, user))
     )
+
+
+def credits_in_order(authority: Authority, user_id: str) -> list[Share]:
+    """Return a user's credits in charge order. Raises NotFound."""
+    payer = Payer(user_id, authority.directory.users.user(user_id).organization_id)
+    with authority.directory.read() as session:
+        return credits_of(session, payer, time.time_ns())
 
 
 async def organization_balance(authority: Authority, organization: str) -> tuple[str, Balance]:

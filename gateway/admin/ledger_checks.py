@@ -1,21 +1,29 @@
 """Verifies that the ledger matches its signed blocks, adds up and keeps its rules; accepts violations of these."""
 
+import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 from sqlalchemy.orm import Session
 
 from accounting.ledger.accepted import accept
-from accounting.ledger.health import BLOCKS_KEPT, RULES, BrokenRule, breaches
+from accounting.ledger.health import BLOCKS_KEPT, RULES, BrokenRule, breaches, findings
 from accounting.ledger.postings import MAX_TEXT
 from accounting.ledger.scope import Witness
 from accounting.proofs import blocks
-from accounting.proofs.blocks import SignedBlock
+from accounting.proofs.blocks import Checkpoint, SignedBlock
 from accounting.proofs.kept import KeptCheckpoint
 from accounting.proofs.maker import Unproven
+from accounting.proofs.signing_key import KeyFile, make_key
 from accounting.proofs.suspects import unproven_suspects
+from accounting.proofs.verdict import Verdict
+from accounting.proofs.verification import BlockUnknown
+from accounting.proofs.verification import verify as verify_blocks
+from gateway.admin.authority import Authority
 from gateway.admin.fields import TEXT, Body, Facts, Text
 from gateway.billing.verification import VerifyQuestion, checkpoint_facts, verify_in_process
 from gateway.identity.audit import Actor
@@ -106,21 +114,86 @@ async def verify(
     return reply.verdict
 
 
+def verify_whole(
+    authority: Authority,
+    kept: KeptCheckpoint,
+    *,
+    from_block: int,
+    known: str | None,
+    signed_by: Sequence[str],
+    unproven_max_s: int,
+) -> Verdict:
+    """Read all blocks, beside a running gateway or without one; the parameters are those of `verify`.
+
+    Raises RequestInvalid, and SQLAlchemyError if the database does not answer at all.
+    """
+    if known is not None and not re.fullmatch(CHECKPOINT, known):
+        raise RequestInvalid("known: must be a ledger checkpoint N:HASH", param="known")
+    for signer in signed_by:
+        if not re.fullmatch("[0-9a-f]{64}", signer):
+            text = f"signed_by: {signer!r} is not a fingerprint of 64 hex digits"
+            raise RequestInvalid(text, param="signed_by")
+    checkpoints = [Checkpoint.parse(known)] if known else []
+    if (own := kept.checkpoint) and own.n:
+        checkpoints.append(own)
+    try:
+        return verify_blocks(
+            authority.directory.read,
+            from_block=from_block,
+            known=checkpoints,
+            signers=signed_by,
+            unproven_max_s=unproven_max_s,
+        )
+    except BlockUnknown as error:
+        raise RequestInvalid(f"from_block: {error}", param="from_block") from None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPage:
+    """Blocks in order, and the newest one of the ledger."""
+
+    blocks: list[SignedBlock]
+    newest: SignedBlock
+
+    @property
+    def next(self) -> int | None:
+        """The `after` of the next page."""
+        return self.blocks[-1].n if self.blocks and self.blocks[-1].n < self.newest.n else None
+
+
+def blocks_after(session: Session, after: int, limit: int) -> BlockPage:
+    """Return the blocks after this one."""
+    return BlockPage(blocks.blocks_after(session, after, limit=limit), blocks.newest(session))
+
+
 async def show_blocks(services: "Services", after: int, limit: int) -> Facts:
     """Return blocks in order, and the keys that signed them. `next` is the `after` of the next page."""
-    ledger = services.ledger
 
-    def page(session: Session) -> tuple[list[SignedBlock], dict[str, bytes], SignedBlock]:
-        found = blocks.blocks_after(session, after, limit=limit)
-        return found, blocks.public_keys(session, found), blocks.newest(session)
+    def look(session: Session) -> tuple[BlockPage, dict[str, bytes]]:
+        page = blocks_after(session, after, limit)
+        return page, blocks.public_keys(session, page.blocks)
 
-    found, keys, newest = await ledger.look(page)
+    page, keys = await services.ledger.look(look)
     return {
-        "blocks": [_block_facts(block) for block in found],
+        "blocks": [_block_facts(block) for block in page.blocks],
         "keys": {fingerprint: key.hex() for fingerprint, key in keys.items()},
-        "checkpoint": checkpoint_facts(newest.checkpoint if newest.n else None),
-        "next": found[-1].n if found and found[-1].n < newest.n else None,
+        "checkpoint": checkpoint_facts(page.newest.checkpoint if page.newest.n else None),
+        "next": page.next,
     }
+
+
+def rules_broken(authority: Authority, kept: KeptCheckpoint) -> list[BrokenRule]:
+    """Check every rule of the ledger, beside a running gateway or without one; accepted violations are included."""
+    with authority.directory.read() as session:
+        return findings(session, time.time_ns(), witness=witness_of(kept, session))
+
+
+def rotate_key(authority: Authority, path: Path) -> str:
+    """Switch to a new signing key in this file; return its fingerprint. Raises OSError, SigningKeyUnusable."""
+    make_key(path)
+    fingerprint = KeyFile(path).signer().fingerprint
+    authority.directory.audit.add(authority.actor, "ledger.rotate", f"key:{fingerprint}", {})
+    return fingerprint
 
 
 async def show_health(services: "Services", *, deep: bool) -> Facts:

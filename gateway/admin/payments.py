@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
+from sqlalchemy.orm import Session
 
 from accounting.money import UsdAmount
 from accounting.payments.tables import Payer, Payout, Topup, TopupRefund
@@ -127,9 +128,14 @@ async def freeze(
 
 async def show_payments(payments: "PaymentsService", authority: "Authority") -> Facts:
     """Return the state of payments: mode, queued and failed webhooks, the last reconciliation."""
+    return await authority.services.ledger.look(lambda session: state_of_payments(session, payments.mode))
+
+
+def state_of_payments(session: Session, mode: str) -> Facts:
+    """Return the state of payments with their mode, beside a running gateway or without one."""
     from accounting.payments.status_report import status_report
 
-    return {"mode": payments.mode, **await authority.services.ledger.look(status_report)}
+    return {"mode": mode, **status_report(session)}
 
 
 async def retry_now(payments: "PaymentsService", authority: "Authority", message: str) -> Facts:

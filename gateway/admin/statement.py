@@ -8,6 +8,7 @@ from accounting import chart
 from accounting.ledger.balances import StatementLine, statement
 from accounting.money import format_usd
 from accounting.spending.credit_grants import grants_of
+from gateway.admin.authority import Authority, managed, user_of
 from runtime.times import at
 
 COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
@@ -20,6 +21,30 @@ def accounts_of_user(session: Session, user_id: str) -> dict[str, str]:
     grants = [chart.user_promo(user_id, left.grant.id) for left in grants_of(session, user_id, limit=_GRANTS_MAX)]
     codes = (chart.user_paid(user_id), chart.user_receivable(user_id), *grants)
     return dict(zip(codes, codes, strict=True))
+
+
+def accounts_of(
+    session: Session, authority: Authority, user: str | None, organization: str | None
+) -> dict[str, str]:
+    """Return the accounts of a statement: a user's, by default the caller's, or those of an organization balance.
+
+    Raises RequestInvalid, RoleForbids, NotFound.
+    """
+    if organization is not None:
+        code = chart.pool_paid(managed(authority, organization))
+        return {code: code}
+    return accounts_of_user(session, user_of(authority, user))
+
+
+def newest_of(
+    authority: Authority, user: str, *, organization: str | None, limit: int
+) -> list[tuple[str, StatementLine]]:
+    """Return the newest lines of a user or an organization, beside a running gateway or without one.
+
+    Raises RequestInvalid, RoleForbids, NotFound.
+    """
+    with authority.directory.read() as session:
+        return newest_lines(session, accounts_of(session, authority, user, organization), None, limit)
 
 
 def newest_lines(

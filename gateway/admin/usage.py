@@ -3,6 +3,8 @@
 import time
 from dataclasses import dataclass
 
+from sqlalchemy.orm import Session
+
 from gateway.admin.authority import Authority, scope_of
 from gateway.admin.fields import Facts
 from gateway.billing.usage_report import DAY_NS, DAYS, GROUPS_MAX, columns, group_names, usage_report
@@ -33,19 +35,36 @@ async def usage_of(
 
     Instance admins may ask for `all`. Raises RequestInvalid, RoleForbids, NotFound.
     """
+    return await authority.services.ledger.look(
+        lambda session: usage_in(
+            session, authority, by, scope, since_ns=since_ns, until_ns=until_ns, offset=offset, limit=limit
+        )
+    )
+
+
+def usage_in(
+    session: Session,
+    authority: Authority,
+    by: str,
+    scope: str | None,
+    *,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+    offset: int = 0,
+    limit: int = LIMIT_MAX,
+) -> Usage:
+    """Return the same beside a running gateway or without one. Raises RequestInvalid, RoleForbids, NotFound."""
     names, with_costs = group_names(by), authority.is_operator
     until_ns = until_ns or time.time_ns() + 1
-    found = await authority.services.ledger.look(
-        lambda session: usage_report(
-            session,
-            names,
-            _scope(authority, scope),
-            since_ns=until_ns - DAYS * DAY_NS if since_ns is None else since_ns,
-            until_ns=until_ns,
-            offset=offset,
-            limit=limit + 1,
-            with_costs=with_costs,
-        )
+    found = usage_report(
+        session,
+        names,
+        _scope(authority, scope),
+        since_ns=until_ns - DAYS * DAY_NS if since_ns is None else since_ns,
+        until_ns=until_ns,
+        offset=offset,
+        limit=limit + 1,
+        with_costs=with_costs,
     )
     after = offset + limit if len(found) > limit else None
     return Usage(tuple(columns(names, with_costs=with_costs)), found[:limit], after)

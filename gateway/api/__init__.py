@@ -14,6 +14,7 @@ Modules:
     generate       Handler of the hot routes: it turns an exchange into a call and has it answered in the caller's
                    dialect
     health         GET /healthz, /readyz and /metrics, for monitoring
+    market         /admin/market: this gateway's sales for its own ledger, and the sellers that it knows
     marketplace    Routes of a marketplace: registration, allocations, disputes, and the relay of sellers without a
                    tunnel
     messages       POST /v1/messages/count_tokens of Anthropic's API
@@ -28,8 +29,6 @@ Modules:
     reference      Every route as a page of documentation: `python -m gateway.api.reference > docs/api.md`
     responses      GET and DELETE /v1/responses/{id}, its input items, and the count of a prompt's tokens
     routes_admin   /admin/route: simulate where a request would go now and why, and show the accuracy of predictions
-    sales          /admin/market/sales: this gateway's sales on the market, for its own ledger
-    sellers        /admin/market/sellers: known sellers, their records, and suspended ones
     token_count    Counts prompt tokens: exactly if the cluster has the model's tokenizer, else with the ledger's
                    estimate
 """

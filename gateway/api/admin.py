@@ -14,7 +14,7 @@ from cluster.plans.plan import Plan, PlannedStage
 from cluster.trust.identity import NodeId
 from gateway.admin import machines
 from gateway.admin.machines import NewName
-from gateway.api import directory, model_terms, pauses, sales, sellers
+from gateway.api import directory, market, model_terms, pauses
 from gateway.api.authority import HEADER, Operator
 from gateway.billing.request_log import ROWS_MAX
 from gateway.parameters import Named
@@ -34,7 +34,7 @@ class PlanQuestion(BaseModel):
 Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
 
 router = APIRouter(prefix="/admin")
-for part in (directory, pauses, model_terms, sales, sellers):
+for part in (directory, pauses, model_terms, market):
     router.include_router(part.router)
 
 

@@ -3,32 +3,16 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import Field
 
-from accounting.money import UsdAmount, format_usd
-from gateway.admin.fields import Body
+from accounting.money import format_usd
+from gateway.admin import model_terms
+from gateway.admin.model_terms import Name, NewAlias, NewPrice
 from gateway.api.authority import Operator
 from gateway.billing.model_terms import Alias, OwnPrice
 
 router = APIRouter()
 
-Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
-NameAsked = Annotated[str, Query(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
-
-
-class NewAlias(Body):
-    """Each backend of the pool, and each other lane, uses the first of `models` that it has."""
-
-    alias: Name
-    models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=50)]
-
-
-class NewPrice(Body):
-    """The price of a cloud model, by the name that callers use; dollars per million tokens, as text."""
-
-    model: Name
-    prompt_usd_per_mtok: UsdAmount
-    completion_usd_per_mtok: UsdAmount
+NameAsked = Annotated[Name, Query()]
 
 
 @router.get("/aliases")
@@ -40,14 +24,13 @@ async def list_aliases(authority: Operator) -> list[dict[str, Any]]:
 @router.put("/aliases")
 async def set_alias(authority: Operator, body: NewAlias) -> dict[str, Any]:
     """Set an alias for models of any lane, in every gateway of the database."""
-    terms = authority.services.model_terms
-    return _of_alias(await terms.set_alias(body.alias, body.models, authority.actor))
+    return _of_alias(await model_terms.set_alias(authority, body))
 
 
 @router.delete("/aliases")
 async def remove_alias(authority: Operator, alias: NameAsked) -> dict[str, str]:
     """Remove an alias that was set at run time; an alias of the settings applies again."""
-    await authority.services.model_terms.remove_alias(alias, authority.actor)
+    await model_terms.remove_alias(authority, alias)
     return {"removed": alias}
 
 
@@ -60,15 +43,13 @@ async def list_own_prices(authority: Operator) -> list[dict[str, Any]]:
 @router.put("/prices")
 async def set_price(authority: Operator, body: NewPrice) -> dict[str, Any]:
     """Set the price of a cloud model from the next request on, in every gateway of the database."""
-    terms = authority.services.model_terms
-    prices = body.prompt_usd_per_mtok, body.completion_usd_per_mtok
-    return _of_price(await terms.set_price(body.model, *prices, authority.actor))
+    return _of_price(await model_terms.set_price(authority, body))
 
 
 @router.delete("/prices")
 async def remove_price(authority: Operator, model: NameAsked) -> dict[str, str]:
     """Restore the price of the settings, or of the providers' list."""
-    await authority.services.model_terms.remove_price(model, authority.actor)
+    await model_terms.remove_price(authority, model)
     return {"removed": model}
 
 

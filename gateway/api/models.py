@@ -9,7 +9,6 @@ from starlette.routing import Route
 
 from gateway.admin.catalogue import Entry, catalogue, find_entry
 from gateway.api.edge import authenticate
-from gateway.dialects.openai import model_entry
 from gateway.errors import ModelUnknown
 from gateway.services import Services
 
@@ -36,13 +35,13 @@ async def _get_model(services: Services, request: Request) -> Response:
 
 
 def _listed(entry: Entry) -> dict[str, Any]:
-    return model_entry(
-        entry.name,
-        list(entry.lanes),
-        can=entry.kinds,
-        features=entry.features,
-        context_tokens=entry.context_tokens,
-        quantization=entry.quantization,
-        is_loaded=entry.is_resident,
-        weights=entry.weights,
-    )
+    known = {
+        "can": entry.kinds,
+        "features": entry.features,
+        "context_tokens": entry.context_tokens,
+        "quantization": entry.quantization,
+        "is_loaded": entry.is_resident,
+        "weights": entry.weights,
+    }
+    extra = {"lanes": list(entry.lanes)} | {field: value for field, value in known.items() if value is not None}
+    return {"id": entry.name, "object": "model", "created": 0, "owned_by": "millrace", "millrace": extra}

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,7 +20,6 @@ from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Lane
 from gateway.lanes.cloud.lane import CloudLane
 from gateway.lanes.pool.lane import PoolLane
-from gateway.lanes.pool.report import is_safe_name
 from gateway.lanes.tables import alias_table, own_price_table
 from gateway.settings import LaneName
 from runtime.errors import NotFound, RequestInvalid
@@ -31,8 +29,6 @@ log = structlog.get_logger(__name__)
 # Another gateway of the same database sees a change within this time.
 LOOK_EVERY_S = 5.0
 ALIASES_MAX = 500
-MODELS_MAX = 50
-"""The maximum number of models of one alias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +78,6 @@ class ModelTerms:
     ) -> None:
         self._read = read
         self._write = write
-        self._lanes = lanes
         pool, cloud = lanes["pool"], lanes.get("cloud")
         assert isinstance(pool, PoolLane)
         self._pool = pool
@@ -116,50 +111,25 @@ class ModelTerms:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def set_alias(self, alias: str, models: tuple[str, ...], by: Actor) -> Alias:
-        """Set an alias for models of any lane, replacing its earlier meaning.
-
-        Raises RequestInvalid, and Conflict if another admin set it at the same time.
-        """
-        models = tuple(dict.fromkeys(models))
-        if not is_safe_name(alias):
-            raise RequestInvalid("alias: must be a name of up to 256 characters, without `..`", param="alias")
-        if not 0 < len(models) <= MODELS_MAX or not all(map(is_safe_name, models)):
-            raise RequestInvalid(f"models: must be 1 to {MODELS_MAX} names of models", param="models")
-        if alias in models:
-            raise RequestInvalid("models: an alias cannot route to itself", param="models")
-        if unknown := [model for model in models if not self._is_model(model)]:
-            text = f"models: model {unknown[0]!r} not found; list models with GET /v1/models"
-            raise RequestInvalid(text, param="models")
-        alias_set = Alias(alias, models, time.time_ns(), by.name)
-        await asyncio.to_thread(self._put_alias, alias_set, by)
+    async def set_alias(self, alias: Alias, by: Actor) -> None:
+        """Raises RequestInvalid if there are too many, and Conflict if another admin set it at the same time."""
+        await asyncio.to_thread(self._put_alias, alias, by)
         await self._look()
-        return alias_set
 
     async def remove_alias(self, alias: str, by: Actor) -> None:
         """Remove an alias; the one of the settings applies again. Raises NotFound."""
         await asyncio.to_thread(self._remove, "alias", alias, by)
         await self._look()
 
-    async def set_price(self, model: str, prompt_nano: Nano, completion_nano: Nano, by: Actor) -> OwnPrice:
-        """Set a price from the next request on. Raises Conflict, RequestInvalid if no cloud model is so named."""
-        if self._cloud is None or not self._cloud.has(model):
-            raise RequestInvalid("model: prices can be set only for models in cloud.models", param="model")
-        price_set = OwnPrice(model, prompt_nano, completion_nano, time.time_ns(), by.name)
-        await asyncio.to_thread(self._put_price, price_set, by)
+    async def set_price(self, price: OwnPrice, by: Actor) -> None:
+        """Raises Conflict if another admin set it at the same time."""
+        await asyncio.to_thread(self._put_price, price, by)
         await self._look()
-        return price_set
 
     async def remove_price(self, model: str, by: Actor) -> None:
         """Remove a price; the one of the settings, or of the providers' list, applies again. Raises NotFound."""
         await asyncio.to_thread(self._remove, "price", model, by)
         await self._look()
-
-    def _is_model(self, name: str) -> bool:
-        """Return whether any lane has a model of this name, ignoring aliases."""
-        is_alias = name in self.aliases()
-        offers = (offer for lane in self._lanes.values() for offer in lane.offers(name))
-        return any(not (is_alias and offer.stands_for) for offer in offers)
 
     def _put_alias(self, alias_set: Alias, by: Actor) -> None:
         with refusing_what_others_did("another admin set this alias"), self._write() as session, session.begin():

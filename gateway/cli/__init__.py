@@ -10,11 +10,12 @@ Modules:
     chat            `millrace chat`: a conversation in the terminal, with lane and speed of each answer
     chat_request    Sends one message to an OpenAI-compatible address and measures the answer: lane, tokens,
                     seconds
+    command         Makes commands of functions that call one service: adds --data-dir and --json, shows results and
+                    refusals
     completion      Shell completion: models, keys and machines of the running gateway; silently empty without one
     config          `millrace config`: the settings in force, where each came from, and the path of the settings
                     file
     credit          `millrace credit`: credits for paid lanes, given by the operator of the machine
-    directory       Helpers for commands on keys, users and limits, with or without a running gateway
     disk            Downloaded models on this machine's disk: their size, and removal
     doctor          `millrace doctor`: find what is wrong on this machine, and fix what can be fixed
     download        Downloads one file of a model from Hugging Face into the library's cache, resuming an
@@ -32,9 +33,6 @@ Modules:
     main            The `millrace` command with all subcommands
     market          `millrace market`: sellers, audit results about them, and the prompts used for audits
     models          `millrace pull`, `run`, `ps`, `stop` and `rm`: models on this machine's disk and in memory
-    money           `millrace balance`: a user's credits for paid lanes
-    offline         Commands on keys, users and limits, with or without a running gateway: one service call and its
-                    result each
     output          Output of commands: data on stdout, messages on stderr, one exit code for each kind of end
     partners         `millrace partner`: bilateral credit lines with known gateways, without a marketplace
     payments        `millrace payments`: the state of payments through Stripe

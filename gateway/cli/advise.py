@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
+from gateway.cli.command import Report, with_settings
 from gateway.cli.completion import Model
 from gateway.cli.gateway_client import ask
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.machines import show_draft
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 
@@ -23,24 +24,9 @@ PrecisionName = Annotated[
 ]
 
 
-def advise(
-    model: Annotated[str, Model("Folder, GGUF file or Hugging Face ID.")],
-    compare: Annotated[
-        str | None, typer.Option(help="Cloud model to compare with, by its name in cloud.models.")
-    ] = None,
-    context_tokens: Context = None,
-    precision: PrecisionName = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Recommend where to run a model, with the break-even of your machines.
-
-    Example: millrace advise Qwen/Qwen3-8B
-    """
-    found = _asked(settings_from(data_dir), model, compare, context_tokens, precision)
-    output.only_data(found, as_json=as_json)
+def _show_advice(found: dict[str, Any]) -> None:
     columns = ("option", "possible", "tok/s", "TTFT s", "GiB", "context", "USD/Mtok", "reason")
-    output.table(columns, [_row(way) for way in found["ways"]], as_json=False)
+    output.table(columns, [_row(way) for way in found["ways"]])
     for line in found["because"]:
         output.say(line)
     assumed: list[str] = next((way["assumed"] for way in found["ways"] if way["way"] == found["best"]), [])
@@ -48,37 +34,50 @@ def advise(
         output.say(f"assumed, not measured: {', '.join(assumed)}")
 
 
+@with_settings(_show_advice)
+def advise(
+    settings: Settings,
+    model: Annotated[str, Model("Folder, GGUF file or Hugging Face ID.")],
+    compare: Annotated[
+        str | None, typer.Option(help="Cloud model to compare with, by its name in cloud.models.")
+    ] = None,
+    context_tokens: Context = None,
+    precision: PrecisionName = None,
+) -> Any:
+    """Recommend where to run a model, with the break-even of your machines.
+
+    Example: millrace advise Qwen/Qwen3-8B
+    """
+    return _asked(settings, model, compare, context_tokens, precision)
+
+
+@with_settings()
 def plan(
+    settings: Settings,
     model: Annotated[
         str | None, Model("Folder, GGUF file or Hugging Face ID; default: the cluster's model.")
     ] = None,
     context_tokens: Context = None,
     precision: PrecisionName = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Show how a model would be split across machines; changes nothing. Example: millrace plan Qwen/Qwen3-8B"""
-    settings = settings_from(data_dir)
     if model is None:
-        from gateway.cli.machines import show_draft
-
-        show_draft(ask(settings, "POST", "/admin/plan", {}, timeout_s=_ADVICE_S), as_json=as_json)
-        return
+        return Report(ask(settings, "POST", "/admin/plan", {}, timeout_s=_ADVICE_S), show_draft)
     found = _asked(settings, model, None, context_tokens, precision)
     own = next((way for way in _best_first(found) if way["stages"]), None)
-    if as_json:
-        output.data({"model": found["model"], "plan": own})
-    elif own is not None:
-        _show(own)
-    if own is None:
-        output.fail("; ".join(f"{way['way']}: {way['why']}" for way in found["ways"][:3]))
+    facts = {"model": found["model"], "plan": own}
+    if own is not None:
+        return Report(facts, _show_plan)
+    output.complain("; ".join(f"{way['way']}: {way['why']}" for way in found["ways"][:3]))
+    return Report(facts, "", output.FAILED)
 
 
 def _best_first(advice: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(advice["ways"], key=lambda way: way["way"] != advice["best"])
 
 
-def _show(way: dict[str, Any]) -> None:
+def _show_plan(facts: dict[str, Any]) -> None:
+    way = facts["plan"]
     columns = ("machine", "layers", "GiB", "why")
     rows = [
         (
@@ -89,7 +88,7 @@ def _show(way: dict[str, Any]) -> None:
         )
         for stage in way["stages"]
     ]
-    output.table(columns, rows, as_json=False)
+    output.table(columns, rows)
     for reason in way["reasons"]:
         output.say(reason)
 
@@ -122,7 +121,6 @@ def _asked(
 
 
 def _alone(settings: Settings, model: str, context_tokens: int | None, precision: str | None) -> dict[str, Any]:
-    from cluster.errors import ModelError
     from cluster.models.layer_cost import PRECISIONS
     from cluster.nodes.probe import probe_machine
     from cluster.plans.plan import Member
@@ -134,10 +132,7 @@ def _alone(settings: Settings, model: str, context_tokens: int | None, precision
     known = next((each for each in PRECISIONS if each == precision), None)
     if precision is not None and known is None:
         output.fail(f"--precision {precision}: must be one of {', '.join(PRECISIONS)}", output.WRONG_USAGE)
-    try:
-        question = base_question(settings, model)
-    except ModelError as error:
-        output.fail(str(error))
+    question = base_question(settings, model)
     here = Member(NodeId(_HERE), socket.gethostname(), probe_machine())
     question = with_wishes(replace(question, members=(here,)), Wishes(context_tokens, known))
     return advice_facts(decide(question))

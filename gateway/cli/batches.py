@@ -1,62 +1,50 @@
 """`millrace batch`: list and cancel batches."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.cli import output
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.command import Group, Report
+from gateway.settings import Settings
 
 if TYPE_CHECKING:
+    from gateway.admin.authority import Authority
     from gateway.batches.batch import Batch
+    from gateway.batches.store import BatchStore
 
-app = typer.Typer(help="Batches: files of requests, answered on idle capacity.", no_args_is_help=True)
+app = Group("Batches: files of requests, answered on idle capacity.")
 
 _ROWS_MAX = 1000
 
 
-@app.command("list")
+@app.with_authority("list")
 def list_batches(
+    authority: "Authority",
+    settings: Settings,
     limit: Annotated[int, typer.Option(help="Number of batches, newest first.", min=1, max=_ROWS_MAX)] = 20,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """List all batches. Example: millrace batch list --limit 5"""
-    from gateway.batches.store import BatchStore
-    from gateway.cli.store import open_store
-
-    settings = settings_from(data_dir)
-    with open_store(settings) as (read, write):
-        found = BatchStore(read, write, settings.batches.per_user_max).newest(None, limit)
-    output.only_data([batch.as_api() | {"owner": batch.owner} for batch in found], as_json=as_json)
+    found = _store(authority, settings).newest(None, limit)
     columns = ("batch", "owner", "status", "done", "failed", "total", "started", "model")
-    output.table(columns, [_row(batch) for batch in found], as_json=False)
+    facts = [batch.as_api() | {"owner": batch.owner} for batch in found]
+    return Report(facts, lambda _: output.table(columns, map(_row, found)))
 
 
-@app.command()
+@app.with_authority("cancel", "{batch} is {status}; the running gateway applies this within seconds")
 def cancel(
-    batch: Annotated[str, typer.Argument(help="Batch ID.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+    authority: "Authority", settings: Settings, batch: Annotated[str, typer.Argument(help="Batch ID.")]
+) -> Any:
     """Cancel a batch; finished answers are kept. Example: millrace batch cancel batch_0192ab"""
-    from gateway.batches.store import BatchStore
-    from gateway.cli.directory import BY
-    from gateway.cli.store import open_store
-    from runtime.errors import ServiceError
+    return _store(authority, settings).cancel(None, batch, authority.actor).as_api()
 
-    settings = settings_from(data_dir)
-    with open_store(settings) as (read, write):
-        try:
-            stopped = BatchStore(read, write, settings.batches.per_user_max).cancel(None, batch, BY)
-        except ServiceError as error:
-            output.fail(error.message)
-    output.tell(
-        stopped.as_api(),
-        f"{batch} is {stopped.status}; the running gateway applies this within seconds",
-        as_json=as_json,
-    )
+
+def _store(authority: "Authority", settings: Settings) -> "BatchStore":
+    from gateway.batches.store import BatchStore
+
+    directory = authority.directory
+    return BatchStore(directory.read, directory.write, settings.batches.per_user_max)
 
 
 def _row(batch: "Batch") -> tuple[object, ...]:

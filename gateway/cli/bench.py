@@ -25,8 +25,9 @@ from gateway.cli.chat_request import (
     endpoint,
     pick_model,
 )
+from gateway.cli.command import Report, with_settings
 from gateway.cli.completion import Model
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings import Settings
 from gateway.settings.base import LaneName
 
 _CONCURRENCY_MAX = 256
@@ -59,7 +60,9 @@ class BenchStep:
     why: str = ""
 
 
+@with_settings()
 def bench(
+    settings: Settings,
     model: Annotated[str | None, Model("Model; default: the only one available.")] = None,
     concurrency: Annotated[str, typer.Option(help="Concurrent requests per step, e.g. 1,4,16.")] = "1,2,4,8",
     requests: Annotated[
@@ -74,15 +77,13 @@ def bench(
     lane: Annotated[LaneName | None, typer.Option(help="Lane to use; default: chosen by the router.")] = None,
     url: Url = None,
     key_file: KeyFile = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Measure time to first token and tokens per second. Example: millrace bench demo --concurrency 1,8"""
     steps = _steps(concurrency)
     body: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0.0, "millrace": {"cache": False}}
     if lane:
         body["millrace"]["lane"] = lane
-    with endpoint(settings_from(data_dir), "bench", url, key_file) as where:
+    with endpoint(settings, "bench", url, key_file) as where:
         if url is not None:
             del body["millrace"]  # other servers may reject an unknown field
         named = pick_model(where, model)
@@ -95,12 +96,11 @@ def bench(
 
         with live if output.talk.is_terminal else nullcontext():
             asyncio.run(_all(where, body | {"model": named}, (steps, requests, prompt_words), show))
-    if as_json:
-        output.data({"model": named, "steps": [_facts(step) for step in done]})
-    else:
-        output.table(_COLUMNS, [_row(step) for step in done], as_json=False)
-    if why := next((step.why for step in done if step.why), ""):
-        output.fail(f"{sum(step.failed for step in done)} requests failed or were incomplete: {why}")
+    why = next((step.why for step in done if step.why), "")
+    if why:
+        output.complain(f"{sum(step.failed for step in done)} requests failed or were incomplete: {why}")
+    facts = {"model": named, "steps": [_facts(step) for step in done]}
+    return Report(facts, lambda _: output.table(_COLUMNS, map(_row, done)), output.FAILED if why else 0)
 
 
 async def _all(

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gateway.cli import output
-from gateway.cli.offline import offline
-from gateway.cli.serving import PageLimit
+from gateway.cli.command import Group, PageLimit
 from gateway.pages import PAGE_MAX
 
 if TYPE_CHECKING:
     from gateway.admin.authority import Authority
 
-app = typer.Typer(help="Spending limits.", no_args_is_help=True)
+app = Group("Spending limits.")
 
 BudgetSpan = Literal["day", "month"]
 Scope = Annotated[str, typer.Argument(help="Key, user:ID, team:ORG/NAME or organization:ID.")]
@@ -20,8 +19,7 @@ Per = Annotated[BudgetSpan, typer.Option(help="Calendar day or month (UTC).")]
 Model = Annotated[str | None, typer.Option(help="Only for this model.")]
 
 
-@app.command("list")
-@offline(("scope", "span", "model", "amount", "spent", "left", "resets_at"))
+@app.with_authority("list", ("scope", "span", "model", "amount", "spent", "left", "resets_at"))
 def show(
     authority: "Authority",
     scope: Annotated[str | None, typer.Argument(help="Only this scope.")] = None,
@@ -38,8 +36,7 @@ def show(
     return found
 
 
-@app.command("set")
-@offline("budget of {scope} set to ${amount} per {span}")
+@app.with_authority("set", "budget of {scope} set to ${amount} per {span}")
 def put(
     authority: "Authority",
     scope: Scope,
@@ -58,8 +55,7 @@ def put(
     return facts(set_limit(authority, NewLimit(scope=name, measure="spend", span=per, model=model, amount=amount)))
 
 
-@app.command()
-@offline("budget of {scope} removed")
+@app.with_authority("remove", "budget of {scope} removed")
 def remove(authority: "Authority", scope: Scope, per: Per = "month", model: Model = None) -> Any:
     """Remove a budget. Example: millrace budget remove user:ann --per day"""
     from gateway.admin.limits import LimitName, remove_limit, scope_named

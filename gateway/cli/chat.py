@@ -19,8 +19,9 @@ from gateway.cli.chat_request import (
     endpoint,
     pick_model,
 )
+from gateway.cli.command import with_settings
 from gateway.cli.completion import Model
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings import Settings
 from gateway.settings.base import LaneName
 
 _LINE_CHARS_MAX = 2**20
@@ -30,21 +31,23 @@ _HISTORY_MAX = 200
 Message = dict[str, str]
 
 
+@with_settings()
 def chat(
+    settings: Settings,
     model: Annotated[str | None, Model("Model; default: the only one available.")] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     lane: Annotated[LaneName | None, typer.Option(help="Lane to use; default: chosen by the router.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = None,
     url: Url = None,
     key_file: KeyFile = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Chat with a model; lines from a pipe are sent one by one. Example: millrace chat demo"""
     extras: dict[str, Any] = {"max_tokens": max_tokens} if max_tokens else {}
     if lane:
         extras["millrace"] = {"lane": lane}
-    with endpoint(settings_from(data_dir), "chat", url, key_file) as where:
+    with endpoint(settings, "chat", url, key_file) as where:
         named = pick_model(where, model)
         if sys.stdin.isatty():
             output.say((named, "bold"), "; empty line or Ctrl-D to quit")

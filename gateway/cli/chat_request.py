@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.gateway_client import base_url, borrowed_key, refuse
+from gateway.cli.gateway_client import base_url, borrowed_key, refuse, send, unreachable
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ async def answer(
                     if piece := stream.take(event, time.perf_counter()):
                         on_piece(piece)
     except httpx.ConnectError as error:
-        output.fail(f"{where.base_url} does not answer: {error}", output.UNREACHABLE)
+        unreachable(where.base_url, error, is_own=where.is_own)
     except httpx.HTTPError as error:
         raise AnswerBroken(
             f"the answer was interrupted ({type(error).__name__} {error}); send the message again"
@@ -182,20 +182,8 @@ def pick_model(where: Endpoint, model: str | None) -> str:
 
 def _models(where: Endpoint) -> tuple[list[str], list[str]]:
     """Return the chat models: loaded ones, and others."""
-    import httpx
-
-    try:
-        response = httpx.get(
-            f"{where.base_url}/models",
-            headers={"authorization": f"Bearer {where.key}"},
-            timeout=30.0,
-            trust_env=not where.is_own,
-        )
-    except httpx.HTTPError as error:
-        output.fail(f"{where.base_url} does not answer: {error}", output.UNREACHABLE)
-    if response.status_code != 200:
-        refuse(response)
-    listed: list[dict[str, Any]] = response.json()["data"]
+    headers = {"authorization": f"Bearer {where.key}"}
+    listed: list[dict[str, Any]] = send("GET", f"{where.base_url}/models", headers, is_own=where.is_own)["data"]
     models = [(entry["id"], entry.get("millrace") or {}) for entry in listed]
     chats = [(name, extras) for name, extras in models if "chat" in extras.get("can", ["chat"])]
     is_loaded = {name: bool(extras.get("is_loaded", True)) for name, extras in chats}

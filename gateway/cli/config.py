@@ -10,54 +10,50 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.command import Group, Report
 from gateway.settings import ENV_PREFIX, FILE_NAME, Settings
 
-app = typer.Typer(help="Settings in force, and where they came from.", no_args_is_help=True)
+app = Group("Settings in force, and where they came from.")
 
 _IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _MASK = "**********"
 
 
-@app.command("show")
+@app.with_settings("show")
 def show(
+    settings: Settings,
+    context: typer.Context,
     section: Annotated[str | None, typer.Argument(help="Only this section, e.g. cluster.")] = None,
     changed: Annotated[
         bool, typer.Option("--changed", help="Only settings that differ from their defaults.")
     ] = False,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Show every setting with its source; secrets are masked. Example: millrace config show cluster"""
-    settings = settings_from(data_dir)
     rows = [
         (name, value, source)
-        for name, value, source in _rows(settings, data_dir)
+        for name, value, source in _rows(settings, context.params["data_dir"])
         if (section is None or name.partition(".")[0] == section) and not (changed and source == "default")
     ]
     if section is not None and section not in Settings.model_fields:
         output.fail(
             f"unknown section {section}; sections are {', '.join(Settings.model_fields)}", output.WRONG_USAGE
         )
-    output.only_data({name: {"value": value, "from": source} for name, value, source in rows}, as_json=as_json)
-    output.table(
-        ("setting", "value", "from"),
-        [(name, _short(value), source) for name, value, source in rows],
-        as_json=False,
-    )
+    shown = [(name, _short(value), source) for name, value, source in rows]
+    facts = {name: {"value": value, "from": source} for name, value, source in rows}
+    return Report(facts, lambda _: output.table(("setting", "value", "from"), shown))
 
 
-@app.command("path")
-def path(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Print the path of the settings file. Example: millrace config path"""
-    settings = settings_from(data_dir)
-    file = settings.data_dir / FILE_NAME
-    output.only_data(
-        {"file": str(file), "exists": file.is_file(), "data_dir": str(settings.data_dir)}, as_json=as_json
-    )
-    typer.echo(str(file))
-    if not file.is_file():
+def _show_path(facts: dict[str, Any]) -> None:
+    typer.echo(facts["file"])
+    if not facts["exists"]:
         output.say(f"the file does not exist; settings come from {ENV_PREFIX}* variables and defaults")
+
+
+@app.with_settings("path", _show_path)
+def path(settings: Settings) -> Any:
+    """Print the path of the settings file. Example: millrace config path"""
+    file = settings.data_dir / FILE_NAME
+    return {"file": str(file), "exists": file.is_file(), "data_dir": str(settings.data_dir)}
 
 
 def _rows(settings: Settings, data_dir: Path | None) -> Iterator[tuple[str, Any, str]]:

@@ -3,11 +3,7 @@
 import shutil
 from pathlib import Path
 
-import msgspec
-
-from cluster.models.manifest import Manifest
-
-_SHA256_BYTES = 32
+from cluster.models.store import kept_manifest
 
 
 def freed_by_removing(data_dir: Path, model: str) -> int | None:
@@ -44,7 +40,7 @@ def _remove_copies(data_dir: Path, name: str) -> int:
     """Remove the copies of this machine's nodes, and the manifests of the files; return the bytes freed."""
     freed_bytes = 0
     for file in (data_dir / "cluster" / "manifests").glob("*.manifest"):
-        manifest = _manifest(file)
+        manifest = kept_manifest(file)
         if manifest is None or manifest.name != name:
             continue
         for copy in (
@@ -55,11 +51,3 @@ def _remove_copies(data_dir: Path, name: str) -> int:
             shutil.rmtree(copy, ignore_errors=True)
         file.unlink(missing_ok=True)
     return freed_bytes
-
-
-def _manifest(file: Path) -> Manifest | None:
-    """Return the manifest; None if it is damaged and therefore unusable."""
-    try:
-        return msgspec.msgpack.decode(file.read_bytes()[_SHA256_BYTES:], type=Manifest)
-    except (OSError, msgspec.DecodeError):
-        return None

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import quote
 
 from gateway.cli import output
+from gateway.cli.command import RefusedByGateway
 from gateway.settings import Settings
 from runtime.data_folder import ADMIN_HEADER, DataFolder
 
@@ -31,18 +33,34 @@ def ask(
     headers: dict[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Any:
-    """Return the running gateway's answer; end the command without one. `headers` replace the machine's token."""
+    """Return the running gateway's answer; end the command if none answers. `headers` replace the machine's token.
+
+    Raises RefusedByGateway.
+    """
+    root, token = _found(settings)
+    return send(method, root + path, headers or {ADMIN_HEADER: token}, body, is_own=True, timeout_s=timeout_s)
+
+
+def send(
+    method: str,
+    url: str,
+    headers: dict[str, str],
+    body: dict[str, Any] | None = None,
+    *,
+    is_own: bool,
+    timeout_s: float = TIMEOUT_S,
+) -> Any:
+    """Return a server's JSON answer; end the command if it does not answer. Raises RefusedByGateway.
+
+    Requests to this machine's own gateway bypass environment proxies: one would see the token, and cannot reach this
+    machine's loopback.
+    """
     import httpx  # commands without requests start twice as fast without it
 
-    root, token = _found(settings)
-    url = root + path
     try:
-        # Bypass environment proxies: one would see the token, and cannot reach this machine's loopback.
-        response = httpx.request(
-            method, url, headers=headers or {ADMIN_HEADER: token}, json=body, timeout=timeout_s, trust_env=False
-        )
+        response = httpx.request(method, url, headers=headers, json=body, timeout=timeout_s, trust_env=not is_own)
     except httpx.HTTPError as error:
-        _unreachable(url, error)
+        unreachable(url, error, is_own=is_own)
     if response.status_code != 200:
         refuse(response)
     return response.json()
@@ -80,7 +98,7 @@ def lines(settings: Settings, path: str, body: dict[str, Any]) -> Iterator[dict[
             for line in response.iter_lines():
                 yield orjson.loads(line)
     except httpx.HTTPError as error:
-        _unreachable(root + path, error)
+        unreachable(root + path, error, is_own=True)
 
 
 def base_url(settings: Settings) -> str:
@@ -100,20 +118,26 @@ def borrowed_key(settings: Settings, purpose: str, user: str, *, lasts_s: int = 
         ask(settings, "DELETE", f"/admin/keys/{made['key_id']}")
 
 
+def segment(name: str) -> str:
+    """Return a name as a part of a path."""
+    return quote(name, safe="")
+
+
 def user_headers(key: str, once: str | None = None) -> dict[str, str]:
     """Return the headers of a user's request; `once` is the idempotency key of a write."""
     return {"authorization": f"Bearer {key}"} | ({"idempotency-key": once} if once else {})
 
 
 def refuse(response: "httpx.Response") -> NoReturn:
-    """End the command with the gateway's message and the matching exit status."""
+    """Raises RefusedByGateway with the gateway's message, the field that is to blame, and the exit status."""
     status = response.status_code
     try:
-        message = str(response.json()["error"]["message"])
+        error = response.json()["error"]
+        message, field = str(error["message"]), error.get("param")
     except (ValueError, KeyError, TypeError):
-        message = f"the gateway answered {status}: {response.text[:500]}"
+        message, field = f"the gateway answered {status}: {response.text[:500]}", None
     code = output.REFUSED if status in _REFUSED else output.WRONG_USAGE if status in _WRONG else output.FAILED
-    output.fail(message, code)
+    raise RefusedByGateway(message, field, code)
 
 
 def _found(settings: Settings) -> tuple[str, str]:
@@ -126,8 +150,7 @@ def _found(settings: Settings) -> tuple[str, str]:
     return running["base_url"].removesuffix("/v1"), running["admin_token"]
 
 
-def _unreachable(url: str, error: "httpx.HTTPError") -> NoReturn:
-    output.fail(
-        f"the gateway at {url} does not answer: {error}; run `millrace doctor` to find the reason",
-        output.UNREACHABLE,
-    )
+def unreachable(url: str, error: "httpx.HTTPError", *, is_own: bool) -> NoReturn:
+    """End the command: the server did not answer."""
+    remedy = "run `millrace doctor` to find the reason" if is_own else "check the address, or try again later"
+    output.fail(f"{url} does not answer: {error}; {remedy}", output.UNREACHABLE)

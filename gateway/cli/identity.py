@@ -2,85 +2,93 @@
 
 import os
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.cli import output
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.command import Group, Report
+from gateway.settings import Settings
+from runtime.data_folder import DataFolder
 
 if TYPE_CHECKING:
     from market.network.identity import OwnIdentity
 
-app = typer.Typer(help="This gateway's identity on the market.", no_args_is_help=True)
+app = Group("This gateway's identity on the market.")
 
 _KEY_FILE_BYTES_MAX = 4096
 
 
-@app.command("create")
+@app.with_settings("create")
 def create(
+    settings: Settings,
     recovery_to: Annotated[
         Path | None, typer.Option(help="New file for the recovery key, e.g. on a USB drive; default: print it.")
     ] = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    as_json: bool,
+) -> Report:
     """Create an identity with a recovery key, which is shown once and not stored.
 
     Example: millrace identity create
     """
     from market.protocol.identity.recovery_key import new_recovery_key, read_recovery_key
 
-    with _identity(data_dir, make=True) as own:
-        if own.exists:
-            output.fail("an identity already exists, and its recovery key cannot be changed")
-        text = new_recovery_key()
-        # Store the recovery key before using it: in the other order a crash would leave an identity without it.
-        if recovery_to is not None:
-            _write_new(recovery_to, text)
-        elif as_json:
-            output.data({"recovery_key": text})
-        else:
-            typer.echo(text)
-        own.begin(read_recovery_key(text).public_key)
-        output.only_data({"identity": own.id}, as_json=as_json)
-        where = "printed above" if recovery_to is None else f"in {recovery_to}"
+    own = _identity(settings, make=True)
+    if own.exists:
+        output.fail("an identity already exists, and its recovery key cannot be changed")
+    text = new_recovery_key()
+    # Store the recovery key before using it: in the other order a crash would leave an identity without it.
+    if recovery_to is not None:
+        _write_new(recovery_to, text)
+    elif as_json:
+        output.data({"recovery_key": text})
+    else:
+        typer.echo(text)
+    own.begin(read_recovery_key(text).public_key)
+    where = "printed above" if recovery_to is None else f"in {recovery_to}"
+
+    def tell(_: Any) -> None:
         output.say(f"identity {own.id} created")
         output.say(f"the recovery key is {where} and stored nowhere else: keep it off this machine")
 
+    return Report({"identity": own.id}, tell)
 
-@app.command("show")
-def show(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+
+def _show_keys(facts: dict[str, Any]) -> None:
+    output.table(("key", "standing"), [(each["key"], each["standing"]) for each in facts["keys"]])
+    output.say(f"identity {facts['identity']}")
+    if not facts["has_recovery_key"]:
+        output.say(
+            "No recovery key: a thief of the key can end this identity; `millrace identity create` makes one."
+        )
+
+
+@app.with_settings("show", _show_keys)
+def show(settings: Settings) -> Any:
     """Show the identity and its keys, oldest first. Example: millrace identity show"""
-    with _identity(data_dir) as own:
-        known = own.lineage
-        if as_json:
-            keys = [{"key": key, "standing": known.standing(key)} for key in known.keys]
-            statements = [record.raw.decode() for record in own.statements]
-            facts = {"identity": own.id, "has_recovery_key": bool(known.recovery_key), "keys": keys}
-            output.data(facts | {"statements": statements})
-            return
-        output.table(("key", "standing"), [(key, known.standing(key)) for key in known.keys], as_json=False)
-        output.say(f"identity {own.id}")
-        if not known.recovery_key:
-            output.say(
-                "No recovery key: a thief of the key can end this identity; `millrace identity create` makes one."
-            )
+    own = _identity(settings)
+    known = own.lineage
+    return {
+        "identity": own.id,
+        "has_recovery_key": bool(known.recovery_key),
+        "keys": [{"key": key, "standing": known.standing(key)} for key in known.keys],
+        "statements": [record.raw.decode() for record in own.statements],
+    }
 
 
-@app.command("rotate")
-def rotate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+@app.with_settings("rotate")
+def rotate(settings: Settings) -> Report:
     """Switch to a new key; promises signed with the old key stay valid. Example: millrace identity rotate"""
-    with _identity(data_dir) as own:
-        own.rotate()
-        _tell_key(own, "now", as_json=as_json)
+    own = _identity(settings)
+    own.rotate()
+    return _key_of(own, "now")
 
 
-@app.command("revoke")
+@app.with_settings("revoke", "{key:.16} is revoked")
 def revoke(
+    settings: Settings,
     key: Annotated[str, typer.Argument(help="Public key, as shown by `identity show`.")],
     reason: Annotated[str, typer.Option(help="Reason, which is published.")] = "",
     ends: Annotated[
@@ -89,59 +97,46 @@ def revoke(
             "--ends-identity", help="Confirm revoking the current key; then only the recovery key can restore it."
         ),
     ] = False,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Revoke a key and everything it has signed. Example: millrace identity revoke 5f0c...e1"""
-    with _identity(data_dir) as own:
-        if key == own.lineage.keys[-1] and not ends:
-            output.fail("this is the current key: rotate first, or use --ends-identity", output.WRONG_USAGE)
-        own.revoke(_public(key), reason)
-        output.tell({"revoked": key}, f"{key[:16]} is revoked", as_json=as_json)
+    own = _identity(settings)
+    if key == own.lineage.keys[-1] and not ends:
+        output.fail("this is the current key: rotate first, or use --ends-identity", output.WRONG_USAGE)
+    own.revoke(_public(key), reason)
+    return {"revoked": key}
 
 
-@app.command("recover")
+@app.with_settings("recover")
 def recover(
+    settings: Settings,
     recovery_from: Annotated[
         Path | None, typer.Option(help="File with the recovery key; default: prompt.")
     ] = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Replace a lost or stolen key. Example: millrace identity recover"""
     from market.protocol.identity.recovery_key import read_recovery_key
 
-    with _identity(data_dir) as own:
-        own.recover(read_recovery_key(_text(recovery_from)))
-        _tell_key(own, "now; the previous key is revoked", as_json=as_json)
+    own = _identity(settings)
+    own.recover(read_recovery_key(_text(recovery_from)))
+    return _key_of(own, "now; the previous key is revoked")
 
 
-def _tell_key(own: "OwnIdentity", since: str, *, as_json: bool) -> None:
+def _key_of(own: "OwnIdentity", since: str) -> Report:
     key = own.signer.public_key.hex()
-    output.tell({"identity": own.id, "key": key}, f"{own.id[:16]} uses key {key} {since}", as_json=as_json)
+    return Report({"identity": own.id, "key": key}, f"{own.id[:16]} uses key {key} {since}")
 
 
-@contextmanager
-def _identity(data_dir: Path | None, *, make: bool = False) -> Generator["OwnIdentity"]:
-    """Yield the identity of the data directory; end the command with one line on an error."""
-    from accounting.proofs.signing_key import SigningKeyUnusable
-    from market.errors import MarketError
+def _identity(settings: Settings, *, make: bool = False) -> "OwnIdentity":
+    """Return the identity of the data directory; end the command if there is none."""
     from market.network.identity import OwnIdentity
-    from runtime.data_folder import DataFolder
-    from runtime.settings import SettingsInvalid
 
-    folder = DataFolder(settings_from(data_dir).data_dir)
-    own = OwnIdentity(folder.path / "market")
-    try:
-        if make:
-            folder.prepare()
-        elif not own.exists:
-            output.fail(f"no identity in {folder.path}. Create one with `millrace identity create`")
-        yield own
-    except (MarketError, SigningKeyUnusable, SettingsInvalid) as error:
-        output.fail(str(error))
-    except OSError as error:
-        output.fail(f"{error.filename or folder.path}: {error.strerror}")
+    folder = DataFolder(settings.data_dir)
+    own = OwnIdentity(folder.market)
+    if make:
+        folder.prepare()
+    elif not own.exists:
+        output.fail(f"no identity in {folder.path}. Create one with `millrace identity create`")
+    return own
 
 
 def _write_new(path: Path, text: str) -> None:

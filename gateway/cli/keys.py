@@ -1,16 +1,15 @@
 """`millrace key`: create, list, rotate, limit and revoke API keys."""
 
-from collections.abc import Sequence
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.cli import output
+from gateway.cli.command import Group, PageLimit
 from gateway.cli.completion import Key
 from gateway.cli.gateway_client import BORROWED
-from gateway.cli.offline import offline
-from gateway.cli.serving import PageLimit
 from gateway.pages import PAGE_MAX
 from gateway.quota import Measure, Span
 from gateway.settings.base import Privacy
@@ -18,7 +17,10 @@ from gateway.settings.base import Privacy
 if TYPE_CHECKING:
     from gateway.admin.authority import Authority
 
-app = typer.Typer(help="API keys.", no_args_is_help=True)
+app = Group("API keys.")
+
+_DURATION = re.compile(r"([1-9][0-9]{0,5})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 KeyName = Annotated[str, Key("Key ID or prefix, as shown by `millrace key list`.")]
 
@@ -28,8 +30,7 @@ def _show_once(facts: dict[str, Any]) -> None:
     typer.echo(facts["api_key"])
 
 
-@app.command()
-@offline(_show_once, make=True)
+@app.with_authority("create", _show_once, make=True)
 def create(
     authority: "Authority",
     name: Annotated[str, typer.Argument(help="Name of the key.")],
@@ -53,38 +54,37 @@ def create(
 ) -> Any:
     """Create a key; it is shown only once. Example: millrace key create editor --lanes cluster,pool"""
     from gateway.admin.keys import NewKey, create_key
-    from gateway.cli.directory import duration_s, words_of
 
     fields = {
         "name": name,
         "user": user,
         "department": department,
-        "lanes": words_of(lanes),
-        "models": words_of(models),
-        "regions": words_of(regions),
+        "lanes": _words_of(lanes),
+        "models": _words_of(models),
+        "regions": _words_of(regions),
         "privacy": privacy,
         "priority": priority,
         "may_administer": admin,
-        "expires_in_s": duration_s(expires, "--expires") if expires else None,
+        "expires_in_s": _duration_s(expires, "--expires") if expires else None,
     }
     return create_key(authority, NewKey.model_validate(fields)).facts()
 
 
-def _show_keys(found: Sequence[dict[str, Any]]) -> None:
-    columns = ("id", "prefix", "name", "user", "organization", "department", "lanes", "created", "ends", "revoked")
-    rows = [
-        (
-            *(facts[name] for name in ("key_id", "prefix", "name", "user", "organization_id", "department")),
-            ",".join(facts["lanes"]),
-            *(_day(facts[name]) for name in ("created_ns", "expires_ns", "revoked_ns")),
-        )
-        for facts in found
-    ]
-    output.table(columns, rows, as_json=False)
-
-
-@app.command("list")
-@offline(_show_keys)
+@app.with_authority(
+    "list",
+    {
+        "id": "key_id",
+        "prefix": "prefix",
+        "name": "name",
+        "user": "user",
+        "organization": "organization_id",
+        "department": "department",
+        "lanes": lambda key: ",".join(key["lanes"]),
+        "created": lambda key: _day(key["created_ns"]),
+        "ends": lambda key: _day(key["expires_ns"]),
+        "revoked": lambda key: _day(key["revoked_ns"]),
+    },
+)
 def list_keys(
     authority: "Authority",
     everything: Annotated[
@@ -105,8 +105,7 @@ def list_keys(
     return [row.facts() for row in found]
 
 
-@app.command()
-@offline("revoked {revoked}")
+@app.with_authority("revoke", "revoked {revoked}")
 def revoke(authority: "Authority", key: KeyName) -> Any:
     """Revoke a key; running gateways apply this within seconds. Example: millrace key revoke mr-Ab3dE6g"""
     from gateway.admin.keys import revoke_key
@@ -114,8 +113,7 @@ def revoke(authority: "Authority", key: KeyName) -> Any:
     return {"revoked": revoke_key(authority, key)}
 
 
-@app.command()
-@offline(_show_once, with_secret=True)
+@app.with_authority("rotate", _show_once, with_secret=True)
 def rotate(
     authority: "Authority",
     key: KeyName,
@@ -125,14 +123,12 @@ def rotate(
 ) -> Any:
     """Rotate a key's secret; ID and limits stay. Example: millrace key rotate mr-Ab3dE6g --grace 1d"""
     from gateway.admin.keys import Rotation, rotate_key
-    from gateway.cli.directory import duration_s
 
-    rotation = Rotation(grace_s=0 if grace == "0" else duration_s(grace, "--grace"))
+    rotation = Rotation(grace_s=0 if grace == "0" else _duration_s(grace, "--grace"))
     return rotate_key(authority, key, rotation).facts()
 
 
-@app.command()
-@offline(("scope", "measure", "amount", "span", "model"))
+@app.with_authority("limit", ("scope", "measure", "amount", "span", "model"))
 def limit(
     authority: "Authority",
     target: Annotated[str, typer.Argument(help="Key, user:ID, team:ORG/NAME or organization:ID.")],
@@ -157,3 +153,18 @@ def limit(
 
 def _day(time_ns: int | None) -> str | None:
     return None if time_ns is None else datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _duration_s(text: str, option: str) -> int:
+    """Return the seconds of 30d, 12h, 90m or 45s; end the command for anything else."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        output.fail(
+            f"{option} {text}: must be a number with a unit, e.g. 30d, 12h, 90m or 45s", output.WRONG_USAGE
+        )
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _words_of(text: str | None) -> tuple[str, ...] | None:
+    """Return comma-separated words, None if the option was not given."""
+    return None if text is None else tuple(word.strip() for word in text.split(","))

@@ -6,12 +6,13 @@ import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gateway.cli import output
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.command import with_settings
+from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 from runtime.settings import SettingsInvalid
 
@@ -19,15 +20,20 @@ _FORGOTTEN = ("identity", "controller.json")
 _COPIES = "models"
 
 
+def _show(facts: dict[str, Any]) -> None:
+    output.say(f"this machine left the cluster; {facts['freed_bytes'] / 2**30:.2f} GiB freed")
+    output.say("its certificate was deleted; `millrace machines remove NAME` removes it from the gateway's list")
+
+
+@with_settings(_show)
 def leave(
+    settings: Settings,
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="Keep downloaded weights for another cluster.")
     ] = False,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Leave the cluster that this machine joined. Example: millrace leave"""
-    folder = DataFolder(settings_from(data_dir).data_dir).node
+    folder = DataFolder(settings.data_dir).node
     if not (folder / "identity").is_dir():
         output.fail(f"this machine has not joined a cluster: no certificate in {folder}")
     try:
@@ -35,11 +41,7 @@ def leave(
             freed_bytes = _forget(folder, (*_FORGOTTEN, *(() if keep_models else (_COPIES,))))
     except SettingsInvalid as error:
         output.fail(f"{error}; stop it first with Ctrl-C", output.REFUSED)
-    except OSError as error:
-        output.fail(f"{error.filename or folder}: {error.strerror}")
-    output.only_data({"left": True, "freed_bytes": freed_bytes}, as_json=as_json)
-    output.say(f"this machine left the cluster; {freed_bytes / 2**30:.2f} GiB freed")
-    output.say("its certificate was deleted; `millrace machines remove NAME` removes it from the gateway's list")
+    return {"left": True, "freed_bytes": freed_bytes}
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Progress of loading a model: download, reading by the gateway, loading by the cluster's machines."""
 
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,6 @@ from gateway.cli import output
 from gateway.cli.gateway_client import ask, lines
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
-from runtime.settings import SettingsInvalid
 
 # Loading from a slow disk can take minutes.
 LOAD_S = 3600.0
@@ -20,7 +21,6 @@ _JOINING_S = 60.0
 
 def pulled(settings: Settings, model: str) -> dict[str, Any]:
     """Download the missing files of a Hugging Face model; may end the command."""
-    from cluster.errors import ModelError
     from gateway.advice.service import models_folder
     from gateway.cli.pull import PullStopped, pull_model
 
@@ -32,8 +32,6 @@ def pulled(settings: Settings, model: str) -> dict[str, Any]:
     try:
         DataFolder(settings.data_dir).prepare()
         found = pull_model(model, models_folder(settings), _check)
-    except (ModelError, SettingsInvalid) as error:
-        output.fail(str(error))
     except PullStopped:
         output.fail(f"stopped; `millrace pull {model}` resumes the download")
     return {
@@ -67,15 +65,29 @@ def load(settings: Settings, model: str) -> str:
     # Resolve the folder here: the gateway may run in another directory.
     reference = str(here.absolute()) if here.exists() else model
     progress_line: dict[str, Any] = {}
-    columns = (SpinnerColumn(), TextColumn("reading the model"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=output.talk, transient=True, disable=not output.talk.is_terminal) as bar:
-        task = bar.add_task("", total=None)
+    with reading_bar() as on_read:
         for progress_line in lines(settings, "/admin/cluster/model", {"model": reference}):
             if "done_bytes" in progress_line:
-                bar.update(task, completed=progress_line["done_bytes"], total=progress_line["total_bytes"])
+                on_read(progress_line["done_bytes"], progress_line["total_bytes"])
     if "model" not in progress_line:
         output.fail(progress_line.get("error", "the gateway stopped before the model was read"))
     return str(progress_line["model"])
+
+
+@contextmanager
+def reading_bar() -> Generator[Callable[[int, int], None]]:
+    """Show a bar while a model's files are read, on a terminal; yield what takes the bytes done, and all of them."""
+    bar = Progress(
+        TextColumn("reading the model"), BarColumn(), DownloadColumn(), console=output.talk, transient=True
+    )
+    task = bar.add_task("", total=None, visible=False)
+
+    def show(done_bytes: int, total_bytes: int) -> None:
+        bar.update(task, completed=done_bytes, total=total_bytes, visible=done_bytes < total_bytes)
+
+    # Stopping writes a line even if the bar was never shown.
+    with bar if output.talk.is_terminal else nullcontext():
+        yield show
 
 
 def until_ready(settings: Settings) -> dict[str, Any]:

@@ -9,23 +9,28 @@ import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from gateway.cli import output
+from gateway.cli.command import AsJson, DataDir, Group, Report, with_settings
 from gateway.cli.completion import Machine
-from gateway.cli.gateway_client import ask
+from gateway.cli.gateway_client import ask, segment
 from gateway.cli.leave import only_node
-from gateway.cli.serving import AsJson, DataDir, settings_from, warn_of_open_folder
+from gateway.cli.serving import warn_of_open_folder
+from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 from runtime.settings import SettingsInvalid
 
 if TYPE_CHECKING:
     from cluster.nodes.node_options import NodeOptions
 
-token = typer.Typer(help="Join tokens, one per new machine.", no_args_is_help=True)
-app = typer.Typer(help="Machines of the cluster. Example: millrace machines list", invoke_without_command=True)
+token = Group("Join tokens, one per new machine.")
+app = Group(
+    "Machines of the cluster. Example: millrace machines list", no_args_is_help=False, invoke_without_command=True
+)
+
+Name = Annotated[str, Machine("Machine name or ID.")]
 
 DEFAULT_PORT = 8401
 _NAME_FILE = "name"
@@ -35,15 +40,11 @@ _BARE_V6 = re.compile(r"(?P<host>[^:\[\]]*:[^\[\]]*:[^\[\]]*)")
 _WITH_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
-@token.command("create")
-def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Create a single-use join token that expires after 15 minutes. Example: millrace token create"""
-    made = ask(settings_from(data_dir), "POST", "/admin/tokens")
-    output.only_data(made, as_json=as_json)
-    output.say("Only add machines that you trust: they can read the answers they help compute. Run there:")
+def _show_token(made: dict[str, Any]) -> None:
     from cluster.trust.addresses import Target, is_reachable
     from gateway.admin.join_command import join_command
 
+    output.say("Only add machines that you trust: they can read the answers they help compute. Run there:")
     typer.echo(join_command(Target(made["host"], made["port"]), made["token"]))
     if not is_reachable(made["host"]):
         output.say(
@@ -52,7 +53,15 @@ def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         )
 
 
+@token.with_settings("create", _show_token)
+def create_token(settings: Settings) -> Any:
+    """Create a single-use join token that expires after 15 minutes. Example: millrace token create"""
+    return ask(settings, "POST", "/admin/tokens")
+
+
+@with_settings()
 def join(
+    settings: Settings,
     where: Annotated[
         str | None,
         typer.Argument(
@@ -70,11 +79,10 @@ def join(
     ] = "",
     name: Annotated[str | None, typer.Option(help="Name of this machine in the cluster.")] = None,
     threads: Annotated[int | None, typer.Option(help="Number of CPU threads.", min=1)] = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Make this machine a node and serve until Ctrl-C. Example: millrace join TOKEN"""
-    settings = settings_from(data_dir)
     host, token = where_and_token(where, controller, token)
     from cluster.errors import ClusterError, LinkLost
     from cluster.nodes.node_options import NodeOptions
@@ -139,82 +147,69 @@ def where_and_token(where: str | None, controller: str | None, token: str) -> tu
     return where or controller, token
 
 
-@app.callback()
-def machines(context: typer.Context, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List machines of the cluster. Example: millrace machines"""
-    if context.invoked_subcommand is None:
-        list_machines(data_dir, as_json)
-
-
-@app.command("list")
-def list_machines(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List machines: connected, drained, removed. Example: millrace machines list"""
-    rows = ask(settings_from(data_dir), "GET", "/admin/machines")
-    output.only_data(rows, as_json=as_json)
-    columns = ("machine", "id", "state", "certificate expires")
-    table = [(row["node"], row["node_id"], _state(row), _day(row["certified_until_s"])) for row in rows]
-    output.table(columns, table, as_json=False)
-
-
-def _day(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d")
-
-
 def _state(row: dict[str, Any]) -> str:
     if row["removed_s"]:
         return f"removed on {_day(row['removed_s'])}"
     return ("connected" if row["present"] else "away") + (", drained" if row["draining"] else "")
 
 
-@app.command("remove")
-def remove(
-    name: Annotated[str, Machine("Machine name or ID.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+@app.with_settings(
+    "list",
+    {
+        "machine": "node",
+        "id": "node_id",
+        "state": _state,
+        "certificate expires": lambda row: _day(row["certified_until_s"]),
+    },
+)
+def list_machines(settings: Settings) -> Any:
+    """List machines: connected, drained, removed. Example: millrace machines list"""
+    return ask(settings, "GET", "/admin/machines")
+
+
+@app.callback()
+def machines(context: typer.Context, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List machines of the cluster. Example: millrace machines"""
+    if context.invoked_subcommand is None:
+        list_machines(context=context, data_dir=data_dir, as_json=as_json)
+
+
+def _day(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d")
+
+
+@app.with_settings("remove", "{name} ({removed}) was removed; its work continues on other machines.")
+def remove(settings: Settings, name: Name) -> Any:
     """Remove a machine permanently. Example: millrace machines remove laptop"""
-    done = ask(settings_from(data_dir), "POST", f"/admin/machines/{quote(name, safe='')}/remove")
-    output.tell(
-        done, f"{name} ({done['removed']}) was removed; its work continues on other machines.", as_json=as_json
-    )
+    return ask(settings, "POST", f"/admin/machines/{segment(name)}/remove")
 
 
-@app.command("rename")
-def rename(
-    name: Annotated[str, Machine("Machine name or ID.")],
-    new_name: Annotated[str, typer.Argument(help="New name.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+@app.with_settings("rename", "{from} renamed to {to}.")
+def rename(settings: Settings, name: Name, new_name: Annotated[str, typer.Argument(help="New name.")]) -> Any:
     """Rename a machine. Example: millrace machines rename laptop anns-laptop"""
-    path = f"/admin/machines/{quote(name, safe='')}/rename"
-    done = ask(settings_from(data_dir), "POST", path, {"name": new_name})
-    output.tell(done, f"{done['from']} renamed to {done['to']}.", as_json=as_json)
+    return ask(settings, "POST", f"/admin/machines/{segment(name)}/rename", {"name": new_name})
 
 
-@app.command("drain")
+@app.with_settings("drain")
 def drain(
-    name: Annotated[str, Machine("Machine name or ID.")],
+    settings: Settings,
+    name: Name,
     undo: Annotated[bool, typer.Option("--undo", help="Enable the machine again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only preview the new plan.")] = False,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Move work off a machine before you switch it off. Example: millrace machines drain laptop"""
     if dry_run:
         if undo:
             output.fail("--dry-run cannot be combined with --undo", output.WRONG_USAGE)
-        show_draft(ask(settings_from(data_dir), "POST", "/admin/plan", {"without": [name]}), as_json=as_json)
-        return
+        return Report(ask(settings, "POST", "/admin/plan", {"without": [name]}), show_draft)
     query = "?undo=true" if undo else ""
-    done = ask(settings_from(data_dir), "POST", f"/admin/machines/{quote(name, safe='')}/drain{query}")
+    done = ask(settings, "POST", f"/admin/machines/{segment(name)}/drain{query}")
     text = f"{name} is draining; `millrace nodes` shows when its layers have moved."
-    output.tell(done, f"{name} is enabled." if undo else text, as_json=as_json)
+    return Report(done, f"{name} is enabled." if undo else text)
 
 
-def show_draft(draft: dict[str, Any], *, as_json: bool) -> None:
+def show_draft(draft: dict[str, Any]) -> None:
     """Print the current plan, the new plan, and the changes."""
-    output.only_data(draft, as_json=as_json)
     for when in ("now", "then"):
         plan = draft[when]
         output.say(f"{when}: {'' if plan else 'no plan'}")
@@ -226,10 +221,7 @@ def show_draft(draft: dict[str, Any], *, as_json: bool) -> None:
         output.say(line)
 
 
-def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List machines with their layers, and why each holds them. Example: millrace nodes"""
-    cluster = ask(settings_from(data_dir), "GET", "/admin/cluster")
-    output.only_data(cluster, as_json=as_json)
+def _show_nodes(cluster: dict[str, Any]) -> None:
     output.say(f"{cluster['status']}: {cluster['reason']} (plan {cluster['epoch']})")
     for reason in cluster["plan"]:
         output.say(f"  {reason}")
@@ -246,12 +238,18 @@ def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         )
         for node in cluster["nodes"]
     ]
-    output.table(columns, rows, as_json=False)
+    output.table(columns, rows)
     for node in cluster["nodes"]:
         for warning in node["warnings"]:
             output.say(f"{node['node']}: {warning['what']}; {warning['remedy']}")
     for name, why in cluster["absent"].items():
         output.say(f"{name} {why}")
+
+
+@with_settings(_show_nodes)
+def nodes(settings: Settings) -> Any:
+    """List machines with their layers, and why each holds them. Example: millrace nodes"""
+    return ask(settings, "GET", "/admin/cluster")
 
 
 def _from_stdin() -> str:

@@ -21,7 +21,6 @@ from gateway.cli import (
     machines,
     market,
     models,
-    money,
     partners,
     payments,
     pool,
@@ -77,7 +76,7 @@ app.add_typer(pool.app, name="pool")
 app.add_typer(route.app, name="route")
 app.command("requests")(requests.requests)
 app.add_typer(batches.app, name="batch")
-app.command("balance")(money.balance)
+app.command("balance")(topups.balance)
 app.command("topup")(topups.topup)
 app.command("statement")(topups.statement)
 app.command("offers")(earnings.offers)

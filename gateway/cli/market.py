@@ -1,7 +1,7 @@
 """`millrace market`: sellers, audit results about them, and the prompts used for audits."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import output
+from gateway.cli.command import Group
 from gateway.cli.completion import Model
 from gateway.cli.gateway_client import ask
-from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,20 +23,26 @@ if TYPE_CHECKING:
     from market.audits.probes import Probe
     from market.protocol.audits.verdicts import Decision
 
-app = typer.Typer(help="Marketplace sellers, and their audits.", no_args_is_help=True)
+app = Group("Marketplace sellers, and their audits.")
 
 _FILE_BYTES_MAX = 16 * 2**20
 _PROMPT_BYTES_MAX = 2**20
 _ID_CHARS_MIN = 12
 
 
-@app.command("sellers")
-def sellers(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List sellers with audit results and suspensions. Example: millrace market sellers"""
-    found = ask(settings_from(data_dir), "GET", "/admin/market/sellers")
-    output.only_data(found, as_json=as_json)
-    columns = ("seller", "model", "quantization", "audit", "answers good/bad", "audits good/bad", "status")
-    output.table(columns, [_columns(row) for row in found["sellers"]], as_json=False)
+_COLUMNS: Mapping[str, output.Cell] = {
+    "seller": lambda row: row["seller"][:_ID_CHARS_MIN],
+    "model": "model",
+    "quantization": "quantization",
+    "audit": "looked_at",
+    "answers good/bad": lambda row: f"{row['answered']:.0f}/{row['failed']:.0f}",
+    "audits good/bad": lambda row: f"{row['audits_passed']:.0f}/{row['audits_failed']:.0f}",
+    "status": lambda row: "suspended" if row["suspended_why"] else "new" if row["is_newcomer"] else "established",
+}
+
+
+def _show_sellers(found: dict[str, Any]) -> None:
+    output.table_of(_COLUMNS, found["sellers"])
     for row in found["sellers"]:
         if row["suspended_why"]:
             output.say(f"{row['seller'][:_ID_CHARS_MIN]} is suspended: {row['suspended_why']}")
@@ -44,50 +50,54 @@ def sellers(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         output.say(f"{row['seller'][:_ID_CHARS_MIN]} {row['model']} is excluded: {row['reason']}")
 
 
-@app.command("reinstate")
+@app.with_settings("sellers", _show_sellers)
+def sellers(settings: Settings) -> Any:
+    """List sellers with audit results and suspensions. Example: millrace market sellers"""
+    return ask(settings, "GET", "/admin/market/sellers")
+
+
+@app.with_settings("reinstate", "{reinstated:.12} is reinstated within seconds; it is audited like a new seller")
 def reinstate(
+    settings: Settings,
     seller: Annotated[str, typer.Argument(help="The seller's identity, or its first 12 digits.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Reinstate a seller and clear its record. Example: millrace market reinstate 5f0c9a41e2b7"""
-    probe_store = _shelf(settings_from(data_dir))
+    probe_store = _shelf(settings)
     found = _suspended(probe_store, seller)
     probe_store.reinstate(found)
-    text = f"{found[:_ID_CHARS_MIN]} is reinstated within seconds; it is audited like a new seller"
-    output.tell({"reinstated": found}, text, as_json=as_json)
+    return {"reinstated": found}
 
 
-@app.command("confirm")
+def _show_confirmed(found: list[dict[str, Any]]) -> None:
+    for each in found:
+        output.say(f"{each['model']}: {'; '.join(dict.fromkeys(each['reasons']))}")
+        output.say(
+            "your machines pass the audits that it failed: this is proof"
+            if each["is_proof"]
+            else "this is not proof yet"
+        )
+
+
+@app.with_settings("confirm", _show_confirmed)
 def confirm(
+    settings: Settings,
     seller: Annotated[str, typer.Argument(help="A suspended seller's identity, or its first 12 digits.")],
     model: Annotated[str, typer.Option(help="Your machines' name for the model that the seller claims to sell.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Repeat a seller's failed audits on your machines.
 
     Example: millrace market confirm 5f0c9a41e2b7 --model mill-1b
     """
-    settings = settings_from(data_dir)
-    found = _suspended(_shelf(settings), seller)
-    decided = asyncio.run(_confirmed(settings, found, model))
-    if as_json:
-        rows = [
-            (target.model, list(decision.reasons), decision.action == "forfeit") for target, decision in decided
-        ]
-        output.table(("model", "reasons", "is_proof"), rows, as_json=True)
-        return
-    for target, decision in decided:
-        is_proof = decision.action == "forfeit"
-        output.say(f"{target.model}: {'; '.join(dict.fromkeys(decision.reasons))}")
-        output.say(
-            "your machines pass the audits that it failed: this is proof" if is_proof else "this is not proof yet"
-        )
+    decided = asyncio.run(_confirmed(settings, _suspended(_shelf(settings), seller), model))
+    return [
+        {"model": target.model, "reasons": list(decision.reasons), "is_proof": decision.action == "forfeit"}
+        for target, decision in decided
+    ]
 
 
-@app.command("freeze")
+@app.with_settings("freeze", "{frozen} of {tried} prompts are now canaries for {sold_as}")
 def freeze(
+    settings: Settings,
     model: Annotated[str, Model("A model on this gateway's machines.")],
     prompts: Annotated[
         Path | None, typer.Option(help="File with one prompt per line; default: generated prompts.")
@@ -105,46 +115,36 @@ def freeze(
             "between honest engines, so use this only for sellers with the same engine.",
         ),
     ] = False,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Record your machines' answers as canaries, to audit sellers. Example: millrace market freeze mill-1b"""
-    settings = settings_from(data_dir)
     sold_as = _sold_as(settings, model, weights, quantization)
     chosen = _prompts(prompts, count)
     probes = asyncio.run(_frozen(settings, model, sold_as, chosen, texts=texts))
     probe_store = _shelf(settings)
     for probe in probes:
         probe_store.add_probe(probe)
-    text = f"{len(probes)} of {len(chosen)} prompts are now canaries for {sold_as}"
-    output.tell({"frozen": len(probes), "tried": len(chosen), "sold_as": sold_as}, text, as_json=as_json)
+    return {"frozen": len(probes), "tried": len(chosen), "sold_as": sold_as}
 
 
-@app.command("export")
+@app.with_settings("export", "{canaries} canaries written to {file}")
 def export(
+    settings: Settings,
     file: Annotated[Path, typer.Argument(help="New file; anyone who reads it can pass these audits.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Write all canaries to a file for trading partners' gateways. Example: millrace market export canaries.bin"""
     import msgspec
 
-    probes = list(_shelf(settings_from(data_dir)).all_probes())
-    try:
-        with file.open("xb") as opened:
-            opened.write(msgspec.msgpack.encode(probes))
-    except OSError as error:
-        output.fail(f"{file}: {error.strerror}")
-    text = f"{len(probes)} canaries written to {file}"
-    output.tell({"file": str(file), "canaries": len(probes)}, text, as_json=as_json)
+    probes = list(_shelf(settings).all_probes())
+    with file.open("xb") as opened:
+        opened.write(msgspec.msgpack.encode(probes))
+    return {"file": str(file), "canaries": len(probes)}
 
 
-@app.command("import")
+@app.with_settings("import", "{canaries} canaries imported")
 def import_(
+    settings: Settings,
     file: Annotated[Path, typer.Argument(help="File from `millrace market export FILE` of someone you trust.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Import another gateway's canaries. Example: millrace market import canaries.bin"""
     import msgspec
 
@@ -153,16 +153,13 @@ def import_(
     try:
         with file.open("rb") as opened:
             probes = msgspec.msgpack.decode(opened.read(_FILE_BYTES_MAX), type=list[Probe])
-    except OSError as error:
-        output.fail(f"{file}: {error.strerror}")
     except msgspec.MsgspecError as error:
         output.fail(f"{file} is not a canary file: {error}")
-    probe_store = _shelf(settings_from(data_dir))
+    probe_store = _shelf(settings)
     for probe in probes:
         if probe.canary or probe.needle:
             probe_store.add_probe(probe)
-    text = f"{len(probes)} canaries imported"
-    output.tell({"canaries": len(probes)}, text, as_json=as_json)
+    return {"canaries": len(probes)}
 
 
 def _suspended(probe_store: "ProbeStore", seller: str) -> str:
@@ -174,14 +171,6 @@ def _suspended(probe_store: "ProbeStore", seller: str) -> str:
             "none or several suspended sellers have an identity that starts with this; see `millrace market sellers`"
         )
     return found[0]
-
-
-def _columns(row: dict[str, Any]) -> tuple[object, ...]:
-    standing = "suspended" if row["suspended_why"] else "new" if row["is_newcomer"] else "established"
-    answers = f"{row['answered']:.0f}/{row['failed']:.0f}"
-    audits = f"{row['audits_passed']:.0f}/{row['audits_failed']:.0f}"
-    seller = row["seller"][:_ID_CHARS_MIN]
-    return seller, row["model"], row["quantization"], row["looked_at"], answers, audits, standing
 
 
 def _shelf(settings: Settings) -> "ProbeStore":

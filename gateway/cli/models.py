@@ -5,44 +5,42 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
+from gateway.cli.command import Report, with_settings
 from gateway.cli.completion import Model
 from gateway.cli.gateway_client import ask, borrowed_key, user_headers
 from gateway.cli.load_progress import LOAD_S, load, pulled, until_ready
-from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 
 _COLUMNS = ("model", "where", "state", "precision", "context", "note")
 
 
-def pull(
-    model: Annotated[str, typer.Argument(help="Hugging Face ID: owner/name, optionally @revision.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Download a model. Resumes if interrupted. Example: millrace pull Qwen/Qwen3-8B"""
-    facts = pulled(settings_from(data_dir), model)
-    output.only_data(facts, as_json=as_json)
+def _show_pulled(facts: dict[str, Any]) -> None:
     had = "" if facts["fetched_bytes"] else ", already downloaded"
-    output.say(f"{model} downloaded: {facts['files']} files, {_gib(facts['bytes'])}{had}")
+    output.say(f"{facts['model']} downloaded: {facts['files']} files, {_gib(facts['bytes'])}{had}")
 
 
+@with_settings(_show_pulled)
+def pull(
+    settings: Settings,
+    model: Annotated[str, typer.Argument(help="Hugging Face ID: owner/name, optionally @revision.")],
+) -> Any:
+    """Download a model. Resumes if interrupted. Example: millrace pull Qwen/Qwen3-8B"""
+    return pulled(settings, model)
+
+
+@with_settings()
 def run(
-    model: Annotated[str, Model("Pool model, folder, GGUF file or Hugging Face ID.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+    settings: Settings, model: Annotated[str, Model("Pool model, folder, GGUF file or Hugging Face ID.")]
+) -> Report:
     """Load a model on a pool server that has it, otherwise into the cluster. Example: millrace run Qwen/Qwen3-8B"""
-    settings = settings_from(data_dir)
     # Check first that a gateway is running, so that nothing is downloaded in vain.
     cluster, backends = ask(settings, "GET", "/admin/cluster"), _with_model(settings, model)
     if backends:
         _upkeep(settings, {"model": model})
-        facts = {"model": model, "lane": "pool", "backends": [each["name"] for each in backends]}
-        output.tell(
-            facts, f"{model} loaded on {', '.join(facts['backends'])}, if the server supports it", as_json=as_json
-        )
-        return
+        names = [each["name"] for each in backends]
+        text = f"{model} loaded on {', '.join(names)}, if the server supports it"
+        return Report({"model": model, "lane": "pool", "backends": names}, text)
     if cluster["model"] is None or cluster["status"] == "failed":
         name = load(settings, model)
     else:
@@ -55,12 +53,18 @@ def run(
             )
     cluster = until_ready(settings)
     facts = {"model": name, "lane": "cluster", "status": cluster["status"], "reason": cluster["reason"]}
-    output.tell(facts, f"{name} is {cluster['status']}: {cluster['reason']}", as_json=as_json)
+    return Report(facts, f"{name} is {cluster['status']}: {cluster['reason']}")
 
 
-def ps(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def _show_loaded(found: list[dict[str, Any]]) -> None:
+    output.table(_COLUMNS, [tuple(each.values()) for each in found])
+    if not found:
+        output.say("no models loaded; load one with `millrace run MODEL`")
+
+
+@with_settings(_show_loaded)
+def ps(settings: Settings) -> Any:
     """List loaded models. Example: millrace ps"""
-    settings = settings_from(data_dir)
     cluster = ask(settings, "GET", "/admin/cluster")
     rows = [*_of_cluster(cluster)]
     for backend in ask(settings, "GET", "/admin/pool"):
@@ -68,14 +72,12 @@ def ps(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         names = [n for n in backend["models"] if (backend["served_as"].get(n) or n) in loaded]
         where, state = f"pool:{backend['name']}", backend["state"]
         rows += [(name, where, state, None, None, backend["note"]) for name in names]
-    output.table(_COLUMNS, rows, as_json=as_json)
-    if not rows and not as_json:
-        output.say("no models loaded; load one with `millrace run MODEL`")
+    return output.as_dicts(_COLUMNS, rows)
 
 
-def stop(model: Annotated[str, Model("Pool model.")], data_dir: DataDir = None, as_json: AsJson = False) -> None:
+@with_settings()
+def stop(settings: Settings, model: Annotated[str, Model("Pool model.")]) -> Report:
     """Unload a model from pool servers. Example: millrace stop qwen3:8b"""
-    settings = settings_from(data_dir)
     backends = _with_model(settings, model)
     if not backends:
         if ask(settings, "GET", "/admin/cluster")["model"] == model:
@@ -89,20 +91,16 @@ def stop(model: Annotated[str, Model("Pool model.")], data_dir: DataDir = None, 
         names = ", ".join(each["name"] for each in backends)
         output.fail(f"{names} cannot unload models: only Ollama supports this", output.REFUSED)
     _upkeep(settings, {"model": model, "keep_alive": 0})
-    output.tell(
-        {"model": model, "stopped_at": servers}, f"{model} unloaded from {', '.join(servers)}", as_json=as_json
-    )
+    return Report({"model": model, "stopped_at": servers}, f"{model} unloaded from {', '.join(servers)}")
 
 
+@with_settings()
 def rm(
-    model: Annotated[str, typer.Argument(help="Hugging Face ID of a downloaded model.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+    settings: Settings, model: Annotated[str, typer.Argument(help="Hugging Face ID of a downloaded model.")]
+) -> Report:
     """Delete a downloaded model from this machine's disk. Example: millrace rm Qwen/Qwen3-8B"""
     from gateway.cli.disk import freed_by_removing
 
-    settings = settings_from(data_dir)
     if DataFolder(settings.data_dir).read_running() is not None:
         cluster = ask(settings, "GET", "/admin/cluster")
         if model.partition("@")[0] in (cluster["model_source"], cluster["embedding_model"]):
@@ -110,11 +108,7 @@ def rm(
     freed_bytes = freed_by_removing(settings.data_dir, model)
     if freed_bytes is None:
         output.fail(f"{model} was not downloaded to {settings.data_dir}; delete your own folders yourself")
-    output.tell(
-        {"removed": model, "freed_bytes": freed_bytes},
-        f"{model} deleted: {_gib(freed_bytes)} freed",
-        as_json=as_json,
-    )
+    return Report({"removed": model, "freed_bytes": freed_bytes}, f"{model} deleted: {_gib(freed_bytes)} freed")
 
 
 def _of_cluster(cluster: dict[str, Any]) -> list[tuple[object, ...]]:

@@ -3,7 +3,7 @@
 import contextlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import orjson
@@ -19,6 +19,10 @@ REFUSED = 4
 
 _PIPED_WIDTH = 240
 _CONTROLS = re.compile("[\x7f-\x9f]")
+
+
+Cell = str | Callable[[Any], object]
+"""What a column shows: a thing's value of this name, or what a function makes of the thing."""
 
 
 class _Talk(Console):
@@ -46,26 +50,8 @@ def data(value: Any) -> None:
     sys.stdout.flush()
 
 
-def tell(facts: Any, text: str, *, as_json: bool) -> None:
-    """Report what was done: as JSON or in words."""
-    if as_json:
-        data(facts)
-    else:
-        say(text)
-
-
-def only_data(value: Any, *, as_json: bool) -> None:
-    """With --json, print `value` and end the command: raises typer.Exit with status 0. Otherwise do nothing."""
-    if as_json:
-        data(value)
-        raise typer.Exit
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
-    """Print rows as a table, or as a JSON list of objects. A cell with a style is (text, style)."""
-    if as_json:
-        data([dict(zip(columns, row, strict=True)) for row in rows])
-        return
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows as a table. A cell with a style is (text, style)."""
     console = Console()
     if not console.is_terminal:
         console.width = _PIPED_WIDTH
@@ -75,6 +61,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: 
     for row in rows:
         shown.add_row(*map(_cell, row))
     console.print(shown)
+
+
+def table_of(cells: Mapping[str, Cell], found: Iterable[Any]) -> None:
+    """Print things as a table, with a row for each; `cells` has the columns."""
+    table(tuple(cells), [[cell(one) if callable(cell) else one[cell] for cell in cells.values()] for one in found])
+
+
+def as_dicts(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[dict[str, object]]:
+    """Return rows as JSON objects."""
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _cell(cell: object) -> Text:
@@ -90,8 +86,13 @@ def more_follow(limit: int, option: str, place: object) -> None:
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
     """Print an error and end the command: raises typer.Exit with status `code`."""
-    say(("error:", "bold red"), f" {message}")
+    complain(message)
     raise typer.Exit(code)
+
+
+def complain(message: str) -> None:
+    """Print an error."""
+    say(("error:", "bold red"), f" {message}")
 
 
 def plain(text: str) -> str:

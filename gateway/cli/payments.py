@@ -1,16 +1,19 @@
 """`millrace payments`: the state of payments through Stripe."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.cli import output
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.command import Group
 from gateway.settings import Settings
 from runtime.settings import SettingsInvalid
 from runtime.times import at
 
-app = typer.Typer(help="Payments through Stripe.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from gateway.admin.authority import Authority
+
+app = Group("Payments through Stripe.")
 
 _LISTS = ("failures", "frozen", "frozen_sellers", "payouts_given_up")
 
@@ -20,16 +23,7 @@ def payments() -> None:
     """Payments through Stripe."""
 
 
-@app.command()
-def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show mode, queued and failed webhooks, and the last reconciliation. Example: millrace payments status"""
-    from accounting.payments.status_report import status_report
-    from gateway.cli.store import open_store
-
-    settings = settings_from(data_dir)
-    with open_store(settings) as (read, _), read() as session:
-        facts: dict[str, Any] = {"mode": _mode(settings), **status_report(session)}
-    output.only_data(facts, as_json=as_json)
+def _show(facts: dict[str, Any]) -> None:
     found = facts["reconciliation"] or {}
     row = {
         "mode": facts["mode"],
@@ -40,30 +34,31 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         "unmatched": found.get("unmatched_count"),
         "difference_usd": found.get("difference"),
     }
-    output.table(tuple(row), [tuple(row.values())], as_json=False)
+    output.table(tuple(row), [tuple(row.values())])
     for what, rows in (("unmatched", found.get("unmatched", [])), *((name, facts[name]) for name in _LISTS)):
         for one in rows:
             output.say((f"{what}:", "bold red"), " " + ", ".join(f"{name} {value}" for name, value in one.items()))
 
 
-@app.command()
-def retry(
-    message: Annotated[str, typer.Argument(help="Webhook ID, as shown by `millrace payments status`: evt_...")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Retry a failed Stripe webhook. Example: millrace payments retry evt_1"""
-    from accounting.payments.errors import PaymentError
-    from gateway.admin.payments import retry_webhook
-    from gateway.cli.directory import BY, open_directory
+@app.with_authority("status", _show)
+def status(authority: "Authority", settings: Settings) -> Any:
+    """Show mode, queued and failed webhooks, and the last reconciliation. Example: millrace payments status"""
+    from gateway.admin.payments import state_of_payments
 
-    with open_directory(settings_from(data_dir)) as directory:
-        try:
-            retry_webhook(directory, BY, message)
-        except PaymentError as error:
-            output.fail(str(error), output.WRONG_USAGE)
-    text = f"The running gateway retries {message} within seconds."
-    output.tell({"retried": message}, text, as_json=as_json)
+    with authority.directory.read() as session:
+        return state_of_payments(session, _mode(settings))
+
+
+@app.with_authority("retry", "The running gateway retries {message} within seconds.")
+def retry(
+    authority: "Authority",
+    message: Annotated[str, typer.Argument(help="Webhook ID, as shown by `millrace payments status`: evt_...")],
+) -> Any:
+    """Retry a failed Stripe webhook. Example: millrace payments retry evt_1"""
+    from gateway.admin.payments import retry_webhook
+
+    retry_webhook(authority.directory, authority.actor, message)
+    return {"retried": message}
 
 
 def _mode(settings: Settings) -> str:

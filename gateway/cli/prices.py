@@ -1,19 +1,22 @@
 """`millrace prices`: current prices, their history, and a check of past charges."""
 
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from gateway.cli import output
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.command import Group, Report
+from gateway.cli.gateway_client import ask, segment
+from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from accounting.metering.versions import PriceVersion
+    from gateway.admin.authority import Authority
 
-app = typer.Typer(help="Prices and their history.", no_args_is_help=True)
+app = Group("Prices and their history.")
 
 _COLUMNS = (
     "lane",
@@ -28,21 +31,21 @@ _COLUMNS = (
     "above_tokens",
     "usd_per_hour",
 )
+_WRONG = ("request", "charge_usd", "cost_usd", "due_usd")
 _NS_PER_S = 10**9
 
 
-@app.command("list")
-def list_prices(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+@app.with_authority("list", _COLUMNS)
+def list_prices(authority: "Authority") -> Any:
     """List current prices. Example: millrace prices list"""
-    from accounting.metering.versions import versions_now
-    from gateway.cli.store import open_store
+    from gateway.admin.prices import prices_at
 
-    with open_store(settings_from(data_dir)) as (read, _), read() as session:
-        _table(versions_now(session, time.time_ns()), as_json=as_json)
+    return _facts(prices_at(authority, time.time_ns()))
 
 
-@app.command("show")
+@app.with_authority("show", _COLUMNS)
 def show(
+    authority: "Authority",
     model: Annotated[str, typer.Argument(help="Public model name; * for your machines.")],
     at: Annotated[
         datetime | None,
@@ -51,94 +54,77 @@ def show(
             help="Show the versions at that time (UTC).",
         ),
     ] = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Show a model's price history, newest first. Example: millrace prices show fast --at 2026-11-01"""
-    from accounting.metering.versions import versions_now, versions_of
-    from gateway.cli.store import open_store
+    from gateway.admin.prices import prices_at, prices_of
 
-    with open_store(settings_from(data_dir)) as (read, _), read() as session:
-        if at is None:
-            found = versions_of(session, model)
-        else:
-            at_ns = int(at.replace(tzinfo=UTC).timestamp()) * _NS_PER_S
-            found = [version for version in versions_now(session, at_ns) if version.name == model]
+    found = prices_at(authority, _ns(at), model) if at else prices_of(authority, model)
     if not found:
         then = f" at {at:%Y-%m-%d %H:%M} UTC" if at else ""
         output.fail(f"no price for {model!r}{then}; `millrace prices list` shows models with prices")
-    _table(found, as_json=as_json)
+    return _facts(found)
 
 
-@app.command("set")
+def _show_set(done: dict[str, Any]) -> None:
+    prices = done["prompt_usd_per_mtok"], done["completion_usd_per_mtok"]
+    output.say(f"{done['model']}: ${prices[0]} per 1M input tokens, ${prices[1]} per 1M output tokens.")
+
+
+@app.with_settings("set", _show_set)
 def set_price(
+    settings: Settings,
     model: Annotated[str, typer.Argument(help="Public name of a cloud model.")],
     prompt: Annotated[str, typer.Option(help="USD per million input tokens.")],
     completion: Annotated[str, typer.Option(help="USD per million output tokens.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Set a price that applies from the next request on.
 
     Example: millrace prices set fast --prompt 0.15 --completion 0.60
     """
-    from gateway.cli.gateway_client import ask
-
     body = {"model": model, "prompt_usd_per_mtok": prompt, "completion_usd_per_mtok": completion}
-    done = ask(settings_from(data_dir), "PUT", "/admin/prices", body)
-    prices = done["prompt_usd_per_mtok"], done["completion_usd_per_mtok"]
-    text = f"{model}: ${prices[0]} per 1M input tokens, ${prices[1]} per 1M output tokens."
-    output.tell(done, text, as_json=as_json)
+    return ask(settings, "PUT", "/admin/prices", body)
 
 
-@app.command("unset")
+@app.with_settings("unset", "{model} uses the price of the settings or the price list.")
 def unset_price(
-    model: Annotated[str, typer.Argument(help="Public name of a cloud model.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+    settings: Settings, model: Annotated[str, typer.Argument(help="Public name of a cloud model.")]
+) -> Any:
     """Use the price of the settings or the price list again. Example: millrace prices unset fast"""
-    from gateway.cli.gateway_client import ask
-
-    done = ask(settings_from(data_dir), "DELETE", f"/admin/prices?model={quote(model, safe='')}")
-    output.tell(done, f"{model} uses the price of the settings or the price list.", as_json=as_json)
+    return ask(settings, "DELETE", f"/admin/prices?model={segment(model)}")
 
 
-@app.command("check")
+@app.with_authority("check")
 def check(
+    authority: "Authority",
     since: Annotated[
         datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Only requests since that day (UTC).")
     ] = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Recompute every charge from its price and counts. Exits with status 1 if one differs.
 
     Example: millrace prices check
     """
-    from accounting.metering.recharge import mischarges
-    from accounting.money import format_usd
-    from gateway.cli.store import open_store
+    from gateway.admin.prices import wrong_charges
 
-    since_ns = int(since.replace(tzinfo=UTC).timestamp()) * _NS_PER_S if since else 0
-    with open_store(settings_from(data_dir)) as (read, _), read() as session:
-        found = mischarges(session, since_ns=since_ns)
+    found = wrong_charges(authority, _ns(since) if since else 0)
     rows = [
         (
             each.request_id,
-            format_usd(each.charge_nano),
-            format_usd(each.cost_nano),
-            "no price" if each.due_nano is None else format_usd(each.due_nano),
+            _usd(each.charge_nano),
+            _usd(each.cost_nano),
+            "no price" if each.due_nano is None else _usd(each.due_nano),
         )
         for each in found
     ]
-    output.table(("request", "charge_usd", "cost_usd", "due_usd"), rows, as_json=as_json)
-    if found:
-        raise typer.Exit(output.FAILED)
+    return Report(output.as_dicts(_WRONG, rows), _WRONG, output.FAILED if found else 0)
 
 
-def _table(versions: "list[PriceVersion]", *, as_json: bool) -> None:
-    output.table(_COLUMNS, [row for version in versions for row in _rows(version)], as_json=as_json)
+def _ns(time_utc: datetime) -> int:
+    return int(time_utc.replace(tzinfo=UTC).timestamp()) * _NS_PER_S
+
+
+def _facts(versions: "Iterable[PriceVersion]") -> list[dict[str, object]]:
+    return output.as_dicts(_COLUMNS, (row for version in versions for row in _rows(version)))
 
 
 def _rows(version: "PriceVersion") -> list[tuple[Any, ...]]:

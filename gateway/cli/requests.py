@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli import output
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.command import Report, with_authority
 
 if TYPE_CHECKING:
+    from gateway.admin.authority import Authority
     from gateway.billing.request_log import RequestEntry, RequestLog
 
 _COLUMNS = ("time", "request", "model", "lane", "status", "tokens", "ms", "event", "reason")
@@ -19,7 +20,9 @@ _LOOK_S = 0.5
 _SEEN_MAX = 500
 
 
+@with_authority()
 def requests(
+    authority: "Authority",
     limit: Annotated[int, typer.Option(help="Number of requests, newest first.", min=1, max=1000)] = 20,
     request_id: Annotated[
         str | None, typer.Option("--id", help="Show one request with its full decision.")
@@ -27,27 +30,23 @@ def requests(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing new requests as they end.")
     ] = False,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    as_json: bool,
+) -> Report | None:
     """Show recent requests with the reasons for their lanes. Example: millrace requests -f"""
     from gateway.billing.request_log import RequestLog
-    from gateway.cli.store import open_store
 
-    with open_store(settings_from(data_dir)) as (read, write):
-        log = RequestLog(read, write)
-        if request_id:
-            found = log.find(request_id)
-            if found is None:
-                output.fail(f"request {request_id} not found in the log")
-            output.data(asdict(found))
-            return
-        if follow:
-            _follow(log, limit, as_json=as_json)
-            return
-        entries = log.newest(limit)
-    output.only_data([asdict(entry) for entry in entries], as_json=as_json)
-    output.table(_COLUMNS, [_row(entry) for entry in entries], as_json=False)
+    log = RequestLog(authority.directory.read, authority.directory.write)
+    if request_id:
+        found = log.find(request_id)
+        if found is None:
+            output.fail(f"request {request_id} not found in the log")
+        return Report(asdict(found), output.data)
+    if follow:
+        _follow(log, limit, as_json=as_json)
+        return None
+    entries = log.newest(limit)
+    return Report([asdict(entry) for entry in entries], lambda _: output.table(_COLUMNS, map(_row, entries)))
 
 
 def _follow(log: "RequestLog", limit: int, *, as_json: bool) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
-from gateway.cli.serving import AsJson, DataDir, settings_from, warn_of_open_folder
+from gateway.cli.command import AsJson, DataDir, refusals, settings_from
+from gateway.cli.serving import warn_of_open_folder
 from runtime.data_folder import DataFolder
 from runtime.settings import SettingsInvalid
 
@@ -16,6 +17,7 @@ UsdText = Annotated[str | None, typer.Option(help="USD per million tokens, e.g. 
 
 
 def sell(
+    context: typer.Context,
     model: Annotated[str | None, typer.Option(help="Model to sell, by its name in the gateway.")] = None,
     prompt_usd_per_mtok: UsdText = None,
     completion_usd_per_mtok: UsdText = None,
@@ -26,9 +28,9 @@ def sell(
 
     Example: millrace sell --model m --prompt-usd-per-mtok 0.05 --completion-usd-per-mtok 0.2
     """
-    settings = settings_from(
-        data_dir, selling={"models": _models(model, prompt_usd_per_mtok, completion_usd_per_mtok)}
-    )
+    with refusals(context):
+        models = _models(model, prompt_usd_per_mtok, completion_usd_per_mtok)
+    settings = settings_from(data_dir, selling={"models": models})
     if not settings.selling.models:
         output.fail("nothing to sell: use --model with its prices, or set selling.models", output.WRONG_USAGE)
     # Imports take most of a second; `millrace --help` should not wait for them.
@@ -77,7 +79,10 @@ def _models(model: str | None, prompt_usd: str | None, completion_usd: str | Non
             "--model, --prompt-usd-per-mtok and --completion-usd-per-mtok must be used together",
             output.WRONG_USAGE,
         )
-    return [{"model": model, "prompt_usd_per_mtok": prompt_usd, "completion_usd_per_mtok": completion_usd}]
+    from gateway.admin.selling import ListedModel, SalePrice, with_model
+
+    price = SalePrice.model_validate({"prompt": prompt_usd, "completion": completion_usd})
+    return with_model([], ListedModel.model_validate({"model": model}), price)
 
 
 def _only_seller(market: Path) -> int:

@@ -4,17 +4,14 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import Callable
 from importlib.metadata import version as package_version
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from gateway.cli import output
-from gateway.pages import PAGE_MAX
-from gateway.settings import Settings, read_settings
+from gateway.cli.command import AsJson, DataDir, settings_from
+from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 from runtime.memory import share_one_arena
 from runtime.settings import SettingsInvalid
@@ -22,10 +19,6 @@ from runtime.settings import SettingsInvalid
 if TYPE_CHECKING:
     from gateway.services import Services
     from gateway.serving import Running
-
-DataDir = Annotated[Path | None, typer.Option(help="Data directory.", show_default=False)]
-PageLimit = Annotated[int, typer.Option(help="Maximum number of rows.", min=1, max=PAGE_MAX)]
-AsJson = Annotated[bool, typer.Option("--json", help="Output JSON on stdout.")]
 
 SCRIPTS_KEY = "up --json"
 
@@ -59,6 +52,7 @@ def up(
     share_one_arena()
     # Importing the gateway takes most of a second; `millrace --help` should not wait for it.
     from cluster.errors import ModelError
+    from gateway.cli.load_progress import reading_bar
     from gateway.database import DatabaseUnusable
     from gateway.serving import run
     from runtime.logs import configure_logs
@@ -69,25 +63,12 @@ def up(
         folder.prepare()
         warn_of_open_folder(folder)
         folder.lock()
-        with _Hashing() as hashing:
-            _event_loop(run(settings, folder, lambda running: _announce(running, as_json), hashing.advance))
+        with reading_bar() as on_read:
+            _event_loop(run(settings, folder, lambda running: _announce(running, as_json), on_read))
     except (SettingsInvalid, ModelError, DatabaseUnusable) as error:
         output.fail(str(error))
     finally:
         gc.enable()
-
-
-def settings_from(data_dir: Path | None, **sections: dict[str, Any]) -> Settings:
-    """Return the settings, with command-line values taking precedence; end the command if one is invalid."""
-    given: dict[str, Any] = {
-        name: values
-        for name, section in sections.items()
-        if (values := {key: value for key, value in section.items() if value is not None})
-    }
-    try:
-        return read_settings(**given | ({"data_dir": data_dir} if data_dir else {}))
-    except SettingsInvalid as error:
-        output.fail(str(error), output.WRONG_USAGE)
 
 
 def warn_of_open_folder(folder: DataFolder) -> None:
@@ -173,29 +154,3 @@ def _event_loop(main: Any) -> None:
         asyncio.run(main)
     else:
         uvloop.run(main)
-
-
-class _Hashing:
-    """A progress bar while a model's files are read, on a terminal."""
-
-    def __init__(self) -> None:
-        columns = (TextColumn("reading the model"), BarColumn(), DownloadColumn())
-        self._bar = Progress(*columns, console=output.talk, transient=True)
-        self._task = self._bar.add_task("", total=None, visible=False)
-
-    def __enter__(self) -> "_Hashing":
-        if output.talk.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Stopping writes a line even if the bar was never shown.
-        if output.talk.is_terminal:
-            self._bar.stop()
-
-    @property
-    def advance(self) -> Callable[[int, int], None]:
-        def show(done_bytes: int, total_bytes: int) -> None:
-            self._bar.update(self._task, completed=done_bytes, total=total_bytes, visible=done_bytes < total_bytes)
-
-        return show

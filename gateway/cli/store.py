@@ -1,30 +1,30 @@
-"""Helpers for commands on the database, with or without a running gateway."""
+"""The database of a data directory for commands, with or without a running gateway."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from accounting.errors import AccountUnknown, AmountInvalid, LedgerError, PostingInvalid
-from gateway.admin.fields import refusal_of
 from gateway.admin.ledger_access import LedgerAccess
 from gateway.billing.ledger_service import LedgerService
 from gateway.billing.shared import open_shared
 from gateway.cli import output
 from gateway.database import DatabaseUnusable, open_upgraded
+from gateway.identity.audit import Actor
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
+from gateway.identity.secret import has_secret, open_secret
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 from runtime.database import read_sessions, write_sessions
-from runtime.errors import NotFound, RequestInvalid, ServiceError
 from runtime.settings import SettingsInvalid
 
 Sessions = Callable[[], Session]
 T = TypeVar("T")
+
+BY = Actor("machine", "command line")
 
 
 @contextmanager
@@ -32,16 +32,13 @@ def open_store(settings: Settings, *, make: bool = False) -> Generator[tuple[Ses
     """Yield (reading, writing) session factories with migrated tables; without `make` they must exist."""
     folder = DataFolder(settings.data_dir)
     dsn = settings.database.dsn
-    if make:
-        try:
-            folder.prepare()
-        except SettingsInvalid as error:
-            output.fail(str(error))
-    elif dsn is None and not folder.database.exists():
-        output.fail(f"No ledger in {folder.path}. Is --data-dir correct?")
     try:
+        if make:
+            folder.prepare()
+        elif dsn is None and not folder.database.exists():
+            output.fail(f"No ledger in {folder.path}. Is --data-dir correct?")
         engine = open_upgraded(dsn.get_secret_value() if dsn else folder.dsn)
-    except DatabaseUnusable as error:
+    except (DatabaseUnusable, SettingsInvalid) as error:
         output.fail(str(error))
     try:
         yield read_sessions(engine), write_sessions(engine)
@@ -50,30 +47,20 @@ def open_store(settings: Settings, *, make: bool = False) -> Generator[tuple[Ses
 
 
 @contextmanager
-def saying_what_is_wrong(user: str = "") -> Generator[None]:
-    """End the command with one line if a request is invalid or the service layer rejects it.
+def open_directory(settings: Settings, *, make: bool = False, with_secret: bool = False) -> Generator[Directory]:
+    """Open keys, users and limits; end the command with one line if they cannot be opened.
 
-    If `user` is unknown, the line says how to add them.
+    With `make`, missing tables are created. Issuing a key needs the secret that keys are hashed with.
     """
-    try:
-        yield
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        output.fail(refusal_of(problem, problem["loc"]).message, output.WRONG_USAGE)
-    except (AccountUnknown, AmountInvalid, PostingInvalid) as error:
-        output.fail(str(error), output.WRONG_USAGE)
-    except NotFound as error:
-        remedy = f" Add the user with `millrace users add {user}`" if user else ""
-        output.fail(error.message + remedy, output.WRONG_USAGE)
-    except RequestInvalid as error:
-        output.fail(error.message, output.WRONG_USAGE)
-    except (LedgerError, ServiceError) as error:
-        output.fail(str(error))
+    with open_store(settings, make=make) as (read, write):
+        if with_secret and not make and not has_secret(settings.identity, settings.data_dir):
+            output.fail(f"no keys in {settings.data_dir}. Is --data-dir correct?")
+        secret = _secret(settings, write) if make or with_secret else b""
+        yield _directory(settings, secret, read, write)
 
 
-def with_ledger(settings: Settings, act: Callable[[LedgerAccess], Awaitable[T]], *, make: bool = False) -> T:
+def run_on_ledger(settings: Settings, act: Callable[[LedgerAccess], Awaitable[T]], *, make: bool = False) -> T:
     """Run `act` on the ledger; database rules protect it from concurrent writers."""
-    from gateway.cli.directory import BY
 
     async def run(access: LedgerAccess) -> T:
         access.ledger.start()
@@ -84,6 +71,15 @@ def with_ledger(settings: Settings, act: Callable[[LedgerAccess], Awaitable[T]],
 
     with open_store(settings, make=make) as (read, write):
         ledger = LedgerService(read, write, open_shared(settings, write, is_command=True))
-        keys = Keys(b"", read, write)
-        directory = Directory.of(keys, settings.identity, settings.policy.lanes, read, write)
-        return asyncio.run(run(LedgerAccess(ledger, directory, BY)))
+        return asyncio.run(run(LedgerAccess(ledger, _directory(settings, b"", read, write), BY)))
+
+
+def _directory(settings: Settings, secret: bytes, read: Sessions, write: Sessions) -> Directory:
+    return Directory.of(Keys(secret, read, write), settings.identity, settings.policy.lanes, read, write)
+
+
+def _secret(settings: Settings, write: Sessions) -> bytes:
+    try:
+        return open_secret(settings.identity, settings.data_dir, write)
+    except SettingsInvalid as error:
+        output.fail(str(error), output.WRONG_USAGE)

@@ -1,24 +1,42 @@
-"""`millrace topup` and `millrace statement`: buying credits, and the transfers of an account."""
+"""`millrace balance`, `topup` and `statement`: a user's credits, buying more, and the transfers of an account."""
 
 import sys
 import time
 import uuid
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from gateway.cli import output
+from gateway.cli.command import Report, with_authority, with_ledger, with_settings
 from gateway.cli.gateway_client import ask, borrowed_key, user_headers
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.admin.authority import Authority
+    from gateway.admin.ledger_access import LedgerAccess
 
 _WAIT_S = 1800.0
 _LOOK_S = 3.0
 _LINES_MAX = 100_000
 _OPEN = ("new", "open")
+_BALANCE = ("user", "credits_usd", "held_usd", "available_usd")
 
 
+@with_ledger(_BALANCE)
+async def balance(ledger: "LedgerAccess", user: Annotated[str, typer.Option(help="User.")] = "owner") -> Any:
+    """Show credits: total, held by running requests, available. Example: millrace balance"""
+    from accounting.money import format_usd
+
+    found = await ledger.own_credits(user)
+    amounts = (found.posted_nano, found.held_nano, found.available_nano)
+    return output.as_dicts(_BALANCE, [(user, *map(format_usd, amounts))])
+
+
+@with_settings()
 def topup(
+    settings: Settings,
     amount: Annotated[str, typer.Argument(help="Credits in USD, e.g. 25.00.")],
     user: Annotated[str, typer.Option(help="User.")] = "owner",
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation of the fee.")] = False,
@@ -26,11 +44,10 @@ def topup(
         str | None, typer.Option("--id", help="Idempotency ID: repeating it does not buy the top-up again.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait up to 30 minutes for the payment.")] = False,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    as_json: bool,
+) -> Report:
     """Buy credits; prints a link to Stripe's payment page. Example: millrace topup 25.00"""
-    settings = settings_from(data_dir)
     with borrowed_key(settings, "topup", user) as key:
         me = user_headers(key)
         price = ask(settings, "GET", f"/accounting/v1/topups/quote?amount={quote(amount)}", headers=me)
@@ -48,39 +65,27 @@ def topup(
             opened = ask(settings, "GET", f"/accounting/v1/topups/{opened['id']}", headers=me) | {
                 "url": opened["url"]
             }
-    if as_json:
-        output.data(opened)
-    elif wait:
-        output.say(f"top-up {opened['id']} is {opened['status']}")
+    return Report(opened, f"top-up {opened['id']} is {opened['status']}" if wait else "")
 
 
+@with_authority()
 def statement(
+    authority: "Authority",
     user: Annotated[str, typer.Option(help="User.")] = "owner",
     pool: Annotated[str | None, typer.Option(help="Show an organization's balance instead, by its ID.")] = None,
     limit: Annotated[int, typer.Option(help="Number of lines, newest first.", min=1, max=_LINES_MAX)] = 50,
     as_csv: Annotated[bool, typer.Option("--csv", help="Output CSV.")] = False,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Show a user's transfers with debit and credit account. Example: millrace statement --csv"""
-    from accounting import chart
-    from gateway.admin.statement import COLUMNS, accounts_of_user, newest_lines, row
+    from gateway.admin.statement import COLUMNS, newest_of, row
     from gateway.billing.sheets import as_csv as written
-    from gateway.cli.directory import open_directory
-    from gateway.cli.store import saying_what_is_wrong
 
-    with open_directory(settings_from(data_dir)) as directory, saying_what_is_wrong("" if pool else user):
-        if pool is not None:
-            code = chart.pool_paid(directory.users.organization(pool).organization_id)
-        else:
-            directory.users.ever(user)
-        with directory.read() as session:
-            accounts = accounts_of_user(session, user) if pool is None else {code: code}
-            rows = [row(*line) for line in newest_lines(session, accounts, None, limit)]
+    found = newest_of(authority, user, organization=pool, limit=limit)
+    rows = [row(*line) for line in found]
     if as_csv:
         sys.stdout.write(written(COLUMNS, rows))
-    else:
-        output.table(COLUMNS, rows, as_json=as_json)
+        return None
+    return Report(output.as_dicts(COLUMNS, rows), COLUMNS)
 
 
 def _tell(opened: dict[str, Any]) -> None:

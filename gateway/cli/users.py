@@ -1,6 +1,5 @@
 """`millrace users`, `org` and `audit`: users, their roles, and the audit log."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,8 +8,7 @@ import orjson
 import typer
 
 from gateway.cli import output
-from gateway.cli.offline import offline
-from gateway.cli.serving import PageLimit, settings_from
+from gateway.cli.command import Group, PageLimit, with_authority
 from gateway.pages import PAGE_MAX
 from gateway.settings import Settings
 from gateway.settings.base import Role
@@ -18,14 +16,13 @@ from gateway.settings.base import Role
 if TYPE_CHECKING:
     from gateway.admin.authority import Authority
 
-app = typer.Typer(help="Users, and their roles.", no_args_is_help=True)
-organizations = typer.Typer(help="Organizations: users who share limits.", no_args_is_help=True)
+app = Group("Users, and their roles.")
+organizations = Group("Organizations: users who share limits.")
 
 User = Annotated[str, typer.Argument(help="User ID, which is also the ledger account; permanent.")]
 
 
-@app.command("list")
-@offline(("user_id", "organization_id", "role", "name", "email", "removed_ns"))
+@app.with_authority("list", ("user_id", "organization_id", "role", "name", "email", "removed_ns"))
 def list_users(
     authority: "Authority",
     organization: Annotated[str | None, typer.Option(help="Only this organization.")] = None,
@@ -43,8 +40,7 @@ def list_users(
     return [asdict(user) for user in found]
 
 
-@app.command()
-@offline("{user_id} is a {role} of {organization_id}")
+@app.with_authority("add", "{user_id} is a {role} of {organization_id}")
 def add(
     authority: "Authority",
     user: User,
@@ -60,8 +56,7 @@ def add(
     return asdict(add_user(authority, new))
 
 
-@app.command("role")
-@offline("{user_id} is a {role} of {organization_id}")
+@app.with_authority("role", "{user_id} is a {role} of {organization_id}")
 def set_role(authority: "Authority", user: User, role: Annotated[Role, typer.Argument(help="Role.")]) -> Any:
     """Change a user's role. Example: millrace users role ann seller"""
     from gateway.admin import users
@@ -69,8 +64,7 @@ def set_role(authority: "Authority", user: User, role: Annotated[Role, typer.Arg
     return asdict(users.set_role(authority, user, users.NewRole(role=role)))
 
 
-@app.command()
-@offline("{user} was removed; running gateways apply this within seconds")
+@app.with_authority("remove", "{user} was removed; running gateways apply this within seconds")
 def remove(authority: "Authority", user: User) -> Any:
     """Remove a user and revoke their keys; usage records stay. Example: millrace users remove ann"""
     from gateway.admin.users import remove_user
@@ -86,20 +80,17 @@ def _show_link(facts: dict[str, Any]) -> None:
     )
 
 
-@app.command()
-@offline(_show_link)
-def password(authority: "Authority", context: typer.Context, user: User) -> Any:
+@app.with_authority("password", _show_link)
+def password(authority: "Authority", settings: Settings, user: User) -> Any:
     """Print a single-use link for setting a password. Example: millrace users password ann"""
     from gateway.admin.users import new_password_link
     from gateway.identity.passwords import LINK_LASTS_S, address_of
 
-    root = _console_of(settings_from(context.params["data_dir"]))
-    link = address_of(new_password_link(authority, user), root)
+    link = address_of(new_password_link(authority, user), _console_of(settings))
     return {"user": user, "link": link, "lasts_s": LINK_LASTS_S}
 
 
-@organizations.command("list")
-@offline(("organization_id", "name"))
+@organizations.with_authority("list", ("organization_id", "name"))
 def list_organizations(authority: "Authority") -> Any:
     """Show organizations. Example: millrace org list"""
     from gateway.admin import users
@@ -107,8 +98,7 @@ def list_organizations(authority: "Authority") -> Any:
     return [asdict(one) for one in users.list_organizations(authority)]
 
 
-@organizations.command("add")
-@offline("organization {organization_id} created")
+@organizations.with_authority("add", "organization {organization_id} created")
 def add_organization(
     authority: "Authority",
     organization: Annotated[str, typer.Argument(help="Organization ID.")],
@@ -120,20 +110,17 @@ def add_organization(
     return asdict(users.add_organization(authority, users.NewOrganization(id=organization, name=name)))
 
 
-def _show_entries(entries: Sequence[dict[str, Any]]) -> None:
-    rows = [
-        (
-            entry["seq"],
-            datetime.fromtimestamp(entry["at_ns"] / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-            *(entry[name] for name in ("actor", "address", "action", "target")),
-            _changes(entry["before"], entry["after"]),
-        )
-        for entry in entries
-    ]
-    output.table(("number", "time", "actor", "from", "action", "target", "change"), rows, as_json=False)
-
-
-@offline(_show_entries)
+@with_authority(
+    {
+        "number": "seq",
+        "time": lambda entry: datetime.fromtimestamp(entry["at_ns"] / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        "actor": "actor",
+        "from": "address",
+        "action": "action",
+        "target": "target",
+        "change": lambda entry: _changes(entry["before"], entry["after"]),
+    }
+)
 def audit(
     authority: "Authority",
     limit: Annotated[int, typer.Option(help="Number of entries, newest first.", min=1, max=500)] = 50,

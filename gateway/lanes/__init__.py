@@ -11,13 +11,10 @@ Modules:
     choice          Reads the text of a choice, from one event or a whole answer
     cloud           The cloud lane: providers, through a worker process that alone imports litellm
     cluster         The cluster lane: one model's layers over several machines
-    depth           Limits the nesting of a request's objects, because very deep ones can be neither forwarded nor
-                    serialized
     embeddings      Embeddings of the cluster lane: its offer, and vectors in OpenAI's format
     events          Reads a passing answer with as little parsing as possible: whether it is complete, and its
                     usage
     features        The features that a request needs beyond text in and text out, and the fields that request them
-    folding         Simplifies a chat's messages for a backend whose chat template refused them
     json_body       Reads an answer that is one JSON object
     market          The market lane: third parties' machines, bought through the buyer process
     pool            The pool lane: inference servers that each have whole models

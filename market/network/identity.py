@@ -2,6 +2,9 @@
 
 Every step replaces one file atomically. After a crash, the next process finds the old state or the new one and
 finishes what was signed. What was signed is stored before it takes effect.
+
+`prepare_successor` creates the next key beside the current one. The rotation is signed and stored. Only then does
+`adopt_successor` replace the current key. After a crash in between, both keys and the rotation exist.
 """
 
 import fcntl
@@ -17,7 +20,6 @@ from msgspec import Struct
 from accounting.proofs.signing_key import KeyFile, Signer
 from market.errors import IdentityInvalid
 from market.network.statements_file import StatementsFile
-from market.protocol.identity.key_files import adopt_successor, prepare_successor, successor_path
 from market.protocol.identity.keys import identity_of
 from market.protocol.identity.lineage import Identities, Lineage
 from market.protocol.identity.statements import ROTATIONS_MAX, found, revoke, rotate
@@ -33,6 +35,28 @@ Failpoint = Literal["prepared", "signed", "kept", "adopted"]
 
 def _no_failpoint(_: Failpoint) -> None:
     return None
+
+
+def successor_path(path: Path) -> Path:
+    return path.with_name(path.name + ".next")
+
+
+def prepare_successor(path: Path) -> Signer:
+    """Return the key that will follow this file's. Create it (mode 0600) if it does not exist.
+
+    Raises:
+        SigningKeyUnusable: the file cannot be read, written or understood.
+    """
+    return KeyFile(successor_path(path)).signer()
+
+
+def adopt_successor(path: Path, new_key: bytes) -> bool:
+    """Replace this file with the prepared key if it is the one that the rotation names. Raises OSError."""
+    following = successor_path(path)
+    if not following.exists() or KeyFile(following).signer().public_key != new_key:
+        return False
+    following.replace(path)
+    return True
 
 
 class OwnIdentity:

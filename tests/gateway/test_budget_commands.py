@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from accounting.rules import local
 from gateway.cli.main import app
-from gateway.cli.store import with_ledger
+from gateway.cli.store import run_on_ledger
 from gateway.settings import Settings
 from tests.accounting.ledgers import usage
 
@@ -32,7 +32,7 @@ def test_budgets_are_set_shown_with_what_is_spent_and_removed(tmp_path: Path) ->
     made = millrace(tmp_path, "key", "create", "camera", "--user", "ann", "--department", "vision", "--json")
     key_id = json.loads(made.stdout)["key_id"]
     record = usage("r1", user_id="ann", key_id=key_id, department="vision", charge_nano=10**9, lane="cloud")
-    with_ledger(Settings(data_dir=tmp_path), lambda access: access.ledger.book(local.local_uses([record])))
+    run_on_ledger(Settings(data_dir=tmp_path), lambda access: access.ledger.book(local.local_uses([record])))
 
     prefix = json.loads(made.stdout)["prefix"]
     assert millrace(tmp_path, "budget", "set", prefix, "2.00").exit_code == 0

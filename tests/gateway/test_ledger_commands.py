@@ -183,7 +183,7 @@ def test_goodwill_settles_a_debt_that_can_be_forgiven_and_a_bill_is_paid_once(fo
     assert millrace(folder, *forgive, "2.01").exit_code == 1, "more than is owed"
     assert millrace(folder, *forgive, "2.00").exit_code == 0
     refused = millrace(folder, "ledger", "forgive", "x", "user:ann:paid", "--reason", "r", "--amount", "1")
-    assert (refused.exit_code, refused.stderr.startswith("error: account: ")) == (2, True)
+    assert (refused.exit_code, refused.stderr.startswith("error: ACCOUNT: ")) == (2, True)
 
     bill = ("ledger", "invoice", "acme", "2026-11", "--amount", "2.00")
     told = millrace(folder, *bill, "--accrued", "1.90")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accounting.proofs.signing_key import KeyFile, is_signed
 from market.errors import IdentityInvalid
-from market.protocol.identity.key_files import adopt_successor, prepare_successor, successor_path
+from market.network.identity import adopt_successor, prepare_successor, successor_path
 from market.protocol.identity.keys import identity_of
 from market.protocol.identity.lineage import Identities, Lineage
 from market.protocol.identity.pseudonyms import pseudonym_for

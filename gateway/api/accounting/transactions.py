@@ -4,11 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
-from sqlalchemy.orm import Session
 
-from accounting import chart
-from gateway.admin.authority import Authority, managed, user_of
-from gateway.admin.statement import COLUMNS, accounts_of_user, newest_lines, row
+from gateway.admin.statement import COLUMNS, accounts_of, newest_lines, row
 from gateway.api.accounting.dependencies import Form
 from gateway.api.authority import AnyCaller
 from gateway.parameters import OptionalText, sheet
@@ -36,7 +33,9 @@ async def list_transactions(
     A pending line reserves credits without moving them; a void line releases them.
     """
     found = await authority.services.ledger.look(
-        lambda session: newest_lines(session, _accounts(session, authority, user, organization), before, limit + 1)
+        lambda session: newest_lines(
+            session, accounts_of(session, authority, user, organization), before, limit + 1
+        )
     )
     rows, after = (
         [row(*line) for line in found[:limit]],
@@ -45,12 +44,3 @@ async def list_transactions(
     if format == "csv":
         return sheet("transactions", COLUMNS, rows, after)
     return JSONResponse({"data": [dict(zip(COLUMNS, each, strict=True)) for each in rows], "next": after})
-
-
-def _accounts(
-    session: Session, authority: Authority, user: str | None, organization: str | None
-) -> dict[str, str]:
-    if organization is not None:
-        code = chart.pool_paid(managed(authority, organization))
-        return {code: code}
-    return accounts_of_user(session, user_of(authority, user))

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
+from gateway.cli.command import AsJson, DataDir
 from gateway.cli.doctor.finding import Finding, fail, ok
-from gateway.cli.serving import AsJson, DataDir
 from gateway.settings import Settings, default_data_dir, read_settings
 from runtime.settings import SettingsInvalid
 
@@ -33,7 +33,7 @@ def doctor(
         output.data({"findings": [_facts(finding) for finding in found], "mended": mended})
     else:
         rows = [((_LEVELS[each.level], _STYLES[each.level]), each.area, each.what, each.remedy) for each in found]
-        output.table(("", "area", "finding", "remedy"), rows, as_json=False)
+        output.table(("", "area", "finding", "remedy"), rows)
         for done in mended:
             output.say(("fixed:", "bold"), f" {done}")
     _end(found, fix=fix)

@@ -6,7 +6,6 @@ Modules:
     forms            Multipart forms, forwarded byte for byte: only the few fields that routing needs are read
     generation       Requests for generated text: chats and completions
     kinds            The kinds of requests, and their paths at OpenAI-compatible servers
-    models           A model in the answer to GET /v1/models
     part_head        The head of a form's part, read so strictly that every backend reads it the same way
     prompt_estimate  Estimates a prompt's tokens without a tokenizer
     reader           Parses a body into a request, once, and checks it meanwhile; errors name the field
@@ -40,7 +39,6 @@ from gateway.dialects.openai.generation import (
     StreamOptions,
 )
 from gateway.dialects.openai.kinds import DOES, GENERATES, KINDS, PATHS, Kind
-from gateway.dialects.openai.models import model_entry
 from gateway.dialects.openai.reader import Request, read_request
 from gateway.dialects.openai.tasks import (
     EmbeddingRequest,
@@ -88,7 +86,6 @@ __all__ = [
     "StreamOptions",
     "TaskRequest",
     "TokenId",
-    "model_entry",
     "read_form",
     "read_request",
     "with_model",

@@ -1,5 +1,6 @@
 """Converts an API call to the coordinator's requests: one for each prompt."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from cluster.errors import RequestInvalid
@@ -18,9 +19,10 @@ from cluster.models.tool_calls.parser_choice import listen
 from gateway.dialects.openai import ChatRequest, CompletionRequest, GenerationRequest, Message
 from gateway.lanes.base import Call
 from gateway.lanes.cluster.tools import Tools, constraint_of, read_tools
-from gateway.lanes.depth import check_nesting
 
 _CHOICES_MAX = 128
+# Very deep objects can be neither forwarded nor serialized.
+_DEPTH_MAX = 100
 
 
 def tools_of(call: Call) -> Tools:
@@ -28,7 +30,7 @@ def tools_of(call: Call) -> Tools:
     request = call.generation
     if not isinstance(request, ChatRequest):
         return Tools()
-    check_nesting(request)
+    _check_nesting(request)
     return read_tools(request)
 
 
@@ -134,3 +136,33 @@ def _limits(request: GenerationRequest) -> Limits:
     default = None if isinstance(request, ChatRequest) else 16
     max_tokens = default if request.tokens_limit is None else request.tokens_limit
     return Limits(max_tokens=max_tokens, stop=request.stops, ignore_eos=bool(request.ignore_eos))
+
+
+def _check_nesting(request: ChatRequest) -> None:
+    """Raises RequestInvalid, naming the field, if the caller's own objects are deeper than _DEPTH_MAX."""
+    for field, value in _own_objects(request):
+        if value and _is_deeper(value, _DEPTH_MAX):
+            raise RequestInvalid(f"{field}: nested deeper than {_DEPTH_MAX} levels", field)
+
+
+def _own_objects(request: ChatRequest) -> Iterator[tuple[str, Any]]:
+    yield "response_format", request.response_format
+    yield "tools", request.tools
+    yield "chat_template_kwargs", request.chat_template_kwargs
+    for at, message in enumerate(request.messages):
+        yield f"messages[{at}].tool_calls", message.tool_calls
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [inner for outer in layer for inner in _inside(outer)]
+        if not layer:
+            return False
+    return True
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []

@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
+from msgspec import structs
+
+from cluster.models.folding import folds
 from gateway.dialects.openai import GENERATES
 from gateway.errors import LaneLimited, LaneUnreachable, MessagesRefused
 from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Answer, Call, Offer
-from gateway.lanes.body_rewriter import for_backend, for_replica
-from gateway.lanes.folding import folded_calls
+from gateway.lanes.body_rewriter import for_backend, for_replica, with_fields
 from gateway.lanes.pool.members import BACKENDS_MAX, Pool
 from gateway.lanes.pool.queries import CONNECTIONS_MAX
 from gateway.lanes.pool.stored import PoolStore
@@ -29,6 +33,13 @@ _SALTED: frozenset[BackendKind] = frozenset(("vllm",))
 
 # A backend whose first byte is overdue for this long is probed.
 _DOUBTED_AFTER_S = 3.0
+
+
+class _Chat(msgspec.Struct):
+    messages: list[dict[str, Any]]
+
+
+_chat = msgspec.json.Decoder(_Chat)
 
 
 class PoolLane:
@@ -89,7 +100,7 @@ class PoolLane:
         try:
             return await relay(upstream, call, self._body(call, offer))
         except MessagesRefused:
-            for folded in folded_calls(call):
+            for folded in _folded_calls(call):
                 with contextlib.suppress(MessagesRefused):
                     return await relay(upstream, folded, self._body(folded, offer))
             raise
@@ -134,3 +145,13 @@ def _tells_tokens(call: Call, offer: Offer) -> bool:
     if extras is None or not extras.resumable or not call.request.is_stream or call.kind not in GENERATES:
         return False
     return bool(offer.weights) and extras.weights in (None, offer.weights)
+
+
+def _folded_calls(call: Call) -> Iterator[Call]:
+    """Yield the call with folded messages for ever stricter templates; nothing if folding changes nothing."""
+    try:
+        messages = _chat.decode(call.raw).messages
+    except (msgspec.DecodeError, RecursionError):
+        return  # Nested too deep to be serialized: the refusal remains.
+    for folded in folds(messages):
+        yield structs.replace(call, raw=with_fields(call, {"messages": folded}))

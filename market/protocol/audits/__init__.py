@@ -12,7 +12,7 @@ Modules:
     needle      Test whether a seller reads all of a long prompt: it states a fact near its beginning and asks for
                 it at its end
     prompts     Prove what a prompt was: a party that knows a request's keys can show what was sealed in it
-    rates       Decide how often a seller is audited, by its status, its record, and what cheating would gain it
+    rates       Decide how often a seller is audited, by its status and its record
     replay      Send the same greedy request to several sellers of one model, and find the one that answers alone
     sequential  Decide when failures are too many to be chance: a bet against the claim that a seller is honest
     verdicts    Decide what follows from audits: more audits, no more requests, or the loss of unpaid earnings

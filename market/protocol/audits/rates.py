@@ -1,4 +1,4 @@
-"""Decide how often a seller is audited, by its status, its record, and what cheating would gain it. Pure."""
+"""Decide how often a seller is audited, by its status and its record. Pure."""
 
 from dataclasses import dataclass
 

@@ -2,7 +2,6 @@
 
 Modules:
     connected     Select which statements can matter to an identity: those by its own keys, up to a limit
-    key_files     Store an identity's key on disk, and move from one key to the next in a crash-safe way
     keys          Define Ed25519 keys, and the identities that begin with one
     lineage       Work out which keys an identity has had, and how far each is trusted now, from its own signed
                   statements

@@ -1,4 +1,4 @@
-"""Keys, users, limits, budgets and credits: a route, a form and a command do and refuse the same."""
+"""What has a route, a form and a command: all three do and refuse the same."""
 
 import uuid
 from collections.abc import Iterator
@@ -156,6 +156,7 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda f: ("POST", "/admin/organizations", without_nothing(f)),
         lambda f: ("/console/keys/organizations", f),
         lambda f: ["org add", *option("name", f["name"]), "--", f["id"]],
+        {"organization": "id"},
     ),
     Operation(
         "add a user",
@@ -207,7 +208,7 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda f: ("POST", "/admin/keys", f),
         lambda f: ("/console/keys/new", _terms(f)),
         _create_words,
-        {"expires": "expires_in_s"},
+        {"expires": "expires_in_s", "admin": "may_administer"},
     ),
     Operation(
         "change a key",
@@ -238,7 +239,7 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda f: ("PUT", "/admin/quotas", f),
         _limit_form,
         lambda f: _limit_words(f, f["amount"]),
-        {"per": "span"},
+        {"per": "span", "target": "scope"},
         answers_differ=True,
     ),
     Operation(
@@ -247,7 +248,7 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda f: ("DELETE", f"/admin/quotas?{_limit_query(f, 'amount')}", None),
         lambda f: ("/console/keys/limits/remove", _body(f, "amount")),
         lambda f: _limit_words(f, "none"),
-        {"per": "span"},
+        {"per": "span", "target": "scope"},
         answers_differ=True,
     ),
     Operation(
@@ -292,6 +293,7 @@ OPERATIONS += (
             "--",
             f["amount"],
         ],
+        {"note": "reason", "pool": "organization"},
         answers_differ=True,
     ),
     Operation(
@@ -307,6 +309,108 @@ OPERATIONS += (
             "--",
             f["amount"],
         ],
+        {"note": "reason", "pool": "organization"},
+        answers_differ=True,
+    ),
+)
+
+ALIASES = st.sampled_from(("mini%", "mini%", "other%"))
+MODELS_OF_ALIAS = st.sampled_from((["fast"], ["large", "fast"]))
+CLOUD_MODELS = st.sampled_from(("fast", "large"))
+PRICES: dict[str, Strategy] = {
+    name: st.sampled_from(("0.15", "3")) for name in ("prompt_usd_per_mtok", "completion_usd_per_mtok")
+}
+NO_PRICES = {name: st.sampled_from(("-1", "many", "5e3")) for name in PRICES}
+SERVERS = st.sampled_from(("desk%", "desk%", "shelf%"))
+
+
+def _change_of_server(name: str, what: str, query: str = "") -> Operation:
+    """A button of a pool server; one that was added last may be gone again."""
+    return Operation(
+        name,
+        fields_of({"name": SERVERS}, {"name": st.just("none")}),
+        lambda f: ("POST", f"/admin/pool/backends/{f['name']}/{what.removeprefix('un')}{query}", None),
+        lambda f: (f"/console/models/servers/{f['name']}/{what}", {}),
+        lambda f: [f"pool {what}", "--", f["name"]],
+        answers_differ=True,
+    )
+
+
+OPERATIONS += (
+    Operation(
+        "set an alias",
+        fields_of(
+            {"alias": ALIASES, "models": MODELS_OF_ALIAS},
+            {"alias": st.sampled_from(("../up", "x" * 257)), "models": st.sampled_from((["moon"], ["x" * 257]))},
+        ),
+        lambda f: ("PUT", "/admin/aliases", f),
+        lambda f: ("/console/models/alias", f | {"model": "fast", "models": ", ".join(f["models"])}),
+        lambda f: ["pool alias", "--", f["alias"], *f["models"]],
+    ),
+    Operation(
+        "remove an alias",
+        fields_of({"alias": ALIASES}, {"alias": st.just("none")}),
+        lambda f: ("DELETE", f"/admin/aliases?alias={f['alias']}", None),
+        lambda f: ("/console/models/alias/remove", f | {"model": "fast"}),
+        lambda f: ["pool unalias", "--", f["alias"]],
+    ),
+    Operation(
+        "set a price",
+        fields_of({"model": CLOUD_MODELS} | PRICES, {"model": st.just("moon")} | NO_PRICES),
+        lambda f: ("PUT", "/admin/prices", f),
+        lambda f: ("/console/models/price", f),
+        lambda f: [
+            "prices set",
+            *option("prompt", f["prompt_usd_per_mtok"]),
+            *option("completion", f["completion_usd_per_mtok"]),
+            "--",
+            f["model"],
+        ],
+        {"prompt": "prompt_usd_per_mtok", "completion": "completion_usd_per_mtok"},
+    ),
+    Operation(
+        "remove a price",
+        fields_of({"model": CLOUD_MODELS}, {"model": st.just("moon")}),
+        lambda f: ("DELETE", f"/admin/prices?model={f['model']}", None),
+        lambda f: ("/console/models/price/remove", f),
+        lambda f: ["prices unset", "--", f["model"]],
+    ),
+    Operation(
+        "add a pool server",
+        fields_of(
+            {
+                "name": SERVERS,
+                "base_url": st.just("http://127.0.0.1:1/v1"),
+                "kind": st.sampled_from(("ollama", "vllm")),
+                "region": st.sampled_from((None, "eu")),
+            },
+            {
+                "name": st.sampled_from(("a/b", "x" * 81)),
+                "base_url": st.sampled_from(("desk", "ftp://desk", "http://desk/v1?x")),
+                "kind": st.just("moon"),
+            },
+        ),
+        lambda f: ("POST", "/admin/pool/backends", without_nothing(f)),
+        lambda f: ("/console/models/servers", f),
+        lambda f: [
+            "pool add",
+            *option("kind", f["kind"]),
+            *option("region", f["region"]),
+            "--",
+            f["name"],
+            f["base_url"],
+        ],
+        answers_differ=True,
+    ),
+    _change_of_server("drain a pool server", "drain"),
+    _change_of_server("enable a pool server", "undrain", "?undo=true"),
+    _change_of_server("remove a pool server", "remove"),
+    Operation(
+        "create a join token",
+        fields_of({}, {}),
+        lambda _: ("POST", "/admin/tokens", None),
+        lambda _: ("/console/cluster/add", {}),
+        lambda _: ["token create"],
         answers_differ=True,
     ),
 )
@@ -343,7 +447,10 @@ def test_what_one_way_does_and_refuses_the_others_do_and_refuse(ways: Ways, oper
     @given(st.lists(STEPS, max_size=2), operation.fields)
     def check(steps: list[tuple[str, Fields]], fields: Fields) -> None:
         ways.begin()
-        for name, given_fields in (*BEGINNING, *steps, (operation.name, fields)):
-            ways.compare(by_name[name], given_fields)
+        try:
+            for name, given_fields in (*BEGINNING, *steps, (operation.name, fields)):
+                ways.compare(by_name[name], given_fields)
+        finally:
+            ways.end()
 
     check()

@@ -18,6 +18,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -27,19 +28,23 @@ from typer.testing import CliRunner
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.cli.main import app
+from gateway.cli.output import FAILED, REFUSED, WRONG_USAGE
 from gateway.console.forms import _SENTENCES
 from gateway.identity.audit import Filter
-from gateway.settings import Settings
+from gateway.lanes.pool.lane import PoolLane
+from gateway.settings import CloudModel, CloudSettings, Settings
+from runtime.data_folder import DataFolder
 from tests.console.browsing import Visit
 from tests.databases import prepared
-from tests.gateway.api.conftest import Served
+from tests.gateway.api.conftest import ROOT, Served
 
 Fields = dict[str, Any]
 Strategy = st.SearchStrategy[Any]
 
 _ANY = None
 """A reason in words of the way's own, such as Typer's for a wrong choice; the field must be the same."""
-_COLUMN = re.compile(r"(?:^|_)(?:created|revoked|removed|expires|previous_until)_ns$")
+FAST = CloudModel(model="openai/m", prompt_usd_per_mtok="1.00", completion_usd_per_mtok="2.00")
+_COLUMN = re.compile(r"(?:^|_)(?:created|since|revoked|removed|expires|previous_until)_ns$")
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,10 @@ class Way:
         )
 
     def _plain(self, value: Any) -> str:
-        """A value as text, without what differs in each gateway: secrets, ids and times; lasting times in minutes."""
+        """A value as text, without what differs in each gateway: who did it, secrets, ids and times.
+
+        Lasting times are in minutes.
+        """
         text = json.dumps(_timeless(value), sort_keys=True)
         for at, key in enumerate(self.keys):
             text = text.replace(key, f"<key {at}>")
@@ -162,11 +170,17 @@ class CommandWay(Way):
         if operation.command is None:
             return super().send(operation, fields)[0], None
         first, *words = operation.command(fields)
-        said = CliRunner().invoke(app, [*first.split(), "--data-dir", str(self.folder), "--json", *words])
+        with mock.patch("httpx.request", self._reach):
+            said = CliRunner().invoke(app, [*first.split(), "--data-dir", str(self.folder), "--json", *words])
         if said.exit_code == 0:
-            return None, json.loads(said.stdout)
-        assert said.exit_code in (1, 2), said.exception
+            # The gateway in this process logs to the same place.
+            return None, next(json.loads(line) for line in said.stdout.splitlines() if line[:1] in ("{", "["))
+        assert said.exit_code in (FAILED, WRONG_USAGE, REFUSED), said.exception
         return _of_words(said.stderr, operation), None
+
+    def _reach(self, method: str, url: str, *, headers: dict[str, str], json: Any, **_: Any) -> httpx.Response:
+        """The gateway in process in place of one that listens."""
+        return self.call(self.served.client().request, method, url, headers=headers, json=json)
 
 
 @dataclass
@@ -181,6 +195,14 @@ class Ways:
         self.example += 1
         for way in (self.route, self.form, self.command):
             way.keys.clear()
+
+    def end(self) -> None:
+        """Remove the servers: probes use `random`, which hypothesis refuses while it draws the next example."""
+        for way in (self.route, self.form, self.command):
+            lane = way.served.services.lanes["pool"]
+            assert isinstance(lane, PoolLane)
+            for backend in [*lane.pool.backends()]:
+                way.portal.call(lane.pool.remove, backend.settings.name)
 
     def compare(self, operation: Operation, fields: Fields) -> None:
         """Run the operation on each way, and assert that they did or refused the same."""
@@ -207,6 +229,7 @@ def three_ways(folder: Path) -> Iterator[Ways]:
         route, form, command = ways
         assert isinstance(form, FormWay)
         assert isinstance(command, CommandWay)
+        DataFolder(command.folder).write_running(f"{ROOT}/v1", command.served.services.admin_token)
         form.visit = Visit(form.served.client(), "root")
         key = form.served.key_of("root")
         form.call(form.visit.client.post, "/console/login", data={"key": key}, headers={"accept": "text/html"})
@@ -216,7 +239,8 @@ def three_ways(folder: Path) -> Iterator[Ways]:
 
 @asynccontextmanager
 async def _serving(folder: Path) -> AsyncIterator[Served]:
-    async with open_services(Settings(data_dir=folder), await asyncio.to_thread(prepared, folder)) as services:
+    settings = Settings(data_dir=folder, cloud=CloudSettings(models={"fast": FAST, "large": FAST}))
+    async with open_services(settings, await asyncio.to_thread(prepared, folder)) as services:
         yield Served(services, create_app(services, Target("127.0.0.1", 1)))
 
 
@@ -254,7 +278,9 @@ def _replaced(value: Any, texts: Mapping[str, str]) -> Any:
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            name: _minutes(each) if _COLUMN.search(name) else _timeless(each) for name, each in value.items()
+            name: _minutes(each) if _COLUMN.search(name) else _timeless(each)
+            for name, each in value.items()
+            if name != "actor"
         } | (
             {"expires": _minutes(round(datetime.fromisoformat(value["expires"]).timestamp() * 1e9))}
             if isinstance(value.get("expires"), str)
@@ -295,6 +321,9 @@ def _of_page(page: str, operation: Operation) -> Refusal:
 def _of_words(said: str, operation: Operation) -> Refusal:
     """The message of a command, or Typer's in a box."""
     line = " ".join(re.sub("[│╭╮╰╯─]", " ", said).split())
+    if found := re.search(r"error: (?:--([\w-]+)|([A-Z_]+)): (.*)", line):
+        name = (found[1] or found[2]).lower().replace("-", "_")
+        return _refusal(operation.names.get(name, name), found[3])
     if found := re.search(r"Invalid value for '(?:[^']* )?(?:--)?([\w-]+)'", line) or re.search(
         r"error: --([\w-]+)", line
     ):

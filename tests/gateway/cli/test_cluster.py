@@ -85,7 +85,11 @@ def test_a_machine_is_called_otherwise_wherever_it_is_shown(gateway: Gateway) ->
     draft = data(millrace(gateway.folder, "plan", "--json"))
     assert [draft[when]["stages"][0]["node"] for when in ("now", "then")] == ["the mill"] * 2
     assert data(millrace(gateway.folder, "ps", "--json"))[0]["where"] == "cluster: the mill"
-    for words, code in ((("toaster", "x"), output.FAILED), (("the mill", "a/b"), output.WRONG_USAGE)):
-        assert millrace(gateway.folder, "machines", "rename", *words).exit_code == code
+    for words, code, beginning in (
+        (("toaster", "x"), output.FAILED, "error: "),
+        (("the mill", "a/b"), output.WRONG_USAGE, "error: NEW_NAME: "),
+    ):
+        refused = millrace(gateway.folder, "machines", "rename", *words)
+        assert (refused.exit_code, refused.stderr.startswith(beginning)) == (code, True), refused.stderr
     said = millrace(gateway.folder, "machines", "rename", done["renamed"], "node-1")
     assert (said.exit_code, "the mill renamed to node-1" in said.stdout + said.stderr) == (0, True)

@@ -11,7 +11,7 @@ from accounting.money import Nano, Price
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.billing import model_terms
-from gateway.billing.model_terms import ModelTerms, Terms
+from gateway.billing.model_terms import Alias, ModelTerms, OwnPrice, Terms
 from gateway.identity.audit import MACHINE, Filter
 from gateway.lanes.pool.lane import PoolLane
 from gateway.services import Services
@@ -150,8 +150,8 @@ async def test_another_gateway_of_the_database_learns_of_it(
         # The same lanes, told by another one's words.
         other = ModelTerms(directory.audit._read, directory.write, services.lanes)
         await services.model_terms.stop()
-        await other.set_alias("elsewhere", ("qwen3:8b",), MACHINE)
-        await other.set_price("fast", Nano(5), Nano(6), MACHINE)
+        await other.set_alias(Alias("elsewhere", ("qwen3:8b",), 1, "machine"), MACHINE)
+        await other.set_price(OwnPrice("fast", Nano(5), Nano(6), 1, "machine"), MACHINE)
         pool.pool.set_aliases({})
         assert services.model_terms.now.aliases == ()
         await services.model_terms.start()

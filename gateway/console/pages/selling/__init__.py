@@ -24,9 +24,7 @@ Modules:
     remote            This machine's account at the configured marketplace, read over HTTP as the agent does
     seller_status     Seller status: identities, audits, dispute history; disputes, and opening one
     sellers_here      The sellers of this marketplace: new, suspended or forfeited, with their reserves and holds
-    settings_file     Reads and replaces the section `[selling]` of millrace.toml without touching the rest of the
-                      file
-    steps             The wizard's questions, step by step, and the settings section built from the answers
+    steps             The wizard's questions, step by step, filled in from the settings file
     wares_here        This gateway's sellable models, why others cannot be sold, and their recent speed
     wizard            “List idle capacity”: model, idle conditions, price, connectivity; checked and saved for the
                       agent

@@ -3,10 +3,10 @@
 import asyncio
 import shlex
 
+from gateway.admin.selling import checked
+from gateway.admin.settings_file import SettingsFile
 from gateway.console.access import Visitor
 from gateway.console.forms import sentence
-from gateway.console.pages.selling.settings_file import SettingsFile
-from gateway.console.pages.selling.steps import checked
 from gateway.settings import read_settings
 from market.settings.seller import SellingSettings
 from runtime.settings import SettingsInvalid

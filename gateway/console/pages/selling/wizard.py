@@ -8,12 +8,22 @@ shows the command, and waits for the agent.
 import asyncio
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
 
 from accounting.money import format_usd
+from gateway.admin.selling import (
+    Connectivity,
+    ListedModel,
+    NewListing,
+    checked,
+    remove_listing,
+    save_listing,
+    section_of,
+    tables,
+)
+from gateway.admin.settings_file import SECRETS, as_toml
 from gateway.advice.service import own_cost
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, check, read_form, sentence
@@ -27,23 +37,7 @@ from gateway.console.pages.selling.price_suggestion import (
     share_nano,
     suggested,
 )
-from gateway.console.pages.selling.settings_file import SECRETS, as_toml
-from gateway.console.pages.selling.steps import (
-    DAYS,
-    STEPS,
-    TITLES,
-    Price,
-    StepName,
-    Way,
-    What,
-    When,
-    Written,
-    checked,
-    section_of,
-    shown,
-    tables,
-    without_model,
-)
+from gateway.console.pages.selling.steps import DAYS, STEPS, TITLES, StepName, Written, shown
 from gateway.console.pages.selling.wares_here import cloud_prices_of, models_here, pace_now, preview
 from gateway.console.renderer import go, page
 from gateway.settings import FILE_NAME
@@ -56,16 +50,6 @@ FEE_BPS = 500
 _QUERY_MAX = 60
 
 router = APIRouter(prefix=LIST)
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The answers of all steps."""
-
-    what: What
-    when: When
-    price: Price
-    way: Way
 
 
 @router.get("")
@@ -93,7 +77,6 @@ async def write(request: Request, visitor: Operator) -> Response:
         return await _show(visitor, wrong, forms, given, 400)
     if form.value is None:
         return await _check(visitor, given, form, 400)
-    file = file_of(visitor)
     try:
         before = await _section_before(visitor)
         section = await _section(visitor, before, answers)
@@ -102,11 +85,10 @@ async def write(request: Request, visitor: Operator) -> Response:
         settings, errors = checked(section)
         if settings is None:
             return await _check(visitor, given, Form(errors=errors, given=given), 400)
-        await asyncio.to_thread(file.put, section, before=before)
+        await save_listing(visitor.authority, answers.what.model, section, before=before)
     except (SettingsInvalid, ServiceError) as error:
         refused: Form[Written] = Form(given=given)
         return await _check(visitor, given, refused.refused(sentence(str(error))), 409)
-    await _write_down(visitor, "selling.list", answers.what.model)
     return go(visitor, f"{PATH}/started", f"Saved to {FILE_NAME}. Start or restart the agent.")
 
 
@@ -116,19 +98,10 @@ async def unlist(request: Request, visitor: Operator) -> Response:
 
     Raises RequestInvalid if no model is named or the file is invalid, and NotFound if the file lacks the model.
     """
-    form = await read_form(request, visitor, What)
+    form = await read_form(request, visitor, ListedModel)
     if form.value is None:
         raise RequestInvalid("model: name the model to remove", param="model")
-    file = file_of(visitor)
-    try:
-        section = await asyncio.to_thread(file.section)
-        left = without_model(section, form.value.model)
-        if left == section:
-            raise NotFound(f"{form.value.model} is not in {FILE_NAME}.")
-        await asyncio.to_thread(file.put, left, before=section)
-    except SettingsInvalid as error:
-        raise RequestInvalid(str(error)) from None
-    await _write_down(visitor, "selling.unlist", form.value.model)
+    await remove_listing(visitor.authority, form.value.model)
     return go(
         visitor, PATH, f"{form.value.model} was removed from {FILE_NAME}. Restart the agent to stop selling it."
     )
@@ -155,14 +128,14 @@ async def _step(request: Request, visitor: Visitor, name: StepName) -> Response:
     return await _show(visitor, name, {}, given)
 
 
-def _answers(given: dict[str, list[str]]) -> tuple[Answers | None, dict[StepName, Form[Any]], StepName]:
+def _answers(given: dict[str, list[str]]) -> tuple[NewListing | None, dict[StepName, Form[Any]], StepName]:
     """Return all answers, or None with the first invalid step."""
     forms: dict[StepName, Form[Any]] = {name: check(model, given) for name, model in STEPS.items()}
     wrong = next((name for name, form in forms.items() if form.value is None), None)
     if wrong is not None:
         return None, forms, wrong
     what, when, price, way = (cast(Any, forms[name].value) for name in STEPS)
-    return Answers(what, when, price, way), forms, "what"
+    return NewListing(what, when, price, way), forms, "what"
 
 
 async def _show(
@@ -263,7 +236,7 @@ async def _check(
         return await _show(visitor, wrong, forms, given, 400)
     section = await _section(visitor, await _section_before(visitor), answers)
     settings, errors = checked(section)
-    if settings is None and set(errors) & set(Way.model_fields):
+    if settings is None and set(errors) & set(Connectivity.model_fields):
         form_of_way: Form[Any] = Form(errors=errors, given=given)
         return await _show(visitor, "way", {"way": form_of_way}, given, 400)
     fee_bps, is_fee_known = await _fee(visitor)
@@ -291,10 +264,10 @@ async def _check(
     )
 
 
-async def _section(visitor: Visitor, before: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
+async def _section(visitor: Visitor, before: Mapping[str, Any], answers: NewListing) -> dict[str, Any]:
     pace = await asyncio.to_thread(pace_now, visitor.services, answers.what.model)
     rate = int(pace.tokens_per_s) if pace else None
-    return section_of(before, answers.what, answers.when, answers.price, answers.way, rate)
+    return section_of(before, answers, rate)
 
 
 async def _section_before(visitor: Visitor) -> dict[str, Any]:
@@ -303,8 +276,3 @@ async def _section_before(visitor: Visitor) -> dict[str, Any]:
         return await asyncio.to_thread(file_of(visitor).section)
     except SettingsInvalid as error:
         raise RequestInvalid(str(error)) from None
-
-
-async def _write_down(visitor: Visitor, action: str, model: str) -> None:
-    add = visitor.directory.audit.add
-    await asyncio.to_thread(add, visitor.actor, action, f"model:{model}", {"model": model})
