@@ -13,11 +13,9 @@ from cluster.errors import GenerationError
 from gateway.dialects.openai import GENERATES, ChatRequest, CompletionRequest
 from gateway.lanes.base import Answer, Call, Meter, Offer, Out
 from gateway.lanes.features import HINTS
-from gateway.requests.attempt import note_error
 from gateway.requests.context import RequestContext
-from gateway.requests.failover_target import keeping_awake, open_elsewhere
+from gateway.requests.failover_target import FailoverTargets, keeping_awake
 from gateway.requests.stream_stitching import JoinedStream, RememberedStream, next_call
-from gateway.services import Services
 from runtime.errors import LaneFailed
 
 log = structlog.get_logger(__name__)
@@ -31,7 +29,7 @@ def continues(call: Call) -> bool:
     return extras is not None and extras.continue_on_failure and _can_be_joined(call)
 
 
-async def send_on(services: Services, context: RequestContext, answer: Answer, out: Out) -> None:
+async def send_on(targets: FailoverTargets, context: RequestContext, answer: Answer, out: Out) -> None:
     """Send an answer; if it breaks off, continue at another backend. `answer.meter` has the sum at the end.
 
     Raises the last backend's error.
@@ -47,10 +45,10 @@ async def send_on(services: Services, context: RequestContext, answer: Answer, o
         except (LaneFailed, GenerationError) as error:
             broken = context.offer
             failed.add(broken.label if broken else "")
-            more = await _rest(services, context, stream, failed)
+            more = await _rest(targets, context, stream, failed)
             if more is None:
                 raise
-            note_error(services, broken, error)  # the handler of a raised error records it
+            targets.note_error(broken, error)  # the handler of a raised error records it
             backend = context.offer.label if context.offer else ""
             log.warning("answer interrupted", request_id=context.call.id, reason=str(error), continued_on=backend)
         finally:
@@ -62,16 +60,16 @@ async def send_on(services: Services, context: RequestContext, answer: Answer, o
 
 
 async def _rest(
-    services: Services, context: RequestContext, stream: RememberedStream, failed: set[str]
+    targets: FailoverTargets, context: RequestContext, stream: RememberedStream, failed: set[str]
 ) -> Answer | None:
     if context.dispatch:
         context.dispatch.failed()
     if len(failed) > _TIMES_MAX or not stream.can_go_on:
         return None
     call = next_call(context.call, stream)
-    decision = services.router.decide(context.caller, call)
+    decision = targets.decide(context.caller, call)
     with keeping_awake(stream.note):
-        return await open_elsewhere(services, context, call, decision, failed, partial(_may_go_on, context))
+        return await targets.open(context, call, decision, failed, partial(_may_go_on, context))
 
 
 def _add(sum_: Meter, part: Meter) -> None:

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from gateway.dialects.openai import ChatRequest, read_request
 from gateway.lanes.base import Call, Out
+from gateway.lanes.body import Sink
 from runtime.sse import DONE, EventSplitter
 
 _TEXT_CHARS_MAX = 2**20
@@ -18,11 +19,11 @@ _BESIDE = ("tool_calls", "function_call", "reasoning_content", "reasoning", "ref
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class RememberedStream:
+class RememberedStream(Sink):
     """Forwards a stream, and remembers the forwarded text."""
 
     def __init__(self, out: Out) -> None:
-        self._out = out
+        super().__init__(out)
         self._events = EventSplitter()
         self.head: dict[str, Any] = {}
         self.text = ""
@@ -44,13 +45,6 @@ class RememberedStream:
         """Send a comment, which clients of event streams ignore."""
         self._out.write(b": %b\n\n" % text.encode())
 
-    @property
-    def is_full(self) -> bool:
-        return self._out.is_full
-
-    async def drain(self) -> None:
-        await self._out.drain()
-
     def _read_event(self, data: bytes) -> None:
         event = _as_object(data)
         if event is None:
@@ -69,10 +63,11 @@ class RememberedStream:
         self._is_over = self._is_over or bool(choice.get("finish_reason") or event.get("error"))
 
 
-class JoinedStream:
+class JoinedStream(Sink):
     """Writes the other backend's stream as a part of the begun answer."""
 
     def __init__(self, stream: RememberedStream) -> None:
+        super().__init__(stream)
         self._stream = stream
         self._events = EventSplitter()
         self._said_tokens = stream.tokens
@@ -80,14 +75,7 @@ class JoinedStream:
     def write(self, data: bytes) -> None:
         for event in self._events.feed(data):
             if written := self._rewritten(event):
-                self._stream.write(b"data: %b\n\n" % written)
-
-    @property
-    def is_full(self) -> bool:
-        return self._stream.is_full
-
-    async def drain(self) -> None:
-        await self._stream.drain()
+                self._out.write(b"data: %b\n\n" % written)
 
     def _rewritten(self, data: bytes) -> bytes | None:
         """Return the event; None if it has nothing new: the role was already sent."""

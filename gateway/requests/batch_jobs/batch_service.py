@@ -11,12 +11,17 @@ import structlog
 from gateway.batches.job import BatchJob, Callers, Ready
 from gateway.batches.lines import Item, route_of
 from gateway.batches.placement import OWN, Verdict, choose
+from gateway.batches.receipts import Receipts
 from gateway.batches.reply import BatchReply, pause_s
+from gateway.dialects.stored_responses.store import ResponseStore
 from gateway.errors import to_api_error
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
+from gateway.limits.admission import Admission
 from gateway.requests.batch_jobs.dispatch import send_request
-from gateway.services import Services
+from gateway.requests.serve import RequestPath
+from gateway.routing.router import Router
+from gateway.settings import Settings
 from runtime.errors import BodyTooLarge, ServiceError
 
 log = structlog.get_logger(__name__)
@@ -35,9 +40,23 @@ _LEFT_FREE = 0.5
 class BatchService:
     """Acts for the runner, which owns jobs and their tasks. `changed` is called when a request has ended."""
 
-    def __init__(self, services: Services, changed: Callable[[], None]) -> None:
-        self._services = services
-        self._bounds = services.settings.batches
+    def __init__(
+        self,
+        requests: RequestPath,
+        router: Router,
+        admission: Admission,
+        responses: ResponseStore,
+        receipts: Receipts,
+        settings: Settings,
+        changed: Callable[[], None],
+    ) -> None:
+        self._requests = requests
+        self._router = router
+        self._admission = admission
+        self._responses = responses
+        self._receipts = receipts
+        self._bounds = settings.batches
+        self._in_flight_max = _LEFT_FREE * settings.server.requests_max
         self._changed = changed
         self._began_s = time.monotonic()
 
@@ -84,12 +103,12 @@ class BatchService:
         route = route_of(job.batch.endpoint)
         question = route.read(item.body)
         if route.resolve:
-            question = await route.resolve(self._services.responses, caller, question)
+            question = await route.resolve(self._responses, caller, question)
         return Ready(item, question)
 
     def _verdict(self, job: BatchJob, ready: Ready, callers: Callers, abreast: int) -> Verdict:
-        admission, router = self._services.admission, self._services.router
-        if admission.in_flight >= _LEFT_FREE * self._services.settings.server.requests_max:
+        router = self._router
+        if self._admission.in_flight >= self._in_flight_max:
             return "wait"
         question = ready.question
         call = Call(job.request_id(ready.item), question.kind, question.request, question.raw, callers.own.user_id)
@@ -107,7 +126,7 @@ class BatchService:
     async def _carry_out(self, job: BatchJob, ready: Ready, caller: Caller) -> None:
         began_s = time.monotonic()
         item, request_id = ready.item, job.request_id(ready.item)
-        receipts = self._services.batches.receipts
+        receipts = self._receipts
         receipts.expect(request_id)
         try:
             reply = await self._ask(job, ready, caller, request_id)
@@ -124,7 +143,7 @@ class BatchService:
         try:
             route = route_of(job.batch.endpoint)
             return await send_request(
-                self._services, caller, route, ready.question, request_id, lambda: job.is_left
+                self._requests, caller, route, ready.question, request_id, lambda: job.is_left
             )
         except asyncio.CancelledError:
             # The request may have been charged for its received part, so another try gets another request id.
