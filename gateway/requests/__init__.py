@@ -35,8 +35,6 @@ Modules:
     serve                 The path of a request: admit, decide, wait, open, send, settle; each step is one module
     settlement            Settles a request: releases its slots and holds, reports to routing and metrics, and books its
                           usage and charge
-    stream_stitching      Joins one backend's stream to another's: keeps the text so far, and passes the rest on as the
-                          same answer
     tally                 Estimates how much of a stream's answer has been delivered, and cuts an event to the part that
                           is paid
     truncation            Ends an answer where its paid part ends, and tells the caller why

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from cluster.errors import GenerationError, StageLost
 from gateway.lanes.base import Answer, Call, Lane, Offer
@@ -16,16 +17,14 @@ from runtime.errors import LaneFailed, LaneTimeout
 _OK = 200
 
 
+@dataclass(frozen=True, slots=True)
 class Attempts:
     """Opens answers at backends. `first_byte_s` is the setting of the pool, in seconds."""
 
-    def __init__(
-        self, lanes: Mapping[LaneName, Lane], jobs: PreemptibleJobs, metrics: Metrics, first_byte_s: float
-    ) -> None:
-        self.lanes = lanes
-        self._jobs = jobs
-        self._metrics = metrics
-        self._first_byte_s = first_byte_s
+    lanes: Mapping[LaneName, Lane]
+    jobs: PreemptibleJobs
+    metrics: Metrics
+    first_byte_s: float
 
     async def begin(self, call: Call, offer: Offer, dispatch: Dispatch) -> Answer:
         """Open the answer and report a failure to routing; the caller reports the end. Raises what `Lane.open` raises.
@@ -34,8 +33,8 @@ class Attempts:
         needs own machines.
         """
         try:
-            if self._jobs.stays and offer.lane in OWN:
-                await self._jobs.make_way()
+            if self.jobs.stays and offer.lane in OWN:
+                await self.jobs.make_way()
             if offer.lane == "pool":
                 answer = await self._open_in_time(call, offer, dispatch)
             else:
@@ -56,7 +55,7 @@ class Attempts:
 
     async def _open_in_time(self, call: Call, offer: Offer, dispatch: Dispatch) -> Answer:
         """Open the answer at its lane. Also raises LaneTimeout; other lanes have their own timeouts."""
-        wait_s = self._first_byte_s
+        wait_s = self.first_byte_s
         if dispatch.chosen:
             wait_s = give_up_after_s(dispatch.chosen.predicted, call.request.tokens_limit, wait_s)
         try:
@@ -72,7 +71,7 @@ class Attempts:
         """Record a backend's failure in the metrics, before or after its first byte."""
         if offer:
             kind = error.kind if isinstance(error, LaneFailed) else "failed"
-            self._metrics.upstream_errors.labels(offer.lane, kind).inc()
+            self.metrics.upstream_errors.labels(offer.lane, kind).inc()
 
 
 def is_stream(answer: Answer) -> bool:

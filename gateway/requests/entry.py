@@ -1,5 +1,7 @@
 """Admits a request: a place in the gateway, its reservations in limits, and perhaps an answer that exists already."""
 
+from dataclasses import dataclass
+
 from gateway.cache.answers import AnswerCache, Found
 from gateway.dialects.openai import TaskRequest
 from gateway.lanes.base import Answer, Call
@@ -14,14 +16,14 @@ from gateway.routing.need import privacy_of
 _OUTPUT_TOKENS = 1024
 
 
+@dataclass(frozen=True, slots=True)
 class Admittance:
     """The step before routing. One event loop owns it."""
 
-    def __init__(self, admission: Admission, limits: Limits, answers: AnswerCache, metrics: Metrics) -> None:
-        self._admission = admission
-        self._limits = limits
-        self._answers = answers
-        self._metrics = metrics
+    admission: Admission
+    limits: Limits
+    answers: AnswerCache
+    metrics: Metrics
 
     async def admit(self, context: RequestContext) -> Answer | None:
         """Take a place and reserve tokens; return an answer that needs no backend.
@@ -30,32 +32,32 @@ class Admittance:
         BudgetExceeded, BudgetUnavailable, DeadlinePassed.
         """
         caller, call = context.caller, context.call
-        self._admission.enter()
+        self.admission.enter()
         ticket = None
         if caller.quotas:
             try:
-                limits, model, tokens = self._limits, call.request.model, tokens_max(call)
+                limits, model, tokens = self.limits, call.request.model, tokens_max(call)
                 ticket = limits.enter_at_once(caller, model, tokens) or await context.in_time(
                     limits.enter(caller, model, tokens)
                 )
             except BaseException:
-                self._admission.leave()
+                self.admission.leave()
                 raise
         context.admitted = Admitted(ticket)
-        if not self._answers.applies(call):
+        if not self.answers.applies(call):
             return None
-        found = await context.in_time(self._answers.find(call, caller, privacy_of(call, caller)))
+        found = await context.in_time(self.answers.find(call, caller, privacy_of(call, caller)))
         if not isinstance(found, Found):
             context.admitted = Admitted(ticket, found)
             return None
         context.admitted = Admitted(ticket, None, found.source, context.elapsed_s)
-        self._metrics.cache_hits.labels(found.source).inc()
+        self.metrics.cache_hits.labels(found.source).inc()
         return found.answer
 
     def leave(self, context: RequestContext) -> None:
         """Give the place back, if the request has one."""
         if context.admitted is not OUTSIDE:
-            self._admission.leave()
+            self.admission.leave()
 
 
 def tokens_max(call: Call) -> int:

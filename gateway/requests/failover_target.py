@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import structlog
 
@@ -23,17 +24,15 @@ log = structlog.get_logger(__name__)
 _SILENCE_S = 15.0
 
 
+@dataclass(frozen=True, slots=True)
 class FailoverTargets:
     """Opens the rest of broken answers. One event loop owns it."""
 
-    def __init__(
-        self, attempts: Attempts, opener: AnswerOpener, slots: QueueSlots, router: Router, metrics: Metrics
-    ) -> None:
-        self._opener = opener
-        self._slots = slots
-        self._metrics = metrics
-        self.decide = router.decide
-        self.note_error = attempts.note_error
+    attempts: Attempts
+    opener: AnswerOpener
+    slots: QueueSlots
+    router: Router
+    metrics: Metrics
 
     async def open(
         self,
@@ -51,17 +50,17 @@ class FailoverTargets:
             offer = candidate.offer
             if offer.label in failed or not may_go_on(offer):
                 continue
-            self._slots.move(context, offer)
+            self.slots.move(context, offer)
             try:
-                answer = await self._opener.open_rest(context, call, decision, offer)
+                answer = await self.opener.open_rest(context, call, decision, offer)
             except (ServiceError, GenerationError) as error:
                 log.warning("answer not continued", request_id=call.id, lane=offer.label, reason=str(error))
-                self._metrics.continuations.labels(offer.lane, "failed").inc()
+                self.metrics.continuations.labels(offer.lane, "failed").inc()
                 failed.add(offer.label)
                 continue
             # For the request log; the caller already has the headers.
             context.continued_on += (offer.label,)
-            self._metrics.continuations.labels(offer.lane, "begun").inc()
+            self.metrics.continuations.labels(offer.lane, "begun").inc()
             return answer
         return None
 

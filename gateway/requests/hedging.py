@@ -7,6 +7,7 @@ such a backend, a silent first one is abandoned, and the next candidate is asked
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import structlog
 from msgspec import Struct
@@ -47,30 +48,19 @@ class Begun(Struct, frozen=True):
     dispatch: Dispatch
 
 
+@dataclass(frozen=True, slots=True)
 class Hedges:
     """Opens answers at two backends if need be. `is_enabled` is the setting."""
 
-    def __init__(
-        self,
-        attempts: Attempts,
-        slots: QueueSlots,
-        turns: Turns,
-        router: Router,
-        health: LaneHealth,
-        metrics: Metrics,
-        afterwork: Afterwork,
-        *,
-        is_enabled: bool,
-    ) -> None:
-        self.attempts = attempts
-        self.slots = slots
-        self.turns = turns
-        self.router = router
-        self.health = health
-        self.metrics = metrics
-        self.afterwork = afterwork
-        self.is_enabled = is_enabled
-        self.patience = Patience()
+    attempts: Attempts
+    slots: QueueSlots
+    turns: Turns
+    router: Router
+    health: LaneHealth
+    metrics: Metrics
+    afterwork: Afterwork
+    is_enabled: bool
+    patience: Patience = field(default_factory=Patience)
 
     async def open(
         self, context: RequestContext, call: Call, offer: Offer, dispatch: Dispatch, others: Sequence[Candidate]

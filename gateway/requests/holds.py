@@ -3,6 +3,7 @@
 A request has one hold, however many providers are tried. Its budgets' reservations grow with the hold.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 from accounting.errors import InsufficientCredit, LedgerError
@@ -23,12 +24,12 @@ CutReason = Literal["credits_exhausted", "budget_exceeded", "payments_frozen", "
 _TRIES_MAX = 8
 
 
+@dataclass(frozen=True, slots=True)
 class RequestFunds:
     """Reserves the money of requests in the ledger and in their callers' budgets."""
 
-    def __init__(self, ledger: LedgerService, metrics: Metrics) -> None:
-        self._ledger = ledger
-        self.extensions = metrics.hold_extensions
+    ledger: LedgerService
+    metrics: Metrics
 
     async def reserve(self, context: RequestContext, offer: Offer) -> None:
         """Reserve the call's maximum cost at the offer, or the first part of a stream's. Sets `paid_tokens`.
@@ -120,12 +121,12 @@ class RequestFunds:
             payer.is_own_use,
         ):
             # The hold was for an endpoint that was asked before. It belongs to another lease; free it.
-            self._ledger.leases.end(context.hold, 0)
+            self.ledger.leases.end(context.hold, 0)
             context.hold = None
         if context.hold is None:
-            return await self._ledger.hold(context.call.id, payer, amount_nano) if amount_nano else None
+            return await self.ledger.hold(context.call.id, payer, amount_nano) if amount_nano else None
         return (
-            await self._ledger.grow(context.hold, amount_nano)
+            await self.ledger.grow(context.hold, amount_nano)
             if amount_nano > context.hold.amount_nano
             else context.hold
         )

@@ -223,7 +223,7 @@ class _Rolling(Sink):
         self._asking, self._refusal = None, refusal
         if refusal is None:
             self._has_asked_here = False
-        self._funds.extensions.labels(refusal or "granted").inc()
+        self._funds.metrics.hold_extensions.labels(refusal or "granted").inc()
         return refusal
 
     async def _wait_for_more(self) -> None:

@@ -1,7 +1,7 @@
 """Loads a model before it is needed, or unloads it, if its backend supports that."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gateway.dialects.model_loading import Upkeep
 from gateway.dialects.openai import read_request
@@ -25,30 +25,19 @@ from runtime.errors import LaneFailed
 _LOADING_TIMES = 5
 
 
+@dataclass(frozen=True, slots=True)
 class ModelLoading:
     """Loads and unloads models. `first_byte_s` is the setting of the pool, in seconds."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        jobs: PreemptibleJobs,
-        limits: Limits,
-        router: Router,
-        slots: QueueSlots,
-        attempts: Attempts,
-        audit: AuditLog,
-        pool: Pool,
-        first_byte_s: float,
-    ) -> None:
-        self._admission = admission
-        self._jobs = jobs
-        self._limits = limits
-        self._router = router
-        self._slots = slots
-        self._attempts = attempts
-        self._audit = audit
-        self._pool = pool
-        self._first_byte_s = first_byte_s
+    admission: Admission
+    jobs: PreemptibleJobs
+    limits: Limits
+    router: Router
+    slots: QueueSlots
+    attempts: Attempts
+    audit: AuditLog
+    pool: Pool
+    first_byte_s: float
 
     async def look_after(self, caller: Caller, request_id: str, upkeep: Upkeep, address: str = "") -> None:
         """Return when the model is loaded or unloaded, or if no action is needed: other backends load on request.
@@ -57,11 +46,11 @@ class ModelLoading:
         using, or set how long it stays loaded; for other callers the backend decides. `address` is the caller's
         address. Raises the same errors as a request to the model.
         """
-        self._admission.enter()
+        self.admission.enter()
         try:
-            if self._jobs.stays:
-                await self._jobs.make_way()
-            ticket = await self._limits.enter(caller, upkeep.model, 0)
+            if self.jobs.stays:
+                await self.jobs.make_way()
+            ticket = await self.limits.enter(caller, upkeep.model, 0)
             is_served = False
             try:
                 await self._carry_out(caller, request_id, upkeep, address)
@@ -69,14 +58,14 @@ class ModelLoading:
             finally:
                 ticket.leave(0, 0, is_served=is_served)
         finally:
-            self._admission.leave()
+            self.admission.leave()
 
     async def _carry_out(self, caller: Caller, request_id: str, upkeep: Upkeep, address: str) -> None:
         call = Call(request_id, "chat", read_request("chat", upkeep.body), upkeep.body, caller.user_id)
-        decision = self._router.explain(caller, call)
-        having = _having(self._pool, caller, call)
+        decision = self.router.explain(caller, call)
+        having = _having(self.pool, caller, call)
         if not (decision.candidates or (having and upkeep.action == "unload")):
-            raise no_backend_error(call, decision, self._slots.first_pause(decision))
+            raise no_backend_error(call, decision, self.slots.first_pause(decision))
         is_admin = caller.role == "admin" and caller.organization_id == HOME
         if upkeep.action == "unload":
             if is_admin and having:
@@ -87,7 +76,7 @@ class ModelLoading:
     async def _put_away(self, offers: list[Offer], upkeep: Upkeep, by: Actor) -> None:
         """Unload at every backend, even if one fails; the audit log has it before. Raises the first failure."""
         where = {"backends": [offer.backend for offer in offers]}
-        await asyncio.to_thread(self._audit.add, by, "model.unload", f"model:{upkeep.model}"[:200], where)
+        await asyncio.to_thread(self.audit.add, by, "model.unload", f"model:{upkeep.model}"[:200], where)
         failures: list[LaneFailed] = []
         for offer in offers:
             try:
@@ -99,9 +88,9 @@ class ModelLoading:
 
     async def _tell(self, offer: Offer, upkeep: Upkeep) -> None:
         try:
-            await reside(self._pool, offer, upkeep, _LOADING_TIMES * self._first_byte_s)
+            await reside(self.pool, offer, upkeep, _LOADING_TIMES * self.first_byte_s)
         except LaneFailed as error:
-            self._attempts.note_error(offer, error)
+            self.attempts.note_error(offer, error)
             raise
 
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -34,28 +35,18 @@ _NO_MONEY = (BudgetExceeded, BudgetUnavailable, InsufficientCredit, LedgerUnavai
 _REFUSED = (RateLimited, *_NO_MONEY)
 
 
+@dataclass(frozen=True, slots=True)
 class AnswerOpener:
     """Opens answers: asks one candidate after the other until one begins. One event loop owns it."""
 
-    def __init__(
-        self,
-        attempts: Attempts,
-        hedges: Hedges,
-        funds: RequestFunds,
-        slots: QueueSlots,
-        outages: Outages,
-        limits: Limits,
-        router: Router,
-        metrics: Metrics,
-    ) -> None:
-        self._attempts = attempts
-        self._hedges = hedges
-        self._funds = funds
-        self._slots = slots
-        self._outages = outages
-        self._limits = limits
-        self._router = router
-        self._metrics = metrics
+    attempts: Attempts
+    hedges: Hedges
+    funds: RequestFunds
+    slots: QueueSlots
+    outages: Outages
+    limits: Limits
+    router: Router
+    metrics: Metrics
 
     async def open_first(self, context: RequestContext, decided: DecidedCall) -> Answer:
         """Return the answer of the best candidate that begins to answer.
@@ -74,13 +65,13 @@ class AnswerOpener:
         attempts = 0
         while attempts < ATTEMPTS_MAX:
             if not rest:
-                if refusal or not await self._slots.wait_for_candidate(context, failed):
+                if refusal or not await self.slots.wait_for_candidate(context, failed):
                     break
                 rest = deque(context.decision.candidates)
                 continue
             offer = rest.popleft().offer
             if failure and context.slot != offer.label:
-                self._slots.move(context, offer)
+                self.slots.move(context, offer)
             context.asked = Asked(offer)
             try:
                 return await context.in_time(self._open(context, decided.call, offer, rest))
@@ -92,20 +83,20 @@ class AnswerOpener:
             except LaneFailed as error:
                 failure = error
                 if not (isinstance(error, LaneBusy) and error.asks_for_pause):
-                    failed[offer.label, offer.model] = self._outages.failure(offer, error)
+                    failed[offer.label, offer.model] = self.outages.failure(offer, error)
                     attempts += not (offer.is_gateway and isinstance(error, LaneUnreachable))
                 log.warning("lane failed", request_id=context.call.id, lane=offer.label, reason=str(error))
-                self._metrics.lane_failures.labels(offer.lane).inc()
+                self.metrics.lane_failures.labels(offer.lane).inc()
                 if _may_cost_twice(offer, error):
                     break
-        pause = self._slots.first_pause(context.decision)
+        pause = self.slots.first_pause(context.decision)
         raise refusal or failure or no_backend_error(context.call, context.decision, pause)
 
     async def open_rest(self, context: RequestContext, call: Call, decision: Decision, offer: Offer) -> Answer:
         """Open the rest of a broken answer, which `call` requests. Also raises LaneFailed if it is not a stream."""
         await self._enter_for(context, offer)
-        dispatch = self._router.began(offer.label, decision, offer)
-        answer = await self._attempts.begin(call, offer, dispatch)
+        dispatch = self.router.began(offer.label, decision, offer)
+        answer = await self.attempts.begin(call, offer, dispatch)
         if not is_stream(answer):
             dispatch.left()
             await answer.body.close()
@@ -116,7 +107,7 @@ class AnswerOpener:
     async def open_preemptible(self, context: RequestContext, offer: Offer) -> Answer:
         """Open the answer to a preemptible request. Routing learns nothing from it. Raises what `Lane.open` raises."""
         context.asked = Asked(offer)
-        answer = await self._attempts.lanes[offer.lane].open(context.call, offer)
+        answer = await self.attempts.lanes[offer.lane].open(context.call, offer)
         context.opened_s = context.elapsed_s
         return answer
 
@@ -139,7 +130,7 @@ class AnswerOpener:
         else:
             context.may_pay = False
         try:
-            await self._slots.take_other_turn(context, rest)
+            await self.slots.take_other_turn(context, rest)
         except QueueFull:
             return deque()
         return deque(context.decision.candidates)
@@ -148,7 +139,7 @@ class AnswerOpener:
         """Apply the limits of the answering model also if it was requested by another name. Raises RateLimited."""
         ticket = context.admitted.ticket
         if ticket and (offer.model != ticket.model or offer.stands_for or ticket.further):
-            await self._limits.enter_beside(ticket, context.caller, (offer.model, *offer.stands_for))
+            await self.limits.enter_beside(ticket, context.caller, (offer.model, *offer.stands_for))
 
     async def _open(
         self, context: RequestContext, call: Call, offer: Offer, others: Sequence[Candidate]
@@ -157,19 +148,19 @@ class AnswerOpener:
         await self._enter_for(context, offer)
         is_paid = offer.price is not None
         if is_paid:
-            if wait_s := self._limits.hang_ups.wait_s(context.caller.user_id):
+            if wait_s := self.limits.hang_ups.wait_s(context.caller.user_id):
                 raise TooManyHangUps(wait_s)
-            await self._funds.reserve(context, offer)
-        dispatch = self._router.began(offer.label, context.decision, offer)
+            await self.funds.reserve(context, offer)
+        dispatch = self.router.began(offer.label, context.decision, offer)
         context.asked = Asked(offer, dispatch, is_paid)
         if others and not is_paid:
-            begun = await self._hedges.open(context, call, offer, dispatch, others)
+            begun = await self.hedges.open(context, call, offer, dispatch, others)
             answer = begun.answer
             if begun.offer is not offer:
                 context.asked = Asked(begun.offer, begun.dispatch)
         else:
             try:
-                answer = await self._attempts.begin(call, offer, dispatch)
+                answer = await self.attempts.begin(call, offer, dispatch)
             except Exception:  # it has failed or refused, so it is paid nothing
                 context.asked = Asked(offer, dispatch)
                 raise

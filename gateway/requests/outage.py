@@ -4,6 +4,7 @@ It returns within a minute or two, with the same models, and answers requests th
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.errors import LaneUnreachable
@@ -31,17 +32,17 @@ Failures = Mapping[tuple[str, str], Failure]
 """A request's failures, by the backend's label and the model's name."""
 
 
+@dataclass(frozen=True, slots=True)
 class Outages:
     """Knows other gateways, which are backends of the pool."""
 
-    def __init__(self, health: LaneHealth, pool: Pool) -> None:
-        self._health = health
-        self._pool = pool
+    health: LaneHealth
+    pool: Pool
 
     def failure(self, offer: Offer, error: LaneFailed) -> Failure:
         broke_off = isinstance(error, LaneBrokeOff) and not isinstance(error, LaneTimeout)
         is_cut = isinstance(error, LaneUnreachable) or (broke_off and bool(offer.weights))
-        return Failure(offer, self._health.now_s(), is_cut)
+        return Failure(offer, self.health.now_s(), is_cut)
 
     def find(self, decision: Decision, failed: Failures) -> str | None:
         """Return the outage to wait for, if a gateway that answered recently is unreachable; it is probed soon."""
@@ -52,8 +53,8 @@ class Outages:
                 away.append(offer)
         for offer in away:
             backend = self._gateway(offer)
-            if backend and backend.asked_s and self._health.now_s() - backend.asked_s < RESTART_S:
-                self._pool.doubt(offer.backend)
+            if backend and backend.asked_s and self.health.now_s() - backend.asked_s < RESTART_S:
+                self.pool.doubt(offer.backend)
                 return f"{offer.label} restarts"
         return None
 
@@ -70,8 +71,8 @@ class Outages:
     def _is_unsure(self, offer: Offer) -> bool:
         """Return whether its requests failed, and no probe has shown yet whether it is reachable."""
         backend = self._gateway(offer)
-        failed_s = self._health.of(offer.label).breakers.failed_s(offer.model_there)
+        failed_s = self.health.of(offer.label).breakers.failed_s(offer.model_there)
         return backend is not None and (backend.asked_s or 0.0) < failed_s
 
     def _gateway(self, offer: Offer) -> Backend | None:
-        return self._pool.get(offer.backend) if offer.is_gateway else None
+        return self.pool.get(offer.backend) if offer.is_gateway else None

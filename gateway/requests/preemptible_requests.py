@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -30,44 +31,37 @@ log = structlog.get_logger(__name__)
 STAY_S = 1800.0
 
 
+@dataclass(frozen=True, slots=True)
 class PreemptibleRequests:
     """Serves preemptible requests. One event loop owns it."""
 
-    def __init__(
-        self,
-        jobs: PreemptibleJobs,
-        router: Router,
-        opener: AnswerOpener,
-        settler: RequestSettler,
-        metrics: Metrics,
-    ) -> None:
-        self._jobs = jobs
-        self._router = router
-        self.opener = opener
-        self.settler = settler
-        self.counter = metrics.preemptible_jobs
+    jobs: PreemptibleJobs
+    router: Router
+    opener: AnswerOpener
+    settler: RequestSettler
+    metrics: Metrics
 
     async def serve(self, caller: Caller, call: Call, client: Client) -> None:
         """Serve a preemptible request.
 
         Raises what gateway.errors maps to a status; later errors are the answer's last event.
         """
-        self._jobs.check_key(caller)
+        self.jobs.check_key(caller)
         offers, context = self._offers(caller, call)
         places = choices_of(call.generation)
         try:
-            offer = self._jobs.place_for(offers, places)
+            offer = self.jobs.place_for(offers, places)
         except ServiceError:
-            self.counter.labels("refused").inc()
+            self.metrics.preemptible_jobs.labels("refused").inc()
             raise
-        with self._jobs.staying(offer, places) as stay:
+        with self.jobs.staying(offer, places) as stay:
             await _Hosted(self, context, client, stay).run(offer)
 
     def _offers(self, caller: Caller, call: Call) -> tuple[Sequence[Offer], RequestContext]:
         """Return the offers that may and can serve it, best first; only of the requested model."""
         if call.kind not in GENERATES:
             raise RequestInvalid("Preemptible requests may only be chat completions and completions.")
-        decision = self._router.explain(caller, call)
+        decision = self.router.explain(caller, call)
         model = call.request.model
         offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]
         if not offers:
@@ -137,5 +131,5 @@ class _Hosted:
     def _note(self, meter: Meter, ending: Ending) -> None:
         """Write a usage row and a log line as for any request, but nothing that own requests are judged by."""
         outcome = "preempted" if self._stay.is_over else ending.outcome
-        self._requests.counter.labels(outcome).inc()
+        self._requests.metrics.preemptible_jobs.labels(outcome).inc()
         self._requests.settler.book(self._context, meter, ending)

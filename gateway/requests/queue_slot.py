@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from msgspec import Struct, structs
 
@@ -33,31 +34,29 @@ class Pause(Struct, frozen=True):
         return max(1, math.ceil(self.left_s))
 
 
+@dataclass(frozen=True, slots=True)
 class QueueSlots:
     """Decides where requests go, and gives them slots there. One event loop owns it. `queue_s` is the patience."""
 
-    def __init__(
-        self, router: Router, turns: Turns, health: LaneHealth, outages: Outages, metrics: Metrics, queue_s: float
-    ) -> None:
-        self._router = router
-        self._turns = turns
-        self._health = health
-        self._outages = outages
-        self._metrics = metrics
-        self._queue_s = queue_s
+    router: Router
+    turns: Turns
+    health: LaneHealth
+    outages: Outages
+    metrics: Metrics
+    queue_s: float
 
     def decide(self, context: RequestContext) -> bool:
         """Rank the backends, and take a slot at the best if one is free. Return whether there is nothing to wait for.
 
         Raises RequestInvalid for invalid preferences.
         """
-        context.decision = decision = self._router.decide(context.caller, context.call)
+        context.decision = decision = self.router.decide(context.caller, context.call)
         return not decision.candidates or self._take_at_once(context, decision.candidates[0].offer)
 
     def _take_at_once(self, context: RequestContext, offer: Offer) -> bool:
         """Return whether the request may go there now; then it has taken a slot."""
         label = offer.label
-        if not self._turns.try_take(label, offer.slots):
+        if not self.turns.try_take(label, offer.slots):
             return False
         context.slot = label
         return True
@@ -82,17 +81,17 @@ class QueueSlots:
                     raise
                 return
             finally:
-                self._metrics.queue_seconds.observe(time.monotonic() - began_s)
+                self.metrics.queue_seconds.observe(time.monotonic() - began_s)
             if has_turn and self._still_serves(context, best.offer):
                 return
 
     def first_pause(self, decision: Decision) -> Pause | None:
         """Return the first pause to end of those that excluded a candidate from the decision."""
-        now_s, found = self._health.now_s(), []
+        now_s, found = self.health.now_s(), []
         for rejection in decision.rejections:
             if rejection.objection.check == "breaker":
                 offer = rejection.offer
-                breaker = self._health.of(offer.label).breakers.of(offer.model_there)
+                breaker = self.health.of(offer.label).breakers.of(offer.model_there)
                 if breaker.asked_until_s > now_s:
                     name = f"{offer.label} {offer.model_there}"
                     found.append(Pause(name, breaker.asked_until_s - now_s, breaker.is_limit))
@@ -109,7 +108,7 @@ class QueueSlots:
         pause = self.first_pause(context.decision)
         if pause and pause.left_s > self._patience_s(context):
             pause = None
-        outage = None if pause else self._outages.find(context.decision, failed)
+        outage = None if pause else self.outages.find(context.decision, failed)
         is_back = any((c.offer.label, c.offer.model) in failed for c in context.decision.candidates)
         if not (pause or outage or is_back):
             return False
@@ -127,7 +126,7 @@ class QueueSlots:
         """Return whether a candidate may be asked, or none is left to wait for."""
         if self._decide_again(context, failed):
             return True
-        return not (self.first_pause(context.decision) or self._outages.find(context.decision, failed))
+        return not (self.first_pause(context.decision) or self.outages.find(context.decision, failed))
 
     async def _sit_out(
         self, context: RequestContext, name: str, request_s: float, is_over: Callable[[], bool]
@@ -135,14 +134,14 @@ class QueueSlots:
         """Wait in a queue without slots until a new decision is possible. Raises QueueFull."""
         began_s, wish = time.monotonic(), self._wish(context, request_s)
         try:
-            await self._turns.take(name, 0, wish, lambda _: is_over())
+            await self.turns.take(name, 0, wish, lambda _: is_over())
         finally:
-            self._metrics.queue_seconds.observe(time.monotonic() - began_s)
+            self.metrics.queue_seconds.observe(time.monotonic() - began_s)
 
     def _decide_again(self, context: RequestContext, failed: Failures) -> bool:
         """Return whether any candidate may be asked now; the context has the decision."""
-        decision = _allowed(context, self._router.decide(context.caller, context.sent_call))
-        candidates = tuple(c for c in decision.candidates if self._outages.answers_again(c.offer, failed))
+        decision = _allowed(context, self.router.decide(context.caller, context.sent_call))
+        candidates = tuple(c for c in decision.candidates if self.outages.answers_again(c.offer, failed))
         context.decision = structs.replace(decision, candidates=candidates)
         return bool(candidates)
 
@@ -155,12 +154,12 @@ class QueueSlots:
     async def _wait(self, context: RequestContext, best: Candidate) -> bool:
         """Wait in this backend's queue. False if another decision became better; the context then has it."""
         offer, predicted = best.offer, best.predicted
-        caller, record = context.caller, self._health.of(offer.label)
+        caller, record = context.caller, self.health.of(offer.label)
         wish = self._wish(context, max(0.0, predicted.time_s - predicted.wait_s))
 
         def is_better_elsewhere(ahead: int) -> bool:
             waiting, record.waiting = record.waiting, ahead
-            decision = _allowed(context, self._router.explain(caller, context.sent_call))
+            decision = _allowed(context, self.router.explain(caller, context.sent_call))
             record.waiting = waiting
             if not self._leads_elsewhere(decision, offer):
                 return False
@@ -169,7 +168,7 @@ class QueueSlots:
 
         record.waiting += 1
         try:
-            return await self._turns.take(offer.label, offer.slots, wish, is_better_elsewhere)
+            return await self.turns.take(offer.label, offer.slots, wish, is_better_elsewhere)
         finally:
             record.waiting -= 1
 
@@ -181,16 +180,16 @@ class QueueSlots:
         )
         if present is None:
             return True
-        self._turns.resize(label, present.slots)
+        self.turns.resize(label, present.slots)
         best = decision.candidates[0].offer
-        return best.label != label and self._turns.has_room(best.label, best.slots)
+        return best.label != label and self.turns.has_room(best.label, best.slots)
 
     def _still_serves(self, context: RequestContext, offer: Offer) -> bool:
         """Take the slot, update the decision, and return whether it still allows this backend."""
         label = context.slot = offer.label
-        record = self._health.of(label)
+        record = self.health.of(label)
         waiting, record.waiting = record.waiting, 0  # later requests do not delay this one
-        decision = _allowed(context, self._router.decide(context.caller, context.sent_call))
+        decision = _allowed(context, self.router.decide(context.caller, context.sent_call))
         record.waiting = waiting
         mine = [candidate for candidate in decision.candidates if candidate.offer.label == label]
         others = [candidate for candidate in decision.candidates if candidate.offer.label != label]
@@ -218,12 +217,12 @@ class QueueSlots:
         """Return the rest of the request's timeout, in seconds."""
         if (left_s := context.time_left_s) is not None:
             return left_s
-        return max(0.0, self._queue_s - context.elapsed_s)
+        return max(0.0, self.queue_s - context.elapsed_s)
 
     def leave(self, context: RequestContext) -> None:
         """Release the request's slot, if it has one."""
         if context.slot is not None:
-            self._turns.leave(context.slot)
+            self.turns.leave(context.slot)
             context.slot = None
 
     def move(self, context: RequestContext, offer: Offer) -> None:

@@ -117,7 +117,7 @@ class ReplicaBody:
             await self._part.body.close()
             if not await self._go_on(stream, error):
                 raise
-            self._targets.note_error(broken, error)  # the handler of a raised error records it
+            self._targets.attempts.note_error(broken, error)  # the handler of a raised error records it
             return stream.is_done
         if self._part is not self._first:
             self._leave()
@@ -159,7 +159,7 @@ class ReplicaBody:
             return True
         if self._losses > _LOSSES_MAX or not stream.can_go_on:
             return False
-        decision = self._targets.decide(context.caller, self._call)
+        decision = self._targets.router.decide(context.caller, self._call)
         call = _resumed(self._call, stream)
         with keeping_awake(stream.note):
             rest = await self._targets.open(context, call, decision, self._failed, self._may_go_on)

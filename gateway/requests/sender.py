@@ -1,6 +1,7 @@
 """Sends an answer to its client, and settles the request in any case."""
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
@@ -31,24 +32,24 @@ LINGER_S = 2.0
 _STOP_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
 class Sender:
     """Sends answers. One event loop owns it."""
 
-    def __init__(self, recounter: Recounter, targets: FailoverTargets, settler: RequestSettler) -> None:
-        self._recounter = recounter
-        self._targets = targets
-        self._settler = settler
+    recounter: Recounter
+    targets: FailoverTargets
+    settler: RequestSettler
 
     async def send(self, context: RequestContext, answer: Answer, client: Client) -> None:
         """Send the answer; an error after its begin is the answer's last event."""
         outcome: Outcome = "interrupted"
         problem = ""
-        hearing = heard(client, context.call, context.offer, self._recounter)
+        hearing = heard(client, context.call, context.offer, self.recounter)
         client = hearing or client
         try:
             client.begin(answer.status, headers_of(context, answer), is_stream=context.call.request.is_stream)
             if continues(context.call):
-                await send_on(self._targets, context, answer, client)
+                await send_on(self.targets, context, answer, client)
             elif isinstance(hearing, AcknowledgedSink):
                 await _send_paid(answer.body, hearing, choices_of(context.call.generation))
             else:
@@ -58,12 +59,12 @@ class Sender:
             outcome = "complete" if answer.status == 200 and answer.meter.is_complete else "failed"
             client.finish()
         except PaidUp as end:
-            outcome, problem = await cut_short(self._recounter, context, answer, client, end)
+            outcome, problem = await cut_short(self.recounter, context, answer, client, end)
         except (LaneFailed, GenerationError) as error:
             # The status is already sent, so a stream ends with an error event and without [DONE].
             outcome, problem = "failed", str(error)
             log.warning("answer interrupted", request_id=context.call.id, reason=problem)
-            self._targets.note_error(context.offer, error)
+            self.targets.attempts.note_error(context.offer, error)
             client.break_off(to_api_error(error))
         finally:
             try:
@@ -73,7 +74,7 @@ class Sender:
                     lead = context.admitted.lead
                     others = lead.told() if lead else ()
                     hearing.tell(answer.meter, context.call, is_whole=outcome == "complete", others=others)
-                self._settler.end(context, answer.meter, Ending(answer.status, outcome, problem))
+                self.settler.end(context, answer.meter, Ending(answer.status, outcome, problem))
 
 
 async def _send_paid(body: Body, hearing: AcknowledgedSink, choices: int) -> None:

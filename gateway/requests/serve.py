@@ -1,5 +1,7 @@
 """The path of a request: admit, decide, wait, open, send, settle; each step is one module."""
 
+from dataclasses import dataclass
+
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call
 from gateway.requests.client import Client
@@ -15,26 +17,17 @@ from gateway.requests.sender import Sender
 from gateway.requests.settlement import RequestSettler
 
 
+@dataclass(frozen=True, slots=True)
 class RequestPath:
     """Answers calls. One event loop owns it."""
 
-    def __init__(
-        self,
-        entry: Admittance,
-        slots: QueueSlots,
-        opener: AnswerOpener,
-        targets: FailoverTargets,
-        funds: RequestFunds,
-        sender: Sender,
-        settler: RequestSettler,
-    ) -> None:
-        self._entry = entry
-        self._slots = slots
-        self._opener = opener
-        self._targets = targets
-        self._funds = funds
-        self._sender = sender
-        self._settler = settler
+    entry: Admittance
+    slots: QueueSlots
+    opener: AnswerOpener
+    targets: FailoverTargets
+    funds: RequestFunds
+    sender: Sender
+    settler: RequestSettler
 
     async def serve(self, caller: Caller, call: Call, client: Client) -> None:
         """Answer a call.
@@ -46,26 +39,26 @@ class RequestPath:
             answer = await self._answer(context)
         except BaseException as error:
             context.is_left = client.is_gone
-            self._settler.refuse(context, error)
+            self.settler.refuse(context, error)
             if lead := context.admitted.lead:
                 await lead.end(has_failed=isinstance(error, Exception))
             raise
         try:
-            await self._sender.send(context, answer, client)
+            await self.sender.send(context, answer, client)
         finally:
             if lead := context.admitted.lead:
                 await lead.end()
 
     async def _answer(self, context: RequestContext) -> Answer:
         """Return an answer that exists already, or one that a backend has begun."""
-        if found := await self._entry.admit(context):
+        if found := await self.entry.admit(context):
             return found
-        if not self._slots.decide(context):
-            await self._slots.take_turn(context)
+        if not self.slots.decide(context):
+            await self.slots.take_turn(context)
         at_s = context.elapsed_s
         context.decided = decided = DecidedCall(with_replicas(context), at_s)
-        answer = await self._opener.open_first(context, decided)
-        answer = rolled(self._funds, context, lasting(self._targets, context, decided, answer))
+        answer = await self.opener.open_first(context, decided)
+        answer = rolled(self.funds, context, lasting(self.targets, context, decided, answer))
         if (lead := context.admitted.lead) is None:
             return answer
         return lead.show(answer, is_paid=context.offer is not None and context.offer.price is not None)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 from msgspec import structs
@@ -32,17 +33,15 @@ _BY_BACKEND = ("upstream", "tokenizer")
 _STAGES_MAX = 1024
 
 
+@dataclass(frozen=True, slots=True)
 class RequestSettler:
     """Ends requests. One event loop owns it."""
 
-    def __init__(
-        self, entry: Admittance, slots: QueueSlots, hang_ups: HangUps, bookkeeper: Bookkeeper, metrics: Metrics
-    ) -> None:
-        self._entry = entry
-        self._slots = slots
-        self._hang_ups = hang_ups
-        self._bookkeeper = bookkeeper
-        self._metrics = metrics
+    entry: Admittance
+    slots: QueueSlots
+    hang_ups: HangUps
+    bookkeeper: Bookkeeper
+    metrics: Metrics
 
     def refuse(self, context: RequestContext, error: BaseException) -> None:
         """End a request without an answer."""
@@ -53,7 +52,7 @@ class RequestSettler:
     def end(self, context: RequestContext, meter: Meter, ending: Ending) -> None:
         """End a request whose answer was sent, wholly or in part."""
         _report(context, meter, ending)
-        observe_answer(self._metrics, context, meter)
+        observe_answer(self.metrics, context, meter)
         self._settle(context, meter, ending)
 
     def book(self, context: RequestContext, meter: Meter, ending: Ending) -> int:
@@ -61,18 +60,18 @@ class RequestSettler:
 
         Return the amount that counts against its payer's budgets, in nano-USD.
         """
-        return settle_request(self._bookkeeper, context, meter, ending)
+        return settle_request(self.bookkeeper, context, meter, ending)
 
     def _settle(self, context: RequestContext, meter: Meter, ending: Ending) -> None:
         """Release the request's slots and holds, and record its result."""
-        self._entry.leave(context)
-        self._slots.leave(context)
-        if (bearer := _bearer(self._hang_ups, context, meter, ending)) != "none":
+        self.entry.leave(context)
+        self.slots.leave(context)
+        if (bearer := _bearer(self.hang_ups, context, meter, ending)) != "none":
             ending = structs.replace(ending, prompt=bearer)
             if not meter.prompt_tokens:
                 meter.prompt_tokens = context.call.prompt_tokens
                 meter.source = "characters"
-        spent_nano = settle_request(self._bookkeeper, context, meter, ending)
+        spent_nano = settle_request(self.bookkeeper, context, meter, ending)
         if ticket := context.admitted.ticket:
             # A cached answer needed no backend: it counts as a request without tokens.
             tokens = 0 if context.admitted.found else meter.prompt_tokens + meter.completion_tokens
