@@ -1,17 +1,15 @@
 """Tries one backend, up to the first bytes of its answer."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.errors import GenerationError, StageLost
-from gateway.lanes.base import Answer, Call, Lane, Offer
+from gateway.lanes.base import Answer, Call, Lanes, Offer
 from gateway.lanes.preemptible.admission import OWN
 from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.metrics.metrics import Metrics
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.patience import give_up_after_s
-from gateway.settings import LaneName
 from runtime.errors import LaneFailed, LaneTimeout
 
 _OK = 200
@@ -21,7 +19,7 @@ _OK = 200
 class Attempts:
     """Opens answers at backends. `first_byte_s` is the setting of the pool, in seconds."""
 
-    lanes: Mapping[LaneName, Lane]
+    lanes: Lanes
     jobs: PreemptibleJobs
     metrics: Metrics
     first_byte_s: float

@@ -1,13 +1,12 @@
 """Builds the paths of requests from the parts of the gateway."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.ledger_service import LedgerService
 from gateway.cache.answers import AnswerCache
 from gateway.identity.audit import AuditLog
-from gateway.lanes.base import Lane
+from gateway.lanes.base import Lanes
 from gateway.lanes.pool.members import Pool
 from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.limits.admission import Admission
@@ -29,7 +28,7 @@ from gateway.requests.settlement import RequestSettler
 from gateway.routing.health import LaneHealth
 from gateway.routing.queueing.turns import Turns
 from gateway.routing.router import Router
-from gateway.settings import LaneName, Settings
+from gateway.settings import Settings
 from runtime.afterwork import Afterwork
 
 
@@ -52,7 +51,7 @@ def build_request_paths(
     bookkeeper: Bookkeeper,
     health: LaneHealth,
     jobs: PreemptibleJobs,
-    lanes: Mapping[LaneName, Lane],
+    lanes: Lanes,
     ledger: LedgerService,
     limits: Limits,
     metrics: Metrics,
