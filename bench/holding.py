@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from accounting.metering.prices import PricedModel
@@ -24,8 +23,6 @@ from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
-from gateway.requests.serve import serve
-from gateway.routing.router import Router
 from gateway.services import Services
 from gateway.settings import DatabaseSettings, LaneName, Settings
 from gateway.settings.server import LogSettings
@@ -33,6 +30,7 @@ from runtime.data_folder import DataFolder
 from runtime.http.api_error import ApiError
 from runtime.http.client import Client
 from runtime.request_ids import new_request_id
+from tests.gateway.http.edges import with_lanes
 
 _RAW = b'{"model": "MODEL", "messages": [{"role": "user", "content": "events=8 pause_us=0"}], "stream": true}'
 _PRICE = PricedModel("cloud", "paid", "bench", Price(10**9, 10**9, 10**9), "acme", max_output_tokens=4096)
@@ -151,9 +149,8 @@ async def _services(database: DatabaseSettings) -> AsyncIterator[Services]:
         settings = Settings(data_dir=Path(folder), database=database, log=LogSettings(access="off"))
         async with open_services(settings, data) as services:
             lanes: dict[LaneName, Lane] = {"cloud": provider}
-            router = Router(lanes, services.health, settings.routing)
             try:
-                yield replace(services, lanes=lanes, router=router)
+                yield with_lanes(services, lanes)
             finally:
                 await provider.client.close()
                 server.close()
@@ -164,7 +161,7 @@ async def _ask(services: Services, user_id: str, model: str) -> _Reader:
     caller = Caller(f"key-{user_id}", "mr-bench", user_id, "lab", frozenset({"cloud"}))
     call = Call(new_request_id(), "chat", read_request("chat", raw), raw, user_id)
     reader = _Reader()
-    await serve(services, caller, call, reader)
+    await services.requests.ordinary.serve(caller, call, reader)
     return reader
 
 

@@ -20,8 +20,8 @@ from gateway.dialects.openai import read_request
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Meter, Offer
 from gateway.metrics.metrics import Metrics
-from gateway.requests.context import RequestContext
-from gateway.requests.finished import observe_answer, settle_request
+from gateway.requests.context import Asked, DecidedCall, RequestContext
+from gateway.requests.settlement import observe_answer, settle_request
 from gateway.routing.decision import Candidate, Decision
 from gateway.routing.prediction import Prediction
 from gateway.routing.rates import Load
@@ -85,7 +85,15 @@ def _trips(offer: Offer, count: int) -> list[RequestContext]:
     request = read_request("chat", _RAW)
     calls = [Call(new_request_id(), "chat", request, _RAW) for _ in range(count)]
     return [
-        RequestContext(call, _CALLER, decision, time.time_ns(), time.perf_counter(), offer, None, 0.04)
+        RequestContext(
+            call,
+            _CALLER,
+            time.time_ns(),
+            time.perf_counter(),
+            decision,
+            decided=DecidedCall(call, 0.04),
+            asked=Asked(offer),
+        )
         for call in calls
     ]
 

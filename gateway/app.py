@@ -21,6 +21,7 @@ from cluster.control.owners import Owners
 from cluster.controller import Controller
 from cluster.trust.addresses import Target
 from gateway.api.edge import Edge
+from gateway.api.generate import GenerateHandler
 from gateway.api.plain import PlainRoutes, plain_routes
 from gateway.batches.batches import Batches
 from gateway.billing.bookkeeper import Bookkeeper
@@ -53,9 +54,11 @@ from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.limits.admission import Admission
 from gateway.limits.factory import open_limits
 from gateway.metrics.metrics import Metrics
+from gateway.requests.batch_jobs.batch_service import BatchService
+from gateway.requests.batch_jobs.lifecycle import BatchLifecycle
 from gateway.requests.batch_jobs.runner import Runner as BatchRunner
+from gateway.requests.factory import build_request_paths
 from gateway.routing.health import LaneHealth
-from gateway.routing.patience import Patience
 from gateway.routing.pauses import Pausable, Pauses
 from gateway.routing.queueing.turns import Turns
 from gateway.routing.router import Router
@@ -153,12 +156,34 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         pauses = Pauses(read, write, partial(_rest, router, preemptible_jobs))
         pauses.start()
         stack.push_async_callback(pauses.stop)
+        directory = Directory.of(keys, settings.identity, settings.policy.lanes, read, write)
+        limits = await stack.enter_async_context(open_limits(settings.redis, read, bookkeeper.caught_up))
+        answers = await stack.enter_async_context(
+            open_answers(settings.cache, settings.redis, embed, model_terms.aliases)
+        )
+        requests = build_request_paths(
+            settings,
+            admission=admission,
+            afterwork=afterwork,
+            answers=answers,
+            audit=directory.audit,
+            bookkeeper=bookkeeper,
+            health=lane_health,
+            jobs=preemptible_jobs,
+            lanes=lanes,
+            ledger=ledger,
+            limits=limits,
+            metrics=metrics,
+            pool=pool.pool,
+            router=router,
+            turns=turns,
+        )
         services = Services(
             settings=settings,
             metrics=metrics,
             history=history,
             keys=keys,
-            directory=Directory.of(keys, settings.identity, settings.policy.lanes, read, write),
+            directory=directory,
             ledger=ledger,
             storage=storage,
             request_log=request_log,
@@ -166,14 +191,12 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             batches=batches,
             bookkeeper=bookkeeper,
             admission=admission,
-            limits=await stack.enter_async_context(open_limits(settings.redis, read, bookkeeper.caught_up)),
-            answers=await stack.enter_async_context(
-                open_answers(settings.cache, settings.redis, embed, model_terms.aliases)
-            ),
+            limits=limits,
+            answers=answers,
             turns=turns,
-            patience=Patience(),
             afterwork=afterwork,
             preemptible_jobs=preemptible_jobs,
+            requests=requests,
             health=lane_health,
             lanes=lanes,
             router=router,
@@ -184,13 +207,23 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             payments_service=payments_service,
             marketplace=await _open_marketplace(settings, folder, ledger, stack, engine),
         )
-        metrics.limit_refusals.read = services.limits.refused
+        metrics.limit_refusals.read = limits.refused
         rates = Rates(
             settings.costs, read, write, metrics, lambda: admission.in_flight > 0 or bool(preemptible_jobs.stays)
         )
         await rates.start()
         stack.push_async_callback(rates.stop)
-        batch_runner = BatchRunner(services)
+        batch_service = BatchService(
+            requests.ordinary,
+            router,
+            admission,
+            response_store,
+            batches.receipts,
+            settings,
+            batches.changed.set,
+        )
+        life = BatchLifecycle(keys, batches, settings)
+        batch_runner = BatchRunner(batches, life, batch_service, settings.batches.concurrency)
         batch_runner.start()
         stack.push_async_callback(batch_runner.stop)
         yield services
@@ -392,6 +425,17 @@ def _price_book(settings: CloudSettings) -> PriceBook:
     """Return the providers' price list. The instance's own prices take precedence."""
     own = {("cloud", name): price for name, model in settings.models.items() if (price := model.own_price)}
     return PriceBook(own, "settings", CloudPrices.installed())
+
+
+def make_generate_handler(services: Services) -> GenerateHandler:
+    """Return the handler of the hot routes, which need no web framework."""
+    return GenerateHandler(
+        services.requests,
+        services.responses,
+        services.directory.gate,
+        services.keys,
+        services.settings.server,
+    )
 
 
 def create_app(services: Services, cluster: Target) -> ASGIApp:

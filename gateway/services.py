@@ -20,8 +20,8 @@ from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.limits.admission import Admission
 from gateway.limits.limits import Limits
 from gateway.metrics.metrics import Metrics
+from gateway.requests.factory import RequestPaths
 from gateway.routing.health import LaneHealth
-from gateway.routing.patience import Patience
 from gateway.routing.pauses import Pauses
 from gateway.routing.queueing.turns import Turns
 from gateway.routing.router import Router
@@ -59,9 +59,9 @@ class Services:
     limits: Limits
     answers: AnswerCache
     turns: Turns
-    patience: Patience
     afterwork: Afterwork
     preemptible_jobs: PreemptibleJobs
+    requests: RequestPaths
     payments_service: "PaymentsService | None" = None
     """Payments, if they are configured."""
     marketplace: "Marketplace | None" = None

@@ -21,7 +21,7 @@ from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.probe import own_address
 from cluster.trust.addresses import Target
 from gateway.api.generate import GenerateHandler
-from gateway.app import create_app, dsn_of, open_services
+from gateway.app import create_app, dsn_of, make_generate_handler, open_services
 from gateway.http.hot import HotProtocol
 from gateway.lanes.cloud.lane import CloudLane
 from gateway.services import Services
@@ -100,7 +100,7 @@ async def run(
             app = create_app(services, cluster)
             memory.settle()
             sys.setswitchinterval(_TURN_S)
-            async with _http_server(app, GenerateHandler(services), settings, listening) as stopped:
+            async with _http_server(app, make_generate_handler(services), settings, listening) as stopped:
                 starting = asyncio.create_task(
                     _start_cluster(settings, running, nodes, progress), name="cluster start"
                 )

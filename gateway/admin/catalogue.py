@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from gateway.dialects.openai import DOES, GENERATES
 from gateway.identity.caller import Caller
-from gateway.lanes.base import Lane, Offer
+from gateway.lanes.base import Lane, Lanes, Offer
 from gateway.lanes.features import ABILITIES
-from gateway.services import Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +47,23 @@ class Entry:
         return next((offer.quantization for offer in self.offers if offer.quantization), None)
 
 
-def catalogue(services: Services, caller: Caller) -> list[Entry]:
+def catalogue(lanes: Lanes, caller: Caller) -> list[Entry]:
     """Return the models that the caller's key may use, sorted by name."""
-    lanes: dict[str, list[Lane]] = {}
-    for lane in _lanes(services, caller):
+    having: dict[str, list[Lane]] = {}
+    for lane in _allowed(lanes, caller):
         for name in lane.models():
-            lanes.setdefault(name, []).append(lane)
-    return [_entry(name, lanes[name]) for name in sorted(lanes) if _may_use(caller, name)]
+            having.setdefault(name, []).append(lane)
+    return [_entry(name, having[name]) for name in sorted(having) if _may_use(caller, name)]
 
 
-def find_entry(services: Services, caller: Caller, name: str) -> Entry | None:
+def find_entry(lanes: Lanes, caller: Caller, name: str) -> Entry | None:
     """Return the entry of one model; None if no lane that the caller's key may use has it."""
-    lanes = [lane for lane in _lanes(services, caller) if name in lane.models()]
-    return _entry(name, lanes) if lanes and _may_use(caller, name) else None
+    having = [lane for lane in _allowed(lanes, caller) if name in lane.models()]
+    return _entry(name, having) if having and _may_use(caller, name) else None
 
 
-def _lanes(services: Services, caller: Caller) -> list[Lane]:
-    return [lane for name, lane in services.lanes.items() if name in caller.lanes]
+def _allowed(lanes: Lanes, caller: Caller) -> list[Lane]:
+    return [lane for name, lane in lanes.items() if name in caller.lanes]
 
 
 def _may_use(caller: Caller, name: str) -> bool:

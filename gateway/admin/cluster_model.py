@@ -39,7 +39,7 @@ async def advise(services: Services, question: ModelQuestion) -> Advice:
     """
     wishes = Wishes(question.context_tokens, question.precision, question.compare)
     try:
-        return await ask_advice(services, question.model, wishes)
+        return await ask_advice(services.settings, services.lanes, services.controller, question.model, wishes)
     except ModelNotFound as error:
         raise NotFound(str(error), param="model") from None
     except ModelError as error:

@@ -6,15 +6,16 @@ from pathlib import Path
 
 from accounting.metering.own_cost import CostTerms
 from accounting.money import parse_usd
+from cluster.controller import Controller
 from cluster.errors import ModelNotFound
 from cluster.models.layer_cost import Precision
 from cluster.models.model_card import ModelCard
 from gateway.advice.advice import Advice, advise
 from gateway.advice.model_shape import read_shape
 from gateway.advice.question import AdviceQuestion, CloudPrice, OwnCost, PoolCopy, is_same_model
+from gateway.lanes.base import Lanes
 from gateway.lanes.pool.lane import PoolLane
-from gateway.services import Services
-from gateway.settings import CostsSettings, Settings
+from gateway.settings import CloudSettings, CostsSettings, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +30,24 @@ class Wishes:
 _NO_WISHES = Wishes()
 
 
-async def ask_advice(services: Services, reference: str, wishes: Wishes = _NO_WISHES) -> Advice:
+async def ask_advice(
+    settings: Settings,
+    lanes: Lanes,
+    controller: Controller,
+    reference: str,
+    wishes: Wishes = _NO_WISHES,
+) -> Advice:
     """Return advice on where to run a model. Nothing changes and no weights are fetched.
 
     Raises ModelNotFound if no pool server or provider knows it either, ModelInvalid, ModelUnsupported.
     """
     try:
-        question = await asyncio.to_thread(base_question, services.settings, reference)
+        question = await asyncio.to_thread(base_question, settings, reference)
     except ModelNotFound:
-        if not (pool_copies(services, reference) or cloud_prices(services, reference)):
+        if not (pool_copies(lanes, reference) or cloud_prices(settings.cloud, lanes, reference)):
             raise
-        question = _of_settings(services.settings, reference, None)
-    topology = services.controller.topology()
+        question = _of_settings(settings, reference, None)
+    topology = controller.topology()
     members = tuple(member for member in topology.members if member.node_id not in topology.draining)
     question = with_wishes(
         replace(
@@ -48,8 +55,8 @@ async def ask_advice(services: Services, reference: str, wishes: Wishes = _NO_WI
             members=members,
             network=topology.network,
             serving=topology.model,
-            pool=pool_copies(services, question.name),
-            cloud=cloud_prices(services, wishes.compare or question.name),
+            pool=pool_copies(lanes, question.name),
+            cloud=cloud_prices(settings.cloud, lanes, wishes.compare or question.name),
         ),
         wishes,
     )
@@ -100,8 +107,8 @@ def own_cost(costs: CostsSettings) -> OwnCost:
     return OwnCost(terms, float(costs.watts))
 
 
-def pool_copies(services: Services, name: str) -> tuple[PoolCopy, ...]:
-    lane = services.lanes.get("pool")
+def pool_copies(lanes: Lanes, name: str) -> tuple[PoolCopy, ...]:
+    lane = lanes.get("pool")
     if not isinstance(lane, PoolLane):
         return ()
     found = [
@@ -123,16 +130,14 @@ def pool_copies(services: Services, name: str) -> tuple[PoolCopy, ...]:
     return tuple({copy.backend: copy for copy in reversed(found)}.values())
 
 
-def cloud_prices(services: Services, name: str) -> tuple[CloudPrice, ...]:
-    lane = services.lanes.get("cloud")
+def cloud_prices(settings: CloudSettings, lanes: Lanes, name: str) -> tuple[CloudPrice, ...]:
+    lane = lanes.get("cloud")
     if lane is None:
         return ()
-    settings = services.settings.cloud.models
-    named = [alias for alias, entry in settings.items() if name in (alias, entry.model)]
+    models = settings.models
+    named = [alias for alias, entry in models.items() if name in (alias, entry.model)]
     alike = named or [
-        alias
-        for alias, entry in settings.items()
-        if is_same_model(alias, name) or is_same_model(entry.model, name)
+        alias for alias, entry in models.items() if is_same_model(alias, name) or is_same_model(entry.model, name)
     ]
     offers = [(alias, offer) for alias in alike for offer in lane.offers(alias)]
     return tuple(CloudPrice(alias, offer.price.price) for alias, offer in offers if offer.price is not None)

@@ -88,7 +88,7 @@ async def cancel_batch(request: Request, batch_id: Named) -> Json:
 
 async def _admitted(request: Request) -> tuple[Batches, Caller]:
     services: Services = request.app.state.services
-    return services.batches, await authenticate(services, request.scope)
+    return services.batches, await authenticate(services.directory.gate, request.scope)
 
 
 def _create(batches: Batches, caller: Caller, order: _Order) -> Batch:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.identity.caller import Caller
-from gateway.services import Services
+from gateway.identity.gate import Gate
 from runtime.errors import BodyTooLarge, KeyInvalid, NotFound, RequestInvalid
 from runtime.request_ids import HEADER, new_request_id
 
@@ -84,7 +84,7 @@ async def misspelt(request: Request) -> Response:
     raise NotFound(f"{request.method} {request.url.path} not found. Check the spelling.")
 
 
-async def authenticate(services: Services, scope: Scope) -> Caller:
+async def authenticate(gate: Gate, scope: Scope) -> Caller:
     """Return the caller of the bearer token or of Anthropic's key header. Raises KeyInvalid."""
     headers = dict(scope["headers"])
     kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
@@ -93,7 +93,7 @@ async def authenticate(services: Services, scope: Scope) -> Caller:
     if not token.strip():
         raise KeyInvalid("No API key was given. Send 'Authorization: Bearer YOUR_KEY'.")
     address = scope["client"][0] if scope.get("client") else ""
-    return await services.directory.gate.admit(token.strip(), address)
+    return await gate.admit(token.strip(), address)
 
 
 async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:

@@ -80,7 +80,7 @@ async def delete_file(request: Request, file_id: Named) -> Json:
 async def _admitted(request: Request) -> tuple[FileRegistry, str]:
     """Return the file service and the owner whose files the caller may see. Raises KeyInvalid."""
     services: Services = request.app.state.services
-    caller = await authenticate(services, request.scope)
+    caller = await authenticate(services.directory.gate, request.scope)
     return services.batches.files, owner_of(caller)
 
 

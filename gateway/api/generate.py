@@ -8,16 +8,17 @@ import structlog
 from gateway.dialects.base import Route, Writer
 from gateway.dialects.model_loading import Upkeep, UpkeepAsked, answer_of
 from gateway.dialects.routes import ROUTES
+from gateway.dialects.stored_responses.store import ResponseStore
 from gateway.errors import RoleForbids, to_api_error
 from gateway.http.exchange import Exchange, Headers
 from gateway.identity.caller import Caller
+from gateway.identity.gate import Gate
+from gateway.identity.keys import Keys
 from gateway.lanes.base import Call
-from gateway.requests.client import Client
-from gateway.requests.model_loading import look_after
-from gateway.requests.preemptible_requests import host
+from gateway.requests.client import Client, ClientSink
+from gateway.requests.factory import RequestPaths
 from gateway.requests.response_headers import printable
-from gateway.requests.serve import serve
-from gateway.services import Services
+from gateway.settings import ServerSettings
 from runtime.http.api_error import ApiError
 from runtime.http.proxies import TrustedProxies
 from runtime.request_ids import HEADER
@@ -31,15 +32,22 @@ _FOR_PREEMPTIBLE = ("/v1/chat/completions", "/v1/completions")
 class GenerateHandler:
     """Handler that gateway.http.hot calls for hot requests. A request always has the id of its exchange."""
 
-    def __init__(self, services: Services, routes: Iterable[Route] = ROUTES) -> None:
+    def __init__(
+        self,
+        requests: RequestPaths,
+        responses: ResponseStore,
+        gate: Gate,
+        keys: Keys,
+        settings: ServerSettings,
+        routes: Iterable[Route] = ROUTES,
+    ) -> None:
         self.routes = {route.path.encode(): route for route in routes}
-        self.body_bytes_max = services.settings.server.body_bytes_max
-        self.proxies = TrustedProxies(services.settings.server.trusted_proxies)
-        self.known = services.keys.cached
-        self._services = services
-
-    async def identify(self, token: str, address: str) -> Caller:
-        return await self._services.directory.gate.admit_any(token, address)
+        self.body_bytes_max = settings.body_bytes_max
+        self.proxies = TrustedProxies(settings.trusted_proxies)
+        self.known = keys.cached
+        self.identify = gate.admit_any
+        self._requests = requests
+        self._responses = responses
 
     async def answer(self, exchange: Exchange) -> None:
         route, caller = exchange.route, exchange.caller
@@ -55,7 +63,7 @@ class GenerateHandler:
                 return
             exchange.drop()  # the question has the bytes
             if route.resolve:
-                question = await route.resolve(self._services.responses, caller, question)
+                question = await route.resolve(self._responses, caller, question)
             call = Call(
                 exchange.id,
                 question.kind,
@@ -69,7 +77,7 @@ class GenerateHandler:
             client: Client = exchange
             if route.writer:
                 client = _Translated(exchange, partial(route.writer_for, question, exchange.id), question.warning)
-            await serve(self._services, caller, call, client)
+            await self._requests.ordinary.serve(caller, call, client)
         except Exception as error:
             if to_api_error(error).status == _DEFECT:
                 log.error("request failed", request_id=exchange.id, exc_info=error)
@@ -86,20 +94,21 @@ class GenerateHandler:
         exchange.drop()
         tenant = f"{caller.user_id}:{exchange.id}"
         call = Call(exchange.id, question.kind, question.request, question.raw, tenant, is_preemptible=True)
-        await host(self._services, caller, call, exchange)
+        await self._requests.preemptible.serve(caller, call, exchange)
 
     async def _look_after(self, exchange: Exchange, caller: Caller, upkeep: Upkeep) -> None:
-        await look_after(self._services, caller, exchange.id, upkeep, exchange.address)
+        await self._requests.model_loading.look_after(caller, exchange.id, upkeep, exchange.address)
         headers = [(b"content-type", b"application/json"), (HEADER, exchange.id.encode())]
         exchange.begin(200, headers, is_stream=False)
         exchange.write(answer_of(upkeep))
         exchange.finish()
 
 
-class _Translated:
+class _Translated(ClientSink):
     """An exchange whose answer is translated to another API; `warning` is a notice for the caller."""
 
     def __init__(self, exchange: Exchange, writer_for: Callable[[int], Writer | None], warning: str = "") -> None:
+        super().__init__(exchange)
         self._exchange = exchange
         self._writer_for = writer_for
         self._warning = warning
@@ -112,41 +121,27 @@ class _Translated:
             headers = [(b"content-type", writer.content_type.encode()), *kept]
         if self._warning:
             headers = [*headers, (b"x-millrace-warning", printable(self._warning))]
-        self._exchange.begin(status, headers, is_stream=is_stream)
+        super().begin(status, headers, is_stream=is_stream)
 
     def write(self, data: bytes) -> None:
         self._exchange.write(self._writer.feed(data) if self._writer else data)
 
     @property
-    def is_full(self) -> bool:
-        return self._exchange.is_full
-
-    async def drain(self) -> None:
-        await self._exchange.drain()
-
-    @property
-    def is_gone(self) -> bool:
-        return self._exchange.is_gone
-
-    @property
     def keeps_calls(self) -> bool:
         return self._writer is not None and self._writer.keeps_calls
-
-    def follow(self) -> None:
-        self._exchange.follow()
 
     def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         if self._writer:
             last = self._writer.end()
             if self._writer.broken and not self._exchange.is_stream:
-                self._exchange.break_off(self._writer.broken)
+                super().break_off(self._writer.broken)
                 return
             self._exchange.write(last)
-        self._exchange.finish(trailers)
+        super().finish(trailers)
 
     def break_off(self, error: ApiError) -> None:
         if self._writer and self._exchange.is_stream:
             self._exchange.write(self._writer.fail(error))
             self._exchange.finish()
         else:
-            self._exchange.break_off(error)
+            super().break_off(error)

@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/messages", route_class=route_class(error_body))
 async def count_tokens(request: Request) -> dict[str, int]:
     """Count the prompt tokens of a Messages request."""
     services: Services = request.app.state.services
-    caller = await authenticate(services, request.scope)
+    caller = await authenticate(services.directory.gate, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
     question = read_count(raw)
     async with counting(services, caller, question.request.model):

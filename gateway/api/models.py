@@ -21,14 +21,16 @@ def routes(services: Services) -> list[Route]:
 
 
 async def _list_models(services: Services, request: Request) -> Response:
-    caller = await authenticate(services, request.scope)
-    return JSONResponse({"object": "list", "data": [_listed(entry) for entry in catalogue(services, caller)]})
+    caller = await authenticate(services.directory.gate, request.scope)
+    return JSONResponse(
+        {"object": "list", "data": [_listed(entry) for entry in catalogue(services.lanes, caller)]}
+    )
 
 
 async def _get_model(services: Services, request: Request) -> Response:
-    caller = await authenticate(services, request.scope)
+    caller = await authenticate(services.directory.gate, request.scope)
     name: str = request.path_params["name"]
-    entry = find_entry(services, caller, name)
+    entry = find_entry(services.lanes, caller, name)
     if entry is None:
         raise ModelUnknown(f"Model '{name}' not found. List models with GET /v1/models.", param="model")
     return JSONResponse(_listed(entry))

@@ -66,13 +66,13 @@ async def show(request: Request) -> Json:
     Raises RequestInvalid if no model is named, and ModelUnknown if the caller may not use it.
     """
     services: Services = request.app.state.services
-    caller = await authenticate(services, request.scope)
+    caller = await authenticate(services.directory.gate, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
     body = decode(_show, raw)
     name = body.model or body.name
     if name is None:
         raise RequestInvalid("model: missing", param="model", code="missing_required_parameter")
-    entry = find_entry(services, caller, name)
+    entry = find_entry(services.lanes, caller, name)
     if entry is None:
         raise ModelUnknown(f"model '{name}' not found; list models with GET /api/tags", param="model")
     context = {"millrace.context_length": entry.context_tokens} if entry.context_tokens else {}
@@ -89,7 +89,7 @@ async def show(request: Request) -> Json:
 
 async def _catalogue(request: Request) -> list[Entry]:
     services: Services = request.app.state.services
-    return catalogue(services, await authenticate(services, request.scope))
+    return catalogue(services.lanes, await authenticate(services.directory.gate, request.scope))
 
 
 def _listed(entry: Entry) -> Json:

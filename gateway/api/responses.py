@@ -35,7 +35,7 @@ async def get_response(request: Request, response_id: str, stream: bool = False)
 async def delete_response(request: Request, response_id: str) -> Json:
     """Delete a stored response."""
     services: Services = request.app.state.services
-    caller = await authenticate(services, request.scope)
+    caller = await authenticate(services.directory.gate, request.scope)
     await services.responses.remove(owner_of(caller), response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
@@ -82,7 +82,7 @@ async def list_input_items(
 async def count_input_tokens(request: Request) -> Json:
     """Count the prompt tokens of a Responses request."""
     services: Services = request.app.state.services
-    caller = await authenticate(services, request.scope)
+    caller = await authenticate(services.directory.gate, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
     responses_question = read_responses(raw)
     async with counting(services, caller, responses_question.request.model):
@@ -93,7 +93,7 @@ async def count_input_tokens(request: Request) -> Json:
 async def _find(request: Request, response_id: str) -> StoredResponse:
     """Return the caller's stored response. Raises NotFound."""
     services: Services = request.app.state.services
-    caller = await authenticate(services, request.scope)
+    caller = await authenticate(services.directory.gate, request.scope)
     return await services.responses.find(owner_of(caller), response_id)
 
 

@@ -24,7 +24,7 @@ async def counting(services: Services, caller: Caller, model: str) -> AsyncItera
 
     Raises ModelUnknown for a model that the caller may not use, RateLimited and Overloaded.
     """
-    if find_entry(services, caller, model) is None:
+    if find_entry(services.lanes, caller, model) is None:
         raise ModelUnknown(f"Model '{model}' not found. List models with GET /v1/models.", param="model")
     services.admission.enter()
     try:

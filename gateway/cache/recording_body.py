@@ -2,6 +2,7 @@
 
 from gateway.cache.coalesced_answer import BYTES_MAX, OnWhole
 from gateway.lanes.base import Answer, Out
+from gateway.lanes.body import Sink
 
 
 class RecordingBody:
@@ -21,11 +22,11 @@ class RecordingBody:
         await self._answer.body.close()
 
 
-class _Recorder:
+class _Recorder(Sink):
     """Pass everything on, and remember it up to a size limit."""
 
     def __init__(self, out: Out) -> None:
-        self._out = out
+        super().__init__(out)
         self.chunks: list[bytes] = []
         self.size_bytes = 0
 
@@ -36,10 +37,3 @@ class _Recorder:
         else:
             self.chunks.clear()
         self._out.write(data)
-
-    @property
-    def is_full(self) -> bool:
-        return self._out.is_full
-
-    async def drain(self) -> None:
-        await self._out.drain()

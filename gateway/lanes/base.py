@@ -1,7 +1,8 @@
 """The interface of every lane: its offers, and opening an answer to a call."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -16,7 +17,7 @@ from gateway.lanes.usage import Meter
 from gateway.settings import LaneName
 from gateway.settings.base import Privacy
 
-__all__ = ["Answer", "Body", "Call", "GeneratorBody", "Lane", "Meter", "Offer", "Out", "State", "begun"]
+__all__ = ["Answer", "Body", "Call", "GeneratorBody", "Lane", "Lanes", "Meter", "Offer", "Out", "State", "begun"]
 
 State = Literal["ready", "starting", "draining", "down"]
 
@@ -165,3 +166,6 @@ class Lane(Protocol):
 
         Raises LaneFailed if another candidate may be tried; GenerationError and RequestInvalid are final.
         """
+
+
+Lanes: TypeAlias = Mapping[LaneName, Lane]

@@ -1,4 +1,4 @@
-"""The bytes of an answer on their way to the caller: the sink, and the body that writes to it."""
+"""The bytes of an answer on their way to the caller: its destination, and the body that writes there."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -13,9 +13,27 @@ class Out(Protocol):
     @property
     def is_full(self) -> bool:
         """Whether the reader lags; then await `drain` before writing much more."""
+        return False
 
     async def drain(self) -> None:
         """Return when there is room again, or the client stopped reading."""
+
+
+class Sink:
+    """Passes bytes on to another destination. A subclass overrides what it changes."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
+
+    def write(self, data: bytes) -> None:
+        self._out.write(data)
+
+    @property
+    def is_full(self) -> bool:
+        return self._out.is_full
+
+    async def drain(self) -> None:
+        await self._out.drain()
 
 
 class Body(Protocol):

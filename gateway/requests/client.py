@@ -1,9 +1,9 @@
-"""The interface of a request's client, such as a connection."""
+"""The interface of a request's client, such as a connection, and the base of what stands before one."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.lanes.body import Out
+from gateway.lanes.body import Out, Sink
 from runtime.http.api_error import ApiError
 
 
@@ -20,6 +20,7 @@ class Client(Out, Protocol):
     @property
     def keeps_calls(self) -> bool:
         """Whether written tool calls are held back until the end."""
+        return False
 
     def follow(self) -> None:
         """From now on, set `is_full` while any bytes wait here that the reader's socket did not accept."""
@@ -29,3 +30,32 @@ class Client(Out, Protocol):
 
     def break_off(self, error: ApiError) -> None:
         """End an incomplete answer."""
+
+
+class ClientSink(Sink):
+    """Passes an answer on to another client. A subclass overrides what it changes."""
+
+    _out: Client
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)
+
+    def begin(self, status: int, headers: list[tuple[bytes, bytes]], *, is_stream: bool) -> None:
+        self._out.begin(status, headers, is_stream=is_stream)
+
+    @property
+    def is_gone(self) -> bool:
+        return self._out.is_gone
+
+    @property
+    def keeps_calls(self) -> bool:
+        return self._out.keeps_calls
+
+    def follow(self) -> None:
+        self._out.follow()
+
+    def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        self._out.finish(trailers)
+
+    def break_off(self, error: ApiError) -> None:
+        self._out.break_off(error)

@@ -1,7 +1,7 @@
 """Tracks the part of an answer that reached its caller. That text is charged, wherever the answer breaks off."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from accounting.metering.delivered import Delivered, count_all
@@ -10,7 +10,7 @@ from gateway.dialects.openai import GENERATES
 from gateway.lanes.base import Call, Meter, Offer
 from gateway.lanes.events import events_of
 from gateway.lanes.transcript import Transcript, generated
-from gateway.requests.client import Client
+from gateway.requests.client import Client, ClientSink
 from runtime.http.api_error import ApiError
 
 # The maximum size of one write. Only writes that the socket accepted in full are charged. A client that keeps up
@@ -29,11 +29,11 @@ def heard(client: Client, call: Call, offer: Offer | None, recounter: Recounter)
     return RecordingSink(client) if is_checked else None
 
 
-class RecordingSink:
+class RecordingSink(ClientSink):
     """A client whose answer is also read, so that its tokens can be counted."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        super().__init__(client)
         self._said = Transcript()
 
     def tell(
@@ -51,36 +51,9 @@ class RecordingSink:
     async def arrive(self) -> None:
         """Return when the written answer counts as delivered."""
 
-    def begin(self, status: int, headers: list[tuple[bytes, bytes]], *, is_stream: bool) -> None:
-        self._client.begin(status, headers, is_stream=is_stream)
-
     def write(self, data: bytes) -> None:
-        self._client.write(data)
+        self._out.write(data)
         self._said.add(data)
-
-    @property
-    def is_full(self) -> bool:
-        return self._client.is_full
-
-    @property
-    def is_gone(self) -> bool:
-        return self._client.is_gone
-
-    @property
-    def keeps_calls(self) -> bool:
-        return self._client.keeps_calls
-
-    async def drain(self) -> None:
-        await self._client.drain()
-
-    def follow(self) -> None:
-        self._client.follow()
-
-    def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        self._client.finish(trailers)
-
-    def break_off(self, error: ApiError) -> None:
-        self._client.break_off(error)
 
 
 class AcknowledgedSink(RecordingSink):
@@ -101,7 +74,7 @@ class AcknowledgedSink(RecordingSink):
 
     def begin(self, status: int, headers: list[tuple[bytes, bytes]], *, is_stream: bool) -> None:
         super().begin(status, headers, is_stream=is_stream)
-        self._client.follow()
+        self._out.follow()
 
     def write(self, data: bytes) -> None:
         if self.is_full:
@@ -115,7 +88,7 @@ class AcknowledgedSink(RecordingSink):
     @property
     def is_full(self) -> bool:
         # A client that disconnected delays nothing: no more bytes arrive there.
-        return not self._client.is_gone and self._lags
+        return not self._out.is_gone and self._lags
 
     @property
     def _lags(self) -> bool:
@@ -145,7 +118,7 @@ class AcknowledgedSink(RecordingSink):
         # Do not charge the caller for text that sellers are owed for but that did not arrive.
         meter.cost_nano = None
         delivered = self._said.by_index()
-        if self._client.keeps_calls:
+        if self._out.keeps_calls:
             delivered = {index: replace(each, calls=()) for index, each in delivered.items()}
         request = call.request
         choices = max(generated(delivered, request), generated(dict(enumerate(others)), request), key=_tokens)
@@ -157,8 +130,8 @@ class AcknowledgedSink(RecordingSink):
     async def drain(self) -> None:
         """Return when the socket has accepted everything, or the client stopped reading."""
         while self.is_full:
-            await self._client.drain()
-            if self._client.is_gone:
+            await self._out.drain()
+            if self._out.is_gone:
                 return
             if self._unsure is not None:
                 self._said.add(self._unsure)
@@ -168,7 +141,7 @@ class AcknowledgedSink(RecordingSink):
     def break_off(self, error: ApiError) -> None:
         """Send the waiting bytes uncharged: the caller did not get an answer."""
         for data in self._waiting:
-            self._client.write(data)
+            self._out.write(data)
         self._waiting.clear()
         super().break_off(error)
 
@@ -181,11 +154,11 @@ class AcknowledgedSink(RecordingSink):
             self._put(data)
 
     def _put(self, data: bytes) -> None:
-        self._client.write(data)
-        if self._client.is_full:
+        self._out.write(data)
+        if self._out.is_full:
             self._unsure = data
             self._piece_bytes = 1
-        elif not self._client.is_gone:
+        elif not self._out.is_gone:
             self._said.add(data)
 
 

@@ -3,58 +3,66 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import structlog
-from msgspec import structs
 
 from cluster.errors import GenerationError
 from gateway.lanes.base import Answer, Call, Offer
-from gateway.requests.attempt import begin
+from gateway.metrics.metrics import Metrics
+from gateway.requests.attempt import Attempts
 from gateway.requests.context import RequestContext
-from gateway.requests.opener import enter_for
-from gateway.requests.queue_slot import move_turn
+from gateway.requests.opener import AnswerOpener
+from gateway.requests.queue_slot import QueueSlots
 from gateway.routing.decision import Decision
-from gateway.services import Services
-from runtime.errors import LaneFailed, ServiceError
+from gateway.routing.router import Router
+from runtime.errors import ServiceError
 
 log = structlog.get_logger(__name__)
 
-_OK = 200
 # A large model may process the prompt and the text so far for minutes; clients tolerate less silence.
 _SILENCE_S = 15.0
 
 
-async def open_elsewhere(
-    services: Services,
-    context: RequestContext,
-    call: Call,
-    decision: Decision,
-    failed: set[str],
-    may_go_on: Callable[[Offer], bool],
-) -> Answer | None:
-    """Return the first bytes of the rest, which `call` requests; None if no backend can continue.
+@dataclass(frozen=True, slots=True)
+class FailoverTargets:
+    """Opens the rest of broken answers. One event loop owns it."""
 
-    Skips labels in `failed` and adds those of backends that cannot continue. Sets the context's backend.
-    """
-    for candidate in decision.candidates:
-        offer = candidate.offer
-        if offer.label in failed or not may_go_on(offer):
-            continue
-        move_turn(services, context, offer)
-        try:
-            answer = await _ask(services, context, call, decision, offer)
-        except (ServiceError, GenerationError) as error:
-            log.warning("answer not continued", request_id=call.id, lane=offer.label, reason=str(error))
-            services.metrics.continuations.labels(offer.lane, "failed").inc()
-            failed.add(offer.label)
-            continue
-        # For the request log; the caller already has the headers.
-        context.decision = structs.replace(
-            context.decision, said=f"{context.decision.reason}; continued on {offer.label}"
-        )
-        services.metrics.continuations.labels(offer.lane, "begun").inc()
-        return answer
-    return None
+    attempts: Attempts
+    opener: AnswerOpener
+    slots: QueueSlots
+    router: Router
+    metrics: Metrics
+
+    async def open(
+        self,
+        context: RequestContext,
+        call: Call,
+        decision: Decision,
+        failed: set[str],
+        may_go_on: Callable[[Offer], bool],
+    ) -> Answer | None:
+        """Return the first bytes of the rest, which `call` requests; None if no backend can continue.
+
+        Skips labels in `failed` and adds those of backends that cannot continue. The context then has the backend.
+        """
+        for candidate in decision.candidates:
+            offer = candidate.offer
+            if offer.label in failed or not may_go_on(offer):
+                continue
+            self.slots.move(context, offer)
+            try:
+                answer = await self.opener.open_rest(context, call, decision, offer)
+            except (ServiceError, GenerationError) as error:
+                log.warning("answer not continued", request_id=call.id, lane=offer.label, reason=str(error))
+                self.metrics.continuations.labels(offer.lane, "failed").inc()
+                failed.add(offer.label)
+                continue
+            # For the request log; the caller already has the headers.
+            context.continued_on += (offer.label,)
+            self.metrics.continuations.labels(offer.lane, "begun").inc()
+            return answer
+        return None
 
 
 @contextmanager
@@ -73,23 +81,3 @@ def keeping_awake(note: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-async def _ask(
-    services: Services, context: RequestContext, call: Call, decision: Decision, offer: Offer
-) -> Answer:
-    """Open the continuation. Also raises LaneFailed if the answer is not a stream."""
-    await enter_for(services, context, offer)
-    dispatch = services.router.began(offer.label, decision, offer)
-    answer = await begin(services, call, offer, dispatch)
-    if not is_stream(answer):
-        dispatch.left()
-        await answer.body.close()
-        raise LaneFailed(f"{offer.label} answers {answer.status} and does not continue")
-    context.offer, context.dispatch = offer, dispatch
-    return answer
-
-
-def is_stream(answer: Answer) -> bool:
-    """Return whether it is an answer in events."""
-    return answer.status == _OK and answer.content_type.startswith("text/event-stream")

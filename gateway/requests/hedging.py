@@ -7,18 +7,24 @@ such a backend, a silent first one is abandoned, and the next candidate is asked
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
+from msgspec import Struct
 
 from gateway.errors import LaneBusy
-from gateway.lanes.base import Answer, Offer
-from gateway.requests.attempt import begin, note_error
+from gateway.lanes.base import Answer, Call, Offer
+from gateway.metrics.metrics import Metrics
+from gateway.requests.attempt import Attempts
 from gateway.requests.context import RequestContext
+from gateway.requests.queue_slot import QueueSlots
 from gateway.routing.decision import Candidate
 from gateway.routing.dispatch import Dispatch
-from gateway.routing.patience import late_after_s
-from gateway.services import Services
+from gateway.routing.health import LaneHealth
+from gateway.routing.patience import Patience, late_after_s
+from gateway.routing.queueing.turns import Turns
+from gateway.routing.router import Router
+from runtime.afterwork import Afterwork
 from runtime.errors import LaneFailed, LaneTimeout
 
 log = structlog.get_logger(__name__)
@@ -34,30 +40,42 @@ def are_equal(first: Offer, second: Offer) -> bool:
     return (first.model, first.clearance) == (second.model, second.clearance)
 
 
-async def open_hedged(
-    services: Services, context: RequestContext, offer: Offer, dispatch: Dispatch, others: Sequence[Candidate]
-) -> Answer:
-    """Return the first bytes from `offer`, or from another candidate that was asked later and began earlier.
-
-    Also raises LaneTimeout if the next candidate should be asked: the backend answers no probes, or half of the
-    request's time is over.
-    """
-    times = services.patience.of(offer, is_stream=context.call.request.is_stream)
-    began_s = context.elapsed_s
-    answer = await _Race(services, context, offer, dispatch, others, times.mostly_s).run()
-    # If the other one won, this one would have taken longer.
-    times.add(context.elapsed_s - began_s)
-    return answer
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """The second backend's answer, and the slot that it took."""
+class Begun(Struct, frozen=True):
+    """An answer that has begun, and its backend."""
 
     answer: Answer
     offer: Offer
     dispatch: Dispatch
-    turn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hedges:
+    """Opens answers at two backends if need be. `is_enabled` is the setting."""
+
+    attempts: Attempts
+    slots: QueueSlots
+    turns: Turns
+    router: Router
+    health: LaneHealth
+    metrics: Metrics
+    afterwork: Afterwork
+    is_enabled: bool
+    patience: Patience = field(default_factory=Patience)
+
+    async def open(
+        self, context: RequestContext, call: Call, offer: Offer, dispatch: Dispatch, others: Sequence[Candidate]
+    ) -> Begun:
+        """Return the first bytes from `offer`, or from another candidate that was asked later and began earlier.
+
+        The request then has the slot of the one that began. Also raises LaneTimeout if the next candidate should be
+        asked: the backend answers no probes, or half of the request's time is over.
+        """
+        times = self.patience.of(offer, is_stream=call.request.is_stream)
+        began_s = context.elapsed_s
+        begun = await _Race(self, context, call, offer, dispatch, others, times.mostly_s).run()
+        # If the other one won, this one would have taken longer.
+        times.add(context.elapsed_s - began_s)
+        return begun
 
 
 class _Race:
@@ -65,19 +83,21 @@ class _Race:
 
     def __init__(
         self,
-        services: Services,
+        hedges: Hedges,
         context: RequestContext,
+        call: Call,
         first: Offer,
         dispatch: Dispatch,
         others: Sequence[Candidate],
         mostly_s: float | None,
     ) -> None:
-        self._services = services
+        self._hedges = hedges
         self._context = context
+        self._call = call
         self._first = first
         self._dispatch = dispatch
         self._others = others
-        self._is_hedged = services.settings.routing.hedging
+        self._is_hedged = hedges.is_enabled
         self._mostly_s = mostly_s if mostly_s is not None and self._is_hedged else math.inf
         self._late_s = math.inf
         if (chosen := dispatch.chosen) and chosen.known:
@@ -87,17 +107,18 @@ class _Race:
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
         self._task = asyncio.current_task()
-        self._second: asyncio.Task[_Begun] | None = None
-        self._won: _Begun | None = None
+        self._second: asyncio.Task[Begun] | None = None
+        self._won: Begun | None = None
         self._left: LaneTimeout | None = None
         self._is_on = True
         self._is_moved = False
         """Ask the second one only if the first is really late, not just later than usual."""
 
-    async def run(self) -> Answer:
+    async def run(self) -> Begun:
         self._look_later()
         try:
-            return await begin(self._services, self._context.call, self._first, self._dispatch)
+            answer = await self._hedges.attempts.begin(self._call, self._first, self._dispatch)
+            return Begun(answer, self._first, self._dispatch)
         except asyncio.CancelledError:
             # This code stopped it, unless the caller has disconnected as well.
             if (self._won is None and self._left is None) or (self._task and self._task.uncancel() > 0):
@@ -114,7 +135,7 @@ class _Race:
             self._is_on = False
             self._stop()
 
-    async def _second_or(self, failure: LaneFailed) -> Answer:
+    async def _second_or(self, failure: LaneFailed) -> Begun:
         """Continue without the first one: return the second one's answer, or raise `failure`."""
         self._is_on = False
         if self._second is None:
@@ -145,7 +166,7 @@ class _Race:
         if waited_s >= self._mostly_s and not is_late:
             self._mostly_s = math.inf  # it is searched once
             second = next((c.offer for c in self._others if self._has_time(c.offer)), None)
-            if second and self._services.patience.spend():
+            if second and self._hedges.patience.spend():
                 self._start(second)
         elif is_late and self._is_hedged:
             is_mute = self._dispatch.is_mute
@@ -174,7 +195,7 @@ class _Race:
         return ""
 
     def _offer_now(self) -> Offer | None:
-        offers = self._services.lanes[self._first.lane].offers(self._first.model)
+        offers = self._hedges.attempts.lanes[self._first.lane].offers(self._first.model)
         return next((offer for offer in offers if offer.label == self._first.label), None)
 
     def _leave(self, problem: str) -> None:
@@ -183,7 +204,7 @@ class _Race:
         self._is_on = False
         self._judge()
         self._left = LaneTimeout(f"{self._first.label} {problem}")
-        note_error(self._services, self._first, self._left)
+        self._hedges.attempts.note_error(self._first, self._left)
         self._task.cancel()
 
     def _judge(self) -> None:
@@ -196,7 +217,7 @@ class _Race:
         """Return whether it is equivalent to the first, and healthy."""
         if not are_equal(self._first, offer) or not offer.is_resident or offer.state != "ready":
             return False
-        health = self._services.health
+        health = self._hedges.health
         return not health.of(offer.label).breakers.barring(offer.model_there, health.now_s())
 
     def _has_time(self, offer: Offer) -> bool:
@@ -204,8 +225,8 @@ class _Race:
         if not self._may_ask(offer):
             return False
         if offer.slots is None:
-            return self._services.health.of(offer.label).in_flight == 0
-        return self._services.turns.has_room(offer.label, offer.slots)
+            return self._hedges.health.of(offer.label).in_flight == 0
+        return self._hedges.turns.has_room(offer.label, offer.slots)
 
     def _is_lively(self, candidate: Candidate) -> bool:
         """Return whether it may be asked, and has begun answers since the first one got this request."""
@@ -215,50 +236,47 @@ class _Race:
     def _takes_over(self, candidate: Candidate) -> bool:
         """Return whether it makes progress on its work while the first one does nothing."""
         offer = candidate.offer
-        return self._is_lively(candidate) and self._services.turns.has_room(offer.label, offer.slots)
+        return self._is_lively(candidate) and self._hedges.turns.has_room(offer.label, offer.slots)
 
-    async def _ask(self, offer: Offer) -> _Begun:
-        services, context, turn = self._services, self._context, offer.label
-        if not services.turns.try_take(turn, offer.slots):
-            raise LaneBusy(f"{turn} has no more room")
+    async def _ask(self, offer: Offer) -> Begun:
+        hedges, context = self._hedges, self._context
+        if not hedges.turns.try_take(offer.label, offer.slots):
+            raise LaneBusy(f"{offer.label} has no more room")
         try:
-            dispatch = services.router.began(offer.label, context.decision, offer)
-            return _Begun(await begin(services, context.call, offer, dispatch), offer, dispatch, turn)
+            dispatch = hedges.router.began(offer.label, context.decision, offer)
+            return Begun(await hedges.attempts.begin(self._call, offer, dispatch), offer, dispatch)
         except BaseException:
-            services.turns.leave(turn)
+            hedges.turns.leave(offer.label)
             raise
 
-    def _ended(self, second: "asyncio.Task[_Begun]") -> None:
+    def _ended(self, second: "asyncio.Task[Begun]") -> None:
         if second.cancelled():
             return
         if problem := second.exception():
-            log.warning("hedge failed", request_id=self._context.call.id, reason=str(problem))
+            log.warning("hedge failed", request_id=self._call.id, reason=str(problem))
         elif self._is_on and self._task:
             self._is_on = False
             self._judge()
             self._won = second.result()
             self._task.cancel()
 
-    def _take(self, begun: _Begun) -> Answer:
-        """Make the second one's answer the request's."""
-        context = self._context
+    def _take(self, begun: Begun) -> Begun:
+        """Make the second one's slot the request's."""
         self._second = None
-        if context.turn is not None:
-            self._services.turns.leave(context.turn)
-        context.offer, context.dispatch, context.turn = begun.offer, begun.dispatch, begun.turn
-        self._services.metrics.hedges.labels("moved" if self._is_moved else "won").inc()
-        return begun.answer
+        self._hedges.slots.take_over(self._context, begun.offer.label)
+        self._hedges.metrics.hedges.labels("moved" if self._is_moved else "won").inc()
+        return begun
 
     def _stop(self) -> None:
         """Stop the second request, which is no longer needed."""
         second, self._second = self._second, None
         if second is None:
             return
-        self._services.metrics.hedges.labels("lost").inc()
+        self._hedges.metrics.hedges.labels("lost").inc()
         second.cancel()
-        self._services.afterwork.begin(self._put_away(second))
+        self._hedges.afterwork.begin(self._put_away(second))
 
-    async def _put_away(self, second: "asyncio.Task[_Begun]") -> None:
+    async def _put_away(self, second: "asyncio.Task[Begun]") -> None:
         """Close its answer, which may have begun at the moment of the stop."""
         await asyncio.wait((second,))
         if second.cancelled() or second.exception():
@@ -268,4 +286,4 @@ class _Race:
             await begun.answer.body.close()
         finally:
             begun.dispatch.left()
-            self._services.turns.leave(begun.turn)
+            self._hedges.turns.leave(begun.offer.label)

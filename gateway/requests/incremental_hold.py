@@ -14,16 +14,14 @@ from msgspec import structs
 from accounting.errors import LedgerError
 from gateway.lanes.allowance import Allowance
 from gateway.lanes.base import Answer, Out
-from gateway.lanes.body import Body
+from gateway.lanes.body import Body, Sink
 from gateway.lanes.events import events_of
 from gateway.lanes.json_body import ANSWER_BYTES_MAX
 from gateway.lanes.usage import Meter
+from gateway.requests.attempt import is_stream
 from gateway.requests.context import RequestContext
-from gateway.requests.failover_target import is_stream
-from gateway.requests.holds import Ended, reserve_funds_late, reserve_more_funds
-from gateway.requests.split_event import part_of
-from gateway.requests.tally import Tally
-from gateway.services import Services
+from gateway.requests.holds import CutReason, RequestFunds
+from gateway.requests.tally import Tally, part_of
 from runtime.errors import LaneFailed, ServiceError
 
 log = structlog.get_logger(__name__)
@@ -38,12 +36,12 @@ _LATE_S = 2.0
 class PaidUp(ServiceError):
     """The answer has used its hold, and no more could be reserved."""
 
-    def __init__(self, reason: Ended) -> None:
+    def __init__(self, reason: CutReason) -> None:
         super().__init__(f"The answer ends at its paid part: {reason}.")
-        self.reason: Ended = reason
+        self.reason: CutReason = reason
 
 
-def rolled(services: Services, context: RequestContext, answer: Answer) -> Answer:
+def rolled(funds: RequestFunds, context: RequestContext, answer: Answer) -> Answer:
     """The answer with a growing hold, if the hold does not cover its maximum."""
     allowance = context.allowance
     if allowance is None or context.hold is None or context.paid_tokens >= allowance.tokens_max:
@@ -51,32 +49,31 @@ def rolled(services: Services, context: RequestContext, answer: Answer) -> Answe
     if context.offer is None or context.offer.price is None:
         return answer
     if not is_stream(answer):
-        return structs.replace(answer, body=_WholeBody(services, context, allowance, answer))
+        return structs.replace(answer, body=_WholeBody(funds, context, allowance, answer))
     context.tally = Tally()
-    return structs.replace(answer, body=RollingBody(services, context, allowance, context.tally, answer))
+    return structs.replace(answer, body=RollingBody(funds, context, allowance, context.tally, answer))
 
 
 class RollingBody:
     """The body of an answer that may cost more than its hold covers so far."""
 
     def __init__(
-        self, services: Services, context: RequestContext, allowance: Allowance, tally: Tally, answer: Answer
+        self, funds: RequestFunds, context: RequestContext, allowance: Allowance, tally: Tally, answer: Answer
     ) -> None:
-        self._services = services
+        self._funds = funds
         self._context = context
         self._allowance = allowance
-        self._rolling = _Rolling(services, context, allowance, tally)
+        self._tally = tally
         self._body: Body = answer.body
         self._meter: Meter = answer.meter
 
     async def send(self, out: Out) -> None:
         """Raises PaidUp at the end of the paid part; the upstream is then stopped."""
-        rolling = self._rolling
-        rolling.out = out
+        rolling = _Rolling(out, self._funds, self._context, self._allowance, self._tally)
         try:
             await self._body.send(rolling)
             await rolling.drain()
-            await _cover_count(self._services, self._context, self._allowance, self._meter)
+            await _cover_count(self._funds, self._context, self._allowance, self._meter)
         finally:
             await rolling.stop()
 
@@ -87,8 +84,8 @@ class RollingBody:
 class _WholeBody:
     """A whole answer received in place of a stream: its counted cost is reserved before it is sent."""
 
-    def __init__(self, services: Services, context: RequestContext, allowance: Allowance, answer: Answer) -> None:
-        self._services = services
+    def __init__(self, funds: RequestFunds, context: RequestContext, allowance: Allowance, answer: Answer) -> None:
+        self._funds = funds
         self._context = context
         self._allowance = allowance
         self._answer = answer
@@ -98,7 +95,7 @@ class _WholeBody:
         await self._answer.body.send(gathered)
         if gathered.is_full:
             await gathered.drain()
-        await _cover_count(self._services, self._context, self._allowance, self._answer.meter)
+        await _cover_count(self._funds, self._context, self._allowance, self._answer.meter)
         out.write(b"".join(gathered.chunks))
 
     async def close(self) -> None:
@@ -126,7 +123,7 @@ class _Gathered:
         raise LaneFailed(f"sent an answer longer than {ANSWER_BYTES_MAX} bytes")
 
 
-async def _cover_count(services: Services, context: RequestContext, allowance: Allowance, meter: Meter) -> None:
+async def _cover_count(funds: RequestFunds, context: RequestContext, allowance: Allowance, meter: Meter) -> None:
     """If the provider counted more than was visible, grow the hold to cover that too.
 
     If it cannot grow, the answer was delivered anyway, and this gateway bears the rest. That includes what the
@@ -142,7 +139,7 @@ async def _cover_count(services: Services, context: RequestContext, allowance: A
         amount_nano = min(counted_nano, allowance.amount_nano(allowance.tokens_max))
         if amount_nano > context.hold.amount_nano:
             async with asyncio.timeout(_LATE_S):
-                await reserve_funds_late(services, context, amount_nano)
+                await funds.reserve_late(context, amount_nano)
         if counted_nano <= context.hold.amount_nano:
             return
     except (ServiceError, LedgerError, TimeoutError) as error:
@@ -150,32 +147,33 @@ async def _cover_count(services: Services, context: RequestContext, allowance: A
     log.warning("count exceeds the hold", request_id=context.call.id, reason=reason)
 
 
-class _Rolling:
+class _Rolling(Sink):
     """The sink of such an answer: forwards the paid part, and reserves more in time."""
 
-    out: Out
-
-    def __init__(self, services: Services, context: RequestContext, allowance: Allowance, tally: Tally) -> None:
-        self._services = services
+    def __init__(
+        self, out: Out, funds: RequestFunds, context: RequestContext, allowance: Allowance, tally: Tally
+    ) -> None:
+        super().__init__(out)
+        self._funds = funds
         self._context = context
         self._allowance = allowance
         self._tally = tally
         self._waiting: deque[bytes] = deque()
-        self._asking: asyncio.Task[Ended | None] | None = None
-        self._refusal: Ended | None = None
+        self._asking: asyncio.Task[CutReason | None] | None = None
+        self._refusal: CutReason | None = None
         self._has_asked_here = False
         """Whether more was requested at the answer's current position."""
 
     def write(self, data: bytes) -> None:
         if self._is_all_paid and not self._waiting:
-            self.out.write(data)
+            self._out.write(data)
             return
         self._waiting.extend(filter(None, events_of(data)))
         self._pass()
 
     @property
     def is_full(self) -> bool:
-        return bool(self._waiting) or self.out.is_full
+        return bool(self._waiting) or self._out.is_full
 
     async def drain(self) -> None:
         """Raises PaidUp if the waiting part cannot be paid."""
@@ -183,8 +181,8 @@ class _Rolling:
         while self._waiting:
             await self._wait_for_more()
             self._pass()
-        if self.out.is_full:
-            await self.out.drain()
+        if self._out.is_full:
+            await self._out.drain()
 
     async def stop(self) -> None:
         """Reserve no more."""
@@ -207,7 +205,7 @@ class _Rolling:
         while waiting and (self._is_all_paid or self._tally.take(waiting[0], self._paid_tokens)):
             passed.append(waiting.popleft())
         if passed:
-            self.out.write(passed[0] if len(passed) == 1 else b"".join(passed))
+            self._out.write(passed[0] if len(passed) == 1 else b"".join(passed))
         is_due = 100 * self._tally.tokens >= _USED_PERCENT * self._paid_tokens
         if is_due and self._asking is None and self._refusal is None and not self._is_all_paid:
             self._ask()
@@ -215,17 +213,17 @@ class _Rolling:
     def _ask(self) -> None:
         self._asking = asyncio.create_task(self._reserve_more(), name="hold grows")
 
-    async def _reserve_more(self) -> Ended | None:
-        refusal: Ended | None = "ledger_unavailable"
+    async def _reserve_more(self) -> CutReason | None:
+        refusal: CutReason | None = "ledger_unavailable"
         try:
-            refusal = await reserve_more_funds(self._services, self._context, self._allowance)
+            refusal = await self._funds.reserve_more(self._context, self._allowance)
         except Exception:
             # The task's edge: the paid part stays paid even if reserving more failed.
             log.exception("hold not extended", request_id=self._context.call.id)
         self._asking, self._refusal = None, refusal
         if refusal is None:
             self._has_asked_here = False
-        self._services.metrics.hold_extensions.labels(refusal or "granted").inc()
+        self._funds.metrics.hold_extensions.labels(refusal or "granted").inc()
         return refusal
 
     async def _wait_for_more(self) -> None:
@@ -250,4 +248,4 @@ class _Rolling:
             part = part_of(part, size_bytes // 2)  # digits and punctuation have twice as many tokens
             part = part if part and self._tally.take(part, self._paid_tokens) else None
         if part:
-            self.out.write(part)
+            self._out.write(part)

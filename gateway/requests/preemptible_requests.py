@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -12,15 +13,16 @@ from gateway.dialects.openai import GENERATES
 from gateway.errors import Preempted, to_api_error
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Meter, Offer
-from gateway.lanes.preemptible.jobs import RunningJob
+from gateway.lanes.preemptible.jobs import PreemptibleJobs, RunningJob
 from gateway.lanes.token_bounds import choices_of
+from gateway.metrics.metrics import Metrics
 from gateway.requests.client import Client
 from gateway.requests.context import RequestContext
-from gateway.requests.finished import settle_request
 from gateway.requests.no_backend import no_backend_error
+from gateway.requests.opener import AnswerOpener
 from gateway.requests.response_headers import headers_of
-from gateway.requests.settlement import refusal
-from gateway.services import Services
+from gateway.requests.settlement import RequestSettler, refusal
+from gateway.routing.router import Router
 from runtime.errors import LaneFailed, LaneTimeout, RequestInvalid, ServiceError
 
 log = structlog.get_logger(__name__)
@@ -29,41 +31,51 @@ log = structlog.get_logger(__name__)
 STAY_S = 1800.0
 
 
-async def host(services: Services, caller: Caller, call: Call, client: Client) -> None:
-    """Serve a preemptible request.
+@dataclass(frozen=True, slots=True)
+class PreemptibleRequests:
+    """Serves preemptible requests. One event loop owns it."""
 
-    Raises what gateway.errors maps to a status; later errors are the answer's last event.
-    """
-    services.preemptible_jobs.check_key(caller)
-    offers, context = _offers(services, caller, call)
-    places = choices_of(call.generation)
-    try:
-        offer = services.preemptible_jobs.place_for(offers, places)
-    except ServiceError:
-        services.metrics.preemptible_jobs.labels("refused").inc()
-        raise
-    context.offer = offer
-    with services.preemptible_jobs.staying(offer, places) as stay:
-        await _Hosted(services, context, client, stay).run(offer)
+    jobs: PreemptibleJobs
+    router: Router
+    opener: AnswerOpener
+    settler: RequestSettler
+    metrics: Metrics
 
+    async def serve(self, caller: Caller, call: Call, client: Client) -> None:
+        """Serve a preemptible request.
 
-def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Offer], RequestContext]:
-    """Return the offers that may and can serve it, best first; only of the requested model."""
-    if call.kind not in GENERATES:
-        raise RequestInvalid("Preemptible requests may only be chat completions and completions.")
-    decision = services.router.explain(caller, call)
-    model = call.request.model
-    offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]
-    if not offers:
-        raise no_backend_error(call, decision)
-    return offers, RequestContext.begin(call, caller, decision)
+        Raises what gateway.errors maps to a status; later errors are the answer's last event.
+        """
+        self.jobs.check_key(caller)
+        offers, context = self._offers(caller, call)
+        places = choices_of(call.generation)
+        try:
+            offer = self.jobs.place_for(offers, places)
+        except ServiceError:
+            self.metrics.preemptible_jobs.labels("refused").inc()
+            raise
+        with self.jobs.staying(offer, places) as stay:
+            await _Hosted(self, context, client, stay).run(offer)
+
+    def _offers(self, caller: Caller, call: Call) -> tuple[Sequence[Offer], RequestContext]:
+        """Return the offers that may and can serve it, best first; only of the requested model."""
+        if call.kind not in GENERATES:
+            raise RequestInvalid("Preemptible requests may only be chat completions and completions.")
+        decision = self.router.explain(caller, call)
+        model = call.request.model
+        offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]
+        if not offers:
+            raise no_backend_error(call, decision)
+        return offers, RequestContext.begin(call, caller, decision)
 
 
 class _Hosted:
     """A preemptible request with a slot, until its answer ends, its backend fails or the owner's work arrives."""
 
-    def __init__(self, services: Services, context: RequestContext, client: Client, stay: RunningJob) -> None:
-        self._services = services
+    def __init__(
+        self, requests: PreemptibleRequests, context: RequestContext, client: Client, stay: RunningJob
+    ) -> None:
+        self._requests = requests
         self._context = context
         self._client = client
         self._stay = stay
@@ -73,7 +85,7 @@ class _Hosted:
         ending, meter = Ending(499, "interrupted"), Meter()
         try:
             async with asyncio.timeout(STAY_S):
-                answer = await self._services.lanes[offer.lane].open(self._context.call, offer)
+                answer = await self._requests.opener.open_preemptible(self._context, offer)
                 meter = answer.meter
                 ending = await self._send(answer)
         except asyncio.CancelledError:
@@ -95,7 +107,6 @@ class _Hosted:
             self._note(meter, ending)
 
     async def _send(self, answer: Answer) -> Ending:
-        self._context.first_byte_s = self._context.elapsed_s
         is_stream = self._context.call.request.is_stream
         try:
             self._client.begin(answer.status, headers_of(self._context, answer), is_stream=is_stream)
@@ -120,5 +131,5 @@ class _Hosted:
     def _note(self, meter: Meter, ending: Ending) -> None:
         """Write a usage row and a log line as for any request, but nothing that own requests are judged by."""
         outcome = "preempted" if self._stay.is_over else ending.outcome
-        self._services.metrics.preemptible_jobs.labels(outcome).inc()
-        settle_request(self._services.bookkeeper, self._context, meter, ending)
+        self._requests.metrics.preemptible_jobs.labels(outcome).inc()
+        self._requests.settler.book(self._context, meter, ending)

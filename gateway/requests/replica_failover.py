@@ -17,11 +17,10 @@ from cluster.errors import ContextLengthExceeded, GenerationError, RequestInvali
 from gateway.dialects.openai import GENERATES, Extras
 from gateway.lanes.base import Answer, Call, Offer, Out
 from gateway.lanes.cluster.resumption import has_one_prompt
-from gateway.requests.attempt import note_error
-from gateway.requests.context import RequestContext
-from gateway.requests.failover_target import is_stream, keeping_awake, open_elsewhere
+from gateway.requests.attempt import is_stream
+from gateway.requests.context import DecidedCall, RequestContext
+from gateway.requests.failover_target import FailoverTargets, keeping_awake
 from gateway.requests.resumable_stream import PartUseless, ResumableStream
-from gateway.services import Services
 from runtime.errors import LaneBrokeOff, LaneFailed
 
 log = structlog.get_logger(__name__)
@@ -53,26 +52,35 @@ def with_replicas(context: RequestContext) -> Call:
     return structs.replace(call, request=structs.replace(request, millrace=extras, seed=seed))
 
 
-def lasting(services: Services, context: RequestContext, original: Call, answer: Answer) -> Answer:
-    """Return an answer that replicas continue, if the call was prepared for it.
-
-    `original` is the caller's request.
-    """
-    offer, extras = context.offer, original.request.millrace
-    if context.call is original or offer is None or not offer.weights or not is_stream(answer):
+def lasting(targets: FailoverTargets, context: RequestContext, decided: DecidedCall, answer: Answer) -> Answer:
+    """Return an answer that replicas continue, if the call was prepared for it."""
+    if decided.call is context.call:
+        return answer
+    offer, extras = context.offer, context.call.request.millrace
+    if offer is None or not offer.weights or not is_stream(answer):
         return answer
     tells = extras is not None and extras.resumable and extras.weights in (None, offer.weights)
-    return structs.replace(answer, body=ReplicaBody(services, context, answer, tells=tells))
+    body = ReplicaBody(targets, context, decided.call, offer.weights, answer, tells=tells)
+    return structs.replace(answer, body=body)
 
 
 class ReplicaBody:
     """The body of an answer that is resumed at replicas of its backend. Its first part's meter has the sum."""
 
-    def __init__(self, services: Services, context: RequestContext, answer: Answer, *, tells: bool) -> None:
-        assert context.offer
-        self._services = services
+    def __init__(
+        self,
+        targets: FailoverTargets,
+        context: RequestContext,
+        call: Call,
+        weights: str,
+        answer: Answer,
+        *,
+        tells: bool,
+    ) -> None:
+        self._targets = targets
         self._context = context
-        self._weights = context.offer.weights
+        self._call = call
+        self._weights = weights
         self._first = self._part = answer
         self._tells = tells
         self._spent_ns = 0
@@ -83,7 +91,7 @@ class ReplicaBody:
 
     async def send(self, out: Out) -> None:
         """Send the answer. Raises the last backend's error."""
-        stream = ResumableStream(out, self._context.call.generation.n or 1, passes_records=self._tells)
+        stream = ResumableStream(out, self._call.generation.n or 1, passes_records=self._tells)
         try:
             while not await self._send_part(stream):
                 pass
@@ -109,7 +117,7 @@ class ReplicaBody:
             await self._part.body.close()
             if not await self._go_on(stream, error):
                 raise
-            note_error(self._services, broken, error)  # the handler of a raised error records it
+            self._targets.attempts.note_error(broken, error)  # the handler of a raised error records it
             return stream.is_done
         if self._part is not self._first:
             self._leave()
@@ -145,16 +153,16 @@ class ReplicaBody:
     async def _go_on(self, stream: ResumableStream, error: Exception) -> bool:
         self._note_loss(stream)
         context = self._context
-        if stream.is_delivered(with_usage=context.call.generation.wants_usage):
+        if stream.is_delivered(with_usage=self._call.generation.wants_usage):
             log.warning("only the end of the answer was missing", request_id=context.call.id, reason=str(error))
             stream.finish()
             return True
         if self._losses > _LOSSES_MAX or not stream.can_go_on:
             return False
-        decision = self._services.router.decide(context.caller, context.call)
-        call = _resumed(context.call, stream)
+        decision = self._targets.router.decide(context.caller, self._call)
+        call = _resumed(self._call, stream)
         with keeping_awake(stream.note):
-            rest = await open_elsewhere(self._services, context, call, decision, self._failed, self._may_go_on)
+            rest = await self._targets.open(context, call, decision, self._failed, self._may_go_on)
         if rest is None:
             return False
         log.warning(

@@ -3,9 +3,9 @@
 from functools import lru_cache
 
 from gateway.cache.answers import Source
-from gateway.lanes.base import Answer
+from gateway.lanes.base import Answer, Offer
 from gateway.requests.context import RequestContext
-from gateway.requests.final_chunks import TRAILER
+from gateway.requests.truncation import TRAILER
 from runtime.request_ids import HEADER
 
 _REASON_CHARS = 400
@@ -19,28 +19,29 @@ _FOUND: dict[Source, str] = {
 
 
 def headers_of(context: RequestContext, answer: Answer) -> list[tuple[bytes, bytes]]:
+    admitted, offer = context.admitted, context.offer
     headers = [
         (b"content-type", answer.content_type.encode("ascii", "replace")),
         (HEADER, context.call.id.encode()),
         (b"x-millrace-lane", context.lane.encode()),
-        (b"x-millrace-reason", printable(_reason(context))),
+        (b"x-millrace-reason", printable(_reason(context, offer))),
     ]
-    if context.found:
-        headers.append((b"x-millrace-cache", context.found.encode()))
-    elif context.offer and context.offer.answers_as != context.call.request.model:
-        headers.append((b"x-millrace-model", printable(context.offer.answers_as)))
-    if context.ticket:
-        headers += context.ticket.headers()
+    if admitted.found:
+        headers.append((b"x-millrace-cache", admitted.found.encode()))
+    elif offer and offer.answers_as != context.call.request.model:
+        headers.append((b"x-millrace-model", printable(offer.answers_as)))
+    if admitted.ticket:
+        headers += admitted.ticket.headers()
     if context.tally:
         headers.append((b"trailer", TRAILER))
     headers += answer.headers
     return headers
 
 
-def _reason(context: RequestContext) -> str:
-    if context.found:
-        return _FOUND[context.found]
-    offer, first = context.offer, context.decision.candidates[0].offer
+def _reason(context: RequestContext, offer: Offer | None) -> str:
+    if context.admitted.found:
+        return _FOUND[context.admitted.found]
+    first = context.decision.candidates[0].offer
     if offer is None or offer is first:
         return context.decision.reason
     return f"{offer.label} took over from {first.label}; {context.decision.reason}"

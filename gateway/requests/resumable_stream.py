@@ -12,6 +12,7 @@ import orjson
 
 from gateway.dialects.openai import HAD_TOKENS_MAX, Had
 from gateway.lanes.base import Out
+from gateway.lanes.body import Sink
 from gateway.lanes.resume_records import ResumeRecord, read_record
 from runtime.sse import DONE, EVENT_BYTES_MAX
 
@@ -42,11 +43,11 @@ class _Choice:
         self.is_finished = record.finished
 
 
-class ResumableStream:
+class ResumableStream(Sink):
     """One stream from parts of several backends. Each part except the first begins with `join`."""
 
     def __init__(self, out: Out, choices: int, *, passes_records: bool = False) -> None:
-        self._out = out
+        super().__init__(out)
         self._passes_records = passes_records
         self._choices = [_Choice() for _ in range(choices)]
         self._head: dict[str, Any] = {}
@@ -126,13 +127,13 @@ class ResumableStream:
 
     @property
     def is_full(self) -> bool:
-        return bool(self.failure) or self._out.is_full
+        return bool(self.failure) or super().is_full
 
     async def drain(self) -> None:
         """Wait for room. Raises PartUseless if the part cannot be used."""
         if self.failure:
             raise PartUseless
-        await self._out.drain()
+        await super().drain()
 
     def _take(self, event: bytes) -> bytes:
         """Return the part of the event and of the waiting chunks to forward now."""

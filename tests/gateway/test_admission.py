@@ -17,7 +17,7 @@ from gateway.errors import to_api_error
 from gateway.lanes.allowance import FIRST_TOKENS, STEP_TOKENS_MAX, Allowance, allowance_of
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.token_bounds import choices_of, output_bound
-from gateway.requests.serve import _tokens_max
+from gateway.requests.entry import tokens_max
 
 PER_TOKEN_NANO = 1000
 NO_PRICE = PricedModel("cloud", "fast", "test", Price(0, 0, 0))
@@ -44,9 +44,9 @@ def completion(prompt: Any, **fields: Any) -> Call:
 
 def test_limits_on_tokens_reserve_every_choice() -> None:
     prompt_tokens = chat().prompt_tokens
-    assert _tokens_max(chat(max_tokens=50)) == prompt_tokens + 50
-    assert _tokens_max(chat(max_tokens=50, n=3)) == prompt_tokens + 150
-    assert _tokens_max(call_of("embedding", input=["a", "b"])) < 50
+    assert tokens_max(chat(max_tokens=50)) == prompt_tokens + 50
+    assert tokens_max(chat(max_tokens=50, n=3)) == prompt_tokens + 150
+    assert tokens_max(call_of("embedding", input=["a", "b"])) < 50
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ from gateway.dialects.openai import read_request
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Meter, Offer
 from gateway.metrics.metrics import Metrics
-from gateway.requests.context import RequestContext
-from gateway.requests.finished import settle_request
+from gateway.requests.context import Asked, RequestContext
+from gateway.requests.settlement import settle_request
 from gateway.routing.decision import Decision
 from runtime.database import open_engine, read_sessions, write_sessions
 from tests.accounting.ledgers import LedgerService as OtherGateway
@@ -94,9 +94,8 @@ async def keeping(database: Database, folder: Path) -> AsyncIterator[tuple[Ledge
 
 def context(offer: Offer, hold: Hold | None = None, request_id: str = "req_1") -> RequestContext:
     call = Call(request_id, "chat", read_request("chat", RAW), RAW)
-    return RequestContext(
-        call, CALLER, Decision((), (), "test"), time.time_ns(), time.perf_counter() - 0.5, offer, hold
-    )
+    decision, began_s = Decision((), (), "test"), time.perf_counter() - 0.5
+    return RequestContext(call, CALLER, time.time_ns(), began_s, decision, asked=Asked(offer), hold=hold)
 
 
 def said(tokens: int = TOKENS) -> Meter:

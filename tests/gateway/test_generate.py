@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ from accounting.metering.prices import PricedModel
 from accounting.money import Price
 from gateway.errors import LaneUnreachable
 from gateway.lanes.base import Answer, Call, Lane, Offer
-from gateway.routing.router import Router
 from gateway.services import Services
 from gateway.settings import LaneName
 from runtime.errors import LaneBrokeOff, LaneFailed
 from tests.fakes import openai_provider as provider
-from tests.gateway.http.edges import Edge, edge, served
+from tests.gateway.http.edges import Edge, edge, served, with_lanes
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +87,7 @@ async def paid(tmp_path: Path, cloud: Lane, credits_nano: int = 10**9) -> AsyncI
 
 def _with_cloud(services: Services, cloud: Lane) -> Services:
     lanes: dict[LaneName, Lane] = {"cloud": cloud}
-    return replace(services, lanes=lanes, router=Router(lanes, services.health, services.settings.routing))
+    return with_lanes(services, lanes)
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,24 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 
 from gateway.batches.job import BatchJob, Callers, Ready
 from gateway.batches.lines import Item, route_of
 from gateway.batches.placement import OWN, Verdict, choose
+from gateway.batches.receipts import Receipts
 from gateway.batches.reply import BatchReply, pause_s
+from gateway.dialects.stored_responses.store import ResponseStore
 from gateway.errors import to_api_error
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
+from gateway.limits.admission import Admission
 from gateway.requests.batch_jobs.dispatch import send_request
-from gateway.services import Services
+from gateway.requests.serve import RequestPath
+from gateway.routing.router import Router
+from gateway.settings import Settings
 from runtime.errors import BodyTooLarge, ServiceError
 
 log = structlog.get_logger(__name__)
@@ -32,14 +38,18 @@ _DEFECT = 500
 _LEFT_FREE = 0.5
 
 
+@dataclass(frozen=True, slots=True)
 class BatchService:
     """Acts for the runner, which owns jobs and their tasks. `changed` is called when a request has ended."""
 
-    def __init__(self, services: Services, changed: Callable[[], None]) -> None:
-        self._services = services
-        self._bounds = services.settings.batches
-        self._changed = changed
-        self._began_s = time.monotonic()
+    requests: RequestPath
+    router: Router
+    admission: Admission
+    responses: ResponseStore
+    receipts: Receipts
+    settings: Settings
+    changed: Callable[[], None]
+    began_s: float = field(default_factory=time.monotonic)
 
     async def start(self, job: BatchJob, abreast: int) -> bool:
         """Start the job's next request if it has one and there is room. Return whether it did."""
@@ -84,12 +94,12 @@ class BatchService:
         route = route_of(job.batch.endpoint)
         question = route.read(item.body)
         if route.resolve:
-            question = await route.resolve(self._services.responses, caller, question)
+            question = await route.resolve(self.responses, caller, question)
         return Ready(item, question)
 
     def _verdict(self, job: BatchJob, ready: Ready, callers: Callers, abreast: int) -> Verdict:
-        admission, router = self._services.admission, self._services.router
-        if admission.in_flight >= _LEFT_FREE * self._services.settings.server.requests_max:
+        router = self.router
+        if self.admission.in_flight >= _LEFT_FREE * self.settings.server.requests_max:
             return "wait"
         question = ready.question
         call = Call(job.request_id(ready.item), question.kind, question.request, question.raw, callers.own.user_id)
@@ -98,16 +108,16 @@ class BatchService:
             paid = router.explain(callers.paid, call) if callers.paid else None
         except ServiceError:
             return "hopeless"  # serving it reports the same error to the caller
-        verdict = choose(own, paid, job.pace(abreast), self._bounds)
+        verdict = choose(own, paid, job.pace(abreast), self.settings.batches)
         is_unknown = not own.rejections and not (paid and paid.rejections)
-        if verdict == "hopeless" and is_unknown and time.monotonic() < self._began_s + GRACE_S:
+        if verdict == "hopeless" and is_unknown and time.monotonic() < self.began_s + GRACE_S:
             return "wait"
         return verdict
 
     async def _carry_out(self, job: BatchJob, ready: Ready, caller: Caller) -> None:
         began_s = time.monotonic()
         item, request_id = ready.item, job.request_id(ready.item)
-        receipts = self._services.batches.receipts
+        receipts = self.receipts
         receipts.expect(request_id)
         try:
             reply = await self._ask(job, ready, caller, request_id)
@@ -124,7 +134,7 @@ class BatchService:
         try:
             route = route_of(job.batch.endpoint)
             return await send_request(
-                self._services, caller, route, ready.question, request_id, lambda: job.is_left
+                self.requests, caller, route, ready.question, request_id, lambda: job.is_left
             )
         except asyncio.CancelledError:
             # The request may have been charged for its received part, so another try gets another request id.
@@ -140,7 +150,7 @@ class BatchService:
             # The limit holds for all requests of this key, so none is worth asking before.
             due_s = now_s + reply.retry_after_s
             job.hold(due_s)
-        elif reply.is_passing and not reply.is_limit and attempt < self._bounds.retries_max:
+        elif reply.is_passing and not reply.is_limit and attempt < self.settings.batches.retries_max:
             due_s = now_s + pause_s(reply, attempt) * random.uniform(1.0, 1.25)  # noqa: S311 - no secret
         else:
             return False
@@ -170,7 +180,7 @@ class BatchService:
         job.look_again_s = 0.0
         if not task.cancelled() and (error := task.exception()):
             log.error("batch request lost until the next start", batch=job.batch.id, exc_info=error)
-        self._changed()
+        self.changed()
 
 
 def _caller_for(verdict: Verdict, callers: Callers) -> Caller:

@@ -10,8 +10,8 @@ from gateway.errors import to_api_error
 from gateway.http.exchange import Headers
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
-from gateway.requests.serve import serve
-from gateway.services import Services
+from gateway.requests.client import Client
+from gateway.requests.serve import RequestPath
 from runtime.errors import LaneFailed, RateLimited
 from runtime.http.api_error import ApiError
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 ANSWER_BYTES_MAX = 64 * 2**20
 
 
-class _AnswerCollector:
+class _AnswerCollector(Client):
     """The client of a batch request, which has no connection. It is gone once its batch ends it."""
 
     def __init__(self, route: Route, question: Question, request_id: str, is_left: Callable[[], bool]) -> None:
@@ -46,20 +46,12 @@ class _AnswerCollector:
     def write(self, data: bytes) -> None:
         self._keep(self._writer.feed(data) if self._writer else data)
 
-    @property
-    def is_full(self) -> bool:
-        return False
-
     async def drain(self) -> None:
         """Return at once: there is always room."""
 
     @property
     def is_gone(self) -> bool:
         return self._is_left()
-
-    @property
-    def keeps_calls(self) -> bool:
-        return False
 
     def follow(self) -> None:
         """Do nothing: all data is accepted at once."""
@@ -85,7 +77,7 @@ class _AnswerCollector:
 
 
 async def send_request(
-    services: Services,
+    requests: RequestPath,
     caller: Caller,
     route: Route,
     question: Question,
@@ -100,7 +92,7 @@ async def send_request(
     client = _AnswerCollector(route, question, request_id, is_left)
     is_limit = False
     try:  # The edge of a request, as for requests on connections.
-        await serve(services, caller, call, client)
+        await requests.serve(caller, call, client)
     except Exception as error:
         refused = to_api_error(error)
         if refused.status == 500:

@@ -8,13 +8,15 @@ import orjson
 import structlog
 
 from gateway.batches.batch import Batch
+from gateway.batches.batches import Batches
 from gateway.batches.file import StoredFile
 from gateway.batches.items import Items
 from gateway.batches.job import BatchJob, Callers, Stop
 from gateway.batches.output import Output
 from gateway.batches.validation import Findings, Rules, examine
 from gateway.identity.caller import Caller
-from gateway.services import Services
+from gateway.identity.keys import Keys
+from gateway.settings import Settings
 from runtime.errors import ServiceError
 
 log = structlog.get_logger(__name__)
@@ -42,12 +44,12 @@ _NO_INPUT = {
 class BatchLifecycle:
     """Acts for the runner, which owns the jobs."""
 
-    def __init__(self, services: Services) -> None:
-        self._keys = services.keys
-        self._store = services.batches.store
-        self._files = services.batches.files
-        self._bounds = services.settings.batches
-        self._body_bytes_max = services.settings.server.body_bytes_max
+    def __init__(self, keys: Keys, batches: Batches, settings: Settings) -> None:
+        self._keys = keys
+        self._store = batches.store
+        self._files = batches.files
+        self._bounds = settings.batches
+        self._body_bytes_max = settings.server.body_bytes_max
 
     async def open(self, job: BatchJob) -> None:
         """Validate the lines if that was not done, and restore the state from before the last stop."""

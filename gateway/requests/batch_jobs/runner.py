@@ -8,10 +8,10 @@ from collections.abc import Coroutine, Iterable
 import structlog
 
 from gateway.batches.batch import Batch
+from gateway.batches.batches import Batches
 from gateway.batches.job import BatchJob, Stop
 from gateway.requests.batch_jobs.batch_service import POLL_S, BatchService
 from gateway.requests.batch_jobs.lifecycle import CANCELLED, BatchLifecycle
-from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
@@ -29,13 +29,13 @@ _EXPIRED = Stop("expired", "batch_expired", "The batch's completion window ended
 class Runner:
     """Owns every job and its tasks. A failed job is resumed from what is on disk."""
 
-    def __init__(self, services: Services) -> None:
-        self._batches = batches = services.batches
+    def __init__(self, batches: Batches, life: BatchLifecycle, service: BatchService, concurrency: int) -> None:
+        self._batches = batches
         self._store = batches.store
         self._place = batches.files.folder_id
-        self._concurrency = services.settings.batches.concurrency
-        self._life = BatchLifecycle(services)
-        self._service = BatchService(services, batches.changed.set)
+        self._concurrency = concurrency
+        self._life = life
+        self._service = service
         self._jobs: dict[str, BatchJob] = {}
         # When failed batches may be resumed, so that a lasting failure is not retried at once.
         self._resting_until_s: dict[str, float] = {}

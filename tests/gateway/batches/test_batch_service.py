@@ -4,8 +4,7 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,10 +14,16 @@ from gateway.batches.output import Output
 from gateway.batches.reply import BatchReply
 from gateway.identity.caller import Caller
 from gateway.requests.batch_jobs.batch_service import BatchService
-from gateway.services import Services
+from gateway.settings import Settings
 from gateway.settings.batches import BatchesSettings
 from tests.gateway.batches.test_output import BATCH, file_store
 from tests.gateway.batches.working import jsonl
+
+
+def service(retries_max: int) -> BatchService:
+    """One that reaches neither requests nor responses."""
+    settings, missing = Settings(batches=BatchesSettings(retries_max=retries_max)), cast(Any, None)
+    return BatchService(missing, missing, missing, missing, missing, settings, lambda: None)
 
 
 @pytest.mark.anyio
@@ -33,8 +38,7 @@ async def test_a_defect_in_reading_a_line_is_that_lines_answer(tmp_path: Path) -
     job = BatchJob(replace(BATCH, endpoint="/v1/responses"))
     job.open(output, Items(file, 10_000, output.done))
     job.callers = Callers.of(Caller("k", "mr-", "ann", "", frozenset(("pool",))))
-    settings = SimpleNamespace(batches=BatchesSettings(retries_max=0))
-    desk = BatchService(cast(Services, SimpleNamespace(settings=settings, responses=None)), lambda: None)
+    desk = service(retries_max=0)
     assert not await desk.start(job, 1)
     assert (output.failed, output.completed, job.items.is_spent) == (3, 0, True)
     output.close()
@@ -50,8 +54,7 @@ async def test_a_request_to_ask_again_is_not_lost_where_its_owner_has_no_room_le
     job = BatchJob(BATCH)
     job.open(output, Items(file, 10_000, output.done))
     job.items.refill()
-    settings = SimpleNamespace(batches=BatchesSettings(retries_max=2))
-    desk = BatchService(cast(Services, SimpleNamespace(settings=settings)), lambda: None)
+    desk = service(retries_max=2)
     passing = BatchReply(503, "req_1", b"{}", retry_after_s=0)
     item = job.items.peek(math.inf)
     assert item

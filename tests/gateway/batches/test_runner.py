@@ -4,12 +4,16 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.app import open_services
+from gateway.requests.batch_jobs.batch_service import BatchService
+from gateway.requests.batch_jobs.lifecycle import BatchLifecycle
 from gateway.requests.batch_jobs.runner import JOBS_MAX, Runner, may_open
 from gateway.settings import Settings
 from runtime.data_folder import DataFolder
@@ -45,7 +49,9 @@ async def test_a_batch_that_cannot_end_is_not_tried_over_and_over(tmp_path: Path
     async with open_services(Settings(data_dir=tmp_path), folder) as services:
         # Without its input file nothing can be said of its lines. Nobody but this runner looks for it.
         services.batches.store.add(replace(BATCH, status="cancelling", total=1))
-        runner = Runner(services)
+        life = BatchLifecycle(services.keys, services.batches, services.settings)
+        service = cast(BatchService, SimpleNamespace())  # no request of it is started
+        runner = Runner(services.batches, life, service, concurrency=1)
         runner._place = BATCH.folder_id
         runner.start()
         async with asyncio.timeout(60):

@@ -203,8 +203,8 @@ async def test_a_hit_counts_as_a_request_and_as_no_tokens(tmp_path: Path) -> Non
     keep = CacheSettings(answers="all")
     async with backend(answer) as desk, road(tmp_path, desk.base_url, cache=keep) as running:
         services, asker = running.services, replace(ANN, user_id="owner", quotas=quotas)
-        first = await ask_as_batch(services, asker, route, question, "req_1")
-        second = await ask_as_batch(services, asker, route, question, "req_2")
+        first = await ask_as_batch(services.requests.ordinary, asker, route, question, "req_1")
+        second = await ask_as_batch(services.requests.ordinary, asker, route, question, "req_2")
         assert first.body == second.body == ANSWER
         ticket = await services.limits.enter(asker, "m", 0)
         left = dict(ticket.headers())

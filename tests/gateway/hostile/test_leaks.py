@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
 from gateway.quota import Quota
 from gateway.routing import breaker
-from gateway.routing.router import Router
 from gateway.settings import LaneName
 from runtime.http import client as upstream_client
 from runtime.http.client import Client
@@ -33,6 +31,7 @@ from tests.gateway.http.edges import (
     served,
     until,
     whole,
+    with_lanes,
 )
 
 pytestmark = pytest.mark.anyio
@@ -89,8 +88,7 @@ async def limited(tmp_path: Path) -> AsyncIterator[tuple[Edge, Backend]]:
             "pool": first.services.lanes["pool"],
             "cloud": PaidLane(desk.base_url, client),
         }
-        router = Router(lanes, first.services.health, first.services.settings.routing)
-        services = replace(first.services, lanes=lanes, router=router)
+        services = with_lanes(first.services, lanes)
         for quota in (
             Quota("user:owner", "concurrency", PLACES),
             Quota("user:owner", "requests", 10**6, "minute"),

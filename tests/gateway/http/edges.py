@@ -5,18 +5,21 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import uvicorn
 
 from cluster.trust.addresses import Target
-from gateway.api.generate import GenerateHandler
-from gateway.app import create_app, open_services
+from gateway.app import create_app, make_generate_handler, open_services
 from gateway.http.hot import HotProtocol
+from gateway.lanes.base import Lane
+from gateway.lanes.pool.lane import PoolLane
+from gateway.requests.factory import build_request_paths
+from gateway.routing.router import Router
 from gateway.services import Services
-from gateway.settings import PoolBackend, PoolSettings, Settings
+from gateway.settings import LaneName, PoolBackend, PoolSettings, Settings
 from tests.databases import prepared
 
 Reader: TypeAlias = asyncio.StreamReader
@@ -203,9 +206,34 @@ async def edge(
         yield made
 
 
+def with_lanes(services: Services, lanes: dict[LaneName, Lane]) -> Services:
+    """The same gateway with other lanes."""
+    router = Router(lanes, services.health, services.settings.routing)
+    pool = services.lanes["pool"]
+    assert isinstance(pool, PoolLane)
+    requests = build_request_paths(
+        services.settings,
+        admission=services.admission,
+        afterwork=services.afterwork,
+        answers=services.answers,
+        audit=services.directory.audit,
+        bookkeeper=services.bookkeeper,
+        health=services.health,
+        jobs=services.preemptible_jobs,
+        lanes=lanes,
+        ledger=services.ledger,
+        limits=services.limits,
+        metrics=services.metrics,
+        pool=pool.pool,
+        router=router,
+        turns=services.turns,
+    )
+    return replace(services, lanes=lanes, router=router, requests=requests)
+
+
 @asynccontextmanager
 async def served(services: Services) -> AsyncIterator[Edge]:
-    desk = GenerateHandler(services)
+    desk = make_generate_handler(services)
     config = uvicorn.Config(
         create_app(services, Target("127.0.0.1", 1)),
         port=0,

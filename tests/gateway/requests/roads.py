@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from gateway.app import open_services
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
-from gateway.routing.router import Router
 from gateway.settings import LaneName, PoolBackend, PoolSettings, Settings
 from runtime.http.client import Client
 from tests.databases import prepared
@@ -30,6 +28,7 @@ from tests.gateway.http.edges import (
     said,
     served,
     until,
+    with_lanes,
 )
 
 ANSWER = json.dumps({"choices": [{"index": 0, "message": {"content": "ok"}, "finish_reason": "stop"}]}).encode()
@@ -137,10 +136,9 @@ async def with_paid_lane(
     """The same gateway with a provider beside its pool, and a dollar to pay it."""
     services, cloud = running.services, PaidLane(base_url, model, price or PRICE, patience_s)
     lanes: dict[LaneName, Lane] = {**services.lanes, "cloud": cloud}
-    router = Router(lanes, services.health, services.settings.routing)
     await services.ledger.credit("c1", "owner", credit_nano, "test")
     try:
-        async with served(replace(services, lanes=lanes, router=router)) as other:
+        async with served(with_lanes(services, lanes)) as other:
             yield other
     finally:
         await cloud.client.close()

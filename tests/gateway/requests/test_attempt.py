@@ -1,7 +1,6 @@
 """What is counted of a try that fails: that its backend failed, not that the request was wrong."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from cluster.errors import ContextLengthExceeded, GenerationError, StageLost
 from gateway.dialects.openai import read_request
 from gateway.lanes.base import Answer, Call, Offer
-from gateway.requests.attempt import begin
+from gateway.requests.attempt import Attempts
 from gateway.requests.context import UNDECIDED
 from gateway.settings import LaneName
 from tests.gateway.http.edges import question
@@ -48,10 +47,11 @@ async def test_a_cluster_that_is_lost_before_the_first_byte_is_counted(
     async with road(tmp_path) as running:
         error = make()
         lane = FailingLane(error)
-        services = replace(running.services, lanes={"cluster": lane})
+        services = running.services
+        attempts = Attempts({"cluster": lane}, services.preemptible_jobs, services.metrics, first_byte_s=60)
         (offer,) = lane.offers("m")
         dispatch = services.router.began(offer.label, UNDECIDED, offer)
         with pytest.raises(type(error)):
-            await begin(services, call, offer, dispatch)
+            await attempts.begin(call, offer, dispatch)
         assert services.metrics.upstream_errors.labels("cluster", "failed").value == count
         assert services.health.of(offer.label).in_flight == 0

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from gateway.dialects.openai import Extras, read_request
 from gateway.lanes.base import Call
-from gateway.requests.stream_stitching import RememberedStream, next_call
+from gateway.requests.continuation import RememberedStream, next_call
 from tests.gateway.http.edges import DONE, SSE, Answered, Backend, Writer, backend, chunk, said, until
 from tests.gateway.requests.roads import nothing_is_left, receive, road, send, text_of
 

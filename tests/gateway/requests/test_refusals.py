@@ -42,7 +42,9 @@ async def answer(body: bytes, writer: Writer) -> None:
 
 async def asked(services: Services, caller: Caller, **fields: Any) -> BatchReply:
     body = {"model": "m", "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 10} | fields
-    return await send_request(services, caller, CHAT, CHAT.read(json.dumps(body).encode()), new_request_id())
+    return await send_request(
+        services.requests.ordinary, caller, CHAT, CHAT.read(json.dumps(body).encode()), new_request_id()
+    )
 
 
 @pytest.mark.usefixtures("dear")

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from cluster.errors import RequestInvalid
 from gateway.lanes.base import Answer, Call, GeneratorBody, Lane, Offer, begun
 from gateway.lanes.resume_records import ResumeRecord, write_record
 from gateway.requests import failover_target as elsewhere
-from gateway.routing.router import Router
 from gateway.settings import LaneName
 from tests.gateway.http.edges import (
     DONE,
@@ -30,6 +28,7 @@ from tests.gateway.http.edges import (
     served,
     until,
     whole,
+    with_lanes,
 )
 from tests.gateway.requests.roads import nothing_is_left, receive, road, send, text_of
 
@@ -317,8 +316,7 @@ async def test_what_the_request_is_to_blame_for_is_asked_of_nobody_else(tmp_path
     async with asked_road(tmp_path, go_on) as (running, (first,)):
         services = running.services
         lanes: dict[LaneName, Lane] = {**services.lanes, "cluster": RefusingLane()}
-        router = Router(lanes, services.health, services.settings.routing)
-        async with served(replace(services, lanes=lanes, router=router)) as other:
+        async with served(with_lanes(services, lanes)) as other:
             key = services.keys.create("all", ("pool", "cluster"))
             answered = await receive(await send(other, key, stream=True, provider={"order": ["cluster"]}))
         assert answered.error["param"] == "response_format"

@@ -14,9 +14,8 @@ from gateway.billing.ledger_service import LedgerService
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.quota import Quota
 from gateway.requests import incremental_hold
-from gateway.routing.router import Router
 from gateway.settings import LaneName
-from tests.gateway.http.edges import Writer, backend, served, until, whole
+from tests.gateway.http.edges import Writer, backend, served, until, whole, with_lanes
 from tests.gateway.requests.roads import PaidLane, nothing_is_left, road, send
 from tests.gateway.requests.talkers import CREDITS, PRICE, TIME_S, WORD, Talker, ending, paid, spent, stream
 
@@ -180,8 +179,7 @@ async def test_a_dearer_provider_takes_over_on_the_same_hold(tmp_path: Path) -> 
         services, lane = own.services, _TwoProviders(cheap.base_url, dear.base_url)
         await services.ledger.credit("c1", "owner", CREDITS, "test")
         lanes: dict[LaneName, Lane] = {**services.lanes, "cloud": lane}
-        router = Router(lanes, services.health, services.settings.routing)
-        async with served(replace(services, lanes=lanes, router=router)) as running:
+        async with served(with_lanes(services, lanes)) as running:
             streamed = await stream(running)
             assert "took over from cloud:acme" in streamed.answered.headers["x-millrace-reason"]
             assert (streamed.words, len(cheap.requests)) == (1000, 1)

@@ -19,9 +19,8 @@ from gateway.billing.settlement_worker import Booked
 from gateway.dialects.openai import read_request
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Meter, Offer
-from gateway.requests.context import RequestContext
-from gateway.requests.finished import end
-from gateway.routing.decision import Decision
+from gateway.requests.context import Asked, RequestContext
+from gateway.requests.settlement import end
 from gateway.settings.telemetry import TelemetrySettings
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.factory import open_telemetry
@@ -34,10 +33,8 @@ def booked(ending: Ending, first_byte_s: float | None = 0.5, **changes: Any) -> 
     caller = Caller("key-1", "mr-abc", "ann", "lab", frozenset({"pool"}))
     call = Call("req_1", "chat", read_request("chat", RAW), RAW)
     began_s = time.perf_counter() - 2
-    context = RequestContext(
-        call, caller, Decision((), ()), time.time_ns(), began_s, Offer("pool", "desk", "tiny")
-    )
-    context.first_byte_s = first_byte_s
+    asked = Asked(Offer("pool", "desk", "tiny"))
+    context = RequestContext(call, caller, time.time_ns(), began_s, asked=asked, opened_s=first_byte_s)
     meter = Meter(12, 3, 31, "upstream", is_complete=True, finish_reasons=("stop", "length"))
     ended = end(context, meter, ending)
     fields = {name: getattr(ended, name) for name in ended.__struct_fields__} | changes

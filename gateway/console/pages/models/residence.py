@@ -16,7 +16,6 @@ from gateway.console.pages.models.overview import PATH, models_page
 from gateway.console.pages.models.state import caller_of
 from gateway.console.renderer import go
 from gateway.dialects.model_loading import Upkeep
-from gateway.requests.model_loading import look_after
 from gateway.services import Services
 from runtime.errors import Conflict, ServiceError
 from runtime.request_ids import new_request_id
@@ -56,7 +55,8 @@ async def _tell(visitor: Visitor, wish: Wish, result: asyncio.Future[str]) -> No
     upkeep = Upkeep(wish.wanted, wish.model, body, {}, 0 if wish.wanted == "unload" else None)
     message = f"{wish.model} {'loaded' if wish.wanted == 'load' else 'unloaded'}."
     try:
-        await look_after(visitor.services, caller_of(visitor), new_request_id(), upkeep, visitor.address)
+        loading = visitor.services.requests.model_loading
+        await loading.look_after(caller_of(visitor), new_request_id(), upkeep, visitor.address)
     except ServiceError as error:
         message = error.message
         log.warning("model not loaded or unloaded", model=wish.model, wanted=wish.wanted, reason=message)

@@ -36,7 +36,7 @@ def rows_of(visitor: Visitor) -> list[ModelRow]:
     loadable: set[str] = set()
     if pool is not None and visitor.is_operator:
         loadable = {name for name in pool.models() if any(can_be_told(pool, offer) for offer in pool.offers(name))}
-    return model_rows(catalogue(services, caller_of(visitor)), loadable)
+    return model_rows(catalogue(services.lanes, caller_of(visitor)), loadable)
 
 
 def caller_of(visitor: Visitor) -> Caller:

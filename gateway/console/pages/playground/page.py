@@ -66,7 +66,7 @@ async def show(request: Request, visitor: Viewer) -> Response:
 
 def models_of(visitor: Visitor) -> list[Entry]:
     """Return the chat models available to the visitor; models whose abilities are unknown are included."""
-    found = catalogue(visitor.services, visitor.caller)
+    found = catalogue(visitor.services.lanes, visitor.caller)
     return [entry for entry in found if not entry.offers or any("chat" in offer.kinds for offer in entry.offers)]
 
 

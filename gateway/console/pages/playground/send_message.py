@@ -19,7 +19,6 @@ from gateway.dialects.routes import ROUTES
 from gateway.errors import to_api_error
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
-from gateway.requests.serve import serve
 from runtime.http.api_error import ApiError
 from runtime.request_ids import new_request_id
 
@@ -83,7 +82,7 @@ class AnswerStream(Response):
     async def _travel(self, listener: Listener) -> None:
         visitor = self._visitor
         try:  # the outermost handler of a request, as for connections
-            await serve(visitor.services, asking(visitor.caller), self._call(), listener)
+            await visitor.services.requests.ordinary.serve(asking(visitor.caller), self._call(), listener)
         except Exception as error:
             refused = to_api_error(error)
             if refused.status == _DEFECT:

@@ -72,7 +72,7 @@ def pace_now(services: Services, model: str) -> SalesPace | None:
 
 def cloud_prices_of(services: Services, model: str) -> list[Price]:
     """Return what clouds charge for the same model, as far as a price is known."""
-    alike = [each.price for each in cloud_prices(services, model)]
+    alike = [each.price for each in cloud_prices(services.settings.cloud, services.lanes, model)]
     equals = CloudEquals(services.lanes, services.settings.costs.compared_with)
     return [*alike, *equals.prices([model])[model]]
 
