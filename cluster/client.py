@@ -80,11 +80,11 @@ class ModelClient:
         raise ProcessLost if another coordinator may go on, and ClusterUnavailable if none was asked.
         """
         try:
-            async with self._sent(wire.Generate(request)) as sent:
+            async with self._send_request(wire.Generate(request)) as sent:
                 while not sent.is_finished:
                     try:
                         async with asyncio.timeout(SILENCE_TIMEOUT_S):
-                            answer, _ = await self._next(sent)
+                            answer, _ = await self._next_answer(sent)
                     except TimeoutError:
                         raise ProcessLost(f"the cluster has been silent for {SILENCE_TIMEOUT_S:.0f} s") from None
                     if isinstance(answer, wire.Events):
@@ -102,8 +102,8 @@ class ModelClient:
         """
         began_ns = time.monotonic_ns()
         try:
-            async with asyncio.timeout(EMBED_TIMEOUT_S), self._sent(wire.Embed(request)) as sent:
-                answer, vectors = await self._next(sent)
+            async with asyncio.timeout(EMBED_TIMEOUT_S), self._send_request(wire.Embed(request)) as sent:
+                answer, vectors = await self._next_answer(sent)
                 sent.is_finished = True
                 if not isinstance(answer, wire.Embedded):
                     raise FrameInvalid("an embedder answered with text")
@@ -121,12 +121,13 @@ class ModelClient:
 
     async def close(self) -> None:
         """Close without a farewell, since a process that stands still would never answer it."""
+        # Abort before the first await: whoever cancels this coroutine would otherwise leave the socket open.
+        self._channel.writer.transport.abort()
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
-        self._channel.writer.transport.abort()
 
     @contextlib.asynccontextmanager
-    async def _sent(self, message: wire.Generate | wire.Embed) -> AsyncGenerator[_Request]:
+    async def _send_request(self, message: wire.Generate | wire.Embed) -> AsyncGenerator[_Request]:
         """Send a request, and cancel it there if its caller leaves before its end. Raise LinkLost."""
         sent, request_id = _Request(), message.request.id
         self._requests[request_id] = sent
@@ -141,11 +142,11 @@ class ModelClient:
                 with contextlib.suppress(LinkLost):
                     await self._channel.send(wire.Cancel(request_id))
 
-    async def _next(self, sent: _Request) -> tuple[wire.Events | wire.Embedded, bytes]:
+    async def _next_answer(self, sent: _Request) -> tuple[wire.Events | wire.Embedded, bytes]:
         """Return the next answer and its payload. Raise ProcessLost, or the GenerationError of a refusal."""
         received = await sent.answers.get()
         if received is None:
-            raise ProcessLost(f"the machine of the cluster's {self._role} was lost while answering")
+            raise ProcessLost(f"the cluster's {self._role} was lost while answering")
         answer, payload = received
         if isinstance(answer, wire.Rejected):
             sent.is_finished = True

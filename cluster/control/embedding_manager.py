@@ -29,6 +29,7 @@ from cluster.errors import (
 from cluster.models.embedding_model import EmbeddingModel, read_embedding_model
 from cluster.models.manifest import Progress
 from cluster.models.store import model_name
+from cluster.net.channel import SLOWEST_BYTES_PER_S
 from cluster.plans.needs import StageMemory
 from cluster.plans.plan import Member
 from cluster.trust.identity import Identity, NodeId
@@ -39,9 +40,8 @@ READY_PATIENCE_S = 60.0
 # A request is sent again at most this often if its machine is lost.
 RETRIES_MAX = 1
 RETRY_PAUSES_S = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
-# The time to load, and the rate of the slowest reasonable link, which adds the time to fetch.
+# The time to load. The slowest reasonable link adds the time to fetch.
 LOAD_TIMEOUT_S = 900.0
-SLOWEST_BYTES_PER_S = 200_000
 DISMISS_TIMEOUT_S = 2.0
 _LOOK_AGAIN_S = 0.5
 
@@ -129,8 +129,9 @@ class EmbeddingManager:
         raise AssertionError("the last try returns or raises")
 
     async def stop(self) -> None:
-        if self._serving:
-            await self._serving.client.close()
+        serving, self._serving = self._serving, None
+        if serving:
+            await serving.client.close()
 
     async def run(self) -> None:
         """Serve the model, watch it, and move it if its machine is lost. Run until cancelled."""
@@ -237,8 +238,10 @@ class EmbeddingManager:
             log.warning("embedder lost", node=serving.member.name, epoch=serving.epoch, reason=reason)
             self._serving = None
             self._quarantine.add(serving.member.node_id)
-            await self.readiness.tell("planning", reason)
-            await serving.client.close()
+            try:
+                await self.readiness.tell("planning", reason)
+            finally:
+                await serving.client.close()
 
     async def _dismiss(self, node_id: NodeId) -> None:
         with contextlib.suppress(LinkError, TimeoutError):

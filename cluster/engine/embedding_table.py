@@ -12,8 +12,8 @@ from cluster import wire
 from cluster.compute.embedder import Embedder
 from cluster.embedding import EmbedRequest, check_inputs
 from cluster.engine.embedding_queue import EmbeddingQueue, Job
-from cluster.engine.tickets import Cancelled, Tell, rejected
-from cluster.errors import ClusterError, ClusterUnavailable, GenerationError
+from cluster.engine.tickets import REQUESTS_MAX, Cancelled, Tell, rejected
+from cluster.errors import ClusterBusy, ClusterError, ClusterUnavailable, GenerationError
 from cluster.generation import GenerateRequest
 from cluster.models.embedding_model import check_dimensions
 
@@ -55,11 +55,16 @@ class EmbeddingTable:
     ) -> Job:
         """Return the request as a Job for `deliver`.
 
-        Raise GenerationError if it cannot be served, ClusterUnavailable if there is no model.
+        Raise GenerationError if it cannot be served, ClusterUnavailable if there is no model, and ClusterBusy if
+        too many requests wait.
         """
         if self._loaded is None or not isinstance(request, EmbedRequest):
             raise ClusterUnavailable("no embedding model is loaded here")
         order, embedder = self._loaded
+        # During a long pass, jobs stay in the inbox, where the queue's own limit does not count them.
+        waiting = self._inbox.qsize() + len(self._queue.jobs)
+        if waiting >= REQUESTS_MAX:
+            raise ClusterBusy(f"{waiting} requests for embeddings are already waiting. Try again shortly.")
         check_inputs(request)
         dimensions = check_dimensions(order.manifest.config, embedder.dimensions, request.dimensions)
         token_ids = request.token_ids

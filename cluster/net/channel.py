@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 HANDSHAKE_TIMEOUT_S = 5.0
 SEND_TIMEOUT_S = 20.0
+# The rate of the slowest reasonable link, which adds the time for a payload.
+SLOWEST_BYTES_PER_S = 200_000
 _CHANNELS_MAX = 1024
 # The limit for connections that have not shown a certificate. Beyond it the oldest one is closed.
 _PENDING_MAX = 128
@@ -43,9 +45,13 @@ class Channel:
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def send(self, message: wire.Message, payload: bytes | memoryview = b"") -> None:
-        """Send one frame. Raise LinkLost, also if the peer does not take the bytes for SEND_TIMEOUT_S."""
+        """Send one frame.
+
+        Raise LinkLost, also if the peer does not take it within SEND_TIMEOUT_S and the time for its payload.
+        """
+        timeout_s = SEND_TIMEOUT_S + len(payload) / SLOWEST_BYTES_PER_S
         try:
-            async with asyncio.timeout(SEND_TIMEOUT_S), self._sending:
+            async with asyncio.timeout(timeout_s), self._sending:
                 self.writer.write(wire.encode(message, len(payload)))
                 if payload:
                     self.writer.write(payload)
@@ -67,10 +73,14 @@ class Channel:
             raise LinkLost(f"{self.address} closed the connection") from error
 
     async def close(self) -> None:
+        """Close with a farewell. A peer that does not answer it within a second gets none."""
         self.writer.close()
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(1):
-                await self.writer.wait_closed()
+        try:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(1):
+                    await self.writer.wait_closed()
+        finally:  # Otherwise the socket stays open until a silent peer answers.
+            self.writer.transport.abort()
 
 
 async def read_frame(

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import psutil
@@ -23,6 +23,7 @@ from cluster.control.embedder_place import place_embedder
 from cluster.controller import Controller
 from cluster.embedding import CONTEXT_TOKENS_MAX, INPUTS_MAX, Embeddings, EmbedRequest
 from cluster.engine.embedding_queue import WAITING_TOKENS_MAX, EmbeddingQueue, Job
+from cluster.engine.embedding_table import EmbeddingTable
 from cluster.engine.tickets import REQUESTS_MAX
 from cluster.errors import (
     ClusterBusy,
@@ -306,6 +307,51 @@ async def test_a_lying_embedder_is_lost(tmp_path: Path, changes: dict[str, Any],
         await door.close()
 
 
+async def test_a_cancelled_close_leaves_no_socket(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path / "authority")
+    node, gateway = (authority.issue_identity(tmp_path / role, role, role) for role in ("node", "gateway"))
+
+    async def serve(channel: Channel) -> None:
+        await channel.receive(PATIENCE_S)
+
+    door = ChannelServer("embedder", node, serve)
+    address = wire.Address(node_id(node), "127.0.0.1", await door.open("127.0.0.1", 0))
+    client = await ModelClient.open(address, gateway, "embedder")
+    try:
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        assert client._channel.writer.transport.is_closing()
+    finally:
+        await door.close()
+
+
+async def test_a_slow_link_takes_large_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A payload has time for its size: thousands of vectors take a while on a home connection."""
+    monkeypatch.setattr("cluster.net.channel.SEND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("cluster.net.channel.SLOWEST_BYTES_PER_S", 2**20)
+    authority = Authority.open(tmp_path / "authority")
+    node, gateway = (authority.issue_identity(tmp_path / role, role, role) for role in ("node", "gateway"))
+    vectors = bytes(32 * 2**20)
+
+    async def serve(channel: Channel) -> None:
+        await channel.send(wire.Embedded("1", 4, [1], 1), vectors)
+        await channel.receive(PATIENCE_S)
+
+    door = ChannelServer("embedder", node, serve)
+    address = wire.Address(node_id(node), "127.0.0.1", await door.open("127.0.0.1", 0))
+    channel = await open_channel(address, gateway)
+    channel.payload_bytes_max = wire.PAYLOAD_BYTES_MAX
+    try:
+        await asyncio.sleep(0.5)
+        _, payload = await channel.receive(PATIENCE_S)
+        assert payload == vectors
+    finally:
+        await channel.close()
+        await door.close()
+
+
 def job(number: int, lengths: Sequence[int]) -> Job:
     return Job(str(number), [[1] * length for length in lengths], 4, lambda *_: None)
 
@@ -348,3 +394,13 @@ def test_the_queue_is_bounded() -> None:
         queue.add(job(number, [3]))
     with pytest.raises(ClusterBusy, match=f"{REQUESTS_MAX} requests"):
         queue.add(job(REQUESTS_MAX, [3]))
+
+
+async def test_requests_in_the_inbox_count_as_waiting() -> None:
+    """A pass may take long, and nothing reads the inbox meanwhile."""
+    table = EmbeddingTable("127.0.0.1", torch.device("cpu"), lambda _: None)
+    table._loaded = cast("Any", (None, None))
+    for number in range(REQUESTS_MAX):
+        table.deliver(job(number, [3]))
+    with pytest.raises(ClusterBusy, match=f"{REQUESTS_MAX} requests"):
+        await table.prepare(EmbedRequest(id="one more", texts=["text"]), lambda *_: None)
