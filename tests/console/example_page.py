@@ -104,7 +104,6 @@ async def one(name: str, visitor: Viewer) -> Response:
 
 _PAGE = """
 {% extends "frame.html" %}
-{% import "macros.html" as ui with context %}
 {% block title %}Models{% endblock %}
 {% block actions %}
 {{ ui.confirm("drop", "Drop", "Drop it?", "/console/models/part", "It is gone then.") }}
@@ -124,7 +123,7 @@ _PAGE = """
 </form>
 {% endcall %}
 {% call(key) ui.tabs("which", [("a", "First"), ("b", "Second")]) %}<p>Panel {{ key }}</p>{% endcall %}
-{% call ui.table("Rows", ["Name", ("Size", "num"), ""], id="rows") %}
+{% call ui.table("Rows", ["Name", ("Size", "num"), ""]) %}
 <tr><td>{{ "abcdefghijklmnop"|short_id }}</td><td class="num">{{ 3221225472|size }}</td><td></td></tr>
 {% endcall %}
 {{ ui.badge("running", "good") }} {{ ui.copyable("text") }} {{ ui.code("a = 1") }}

@@ -2,7 +2,6 @@
 
 Modules:
     account          Your account: your identity, your password, and your sessions
-    browsers         Display names of browsers
     creation         Creating a key: its owner and permissions; its secret is shown once
     fields           Fields of the forms about keys, users and limits; the service layer's own requests check the rest
     figures          Figures of keys and limits: a key's last use, and the usage of a limit

@@ -8,7 +8,6 @@ from pydantic import BaseModel, Field, model_validator
 
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, read_form, refused
-from gateway.console.pages.keys.browsers import shown_browser
 from gateway.console.pages.keys.fields import NoFields
 from gateway.console.pages.keys.figures import limit_lines
 from gateway.console.pages.keys.limits import KINDS
@@ -102,6 +101,6 @@ def _look(visitor: Visitor) -> dict[str, Any]:
     return {
         "user": directory.users.user(caller.user_id),
         "password_changed_ns": directory.passwords.changed_ns(caller.user_id),
-        "sessions": [(one, shown_browser(one.browser)) for one in directory.sessions.of_user(caller.user_id)],
+        "sessions": directory.sessions.of_user(caller.user_id),
         "limits": limits,
     }

@@ -20,7 +20,6 @@ from gateway.admin.users import (
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
 from gateway.console.forms import Form
-from gateway.console.pages.keys.browsers import shown_browser
 from gateway.console.pages.keys.fields import NoFields, Plain
 from gateway.console.pages.keys.figures import key_lines, limit_lines
 from gateway.console.pages.keys.form_submission import submit
@@ -140,7 +139,7 @@ def _look_at(visitor: Visitor, user_id: str) -> dict[str, Any]:
         "lines": lines,
         "keys_count": len(keys),
         "limits": limits,
-        "sessions": [(one, shown_browser(one.browser)) for one in directory.sessions.of_user(user_id)],
+        "sessions": directory.sessions.of_user(user_id),
         "password_changed_ns": directory.passwords.changed_ns(user_id),
         "may_set": visitor.may_administer,
     }
