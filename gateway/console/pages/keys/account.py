@@ -10,7 +10,6 @@ from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, read_form, refused
 from gateway.console.pages.keys.fields import NoFields
 from gateway.console.pages.keys.figures import limit_lines
-from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.errors import TooManyWrongKeys
 from gateway.identity.quotas import scopes_of
@@ -90,7 +89,7 @@ async def _page(visitor: Visitor, form: Form[PasswordForm], status: int = 200) -
     values = await asyncio.to_thread(_look, visitor)
     # The input is not sent back: the browser may store the page.
     blank: Form[PasswordForm] = Form(errors=form.errors)
-    return page("keys/account.html", visitor, status, form=blank, kinds=dict(KINDS), tab="account", **values)
+    return page("keys/account.html", visitor, status, form=blank, tab="account", **values)
 
 
 def _look(visitor: Visitor) -> dict[str, Any]:

@@ -7,23 +7,11 @@ from gateway.console.access import Manager, Visitor
 from gateway.console.browser import own_path
 from gateway.console.forms import Form
 from gateway.console.pages.keys.fields import LimitForm, Plain
+from gateway.console.pages.keys.figures import METRICS
 from gateway.console.pages.keys.form_submission import submit
 from gateway.console.renderer import go, page
 
 router = APIRouter(prefix="/limits")
-
-KINDS = (
-    ("spend month", "USD per month"),
-    ("spend day", "USD per day"),
-    ("requests minute", "requests per minute"),
-    ("requests day", "requests per day"),
-    ("requests month", "requests per month"),
-    ("tokens minute", "tokens per minute"),
-    ("tokens day", "tokens per day"),
-    ("tokens month", "tokens per month"),
-    ("concurrency", "concurrent requests"),
-)
-"""The metrics that a form offers, with their labels."""
 
 
 @router.get("/new")
@@ -63,5 +51,13 @@ def place_of(scope: str) -> str:
 def _page(visitor: Visitor, scope: str, form: Form[LimitForm], status: int = 200) -> Response:
     # A scope of another organization gives the same error as one that does not exist.
     visitor.authority.over(visitor.directory.quotas.organization_of(scope), scope.replace(":", " ", 1))
-    back = place_of(scope)
-    return page("keys/limit.html", visitor, status, form=form, scope=scope, kinds=KINDS, back=back, tab="keys")
+    return page(
+        "keys/limit.html",
+        visitor,
+        status,
+        form=form,
+        scope=scope,
+        kinds=METRICS.items(),
+        back=place_of(scope),
+        tab="keys",
+    )

@@ -12,7 +12,6 @@ from gateway.console.forms import Form, read_form
 from gateway.console.pages.keys.fields import ChangedKeyForm, NoFields, RotationForm
 from gateway.console.pages.keys.figures import KeyLine, key_lines, limit_lines
 from gateway.console.pages.keys.form_submission import submit
-from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyRow
@@ -100,7 +99,6 @@ async def _page(
         status,
         form=form or _as_it_is(row),
         rotation=rotation or Form(),
-        kinds=dict(KINDS),
         lanes=get_args(LaneName),
         tab="keys",
         **values,

@@ -23,7 +23,6 @@ from gateway.console.forms import Form
 from gateway.console.pages.keys.fields import NoFields, Plain
 from gateway.console.pages.keys.figures import key_lines, limit_lines
 from gateway.console.pages.keys.form_submission import submit
-from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.identity.passwords import LINK_LASTS_S, address_of
 from gateway.pages import CURSOR_MAX, Cursor, page_of
@@ -122,7 +121,6 @@ async def _one(
         form=form or Form.showing(role=user.role),
         link=link,
         link_minutes=LINK_LASTS_S // 60,
-        kinds=dict(KINDS),
         tab="users",
         **values,
     )

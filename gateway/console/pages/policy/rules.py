@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from gateway.console.access import Manager, Visitor
 from gateway.console.pages.keys.figures import limit_lines
 from gateway.console.pages.keys.key_list import opening_rows
-from gateway.console.pages.keys.limits import KINDS, place_of
+from gateway.console.pages.keys.limits import place_of
 from gateway.console.pages.policy.settings_shown import CACHING, LEAVING, ROUTING, SPENDING, shown
 from gateway.console.renderer import page
 from gateway.settings.base import FOREIGN, LaneName, Privacy
@@ -22,7 +22,7 @@ _LIMITS_SHOWN = 50
 @router.get("")
 async def show_policy(visitor: Manager) -> Response:
     values = await asyncio.to_thread(_look, visitor)
-    return page("policy/rules.html", visitor, tab="rules", kinds=dict(KINDS), place_of=place_of, **values)
+    return page("policy/rules.html", visitor, tab="rules", **values)
 
 
 def _look(visitor: Visitor) -> dict[str, Any]:
@@ -44,6 +44,7 @@ def _look(visitor: Visitor) -> dict[str, Any]:
         "with_regions": [row for row in keys if row.terms.regions is not None],
         "with_models": [row for row in keys if row.terms.models is not None],
         "limits": limits,
+        "places": {line.quota.scope: place_of(line.quota.scope) for line in limits},
         "names": {f"key:{row.key_id}": f"key {row.name}" for row in keys},
         "limits_left_out": max(0, len(scopes) - _LIMITS_SHOWN),
         "cloud_models": settings.cloud.models if visitor.is_operator else {},

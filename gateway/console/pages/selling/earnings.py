@@ -1,6 +1,5 @@
 """Earnings: pending, available, paid out; their dates; the statement; the payout account; payouts."""
 
-import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ from accounting.money import UsdAmount, format_usd
 from accounting.payments.terms import NANO_PER_CENT
 from gateway.admin.statement import COLUMNS, row
 from gateway.console.access import Visitor
-from gateway.console.forms import Button, Form, Once, read_form, submit
+from gateway.console.forms import Button, Form, Once, fresh, read_form, submit
 from gateway.console.pages.selling.access import PATH, Seller, marketplace_of
 from gateway.console.pages.selling.account import Account, Bounds, Conditions, Connect, PayoutLine, Standing
 from gateway.console.pages.selling.accounts import account_of
@@ -66,7 +65,7 @@ async def pay_out(request: Request, visitor: Seller) -> Response:
     made, form = await submit(form, lambda fields: account.pay_out(fields.amount, fields.once))
     if made is None:
         # If the payout may exist already, the form has kept its key: repeating it must use the same.
-        return await _page(visitor, form, 400, once=once if once == form.text("once") else "")
+        return await _page(visitor, form, 400, is_unsure=bool(once) and once == form.text("once"))
     return go(visitor, EARNINGS, f"Payout of ${made.amount}: {made.status}.")
 
 
@@ -145,7 +144,7 @@ async def _page(
     *,
     link_form: Form[Button] | None = None,
     link: str = "",
-    once: str = "",
+    is_unsure: bool = False,
 ) -> Response:
     account = account_of(visitor, await settings_now(visitor))
     found = await _sheet(visitor, account) if account else Sheet()
@@ -156,11 +155,10 @@ async def _page(
         status,
         tab="earnings",
         account=account,
-        form=form or Form(),
-        link_form=link_form or Form(),
+        form=form or fresh(),
+        link_form=link_form or fresh(),
         link=link,
-        is_unsure=bool(once),
-        once=once or uuid.uuid4().hex,
+        is_unsure=is_unsure,
         sheet=found,
         payable_text=format_usd(payable_nano // NANO_PER_CENT * NANO_PER_CENT),
     )
