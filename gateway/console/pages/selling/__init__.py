@@ -3,14 +3,10 @@
 Modules:
     access            Access to the selling pages, and helpers that pass forms on and show rejections beside their
                       fields
-    account           A seller's account at a marketplace, local or remote: its requests and their answers
     accounts          The account where sales are posted: here if this gateway is the marketplace, else at the
                       configured one
     agent             State of the selling agent, and its remedy, from the agent's last report
-    agents_settings   The settings that the agent would read if it started now, and the command that starts it
     desks             The marketplace's records about selling: allocations, disputes, and a seller's history
-    dispute_data      Data for a dispute's page: what both sides have signed on a sub-channel; and submitting a
-                      text
     earnings          Earnings: pending, available, paid out; their dates; the statement; the payout account;
                       payouts
     first_sales       Notices of each listing's first sale, shown on any live page of its seller; browsers show
@@ -21,7 +17,6 @@ Modules:
     overview          Selling now: the agent's state and its reason, the listings, the sales; pause and resume
     price_suggestion  Suggests a price for a model: below the cloud price, above the power cost
     records           Reads the agent's files while the agent writes them: its listings, its sales, audit findings
-    remote            This machine's account at the configured marketplace, read over HTTP as the agent does
     seller_status     Seller status: identities, audits, dispute history; disputes, and opening one
     sellers_here      The sellers of this marketplace: new, suspended or forfeited, with their reserves and holds
     settings_file     Reads and replaces the section `[selling]` of millrace.toml without touching the rest of the

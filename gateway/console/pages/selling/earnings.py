@@ -11,10 +11,16 @@ from accounting.payments.terms import NANO_PER_CENT
 from gateway.admin.statement import COLUMNS, row
 from gateway.console.access import Visitor
 from gateway.console.forms import Button, Form, Once, fresh, read_form, submit
-from gateway.console.pages.selling.access import PATH, Seller, marketplace_of
-from gateway.console.pages.selling.account import Account, Bounds, Conditions, Connect, PayoutLine, Standing
-from gateway.console.pages.selling.accounts import account_of
-from gateway.console.pages.selling.agents_settings import settings_now
+from gateway.console.pages.selling.access import PATH, Seller, marketplace_of, settings_now
+from gateway.console.pages.selling.accounts import (
+    Account,
+    Bounds,
+    Conditions,
+    Connect,
+    PayoutLine,
+    Standing,
+    account_of,
+)
 from gateway.console.renderer import go, page
 from gateway.errors import FeatureUnsupported, RoleForbids
 from gateway.parameters import sheet
@@ -66,7 +72,7 @@ async def pay_out(request: Request, visitor: Seller) -> Response:
     if made is None:
         # If the payout may exist already, the form has kept its key: repeating it must use the same.
         return await _page(visitor, form, 400, is_unsure=bool(once) and once == form.text("once"))
-    return go(visitor, EARNINGS, f"Payout of ${made.amount}: {made.status}.")
+    return go(visitor, EARNINGS, f"Payout of ${format_usd(made.amount_nano)}: {made.status}.")
 
 
 @router.post("/onboard")
@@ -148,7 +154,7 @@ async def _page(
 ) -> Response:
     account = account_of(visitor, await settings_now(visitor))
     found = await _sheet(visitor, account) if account else Sheet()
-    payable_nano = found.standing.payable_nano if found.standing else 0
+    payable_nano = found.standing.earned.payable if found.standing else 0
     return page(
         "selling/earnings.html",
         visitor,

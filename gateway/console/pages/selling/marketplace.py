@@ -131,9 +131,10 @@ def _look(marketplace: "Marketplace", seller: str | None) -> dict[str, Any]:
     from gateway.console.pages.selling.sellers_here import reserves_of, sellers_of, sums, withheld_of
 
     return {
+        "now_ns": marketplace.context.clock_ns(),
         "sellers": sellers_of(marketplace, seller),
         "day_written": day_written,
-        "trades": trades(marketplace, seller, with_names=True),
+        "trades": trades(marketplace, seller),
         "disputes": dispute_views(marketplace),
         "sums": sums(marketplace),
         "withheld": withheld_of(marketplace),

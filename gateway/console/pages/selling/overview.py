@@ -11,11 +11,17 @@ from fastapi import APIRouter, Request, Response
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import pressed
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.selling.access import PATH, Seller, idle_now, price
-from gateway.console.pages.selling.account import Account, Standing
-from gateway.console.pages.selling.accounts import account_of
+from gateway.console.pages.selling.access import (
+    PATH,
+    Seller,
+    command_of,
+    idle_now,
+    price,
+    settings_now,
+    settings_problem,
+)
+from gateway.console.pages.selling.accounts import Account, Standing, account_of
 from gateway.console.pages.selling.agent import AgentView, agent_view
-from gateway.console.pages.selling.agents_settings import command_of, settings_now, settings_problem
 from gateway.console.renderer import go, page
 from market.settings.seller import SellingSettings
 from runtime.data_folder import DataFolder

@@ -10,9 +10,8 @@ from pydantic import BaseModel, Field
 
 from gateway.console.access import Visitor
 from gateway.console.forms import Form, read_form, submit
-from gateway.console.pages.selling.access import PATH, Seller, marketplace_of
+from gateway.console.pages.selling.access import PATH, Seller, marketplace_of, settings_now
 from gateway.console.pages.selling.accounts import account_of
-from gateway.console.pages.selling.agents_settings import settings_now
 from gateway.console.renderer import go, page
 from market.protocol.channels.terms import LANES_MAX
 from market.protocol.listings.listing import Tier
@@ -101,8 +100,7 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
     Raises NotFound if the visitor has no such allocation.
     """
     marketplace = marketplace_of(visitor, _REMEDY)
-    from gateway.console.pages.selling.desks import allocation_raw
-    from gateway.console.pages.selling.dispute_data import bring_text
+    from gateway.console.pages.selling.desks import allocation_raw, bring_text
 
     raw = await marketplace.ask(allocation_raw, marketplace, allocation, visitor.caller.user_id)
     if raw is None:
@@ -162,7 +160,7 @@ async def _dispute_page(
     visitor: Visitor, allocation: str, lane: int, form: Form[Brought] | None = None, status: int = 200
 ) -> Response:
     marketplace = marketplace_of(visitor, _REMEDY)
-    from gateway.console.pages.selling.dispute_data import facts_of_lane
+    from gateway.console.pages.selling.desks import facts_of_lane
 
     values = await marketplace.ask(facts_of_lane, marketplace, visitor.caller.user_id, allocation, lane)
     return page(

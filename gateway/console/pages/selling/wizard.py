@@ -17,9 +17,8 @@ from accounting.money import format_usd
 from gateway.advice.service import own_cost
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, check, read_form, sentence
-from gateway.console.pages.selling.access import PATH, price
+from gateway.console.pages.selling.access import PATH, command_of, file_of, price, settings_now
 from gateway.console.pages.selling.accounts import account_of
-from gateway.console.pages.selling.agents_settings import command_of, file_of, settings_now
 from gateway.console.pages.selling.price_suggestion import (
     SalesPace,
     cheapest,
