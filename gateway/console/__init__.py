@@ -20,6 +20,7 @@ Modules:
     password_sign_in  Sign-in with a user name and a password, and the one-time link for setting a password
     renderer          Renders templates: whole pages in the console's frame, parts of pages, and toasts
     shared_values     Values that several live pages share, computed once for all of them
+    sheets            CSV files that are sent while their rows are read
     sign_in           Sign-in and sign-out: with an API key, or through the identity provider
     static_files      Files that pages load: read once and versioned by content, so that browsers may cache them
                       forever

@@ -1,5 +1,6 @@
 """Forms: size-limited, checked for their origin, validated by a model; errors appear beside their fields."""
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from accounting.errors import (
     LedgerError,
     LedgerUnavailable,
 )
+from gateway.admin.authority import Authority
 from gateway.console.access import Visitor
 from gateway.console.browser import COOKIE, read_fields
 from gateway.errors import FeatureUnsupported, RoleForbids, to_api_error
@@ -70,8 +72,8 @@ class Button(BaseModel):
     once: Once
 
 
-class _Nothing(BaseModel):
-    """A form without fields."""
+class NoFields(BaseModel):
+    """A form that is only a button."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ async def read_form(
 
 async def pressed(request: Request, visitor: Visitor) -> None:
     """Check the form of a button without fields. Raises the errors of `read_form`."""
-    await read_form(request, visitor, _Nothing)
+    await read_form(request, visitor, NoFields)
 
 
 def fresh(**values: Any) -> Form[Any]:
@@ -145,6 +147,17 @@ async def submit(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | 
         return await work(form.value), form
     except _REFUSALS as error:
         return None, refused(form, error)
+
+
+async def submit_to(
+    request: Request, visitor: Visitor, model: type[M], work: Callable[[Authority, M], T]
+) -> tuple[T | None, Form[M]]:
+    """Return as `submit` does what a blocking function of the service layer makes of the request's form.
+
+    Raises as `read_form` does.
+    """
+    form, authority = await read_form(request, visitor, model), visitor.authority
+    return await submit(form, lambda fields: asyncio.to_thread(work, authority, fields))
 
 
 def refused(form: Form[M], error: Exception) -> Form[M]:

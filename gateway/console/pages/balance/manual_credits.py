@@ -1,4 +1,4 @@
-"""Manual credits: given to a user or organization, promotional, or returned to a user; each form once."""
+"""Manual entries of operators, each form once: credits given, promotional or returned, goodwill, adjustments."""
 
 import asyncio
 from typing import Annotated, Any
@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from gateway.admin import credit
 from gateway.admin.credit import FromOwnPool, NewCredit, PromoForDays
 from gateway.admin.ledger_access import Booked
+from gateway.admin.manual_entries import Correction, Goodwill, correct, give_goodwill
 from gateway.billing.asked import id_of
 from gateway.console.access import Operator, Visitor, refuse_weak_key
 from gateway.console.forms import Form, Once, fresh, read_form, submit
@@ -129,3 +130,36 @@ def _known(visitor: Visitor, chosen: str) -> tuple[list[User], list[Organization
     known = users.users()
     offered = known[:_OFFERED_MAX] + [user for user in known[_OFFERED_MAX:] if user.user_id == chosen]
     return offered, users.organizations()
+
+
+class GoodwillForm(Goodwill):
+    once: Once
+
+
+class CorrectForm(Correction):
+    once: Once
+
+
+@router.post("/goodwill")
+async def make_good(request: Request, visitor: Operator) -> Response:
+    """Give credits that do not expire, paid by this gateway."""
+    form = await read_form(request, visitor, GoodwillForm)
+    actor = visitor.actor.name
+    given, form = await submit(
+        form,
+        lambda new: give_goodwill(visitor.authority.ledger, id_of("goodwill", actor, new.once), new),
+    )
+    if given is None:
+        return await credits_page(visitor, good=form, status=400)
+    return go(visitor, f"{PATH}/users", f"{form.text('user')} received ${form.text('amount')}.")
+
+
+@router.post("/correct")
+async def put_right(request: Request, visitor: Operator) -> Response:
+    """Post a separate entry; existing entries are never changed."""
+    form = await read_form(request, visitor, CorrectForm)
+    booked, form = await submit(form, lambda fields: correct(visitor.authority.ledger, fields))
+    if booked is None:
+        return await credits_page(visitor, fix=form, status=400)
+    what = "was posted before" if booked.posted.replayed else "posted"
+    return go(visitor, f"{PATH}/credits", f"{form.text('incident')} {what} (entry {booked.posted.event_seq}).")

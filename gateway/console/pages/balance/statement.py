@@ -1,20 +1,16 @@
 """The statement: every transfer of an account, both sides, with the balance after it; in pages, and as CSV."""
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ValidationInfo, field_validator
 
 from accounting.money import format_usd
 from gateway.admin.fields import Text
 from gateway.admin.statement import COLUMNS, row
-from gateway.billing.ledger_service import LedgerService
-from gateway.billing.sheets import as_csv
 from gateway.console.access import Viewer
 from gateway.console.forms import Form, check
 from gateway.console.pages.balance.behind import lines_of
@@ -30,13 +26,9 @@ from gateway.console.pages.balance.lines import (
 from gateway.console.pages.balance.whose import whose_of
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import page
+from gateway.console.sheets import Rows, streamed_sheet
 
-ROWS_MAX = 50_000
-"""Row limit of a CSV file."""
 PAGE_ROWS = 50
-_ROWS_AT_ONCE = 1_000
-_LOOKS_MAX = 500
-_LASTS_S = 300.0
 _MORE_COLUMNS = ("debit", "credit", "balance")
 
 Kind = Literal["requests", "topups", "given", "pool", "refunds", "debts", "ended", "corrections"]
@@ -109,31 +101,16 @@ async def show(
 
 @router.get("/csv")
 async def download(visitor: Viewer, form: Asked, user: Plain = "", organization: Plain = "") -> Response:
-    """Download the newest `ROWS_MAX` lines at most, sent while they are read. Raises RequestInvalid, NotFound."""
+    """Download the newest lines, sent while they are read. Raises RequestInvalid, NotFound."""
     whose, filters = await whose_of(visitor, user, organization), form.whole().filter()
     codes = await visitor.services.ledger.look(lambda session: codes_of(session, whose, filters.account))
-    headers = {"content-disposition": 'attachment; filename="statement.csv"', "cache-control": "no-store"}
-    rows = _rows(visitor.services.ledger, codes, filters)
-    return StreamingResponse(rows, headers=headers, media_type="text/csv; charset=utf-8")
 
+    async def read(before: int | None, limit: int) -> tuple[Rows, int | None]:
+        look = partial(read_lines, codes=codes, filters=filters, before_seq=before, limit=limit)
+        found = await visitor.services.ledger.look(look)
+        return [_row(shown) for shown in found.lines], found.before
 
-async def _rows(ledger: LedgerService, codes: Sequence[str], filters: LineFilter) -> AsyncIterator[str]:
-    columns = (*COLUMNS, *_MORE_COLUMNS)
-    header = as_csv(columns, ())
-    yield header
-    left = ROWS_MAX
-    before: int | None = None
-    async with asyncio.timeout(_LASTS_S):
-        for _ in range(_LOOKS_MAX):
-            most = min(left, _ROWS_AT_ONCE)
-            found = await ledger.look(
-                partial(read_lines, codes=codes, filters=filters, before_seq=before, limit=most)
-            )
-            if found.lines:
-                yield as_csv(columns, [_row(shown) for shown in found.lines]).removeprefix(header)
-            left, before = left - len(found.lines), found.before
-            if before is None or not left:
-                return
+    return streamed_sheet("statement", (*COLUMNS, *_MORE_COLUMNS), read)
 
 
 def _row(shown: Line) -> Sequence[object]:

@@ -5,7 +5,6 @@ Modules:
     creation         Creating a key: its owner and permissions; its secret is shown once
     fields           Fields of the forms about keys, users and limits; the service layer's own requests check the rest
     figures          Figures of keys and limits: a key's last use, and the usage of a limit
-    form_submission  Passes a form to a function of the service layer; a rejection is shown beside its field
     key_list         Keys: their owners, usage this month, and usage of their limits; in pages, and live
     limits           Limits of keys, users, teams and organizations: set and removed
     one              One key: its permissions and usage; changing, rotating and revoking it

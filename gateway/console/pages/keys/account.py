@@ -7,8 +7,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from gateway.console.access import Viewer, Visitor
-from gateway.console.forms import Form, read_form, refused
-from gateway.console.pages.keys.fields import NoFields
+from gateway.console.forms import Form, pressed, read_form, refused
 from gateway.console.pages.keys.figures import limit_lines
 from gateway.console.renderer import go, page
 from gateway.errors import TooManyWrongKeys
@@ -75,7 +74,7 @@ async def end_session(request: Request, visitor: Viewer) -> Response:
 
 @router.post("/sessions")
 async def end_other_sessions(request: Request, visitor: Viewer) -> Response:
-    await read_form(request, visitor, NoFields)
+    await pressed(request, visitor)
     sessions = visitor.directory.sessions
 
     def close() -> int:

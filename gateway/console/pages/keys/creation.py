@@ -9,9 +9,8 @@ from gateway.admin.authority import Authority
 from gateway.admin.keys import create_key
 from gateway.admin.limits import NewLimit, set_limit
 from gateway.console.access import Manager, Visitor
-from gateway.console.forms import Form
+from gateway.console.forms import Form, submit_to
 from gateway.console.pages.keys.fields import NewKeyForm
-from gateway.console.pages.keys.form_submission import submit
 from gateway.console.pages.keys.one import shown_once
 from gateway.console.renderer import page
 from gateway.identity.quotas import parse_quota
@@ -35,7 +34,7 @@ async def ask(visitor: Manager, user: str | None = None) -> Response:
 
 @router.post("")
 async def make(request: Request, visitor: Manager) -> Response:
-    made, form = await submit(request, visitor, NewKeyForm, _made)
+    made, form = await submit_to(request, visitor, NewKeyForm, _made)
     if made is None:
         return await _page(visitor, form, 400)
     return shown_once(visitor, made, warning=made.pop("warning", ""))

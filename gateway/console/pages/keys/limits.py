@@ -5,10 +5,9 @@ from fastapi import APIRouter, Request, Response
 from gateway.admin.limits import LimitName, remove_limit, set_limit
 from gateway.console.access import Manager, Visitor
 from gateway.console.browser import own_path
-from gateway.console.forms import Form
+from gateway.console.forms import Form, submit_to
 from gateway.console.pages.keys.fields import LimitForm, Plain
 from gateway.console.pages.keys.figures import METRICS
-from gateway.console.pages.keys.form_submission import submit
 from gateway.console.renderer import go, page
 
 router = APIRouter(prefix="/limits")
@@ -24,7 +23,7 @@ async def ask(visitor: Manager, scope: Plain = "", organization: Plain = "", tea
 
 @router.post("/new")
 async def set_one(request: Request, visitor: Manager, scope: Plain) -> Response:
-    _, form = await submit(request, visitor, LimitForm, set_limit)
+    _, form = await submit_to(request, visitor, LimitForm, set_limit)
     if form.value is None:
         return _page(visitor, scope, form, 400)
     return go(visitor, place_of(scope), "Limit set.")
@@ -32,7 +31,7 @@ async def set_one(request: Request, visitor: Manager, scope: Plain) -> Response:
 
 @router.post("/remove")
 async def remove_one(request: Request, visitor: Manager) -> Response:
-    _, form = await submit(request, visitor, LimitName, remove_limit)
+    _, form = await submit_to(request, visitor, LimitName, remove_limit)
     scope = form.text("scope")
     if form.value is None:
         return _page(visitor, scope, Form(errors=form.errors, given={"scope": [scope]}), 400)

@@ -8,10 +8,9 @@ from fastapi import APIRouter, Request, Response
 from gateway.admin.authority import Authority
 from gateway.admin.keys import Rotation, change_key, revoke_key, revoke_own_key, rotate_key
 from gateway.console.access import Manager, Viewer, Visitor
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.fields import ChangedKeyForm, NoFields, RotationForm
+from gateway.console.forms import Form, NoFields, pressed, submit_to
+from gateway.console.pages.keys.fields import ChangedKeyForm, RotationForm
 from gateway.console.pages.keys.figures import KeyLine, key_lines, limit_lines
-from gateway.console.pages.keys.form_submission import submit
 from gateway.console.renderer import go, page
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyRow
@@ -32,7 +31,7 @@ async def show_key(visitor: Viewer, key_id: Named) -> Response:
 
 @router.post("/change")
 async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
-    changed, form = await submit(
+    changed, form = await submit_to(
         request, visitor, ChangedKeyForm, lambda by, fields: change_key(by, key_id, fields)
     )
     if changed is None:
@@ -49,7 +48,7 @@ async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
     def work(by: Authority, fields: RotationForm) -> dict[str, Any]:
         return rotate_key(by, key_id, Rotation(grace_s=fields.grace_hours * 3600)).facts()
 
-    made, form = await submit(request, visitor, RotationForm, work)
+    made, form = await submit_to(request, visitor, RotationForm, work)
     if made is None:
         return await _page(visitor, key_id, rotation=form, status=400)
     return shown_once(visitor, made, rotated=True)
@@ -59,11 +58,11 @@ async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
 async def revoke(request: Request, visitor: Viewer, key_id: Named) -> Response:
     """Revoke a key: admins any key they manage, other users their own. Raises NotFound, RoleForbids."""
     if visitor.may_administer:
-        _, form = await submit(request, visitor, NoFields, lambda by, _: revoke_key(by, key_id))
+        _, form = await submit_to(request, visitor, NoFields, lambda by, _: revoke_key(by, key_id))
         if form.value is None:
             return await _page(visitor, key_id, Form(errors=form.errors), 400)
     else:
-        await read_form(request, visitor, NoFields)
+        await pressed(request, visitor)
         await asyncio.to_thread(revoke_own_key, visitor.authority, visitor.caller, key_id)
     return go(visitor, "/console/keys", "Key revoked.")
 

@@ -8,9 +8,8 @@ from fastapi import APIRouter, Request, Response
 from gateway.admin.users import NewOrganization, add_organization, list_organizations
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
-from gateway.console.forms import Form
+from gateway.console.forms import Form, submit_to
 from gateway.console.pages.keys.figures import limit_lines
-from gateway.console.pages.keys.form_submission import submit
 from gateway.console.renderer import go, page
 from gateway.parameters import Named
 
@@ -26,7 +25,7 @@ async def show_organizations(visitor: Manager) -> Response:
 
 @router.post("")
 async def add(request: Request, visitor: Operator) -> Response:
-    made, form = await submit(request, visitor, NewOrganization, add_organization)
+    made, form = await submit_to(request, visitor, NewOrganization, add_organization)
     if made is None:
         return await _list(visitor, form, 400)
     return go(visitor, f"/console/keys/organizations/{made.organization_id}", f"{made.name} created.")

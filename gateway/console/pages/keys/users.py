@@ -19,10 +19,9 @@ from gateway.admin.users import (
 )
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
-from gateway.console.forms import Form
-from gateway.console.pages.keys.fields import NoFields, Plain
+from gateway.console.forms import Form, NoFields, submit_to
+from gateway.console.pages.keys.fields import Plain
 from gateway.console.pages.keys.figures import key_lines, limit_lines
-from gateway.console.pages.keys.form_submission import submit
 from gateway.console.renderer import go, page
 from gateway.identity.passwords import LINK_LASTS_S, address_of
 from gateway.pages import CURSOR_MAX, Cursor, page_of
@@ -45,7 +44,7 @@ async def show_users(
 
 @router.post("")
 async def add(request: Request, visitor: Manager) -> Response:
-    made, form = await submit(request, visitor, NewUser, add_user)
+    made, form = await submit_to(request, visitor, NewUser, add_user)
     if made is None:
         return await _list(visitor, form, 400)
     return go(visitor, f"/console/keys/users/{made.user_id}", f"{made.name} added.")
@@ -58,7 +57,7 @@ async def show_user(visitor: Manager, user: Named) -> Response:
 
 @router.post("/{user}/role")
 async def change_role(request: Request, visitor: Manager, user: Named) -> Response:
-    changed, form = await submit(request, visitor, NewRole, lambda by, fields: set_role(by, user, fields))
+    changed, form = await submit_to(request, visitor, NewRole, lambda by, fields: set_role(by, user, fields))
     if changed is None:
         return await _one(visitor, user, form, 400)
     return go(visitor, f"/console/keys/users/{user}", f"{user} is now a {changed.role}.")
@@ -66,7 +65,7 @@ async def change_role(request: Request, visitor: Manager, user: Named) -> Respon
 
 @router.post("/{user}/remove")
 async def remove(request: Request, visitor: Manager, user: Named) -> Response:
-    _, form = await submit(request, visitor, NoFields, lambda by, _: remove_user(by, user))
+    _, form = await submit_to(request, visitor, NoFields, lambda by, _: remove_user(by, user))
     if form.value is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return go(visitor, "/console/keys/users", f"{user} was removed. Keys and sessions revoked.")
@@ -74,7 +73,7 @@ async def remove(request: Request, visitor: Manager, user: Named) -> Response:
 
 @router.post("/{user}/sessions")
 async def end_sessions(request: Request, visitor: Manager, user: Named) -> Response:
-    ended, form = await submit(request, visitor, NoFields, lambda by, _: close_sessions(by, user))
+    ended, form = await submit_to(request, visitor, NoFields, lambda by, _: close_sessions(by, user))
     if ended is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return go(visitor, f"/console/keys/users/{user}", f"{user} was signed out everywhere.")
@@ -82,7 +81,7 @@ async def end_sessions(request: Request, visitor: Manager, user: Named) -> Respo
 
 @router.post("/{user}/password")
 async def make_link(request: Request, visitor: Operator, user: Named) -> Response:
-    link, form = await submit(request, visitor, NoFields, lambda by, _: new_password_link(by, user))
+    link, form = await submit_to(request, visitor, NoFields, lambda by, _: new_password_link(by, user))
     if link is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return await _one(visitor, user, link=address_of(link, root_of(request)))

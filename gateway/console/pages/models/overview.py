@@ -4,13 +4,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from gateway.admin.cluster_model import loading_refusal
-from gateway.console.access import Viewer, Visitor
+from cluster.models.layer_cost import PRECISIONS
+from gateway.admin.cluster_model import ModelQuestion, advise, loading_refusal
+from gateway.console.access import Operator, Viewer, Visitor
 from gateway.console.figures.models import precision_of
-from gateway.console.forms import Form
+from gateway.console.forms import Form, check, submit
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.models.set_terms import terms_of
-from gateway.console.pages.models.state import backends_of, cluster_model, rows_of
+from gateway.console.pages.models.state import backends_of, rows_of, terms_of
 from gateway.console.renderer import page, pages_of
 from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
 from runtime.errors import NotFound
@@ -67,14 +67,28 @@ def _values(visitor: Visitor) -> dict[str, Any]:
     values: dict[str, Any] = {"rows": rows_of(visitor), "is_operator": visitor.is_operator}
     if visitor.is_operator:
         values |= {
-            "model": cluster_model(services),
-            "cluster_status": services.controller.status,
-            "asked_for": services.controller.model_name,
+            "controller": services.controller,
             "may_load": not loading_refusal(services),
-            "reading": services.controller.reading,
-            "embeddings": services.controller.embeddings.model_name,
-            "embeddings_status": services.controller.embeddings.readiness.status,
             "backends": [backend.as_data() for backend in backends_of(services)],
             "aliases": services.model_terms.every_alias(),
         }
     return values
+
+
+@router.get("/fit")
+async def fit(request: Request, visitor: Operator) -> Response:
+    query = request.query_params
+    given = {name: query.getlist(name)[:1] for name in ModelQuestion.model_fields if name in query}
+    form: Form[ModelQuestion] = check(ModelQuestion, given) if given else Form()
+    found, form = await submit(form, lambda question: advise(visitor.services, question))
+    status = 400 if form.errors else 200
+    return page("models/fit.html", visitor, status, form=form, advice=found, **_choices(visitor))
+
+
+def _choices(visitor: Operator) -> dict[str, Any]:
+    cloud = visitor.services.settings.cloud.models
+    return {
+        "precisions": [("", "Highest precision that fits"), *PRECISIONS],
+        "providers": [("", "the same model, if offered"), *cloud],
+        "may_load": not loading_refusal(visitor.services),
+    }

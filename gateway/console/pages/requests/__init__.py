@@ -5,15 +5,14 @@ Modules:
     request_list  The request log, newest first: filtered by the query string, in pages, and live on the newest
                   page
     said          Text of a request and its answer: only of stored responses, and only for their owner
-    sheet         The filtered rows as a CSV file, sent while they are read
     wanted        The filter in the query string, and the requests that a visitor may see
 """
 
 from fastapi import APIRouter
 
-from gateway.console.pages.requests import one, request_list, sheet
+from gateway.console.pages.requests import one, request_list
 
 router = APIRouter()
 # The route with an id in its path comes last; it would match the other routes' paths.
-for part in (request_list, sheet, one):
+for part in (request_list, one):
     router.include_router(part.router)

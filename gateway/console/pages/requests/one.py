@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from accounting.tables import event_table, usage_table
@@ -42,21 +42,15 @@ _INTERRUPTED = "Send the request again. Only the delivered part of the answer wa
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """The request's ledger data; entries are by number, None if there is none.
+    """The request's row of usage, and its journal entries by number, None if there is none.
 
     Credits are held for each request, or for many of a user's requests in a `lease`, which is named then.
     """
 
-    event_seq: int | None
+    usage: Row[Any]
     event_kind: str
     hold_seq: int | None
     lease: str
-    cached_tokens: int
-    cost_nano: int
-    price_id: str | None
-    department: str
-    user_id: str
-    count_source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,22 +174,7 @@ def _booked(session: Session, entry: RequestEntry) -> Booked | None:
     if usage is None:
         return None
     event = event_table.c
-    kind, ref = session.execute(
-        select(event.kind, event.ref).where(event.seq == usage.event_seq)
-    ).one_or_none() or (
-        "",
-        "",
-    )
+    query = select(event.kind, event.ref).where(event.seq == usage.event_seq)
+    kind, ref = session.execute(query).one_or_none() or ("", "")
     hold_seq = session.scalar(select(event.seq).where(event.idem_key == f"hold:{entry.request_id}"))
-    return Booked(
-        usage.event_seq,
-        kind,
-        hold_seq,
-        ref if kind == "lease" else "",
-        usage.cached_tokens,
-        usage.cost_nano,
-        usage.price_id,
-        usage.department,
-        usage.user_id,
-        usage.count_source,
-    )
+    return Booked(usage, kind, hold_seq, ref if kind == "lease" else "")
