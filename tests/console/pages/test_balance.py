@@ -21,8 +21,8 @@ from accounting.payments.tables import stripe_event_table
 from accounting.rules.held import CloudBill, Payer
 from accounting.spending.credit_grants import CreditGrant, grants_of
 from gateway.billing.spool import Settlement
+from gateway.console.figures.month import Cell, daily
 from gateway.console.pages.balance import manual_credits
-from gateway.console.pages.balance.daily import Cell, daily
 from gateway.console.pages.balance.lines import ALL, LineFilter, codes_of, entry, read_lines
 from gateway.console.pages.balance.whose import Whose
 from gateway.quota import Quota

@@ -7,7 +7,6 @@ Modules:
     budgets          Budgets: every limit that applies to the visitor, and for admins all that they manage, with
                      the usage
     cost             Usage and cost by day, model and key; for the instance also compared with the cloud
-    daily            Rows per day for the cost charts: by model or key, and local cost compared with the cloud
     ledger           The state of the ledger: every rule it keeps, its signed blocks, and a verification on request
     lines            Lines of a statement: debit and credit of each, and the account's balance after it
     manual_credits   Manual entries of operators, each form once: credits given, promotional or returned, goodwill,

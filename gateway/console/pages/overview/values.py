@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -95,7 +96,7 @@ async def common(services: Services, usage: UsageFigures, scope: Scope, part: st
         "spent": spent,
         "days": DAYS,
         "models": spent.by_model[:MODELS_SHOWN],
-        "keys": await _keys(services, usage, part),
+        "keys": (await key_uses(services, usage, part))[:MODELS_SHOWN],
         "requests": await asyncio.to_thread(_requests, services, scope),
     }
 
@@ -177,21 +178,25 @@ async def _of_ledger(services: Services) -> list[Alert]:
     )
 
 
-async def _keys(services: Services, usage: UsageFigures, name: str | None) -> list[KeyUse]:
-    used = (await usage.keys(name))[:MODELS_SHOWN]
-    key_ids = [total.group[0] for total in used]
-    names = await services.ledger.look(lambda session: names_of(session, key_ids))
+async def key_uses(services: Services, usage: UsageFigures, part: str | None) -> list[KeyUse]:
+    """Return the usage of each key in these days, most tokens first. Raises DatabaseFailing."""
+    used = await usage.keys(part)
+    names = await services.ledger.look(lambda session: names_of(session, [total.group[0] for total in used]))
     return [
         KeyUse(
             total.group[0],
-            # Sessions of the console have no key.
-            names.get(total.group[0], total.group[0]) or "console",
+            key_name(total.group[0], names),
             total.requests,
             total.prompt_tokens + total.completion_tokens,
             total.charge_nano,
         )
         for total in used
     ]
+
+
+def key_name(key_id: str, names: Mapping[str, str]) -> str:
+    """Return the key's name. Sessions of the console have no key."""
+    return names.get(key_id, key_id) or "console"
 
 
 def _requests(services: Services, scope: Scope) -> list[RequestEntry]:
