@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Generic, TypeVar, get_origin
 
-from fastapi import Request
 from pydantic import BaseModel, Field, ValidationError
 
 from accounting.errors import (
@@ -111,13 +110,12 @@ class Form(Generic[M]):
         return str(value) in self.given.get(name, ())
 
 
-async def read_form(
-    request: Request, visitor: Visitor, model: type[M], bytes_max: int = FORM_BYTES_MAX
-) -> Form[M]:
-    """Return the request's form, checked by `model`, of at most `bytes_max` bytes.
+async def read_form(visitor: Visitor, model: type[M], bytes_max: int = FORM_BYTES_MAX) -> Form[M]:
+    """Return the form of the visitor's request, checked by `model`, of at most `bytes_max` bytes.
 
     Raises RoleForbids for a form of another session, BodyTooLarge, and RequestInvalid for a malformed form.
     """
+    request = visitor.request
     kind = request.headers.get("content-type", _URLENCODED).partition(";")[0].strip().lower()
     if kind != _URLENCODED:
         raise RequestInvalid(f"Send the form as {_URLENCODED}.", param="content-type")
@@ -129,9 +127,9 @@ async def read_form(
     return check(model, given)
 
 
-async def pressed(request: Request, visitor: Visitor) -> None:
+async def pressed(visitor: Visitor) -> None:
     """Check the form of a button without fields. Raises the errors of `read_form`."""
-    await read_form(request, visitor, NoFields)
+    await read_form(visitor, NoFields)
 
 
 def fresh(**values: Any) -> Form[Any]:
@@ -149,14 +147,21 @@ async def submit(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | 
         return None, refused(form, error)
 
 
+async def submit_form(
+    visitor: Visitor, model: type[M], work: Callable[[M], Awaitable[T]]
+) -> tuple[T | None, Form[M]]:
+    """Return what `submit` returns for the form of the visitor's request. Raises as `read_form` does."""
+    return await submit(await read_form(visitor, model), work)
+
+
 async def submit_to(
-    request: Request, visitor: Visitor, model: type[M], work: Callable[[Authority, M], T]
+    visitor: Visitor, model: type[M], work: Callable[[Authority, M], T]
 ) -> tuple[T | None, Form[M]]:
     """Return as `submit` does what a blocking function of the service layer makes of the request's form.
 
     Raises as `read_form` does.
     """
-    form, authority = await read_form(request, visitor, model), visitor.authority
+    form, authority = await read_form(visitor, model), visitor.authority
     return await submit(form, lambda fields: asyncio.to_thread(work, authority, fields))
 
 

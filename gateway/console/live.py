@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 
-from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -90,8 +89,9 @@ def _scope_of(visitor: Visitor) -> str:
     return f"user {caller.user_id} {caller.key_id}"
 
 
-async def live_response(request: Request, visitor: Visitor, live_page: LivePage) -> "LiveResponse":
+async def live_response(visitor: Visitor, live_page: LivePage) -> "LiveResponse":
     """Return the stream of a page's changes and of general notices. Raises RateLimited if too many are open."""
+    request = visitor.request
     console = request.app.state.console
     feeds: Feeds = console.feeds
     feeds.refuse_too_many(visitor.caller.user_id)

@@ -69,12 +69,12 @@ async def show(visitor: Viewer) -> Response:
 
 @router.get("/live")
 async def live(request: Request, visitor: Viewer) -> Response:
-    return await live_response(request, visitor, LivePage("example", ticking.render, every_s=0.02))
+    return await live_response(visitor, LivePage("example", ticking.render, every_s=0.02))
 
 
 @router.post("")
 async def create(request: Request, visitor: Manager) -> Response:
-    form = await read_form(request, visitor, FilterForm)
+    form = await read_form(visitor, FilterForm)
     if form.value is None:
         return page("example/page.html", visitor, 400, form=form, text=ticking.text)
     return go(visitor, "/console/models/llama", f"{form.value.name} <made>: {form.value!r}")

@@ -9,7 +9,6 @@ Modules:
     month         The last thirty days as rows for charts and tables: tokens, money, local share, savings
     now           The last minutes as chart rows: tokens per second of each lane, and time to first token
     picture       The cluster as a picture: machines as fill levels, links between stages, the bottleneck
-    regions       The picture's parts that change while a page is viewed
     savings       What local machines' tokens would have cost in the cloud, less their own cost, for known prices
     usage         Tokens and money by day, lane and model from the ledger, cached for a while; past days longer
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 import openai
 import pytest
-from fastapi import Request, Response
+from fastapi import Response
 from playwright.sync_api import Page, expect
 
 from accounting.rules import burst, grants
@@ -23,8 +23,7 @@ from gateway.console.access import Visitor
 from gateway.console.live import LivePage
 from gateway.console.navigation import PAGES
 from gateway.console.pages.requests import one, request_list
-from gateway.console.pages.requests.one import steps_of
-from gateway.console.pages.requests.said import TEXT_MAX, turns_of
+from gateway.console.pages.requests.one import TEXT_MAX, steps_of, turns_of
 from gateway.dialects.stored_responses.store import StoredResponse
 from gateway.identity.key_rows import KeyTerms
 from gateway.lanes.base import Offer
@@ -165,7 +164,7 @@ async def test_the_live_page_can_be_drawn_while_there_is_nothing(
     """It had failed there, and rested for half a minute while the first request came."""
     pages: list[LivePage] = []
 
-    async def keep(request: Request, visitor: Visitor, live_page: LivePage) -> Response:
+    async def keep(visitor: Visitor, live_page: LivePage) -> Response:
         pages.append(live_page)
         return Response()
 

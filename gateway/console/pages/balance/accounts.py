@@ -3,13 +3,13 @@
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin.balance import user_balance
 from gateway.admin.credit import IntoPool, fund_pool
 from gateway.billing.asked import id_of
 from gateway.console.access import Viewer, Visitor
-from gateway.console.forms import Form, Once, fresh, read_form, submit
+from gateway.console.forms import Form, Once, fresh, submit_form
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.balance.behind import lines_of
 from gateway.console.pages.balance.lines import LineFilter
@@ -39,7 +39,7 @@ async def show(visitor: Viewer, user: Plain = "", organization: Plain = "") -> R
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Viewer, user: Plain = "") -> Response:
+async def live(visitor: Viewer, user: Plain = "") -> Response:
     whose = await whose_of(visitor, user, "")
 
     async def render() -> list[Region | Points]:
@@ -49,16 +49,17 @@ async def live(request: Request, visitor: Viewer, user: Plain = "") -> Response:
         ]
 
     key = f"balance:{visitor.caller.user_id}:{visitor.caller.key_id}:{whose.user_id}"
-    return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
+    return await live_response(visitor, LivePage(key, render, _EVERY_S))
 
 
 @router.post("/pool")
-async def put_into_pool(request: Request, visitor: Viewer) -> Response:
+async def put_into_pool(visitor: Viewer) -> Response:
     """Move the visitor's own credits to the organization."""
-    form = await read_form(request, visitor, IntoPoolForm)
     access, caller = visitor.authority.ledger, visitor.caller
-    given, form = await submit(
-        form, lambda new: fund_pool(access, id_of("pool", caller.user_id, new.once), caller, new.amount)
+    given, form = await submit_form(
+        visitor,
+        IntoPoolForm,
+        lambda new: fund_pool(access, id_of("pool", caller.user_id, new.once), caller, new.amount),
     )
     if given is None:
         return await _page(visitor, await whose_of(visitor, "", ""), form, 400)

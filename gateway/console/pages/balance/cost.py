@@ -15,8 +15,7 @@ from gateway.console.figures.cloud_prices import CloudEquals
 from gateway.console.figures.month import Cell, against_cloud, daily, month
 from gateway.console.figures.usage import DAYS, UsageFigures
 from gateway.console.pages.keys.fields import Plain
-from gateway.console.pages.overview.scope import Scope, scope_of
-from gateway.console.pages.overview.values import key_name, key_uses, users
+from gateway.console.pages.overview.values import Scope, key_name, key_uses, scope_of, users
 from gateway.console.renderer import page
 from gateway.parameters import sheet
 
@@ -46,8 +45,8 @@ async def show(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response
         uses = await key_uses(visitor.services, usage, part)
         names = {use.key_id: use.name for use in uses}
         values["keys"] = sorted(uses, key=lambda use: (-use.charged_nano, -use.tokens, use.name))[:KEYS_SHOWN]
-        days_of_keys = [(*total.group, total) for total in await usage.key_days(part)]
-        cells = [_cell(day, key_name(key_id, names), total) for day, key_id, total in days_of_keys]
+        totals = await usage.key_days(part)
+        cells = [_cell(total.group[0], key_name(total.group[1], names), total) for total in totals]
     else:
         cells = [_cell(row.day, row.model, row.used) for row in rows]
     return page(

@@ -4,7 +4,7 @@ import asyncio
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import Field, model_validator
 
 from gateway.admin import credit
@@ -13,7 +13,7 @@ from gateway.admin.ledger_access import Booked
 from gateway.admin.manual_entries import Correction, Goodwill, correct, give_goodwill
 from gateway.billing.asked import id_of
 from gateway.console.access import Operator, Visitor, refuse_weak_key
-from gateway.console.forms import Form, Once, fresh, read_form, submit
+from gateway.console.forms import Form, Once, fresh, read_form, submit, submit_form
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
@@ -52,17 +52,18 @@ async def ask(visitor: Operator, to: Plain = "") -> Response:
 
 
 @router.post("/give")
-async def give(request: Request, visitor: Operator) -> Response:
-    form = await read_form(request, visitor, GiveForm)
-    given, form = await submit(
-        form, lambda fields: credit.give(visitor.authority.ledger, _id("credit", visitor, fields.once), fields)
+async def give(visitor: Operator) -> Response:
+    given, form = await submit_form(
+        visitor,
+        GiveForm,
+        lambda fields: credit.give(visitor.authority.ledger, _id("credit", visitor, fields.once), fields),
     )
     return _received(visitor, given) if given else await credits_page(visitor, give=form, status=400)
 
 
 @router.post("/grant")
-async def grant(request: Request, visitor: Operator) -> Response:
-    form = await read_form(request, visitor, GrantForm)
+async def grant(visitor: Operator) -> Response:
+    form = await read_form(visitor, GrantForm)
     given, form = await submit(
         form,
         lambda fields: credit.give_promo(visitor.authority.ledger, _id("promo", visitor, fields.once), fields),
@@ -71,8 +72,8 @@ async def grant(request: Request, visitor: Operator) -> Response:
 
 
 @router.post("/return")
-async def give_back(request: Request, visitor: Operator) -> Response:
-    form = await read_form(request, visitor, ReturnForm)
+async def give_back(visitor: Operator) -> Response:
+    form = await read_form(visitor, ReturnForm)
     given, form = await submit(
         form,
         lambda fields: credit.return_from_pool(
@@ -141,9 +142,9 @@ class CorrectForm(Correction):
 
 
 @router.post("/goodwill")
-async def make_good(request: Request, visitor: Operator) -> Response:
+async def make_good(visitor: Operator) -> Response:
     """Give credits that do not expire, paid by this gateway."""
-    form = await read_form(request, visitor, GoodwillForm)
+    form = await read_form(visitor, GoodwillForm)
     actor = visitor.actor.name
     given, form = await submit(
         form,
@@ -155,10 +156,11 @@ async def make_good(request: Request, visitor: Operator) -> Response:
 
 
 @router.post("/correct")
-async def put_right(request: Request, visitor: Operator) -> Response:
+async def put_right(visitor: Operator) -> Response:
     """Post a separate entry; existing entries are never changed."""
-    form = await read_form(request, visitor, CorrectForm)
-    booked, form = await submit(form, lambda fields: correct(visitor.authority.ledger, fields))
+    booked, form = await submit_form(
+        visitor, CorrectForm, lambda fields: correct(visitor.authority.ledger, fields)
+    )
     if booked is None:
         return await credits_page(visitor, fix=form, status=400)
     what = "was posted before" if booked.posted.replayed else "posted"

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin import machines
 from gateway.console.access import Operator
 from gateway.console.figures.machines import link_matrix
-from gateway.console.figures.regions import picture_regions
 from gateway.console.forms import pressed
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.cluster.state import cluster_state
+from gateway.console.pages.cluster.state import cluster_state, picture_regions
 from gateway.console.renderer import go, page
 from gateway.services import Services
 
@@ -26,7 +25,7 @@ async def overview(visitor: Operator) -> Response:
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Operator) -> Response:
+async def live(visitor: Operator) -> Response:
     services = visitor.services
 
     async def render() -> list[Region | Points]:
@@ -34,12 +33,12 @@ async def live(request: Request, visitor: Operator) -> Response:
         parts = [Region(f"cluster-{part}", f"cluster/{part}.html", values) for part in _PARTS]
         return [*picture_regions(values["cluster"]), *parts]
 
-    return await live_response(request, visitor, LivePage("cluster", render, 2.0))
+    return await live_response(visitor, LivePage("cluster", render, 2.0))
 
 
 @router.post("/links")
-async def measure_links(request: Request, visitor: Operator) -> Response:
-    await pressed(request, visitor)
+async def measure_links(visitor: Operator) -> Response:
+    await pressed(visitor)
     await machines.measure_links(visitor.authority)
     return go(visitor, "/console/cluster#links", "Measuring all links. Results appear as they arrive.")
 

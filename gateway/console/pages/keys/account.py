@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, model_validator
 
 from gateway.console.access import Viewer, Visitor
@@ -42,9 +42,9 @@ async def show_account(visitor: Viewer) -> Response:
 
 
 @router.post("/password")
-async def change_password(request: Request, visitor: Viewer) -> Response:
+async def change_password(visitor: Viewer) -> Response:
     """Change the password. The old one is required in case the screen was left unlocked. Other sessions end."""
-    form = await read_form(request, visitor, PasswordForm)
+    form = await read_form(visitor, PasswordForm)
     if form.value is None:
         return await _page(visitor, form, 400)
     gate, user_id = visitor.directory.password_gate, visitor.caller.user_id
@@ -61,9 +61,9 @@ async def change_password(request: Request, visitor: Viewer) -> Response:
 
 
 @router.post("/session")
-async def end_session(request: Request, visitor: Viewer) -> Response:
+async def end_session(visitor: Viewer) -> Response:
     """Sign one browser out. Raises NotFound for another user's session, or one that has ended."""
-    form = await read_form(request, visitor, SessionForm)
+    form = await read_form(visitor, SessionForm)
     if form.value is None:
         raise NotFound("Session not found.")
     sessions, user_id = visitor.directory.sessions, visitor.caller.user_id
@@ -73,8 +73,8 @@ async def end_session(request: Request, visitor: Viewer) -> Response:
 
 
 @router.post("/sessions")
-async def end_other_sessions(request: Request, visitor: Viewer) -> Response:
-    await pressed(request, visitor)
+async def end_other_sessions(visitor: Viewer) -> Response:
+    await pressed(visitor)
     sessions = visitor.directory.sessions
 
     def close() -> int:

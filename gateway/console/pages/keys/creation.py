@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, get_args
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin.authority import Authority
 from gateway.admin.keys import create_key
@@ -33,8 +33,8 @@ async def ask(visitor: Manager, user: str | None = None) -> Response:
 
 
 @router.post("")
-async def make(request: Request, visitor: Manager) -> Response:
-    made, form = await submit_to(request, visitor, NewKeyForm, _made)
+async def make(visitor: Manager) -> Response:
+    made, form = await submit_to(visitor, NewKeyForm, _made)
     if made is None:
         return await _page(visitor, form, 400)
     return shown_once(visitor, made, warning=made.pop("warning", ""))

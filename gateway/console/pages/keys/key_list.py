@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from gateway.console.access import Viewer, Visitor
 from gateway.console.live import LivePage, Points, Region, live_response
@@ -82,13 +82,13 @@ async def show_keys(visitor: Viewer, filters: Filters) -> Response:
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Viewer, filters: Filters) -> Response:
+async def live(visitor: Viewer, filters: Filters) -> Response:
     async def render() -> list[Region | Points]:
         values = await _values(visitor, filters)
         return [Region("key-table", "keys/table.html", values | {"filters": filters})]
 
     key = f"keys:{visitor.caller.user_id}:{filters.query()}"
-    return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
+    return await live_response(visitor, LivePage(key, render, _EVERY_S))
 
 
 async def _values(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:

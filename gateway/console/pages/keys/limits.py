@@ -1,6 +1,6 @@
 """Limits of keys, users, teams and organizations: set and removed."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin.limits import LimitName, remove_limit, set_limit
 from gateway.console.access import Manager, Visitor
@@ -22,16 +22,16 @@ async def ask(visitor: Manager, scope: Plain = "", organization: Plain = "", tea
 
 
 @router.post("/new")
-async def set_one(request: Request, visitor: Manager, scope: Plain) -> Response:
-    _, form = await submit_to(request, visitor, LimitForm, set_limit)
+async def set_one(visitor: Manager, scope: Plain) -> Response:
+    _, form = await submit_to(visitor, LimitForm, set_limit)
     if form.value is None:
         return _page(visitor, scope, form, 400)
     return go(visitor, place_of(scope), "Limit set.")
 
 
 @router.post("/remove")
-async def remove_one(request: Request, visitor: Manager) -> Response:
-    _, form = await submit_to(request, visitor, LimitName, remove_limit)
+async def remove_one(visitor: Manager) -> Response:
+    _, form = await submit_to(visitor, LimitName, remove_limit)
     scope = form.text("scope")
     if form.value is None:
         return _page(visitor, scope, Form(errors=form.errors, given={"scope": [scope]}), 400)

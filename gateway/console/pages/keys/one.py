@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, get_args
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin.authority import Authority
 from gateway.admin.keys import Rotation, change_key, revoke_key, revoke_own_key, rotate_key
@@ -30,10 +30,8 @@ async def show_key(visitor: Viewer, key_id: Named) -> Response:
 
 
 @router.post("/change")
-async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
-    changed, form = await submit_to(
-        request, visitor, ChangedKeyForm, lambda by, fields: change_key(by, key_id, fields)
-    )
+async def change(visitor: Manager, key_id: Named) -> Response:
+    changed, form = await submit_to(visitor, ChangedKeyForm, lambda by, fields: change_key(by, key_id, fields))
     if changed is None:
         return await _page(visitor, key_id, form, 400)
     return go(
@@ -44,25 +42,25 @@ async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
 
 
 @router.post("/rotate")
-async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
+async def rotate(visitor: Manager, key_id: Named) -> Response:
     def work(by: Authority, fields: RotationForm) -> dict[str, Any]:
         return rotate_key(by, key_id, Rotation(grace_s=fields.grace_hours * 3600)).facts()
 
-    made, form = await submit_to(request, visitor, RotationForm, work)
+    made, form = await submit_to(visitor, RotationForm, work)
     if made is None:
         return await _page(visitor, key_id, rotation=form, status=400)
     return shown_once(visitor, made, rotated=True)
 
 
 @router.post("/revoke")
-async def revoke(request: Request, visitor: Viewer, key_id: Named) -> Response:
+async def revoke(visitor: Viewer, key_id: Named) -> Response:
     """Revoke a key: admins any key they manage, other users their own. Raises NotFound, RoleForbids."""
     if visitor.may_administer:
-        _, form = await submit_to(request, visitor, NoFields, lambda by, _: revoke_key(by, key_id))
+        _, form = await submit_to(visitor, NoFields, lambda by, _: revoke_key(by, key_id))
         if form.value is None:
             return await _page(visitor, key_id, Form(errors=form.errors), 400)
     else:
-        await pressed(request, visitor)
+        await pressed(visitor)
         await asyncio.to_thread(revoke_own_key, visitor.authority, visitor.caller, key_id)
     return go(visitor, "/console/keys", "Key revoked.")
 

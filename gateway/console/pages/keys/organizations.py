@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin.users import NewOrganization, add_organization, list_organizations
 from gateway.console.access import Manager, Operator, Visitor
@@ -24,8 +24,8 @@ async def show_organizations(visitor: Manager) -> Response:
 
 
 @router.post("")
-async def add(request: Request, visitor: Operator) -> Response:
-    made, form = await submit_to(request, visitor, NewOrganization, add_organization)
+async def add(visitor: Operator) -> Response:
+    made, form = await submit_to(visitor, NewOrganization, add_organization)
     if made is None:
         return await _list(visitor, form, 400)
     return go(visitor, f"/console/keys/organizations/{made.organization_id}", f"{made.name} created.")

@@ -28,14 +28,14 @@ async def show(visitor: Viewer) -> Response:
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Viewer) -> Response:
+async def live(visitor: Viewer) -> Response:
     async def render() -> list[Region | Points]:
         values = _values(visitor)
         parts = ("rows", "cluster", "servers") if visitor.is_operator else ("rows",)
         return [Region(f"models-{part}", f"models/{part}.html", values) for part in parts]
 
     scope = "instance" if visitor.is_operator else visitor.caller.key_id or visitor.caller.user_id
-    return await live_response(request, visitor, LivePage(f"models:{scope}", render, 2.0))
+    return await live_response(visitor, LivePage(f"models:{scope}", render, 2.0))
 
 
 @router.get("/of")

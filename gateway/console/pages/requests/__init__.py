@@ -4,7 +4,6 @@ Modules:
     one           One request: its timeline, the routing decision, and its ledger entry
     request_list  The request log, newest first: filtered by the query string, in pages, and live on the newest
                   page
-    said          Text of a request and its answer: only of stored responses, and only for their owner
     wanted        The filter in the query string, and the requests that a visitor may see
 """
 

@@ -55,7 +55,7 @@ async def live(request: Request, visitor: Viewer) -> Response:
         values = found | {"filters": filters, "is_first": True, "form": None}
         return [Region("request-rows", "requests/rows.html", values)]
 
-    return await live_response(request, visitor, LivePage(f"requests:{filters.query()}", render, _EVERY_S))
+    return await live_response(visitor, LivePage(f"requests:{filters.query()}", render, _EVERY_S))
 
 
 async def _page(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
 from accounting.money import UsdAmount, format_usd
@@ -64,9 +64,9 @@ async def show(visitor: Seller) -> Response:
 
 
 @router.post("/payout")
-async def pay_out(request: Request, visitor: Seller) -> Response:
+async def pay_out(visitor: Seller) -> Response:
     """Pay out part of the available earnings."""
-    account, form = await _account(visitor), await read_form(request, visitor, NewPayout)
+    account, form = await _account(visitor), await read_form(visitor, NewPayout)
     once = form.text("once") if form.value else ""
     made, form = await submit(form, lambda fields: account.pay_out(fields.amount, fields.once))
     if made is None:
@@ -76,9 +76,9 @@ async def pay_out(request: Request, visitor: Seller) -> Response:
 
 
 @router.post("/onboard")
-async def onboard(request: Request, visitor: Seller) -> Response:
+async def onboard(visitor: Seller) -> Response:
     """Open a Stripe page where the seller enters their identity and bank account."""
-    account, form = await _account(visitor), await read_form(request, visitor, Button)
+    account, form = await _account(visitor), await read_form(visitor, Button)
     url, form = await submit(form, lambda fields: account.onboard(fields.once))
     if url is None:
         return await _page(visitor, link_form=form, status=400)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import pressed
@@ -67,13 +67,13 @@ async def show(visitor: Seller) -> Response:
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Seller) -> Response:
+async def live(visitor: Seller) -> Response:
     async def render() -> list[Region | Points]:
         return _regions(await _values(visitor), is_operator=visitor.is_operator)
 
     # Each seller, operators included, has their own allocations.
     key = f"selling:{visitor.caller.user_id}"
-    return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
+    return await live_response(visitor, LivePage(key, render, _EVERY_S))
 
 
 @router.get("/started")
@@ -83,23 +83,23 @@ async def started(visitor: Operator) -> Response:
 
 
 @router.get("/started/live")
-async def started_live(request: Request, visitor: Operator) -> Response:
+async def started_live(visitor: Operator) -> Response:
     async def render() -> list[Region | Points]:
         return [Region("selling-checks", "selling/checks.html", await _values(visitor))]
 
-    return await live_response(request, visitor, LivePage("selling started", render, _STARTED_EVERY_S))
+    return await live_response(visitor, LivePage("selling started", render, _STARTED_EVERY_S))
 
 
 @router.post("/pause")
-async def pause(request: Request, visitor: Operator) -> Response:
-    await pressed(request, visitor)
+async def pause(visitor: Operator) -> Response:
+    await pressed(visitor)
     await visitor.services.pauses.pause("selling", visitor.actor)
     return go(visitor, PATH, "Selling is paused until you resume it.")
 
 
 @router.post("/resume")
-async def resume(request: Request, visitor: Operator) -> Response:
-    await pressed(request, visitor)
+async def resume(visitor: Operator) -> Response:
+    await pressed(visitor)
     await visitor.services.pauses.resume("selling", visitor.actor)
     return go(visitor, PATH, "Selling is resumed.")
 

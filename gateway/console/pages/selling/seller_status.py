@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from gateway.console.access import Visitor
-from gateway.console.forms import Form, read_form, submit
+from gateway.console.forms import Form, submit_form
 from gateway.console.pages.selling.access import PATH, Seller, marketplace_of, settings_now
 from gateway.console.pages.selling.accounts import account_of
 from gateway.console.renderer import go, page
@@ -94,7 +94,7 @@ async def show_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
 
 
 @router.post("/dispute")
-async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: Lane) -> Response:
+async def open_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
     """Submit the text through the marketplace's own route; the first to do so opens the dispute, at a fee.
 
     Raises NotFound if the visitor has no such allocation.
@@ -105,11 +105,9 @@ async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: 
     raw = await marketplace.ask(allocation_raw, marketplace, allocation, visitor.caller.user_id)
     if raw is None:
         raise NotFound("Allocation not found.")
-    form = await read_form(request, visitor, Brought)
-
     user_id = visitor.caller.user_id
-    done, form = await submit(
-        form, lambda new: bring_text(marketplace, user_id, raw, lane, new.content, new.reasoning)
+    done, form = await submit_form(
+        visitor, Brought, lambda new: bring_text(marketplace, user_id, raw, lane, new.content, new.reasoning)
     )
     if done is None:
         return await _dispute_page(visitor, allocation, lane, form, 400)

@@ -83,9 +83,9 @@ async def step(request: Request, visitor: Operator, step: str) -> Response:
 
 
 @router.post("/write")
-async def write(request: Request, visitor: Operator) -> Response:
+async def write(visitor: Operator) -> Response:
     """Save the section to millrace.toml, which the agent reads when it starts."""
-    form = await read_form(request, visitor, Written)
+    form = await read_form(visitor, Written)
     given = {name: values for name, values in form.given.items() if name not in SECRETS}
     answers, forms, wrong = _answers(given)
     if answers is None:
@@ -110,12 +110,12 @@ async def write(request: Request, visitor: Operator) -> Response:
 
 
 @router.post("/unlist")
-async def unlist(request: Request, visitor: Operator) -> Response:
+async def unlist(visitor: Operator) -> Response:
     """Remove one model from millrace.toml; a running agent sells it until it is restarted.
 
     Raises RequestInvalid if no model is named or the file is invalid, and NotFound if the file lacks the model.
     """
-    form = await read_form(request, visitor, What)
+    form = await read_form(visitor, What)
     if form.value is None:
         raise RequestInvalid("model: name the model to remove", param="model")
     file = file_of(visitor)
