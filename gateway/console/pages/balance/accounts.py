@@ -9,7 +9,7 @@ from gateway.admin.balance import user_balance
 from gateway.admin.credit import IntoPool, fund_pool
 from gateway.billing.asked import id_of
 from gateway.console.access import Viewer, Visitor
-from gateway.console.forms import Form, Once, fresh, submit_form
+from gateway.console.forms import Form, fresh, submit_once
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.balance.behind import lines_of
 from gateway.console.pages.balance.lines import LineFilter
@@ -23,10 +23,6 @@ _EVERY_S = 5.0
 _PENDING_MAX = 100
 
 router = APIRouter(prefix=PATH)
-
-
-class IntoPoolForm(IntoPool):
-    once: Once
 
 
 @router.get("")
@@ -56,10 +52,10 @@ async def live(visitor: Viewer, user: Plain = "") -> Response:
 async def put_into_pool(visitor: Viewer) -> Response:
     """Move the visitor's own credits to the organization."""
     access, caller = visitor.authority.ledger, visitor.caller
-    given, form = await submit_form(
+    given, form = await submit_once(
         visitor,
-        IntoPoolForm,
-        lambda new: fund_pool(access, id_of("pool", caller.user_id, new.once), caller, new.amount),
+        IntoPool,
+        lambda new, once: fund_pool(access, id_of("pool", caller.user_id, once), caller, new.amount),
     )
     if given is None:
         return await _page(visitor, await whose_of(visitor, "", ""), form, 400)

@@ -12,7 +12,7 @@ from gateway.admin import payments
 from gateway.admin.fields import Facts, Text
 from gateway.admin.payments import payments_of
 from gateway.console.access import Operator, Visitor, refuse_weak_key
-from gateway.console.forms import Button, Form, Once, fresh, read_form, submit_form
+from gateway.console.forms import Form, NoFields, fresh, pressed, submit_once
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go, page
 from gateway.identity.users import User
@@ -27,13 +27,11 @@ Message = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00]*$
 class FreezeForm(BaseModel):
     user: Text
     why: Text
-    once: Once
 
 
 class ThawForm(BaseModel):
     user: Text
     why: None = None
-    once: Once
 
 
 @router.get("")
@@ -46,8 +44,8 @@ async def show(visitor: Operator) -> Response:
 async def reconcile(visitor: Operator) -> Response:
     """Compare Stripe with the ledger now."""
     payments_service = payments_of(visitor.services)
-    found, form = await submit_form(
-        visitor, Button, lambda _: payments_service.ask(payments_service.keeper.reconcile)
+    found, form = await submit_once(
+        visitor, NoFields, lambda *_: payments_service.ask(payments_service.keeper.reconcile)
     )
     if found is None:
         return await _page(visitor, form, 400)
@@ -60,7 +58,7 @@ async def reconcile(visitor: Operator) -> Response:
 async def retry(visitor: Operator, message: Message) -> Response:
     """Retry a Stripe webhook that failed too often. Raises NotFound."""
     payments_service = payments_of(visitor.services)
-    await read_form(visitor, Button)
+    await pressed(visitor)
     await payments.retry_now(payments_service, visitor.authority, message)
     return go(visitor, _PAYMENTS, f"{message} will be retried.")
 
@@ -90,10 +88,10 @@ async def thaw(visitor: Operator) -> Response:
 
 async def _freeze(visitor: Visitor, model: type[FreezeForm] | type[ThawForm]) -> tuple[Facts | None, Form[Any]]:
     payments_service = payments_of(visitor.services)
-    return await submit_form(
+    return await submit_once(
         visitor,
         model,
-        lambda fields: payments.freeze(payments_service, visitor.authority, fields.user, fields.why),
+        lambda fields, _: payments.freeze(payments_service, visitor.authority, fields.user, fields.why),
     )
 
 

@@ -16,7 +16,7 @@ from gateway.admin import payments
 from gateway.admin.credit import Amount
 from gateway.admin.payments import AutoTopup, NewTopup, PerDay, list_payments, payments_of, show_payment
 from gateway.console.access import Operator, Viewer, Visitor, refuse_weak_key
-from gateway.console.forms import Button, Form, Once, fresh, read_form, submit, submit_form
+from gateway.console.forms import Form, fresh, pressed, submit_once
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
@@ -36,19 +36,13 @@ router = APIRouter()
 TopupId = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
 
 
-class TopupForm(NewTopup):
-    once: Once
-
-
 class AutoForm(AutoTopup):
     per_day: PerDay
     per_month: UsdAmount
-    once: Once
 
 
 class RefundForm(BaseModel):
     amount: Amount
-    once: Once
 
 
 @router.get("/topups")
@@ -62,8 +56,8 @@ async def open_one(visitor: Viewer) -> Response:
     """Start a top-up and redirect to the page where it is paid."""
     payments_service = payments_of(visitor.services)
     user_id = visitor.caller.user_id
-    opened, form = await submit_form(
-        visitor, TopupForm, lambda fields: payments.open_topup(payments_service, user_id, fields.once, fields)
+    opened, form = await submit_once(
+        visitor, NewTopup, lambda fields, once: payments.open_topup(payments_service, user_id, once, fields)
     )
     if opened is None:
         return await _page(visitor, form, status=400)
@@ -77,8 +71,8 @@ async def set_auto(visitor: Viewer) -> Response:
     """Turn on automatic purchases with the saved method when credits fall below the threshold."""
     payments_service = payments_of(visitor.services)
     user_id = visitor.caller.user_id
-    done, form = await submit_form(
-        visitor, AutoForm, lambda fields: payments.set_auto(payments_service, user_id, fields)
+    done, form = await submit_once(
+        visitor, AutoForm, lambda fields, _: payments.set_auto(payments_service, user_id, fields)
     )
     if done is None:
         return await _page(visitor, auto_form=form, status=400)
@@ -88,7 +82,7 @@ async def set_auto(visitor: Viewer) -> Response:
 @router.post("/auto/off")
 async def end_auto(visitor: Viewer) -> Response:
     payments_service = payments_of(visitor.services)
-    await read_form(visitor, Button)
+    await pressed(visitor)
     await payments.set_auto(payments_service, visitor.caller.user_id, None)
     return go(visitor, f"{_TOPUPS}#auto", "Automatic top-up is off.")
 
@@ -102,10 +96,10 @@ async def show_one(visitor: Viewer, topup_id: TopupId) -> Response:
 async def refund(visitor: Operator, topup_id: TopupId) -> Response:
     """Refund bought credits to the card that paid for them."""
     payments_service = payments_of(visitor.services)
-    form = await read_form(visitor, RefundForm)
-    opened, form = await submit(
-        form,
-        lambda fields: payments.open_refund(payments_service, visitor.actor, fields.once, topup_id, fields.amount),
+    opened, form = await submit_once(
+        visitor,
+        RefundForm,
+        lambda fields, once: payments.open_refund(payments_service, visitor.actor, once, topup_id, fields.amount),
     )
     if opened is None:
         return await _one(visitor, topup_id, form, 400)

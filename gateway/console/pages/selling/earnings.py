@@ -10,7 +10,7 @@ from accounting.money import UsdAmount, format_usd
 from accounting.payments.terms import NANO_PER_CENT
 from gateway.admin.statement import COLUMNS, row
 from gateway.console.access import Visitor
-from gateway.console.forms import Button, Form, Once, fresh, read_form, submit
+from gateway.console.forms import Form, NoFields, fresh, submit_once
 from gateway.console.pages.selling.access import PATH, Seller, marketplace_of, settings_now
 from gateway.console.pages.selling.accounts import (
     Account,
@@ -38,10 +38,7 @@ Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 
 
 class NewPayout(BaseModel):
-    """`once` is the form's idempotency key: submitting twice creates one payout."""
-
     amount: UsdAmount
-    once: Once
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +63,18 @@ async def show(visitor: Seller) -> Response:
 @router.post("/payout")
 async def pay_out(visitor: Seller) -> Response:
     """Pay out part of the available earnings."""
-    account, form = await _account(visitor), await read_form(visitor, NewPayout)
-    once = form.text("once") if form.value else ""
-    made, form = await submit(form, lambda fields: account.pay_out(fields.amount, fields.once))
+    account = await _account(visitor)
+    made, form = await submit_once(visitor, NewPayout, lambda fields, once: account.pay_out(fields.amount, once))
     if made is None:
-        # If the payout may exist already, the form has kept its key: repeating it must use the same.
-        return await _page(visitor, form, 400, is_unsure=bool(once) and once == form.text("once"))
+        return await _page(visitor, form, 400)
     return go(visitor, EARNINGS, f"Payout of ${format_usd(made.amount_nano)}: {made.status}.")
 
 
 @router.post("/onboard")
 async def onboard(visitor: Seller) -> Response:
     """Open a Stripe page where the seller enters their identity and bank account."""
-    account, form = await _account(visitor), await read_form(visitor, Button)
-    url, form = await submit(form, lambda fields: account.onboard(fields.once))
+    account = await _account(visitor)
+    url, form = await submit_once(visitor, NoFields, lambda _, once: account.onboard(once))
     if url is None:
         return await _page(visitor, link_form=form, status=400)
     return await _page(visitor, link=url)
@@ -148,9 +143,8 @@ async def _page(
     form: Form[NewPayout] | None = None,
     status: int = 200,
     *,
-    link_form: Form[Button] | None = None,
+    link_form: Form[NoFields] | None = None,
     link: str = "",
-    is_unsure: bool = False,
 ) -> Response:
     account = account_of(visitor, await settings_now(visitor))
     found = await _sheet(visitor, account) if account else Sheet()
@@ -164,7 +158,6 @@ async def _page(
         form=form or fresh(),
         link_form=link_form or fresh(),
         link=link,
-        is_unsure=is_unsure,
         sheet=found,
         payable_text=format_usd(payable_nano // NANO_PER_CENT * NANO_PER_CENT),
     )
