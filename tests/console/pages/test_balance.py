@@ -319,7 +319,7 @@ async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_bal
     assert [seq for seq, _, _ in whole] == sorted((seq for seq, _, _ in whole), reverse=True)
     for limit in (1, 2, 3):
         assert read(None, limit) == whole
-    assert len(read(None, 2, LineFilter(moves_only=True))) == len(whole) - 1
+    assert len(read(None, 2, LineFilter(moved=True))) == len(whole) - 1
     assert read(None, 2, LineFilter(kind="topups")) == []
 
 

@@ -71,7 +71,7 @@ async def _values(visitor: Visitor, whose: Whose) -> dict[str, Any]:
     ledger = visitor.services.ledger
     money = await user_balance(visitor.authority, whose.user_id)
     newest = await ledger.look(
-        lambda session: lines_of(session, visitor, whose, LineFilter(moves_only=True), None, LINES_SHOWN)
+        lambda session: lines_of(session, visitor, whose, LineFilter(moved=True), None, LINES_SHOWN)
     )
     pool_name = ""
     if money.pool:

@@ -11,18 +11,18 @@ Modules:
                       payouts
     first_sales       Notices of each listing's first sale, shown on any live page of its seller; browsers show
                       each once
-    marketplace             The marketplace for its operators: sellers, allocations and settlements, disputes, reserves
+    marketplace       The marketplace for its operators: sellers, allocations and settlements, disputes, reserves
                       and holds
     maturity          When a seller's earnings become available: each day's sales, the reserve, and amounts on hold
     overview          Selling now: the agent's state and its reason, the listings, the sales; pause and resume
-    price_suggestion  Suggests a price for a model: below the cloud price, above the power cost
     records           Reads the agent's files while the agent writes them: its listings, its sales, audit findings
     seller_status     Seller status: identities, audits, dispute history; disputes, and opening one
     sellers_here      The sellers of this marketplace: new, suspended or forfeited, with their reserves and holds
     settings_file     Reads and replaces the section `[selling]` of millrace.toml without touching the rest of the
                       file
     steps             The wizard's questions, step by step, and the settings section built from the answers
-    wares_here        This gateway's sellable models, why others cannot be sold, and their recent speed
+    wares_here        This gateway's sellable models, why others cannot be sold, their recent speed, and a suggested
+                      price
     wizard            “List idle capacity”: model, idle conditions, price, connectivity; checked and saved for the
                       agent
 """

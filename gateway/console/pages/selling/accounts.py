@@ -21,7 +21,7 @@ from gateway.console.access import Visitor
 from gateway.errors import FeatureUnsupported, PaymentRefused
 from market.network.errors import Unreachable
 from market.settings.seller import SellingSettings
-from runtime.errors import NotFound, Overloaded, RequestInvalid
+from runtime.errors import NotFound, Overloaded, RequestInvalid, ServiceError
 from runtime.times import at
 
 if TYPE_CHECKING:
@@ -291,6 +291,16 @@ def account_of(visitor: Visitor, settings: SellingSettings) -> Account | None:
         key = settings.marketplace_key.get_secret_value() if settings.marketplace_key else None
         return RemoteAccount(settings.marketplace_url.rstrip("/"), key, settings.allows_loopback)
     return None if services.marketplace is None else OwnAccount(services.marketplace, visitor)
+
+
+async def standing_of(account: Account | None) -> tuple[Standing | None, str]:
+    """Return the account's standing, or why there is none."""
+    if account is None:
+        return None, ""
+    try:
+        return await account.standing(), ""
+    except ServiceError as error:
+        return None, error.message
 
 
 def read_reply(reply: "OutboundReply", shape: type[S], marketplace: str) -> S:

@@ -20,12 +20,11 @@ from gateway.console.pages.selling.access import (
     settings_now,
     settings_problem,
 )
-from gateway.console.pages.selling.accounts import Account, Standing, account_of
+from gateway.console.pages.selling.accounts import account_of, standing_of
 from gateway.console.pages.selling.agent import AgentView, agent_view
 from gateway.console.renderer import go, page
 from market.settings.seller import SellingSettings
 from runtime.data_folder import DataFolder
-from runtime.errors import ServiceError
 
 if TYPE_CHECKING:
     from gateway.console.pages.selling.records import AgentFiles, Listed, Sold
@@ -54,7 +53,7 @@ class Check:
 @router.get("")
 async def show(visitor: Seller) -> Response:
     account = account_of(visitor, await settings_now(visitor))
-    standing, problem = await _standing(account)
+    standing, problem = await standing_of(account)
     return page(
         "selling/page.html",
         visitor,
@@ -102,15 +101,6 @@ async def resume(visitor: Operator) -> Response:
     await pressed(visitor)
     await visitor.services.pauses.resume("selling", visitor.actor)
     return go(visitor, PATH, "Selling is resumed.")
-
-
-async def _standing(account: Account | None) -> tuple[Standing | None, str]:
-    if account is None:
-        return None, ""
-    try:
-        return await account.standing(), ""
-    except ServiceError as error:
-        return None, error.message
 
 
 async def _values(visitor: Visitor) -> dict[str, Any]:

@@ -19,13 +19,6 @@ from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, check, read_form, sentence
 from gateway.console.pages.selling.access import PATH, command_of, file_of, price, settings_now
 from gateway.console.pages.selling.accounts import account_of
-from gateway.console.pages.selling.price_suggestion import (
-    SalesPace,
-    cheapest,
-    power_nano_per_mtok,
-    share_nano,
-    suggested,
-)
 from gateway.console.pages.selling.settings_file import SECRETS, as_toml
 from gateway.console.pages.selling.steps import (
     DAYS,
@@ -43,7 +36,17 @@ from gateway.console.pages.selling.steps import (
     tables,
     without_model,
 )
-from gateway.console.pages.selling.wares_here import cloud_prices_of, models_here, pace_now, preview
+from gateway.console.pages.selling.wares_here import (
+    SalesPace,
+    cheapest,
+    cloud_prices_of,
+    models_here,
+    pace_now,
+    power_nano_per_mtok,
+    preview,
+    share_nano,
+    suggested,
+)
 from gateway.console.renderer import go, page
 from gateway.settings import FILE_NAME
 from runtime.errors import NotFound, RequestInvalid, ServiceError
