@@ -17,11 +17,11 @@ Modules:
     pace_limit        Limits how often expensive figures are recomputed, so that together they take at most a share
                       of the time
     pages             Lists every page of the console, one module or package each
-    password_sign_in  Sign-in with a user name and a password, and the one-time link for setting a password
     renderer          Renders templates: whole pages in the console's frame, parts of pages, and toasts
     shared_values     Values that several live pages share, computed once for all of them
     sheets            CSV files that are sent while their rows are read
-    sign_in           Sign-in and sign-out: with an API key, or through the identity provider
+    sign_in           Sign-in and sign-out: with an API key, a password, or through the identity provider; and the
+                      link for a password
     static_files      Files that pages load: read once and versioned by content, so that browsers may cache them
                       forever
 """
