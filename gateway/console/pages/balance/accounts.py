@@ -10,7 +10,7 @@ from gateway.admin.credit import IntoPool, fund_pool
 from gateway.billing.asked import id_of
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, fresh, submit_once
-from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.live import live_parts
 from gateway.console.pages.balance.behind import lines_of
 from gateway.console.pages.balance.lines import LineFilter
 from gateway.console.pages.balance.whose import PATH, Whose, whose_of
@@ -20,6 +20,7 @@ from runtime.errors import NotFound
 
 LINES_SHOWN = 8
 _EVERY_S = 5.0
+_PARTS = {f"balance-{part}": f"balance/{part}.html" for part in ("stats", "paying", "newest")}
 _PENDING_MAX = 100
 
 router = APIRouter(prefix=PATH)
@@ -37,15 +38,8 @@ async def show(visitor: Viewer, user: Plain = "", organization: Plain = "") -> R
 @router.get("/live")
 async def live(visitor: Viewer, user: Plain = "") -> Response:
     whose = await whose_of(visitor, user, "")
-
-    async def render() -> list[Region | Points]:
-        values = await _values(visitor, whose)
-        return [
-            Region(f"balance-{part}", f"balance/{part}.html", values) for part in ("stats", "paying", "newest")
-        ]
-
     key = f"balance:{visitor.caller.user_id}:{visitor.caller.key_id}:{whose.user_id}"
-    return await live_response(visitor, LivePage(key, render, _EVERY_S))
+    return await live_parts(visitor, key, _EVERY_S, _PARTS, lambda: _values(visitor, whose))
 
 
 @router.post("/pool")

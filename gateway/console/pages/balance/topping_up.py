@@ -17,7 +17,7 @@ from gateway.admin.credit import Amount
 from gateway.admin.payments import AutoTopup, NewTopup, PerDay, list_payments, payments_of, show_payment
 from gateway.console.access import Operator, Viewer, Visitor, refuse_weak_key
 from gateway.console.forms import Form, fresh, pressed, submit_once
-from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.live import live_parts
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
@@ -118,12 +118,8 @@ async def came_back(visitor: Viewer, session: Plain = "") -> Response:
 @router.get("/paid/live")
 async def come_back_live(visitor: Viewer, session: Plain = "") -> Response:
     payments_of(visitor.services)
-
-    async def render() -> list[Region | Points]:
-        return [Region("paid-state", "balance/paid_state.html", await _newest(visitor, session))]
-
-    key = f"paid:{visitor.caller.user_id}:{session}"
-    return await live_response(visitor, LivePage(key, render, _EVERY_S))
+    key, parts = f"paid:{visitor.caller.user_id}:{session}", {"paid-state": "balance/paid_state.html"}
+    return await live_parts(visitor, key, _EVERY_S, parts, lambda: _newest(visitor, session))
 
 
 @router.get("/cancelled")

@@ -6,9 +6,11 @@ from cluster.control.topology import Topology
 from cluster.trust.identity import NodeId
 from gateway.console.figures.layout import Sketch, sketch
 from gateway.console.figures.machines import MachineRow, machine_rows
-from gateway.console.live import Region
 from gateway.services import Services
 from runtime.errors import NotFound
+
+PICTURE_PARTS = {"cluster-drawing": "cluster/drawing.html", "cluster-table": "cluster/as_table.html"}
+"""The live parts of pages that include `cluster/picture.html`; surrounding elements keep their state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,3 @@ def cluster_state(services: Services) -> ClusterState:
     model = controller.model
     drawn = sketch(topology, model.card if model else None)
     return ClusterState(topology, drawn, machine_rows(controller.machines(), topology, drawn.picture))
-
-
-def picture_regions(cluster: Sketch) -> list[Region]:
-    """Return the regions for pages that include `cluster/picture.html`; surrounding elements keep their state."""
-    values = {"cluster": cluster}
-    return [
-        Region("cluster-drawing", "cluster/drawing.html", values),
-        Region("cluster-table", "cluster/as_table.html", values),
-    ]

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from gateway.console.access import Viewer, Visitor
-from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.live import live_parts
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.pages.keys.figures import key_lines
 from gateway.console.renderer import page
@@ -74,17 +74,15 @@ Filters = Annotated[KeyFilter, Depends(_filter)]
 
 @router.get("")
 async def show_keys(visitor: Viewer, filters: Filters) -> Response:
-    return page("keys/list.html", visitor, filters=filters, tab="keys", **await _values(visitor, filters))
+    return page("keys/list.html", visitor, tab="keys", **await _values(visitor, filters))
 
 
 @router.get("/live")
 async def live(visitor: Viewer, filters: Filters) -> Response:
-    async def render() -> list[Region | Points]:
-        values = await _values(visitor, filters)
-        return [Region("key-table", "keys/table.html", values | {"filters": filters})]
-
     key = f"keys:{visitor.caller.user_id}:{filters.query()}"
-    return await live_response(visitor, LivePage(key, render, _EVERY_S))
+    return await live_parts(
+        visitor, key, _EVERY_S, {"key-table": "keys/table.html"}, lambda: _values(visitor, filters)
+    )
 
 
 async def _values(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:
@@ -99,6 +97,7 @@ def _look(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:
     with visitor.directory.read() as session:
         lines = key_lines(session, shown, names)
     return {
+        "filters": filters,
         "lines": lines,
         "is_manager": visitor.is_manager,
         "found": visitor.services.keys.count(*_bounds(visitor), filters.as_key_filter()),

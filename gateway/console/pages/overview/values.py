@@ -23,7 +23,7 @@ from gateway.console.figures.month import Month, charged, month
 from gateway.console.figures.now import LANES, TOGETHER, ChartRow, first_tokens, throughput
 from gateway.console.figures.usage import DAYS, UsageFigures
 from gateway.console.live import Points, Region
-from gateway.console.pages.cluster.state import picture_regions
+from gateway.console.pages.cluster.state import PICTURE_PARTS
 from gateway.console.pages.requests.wanted import as_shown
 from gateway.identity.key_queries import names_of
 from gateway.lanes.pool.lane import PoolLane
@@ -308,8 +308,10 @@ def charts(services: Services, span: SpanName, rows_max: int | None = None) -> d
 
 def common_regions(values: dict[str, Any]) -> list[Region]:
     """Return the regions that are the same for all viewers of this scope."""
-    found = [Region(f"overview-{part}", f"overview/{part}.html", values) for part in _COMMON]
-    return found if values["cluster"] is None else [*found, *picture_regions(values["cluster"])]
+    parts = {f"overview-{part}": f"overview/{part}.html" for part in _COMMON}
+    if values["cluster"] is not None:
+        parts |= PICTURE_PARTS
+    return [Region(target_id, template, values) for target_id, template in parts.items()]
 
 
 def own_regions(values: dict[str, Any]) -> list[Region]:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import pressed
-from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.live import live_parts
 from gateway.console.pages.selling.access import (
     PATH,
     Seller,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _EVERY_S = 3.0
 _STARTED_EVERY_S = 1.0
+_SELLER_PARTS = {"selling-trades": "selling/trades.html"}
+_PARTS = {f"selling-{part}": f"selling/{part}.html" for part in ("agent", "listings", "sold", "trades")}
 
 _THROUGH_TUNNEL = "Buyers can reach the agent: it reached itself from outside"
 _WAYS = {
@@ -67,12 +69,9 @@ async def show(visitor: Seller) -> Response:
 
 @router.get("/live")
 async def live(visitor: Seller) -> Response:
-    async def render() -> list[Region | Points]:
-        return _regions(await _values(visitor), is_operator=visitor.is_operator)
-
     # Each seller, operators included, has their own allocations.
-    key = f"selling:{visitor.caller.user_id}"
-    return await live_response(visitor, LivePage(key, render, _EVERY_S))
+    key, parts = f"selling:{visitor.caller.user_id}", _PARTS if visitor.is_operator else _SELLER_PARTS
+    return await live_parts(visitor, key, _EVERY_S, parts, lambda: _values(visitor))
 
 
 @router.get("/started")
@@ -83,10 +82,8 @@ async def started(visitor: Operator) -> Response:
 
 @router.get("/started/live")
 async def started_live(visitor: Operator) -> Response:
-    async def render() -> list[Region | Points]:
-        return [Region("selling-checks", "selling/checks.html", await _values(visitor))]
-
-    return await live_response(visitor, LivePage("selling started", render, _STARTED_EVERY_S))
+    parts = {"selling-checks": "selling/checks.html"}
+    return await live_parts(visitor, "selling started", _STARTED_EVERY_S, parts, lambda: _values(visitor))
 
 
 @router.post("/pause")
@@ -197,15 +194,3 @@ def differs(listings: Sequence["Listed"], settings: SellingSettings) -> list[str
         if model is None or (model.prompt_usd_per_mtok, model.completion_usd_per_mtok) != prices:
             found.append(each.listing.id)
     return found
-
-
-def _regions(values: dict[str, Any], *, is_operator: bool) -> list[Region | Points]:
-    trade = Region("selling-trades", "selling/trades.html", values)
-    if not is_operator:
-        return [trade]
-    return [
-        Region("selling-agent", "selling/agent.html", values),
-        Region("selling-listings", "selling/listings.html", values),
-        Region("selling-sold", "selling/sold.html", values),
-        trade,
-    ]
