@@ -9,7 +9,7 @@ from accounting.metering.usage import UsageTotal
 from accounting.money import Price
 from gateway.billing.usage_report import DAY_NS
 from gateway.console.figures.now import LANES, ChartRow
-from gateway.console.figures.savings import Saving, local_share, own_work, saving
+from gateway.console.figures.savings import OWN_LANES, Saving, local_share, saving
 from gateway.console.figures.usage import Row, day_start_s
 
 OTHERS = "others"
@@ -136,7 +136,7 @@ def against_cloud(
     drawn: list[ChartRow] = []
     for start in starts_of(now_ns, days):
         of_day = by_day.get(start, [])
-        saved = saving(own_work((row.lane, row.model, row.used) for row in of_day), prices)
+        saved = _saving(of_day, prices)
         paid_nano = sum(row.used.cost_nano for row in of_day)
         own_nano = sum(row.used.own_cost_nano for row in of_day)
         is_unknown = saved.unpriced and not saved.is_known
@@ -179,8 +179,12 @@ def _spent(name: str, rows: Sequence[Row], prices: Mapping[str, Sequence[Price]]
         sum(row.used.charge_nano for row in rows),
         sum(row.used.cost_nano for row in rows),
         sum(row.used.own_cost_nano for row in rows),
-        saving(own_work((row.lane, row.model, row.used) for row in rows), prices),
+        _saving(rows, prices),
     )
+
+
+def _saving(rows: Iterable[Row], prices: Mapping[str, Sequence[Price]]) -> Saving:
+    return saving([(row.model, row.used) for row in rows if row.lane in OWN_LANES], prices)
 
 
 def _tokens(used: UsageTotal) -> int:
