@@ -9,7 +9,7 @@ Modules:
     feeds             Live pages: each change is rendered once for all viewers of the same page, and not at all
                       without viewers
     figures           Figures that pages show, as pure functions of known data
-    filters           Formats figures for pages: money, sizes, times, counts, ids
+    filters           Formats figures for pages: money, sizes, times, counts, ids, names of browsers
     forms             Forms: size-limited, checked for their origin, validated by a model; errors appear beside
                       their fields
     live              One stream of server-sent events per open page: the limits on streams, and when they end

@@ -2,7 +2,7 @@
 
 Modules:
     changes    Changes that operators make to models: aliases, prices, loading and unloading, and pool servers
-    overview   Every model that callers may name: its endpoints, state, size and price; and the page of one model
+    overview   Every model that callers may name; the page of one model; and the hardware fit of further ones
     state      Data for the pages of the models, as far as the visitor may see it
 """
 

@@ -1,4 +1,4 @@
-"""Every model that callers may name: its endpoints, state, size and price; and the page of one model."""
+"""Every model that callers may name; the page of one model; and the hardware fit of further ones."""
 
 from typing import Annotated, Any
 

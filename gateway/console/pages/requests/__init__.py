@@ -1,9 +1,10 @@
 """Requests: the request log with routing decisions.
 
 Modules:
-    one           One request: its timeline, the routing decision, and its ledger entry
-    request_list  The request log, newest first: filtered by the query string, in pages, and live on the newest
-                  page
+    one           One request: its timeline, the routing decision, its ledger entry, and its text if it is
+                  stored
+    request_list  The request log, newest first: filtered by the query string, in pages, live on the newest
+                  page, and as CSV
     wanted        The filter in the query string, and the requests that a visitor may see
 """
 

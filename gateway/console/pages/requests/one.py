@@ -1,4 +1,4 @@
-"""One request: its timeline, the routing decision, and its ledger entry."""
+"""One request: its timeline, the routing decision, its ledger entry, and its text if it is stored."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The request log, newest first: filtered by the query string, in pages, and live on the newest page."""
+"""The request log, newest first: filtered by the query string, in pages, live on the newest page, as CSV."""
 
 import asyncio
 from datetime import UTC, datetime

@@ -1,12 +1,12 @@
 """Selling: listing idle capacity, earnings, seller status, and the marketplace's pages for operators.
 
 Modules:
-    access            Access to the selling pages, and helpers that pass forms on and show rejections beside their
-                      fields
+    access            Access to the selling pages; the settings that the agent would read if it started now
     accounts          The account where sales are posted: here if this gateway is the marketplace, else at the
                       configured one
     agent             State of the selling agent, and its remedy, from the agent's last report
-    desks             The marketplace's records about selling: allocations, disputes, and a seller's history
+    desks             The marketplace's records about selling: allocations, disputes, a seller's history;
+                      submitting a text
     earnings          Earnings: pending, available, paid out; their dates; the statement; the payout account;
                       payouts
     first_sales       Notices of each listing's first sale, shown on any live page of its seller; browsers show

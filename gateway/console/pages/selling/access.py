@@ -1,4 +1,4 @@
-"""Access to the selling pages, and what several of them show."""
+"""Access to the selling pages; the settings that the agent would read if it started now, and its command."""
 
 import asyncio
 import shlex

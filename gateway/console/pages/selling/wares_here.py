@@ -26,7 +26,7 @@ from gateway.lanes.preemptible.admission import OWN
 from gateway.lanes.preemptible.spare import SpareModel
 from gateway.services import Services
 from market.errors import ListingInvalid, RecordInvalid
-from market.protocol.listings.listing import Listing, read_listing
+from market.protocol.listings.listing import read_listing
 from market.protocol.records.envelope import Saying, sign
 from market.settings.seller import SellingSettings
 
@@ -134,16 +134,11 @@ def _closed_why(offer: Offer) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """A listing as it would be signed now, or the reason why there is none."""
+async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> str:
+    """Return why the model cannot be listed now, or an empty text.
 
-    listing: Listing | None
-    why: str = ""
-
-
-async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> Preview:
-    """Build the listing with the agent's functions, and check it with the functions of buyers."""
+    The listing is made by the agent's functions and checked by those of buyers.
+    """
     # Selling code is imported only when a listing is made: most gateways never do that.
     from market.protocol.identity.keys import identity_of, signer_of
     from market.seller.own_gateway import Idle as AgentIdle
@@ -154,9 +149,7 @@ async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> Pr
     spares = await sellable_models.spare(msgspec.convert(asdict(idle), AgentIdle))
     if not spares:
         here = next((one for one in await models_here(visitor) if one.name == model), None)
-        return Preview(
-            None, here.lacks if here and here.lacks else "this gateway has no such model with a free slot now"
-        )
+        return here.lacks if here and here.lacks else "this gateway has no such model with a free slot now"
     signer = signer_of(b"\0" * 32)  # a throwaway key: the listing is only read here
     listing = listing_of(settings, spares[0], signer.public_key, None, is_ready=True)
     made_ms = time.time_ns() // 10**6
@@ -165,9 +158,10 @@ async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> Pr
         "listing", identity_of(signer.public_key), name, made_ms, made_ms, listing, made_ms + _LISTED_MS
     )
     try:
-        return Preview(read_listing(sign(saying, signer), allows_loopback=settings.allows_loopback))
+        read_listing(sign(saying, signer), allows_loopback=settings.allows_loopback)
     except (ListingInvalid, RecordInvalid) as error:
-        return Preview(None, f"buyers would reject this listing: {error}")
+        return f"buyers would reject this listing: {error}"
+    return ""
 
 
 def pace_of(rows: Sequence[RequestEntry]) -> SalesPace | None:

@@ -269,7 +269,7 @@ async def _check(
         form_of_way: Form[Any] = Form(errors=errors, given=given)
         return await _show(visitor, "way", {"way": form_of_way}, given, 400)
     fee_bps, is_fee_known = await _fee(visitor)
-    found = await preview(visitor, settings, answers.what.model) if settings else None
+    lacks = await preview(visitor, settings, answers.what.model) if settings else None
     return page(
         "selling/check.html",
         visitor,
@@ -280,7 +280,7 @@ async def _check(
         form=form or Form(errors=errors),
         carried=[(field, value) for field, some in given.items() for value in some if value],
         answers=answers,
-        preview=found,
+        lacks=lacks,
         price=price,
         content=as_toml(section, is_masked=True),
         path=str(file_of(visitor).path),
