@@ -9,7 +9,7 @@ Modules:
     feeds             Live pages: each change is rendered once for all viewers of the same page, and not at all
                       without viewers
     figures           Figures that pages show, as pure functions of known data
-    filters           Formats figures for pages: money, sizes, times, counts, ids
+    filters           Formats figures for pages: money, sizes, times, counts, ids, names of browsers
     forms             Forms: size-limited, checked for their origin, validated by a model; errors appear beside
                       their fields
     live              One stream of server-sent events per open page: the limits on streams, and when they end
@@ -17,10 +17,11 @@ Modules:
     pace_limit        Limits how often expensive figures are recomputed, so that together they take at most a share
                       of the time
     pages             Lists every page of the console, one module or package each
-    password_sign_in  Sign-in with a user name and a password, and the one-time link for setting a password
     renderer          Renders templates: whole pages in the console's frame, parts of pages, and toasts
     shared_values     Values that several live pages share, computed once for all of them
-    sign_in           Sign-in and sign-out: with an API key, or through the identity provider
+    sheets            CSV files that are sent while their rows are read
+    sign_in           Sign-in and sign-out: with an API key, a password, or through the identity provider; and the
+                      link for a password
     static_files      Files that pages load: read once and versioned by content, so that browsers may cache them
                       forever
 """

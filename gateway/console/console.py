@@ -6,7 +6,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.routing import Match
 
-from gateway.console import password_sign_in, sign_in, static_files
+from gateway.console import sign_in, static_files
 from gateway.console.access import find_visitor
 from gateway.console.browser import PATH
 from gateway.console.figures.usage import UsageFigures
@@ -46,7 +46,7 @@ def add_console(app: FastAPI, services: Services) -> None:
         Shared(),
         FirstSales(DataFolder(services.settings.data_dir).market),
     )
-    for router in (static_files.router, sign_in.router, password_sign_in.router, *ROUTERS, _last):
+    for router in (static_files.router, sign_in.router, *ROUTERS, _last):
         app.include_router(router, include_in_schema=False)
 
 

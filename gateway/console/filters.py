@@ -1,4 +1,4 @@
-"""Formats figures for pages: money, sizes, times, counts, ids."""
+"""Formats figures for pages: money, sizes, times, counts, ids, names of browsers."""
 
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
@@ -8,6 +8,28 @@ from markupsafe import Markup
 _NOTHING = Markup("–")
 _NANO_PER_CENT = 10**7
 _ID_SHOWN = 12
+# The first match counts: nearly all browsers also name Safari, and many name Chrome.
+_BROWSERS = (
+    ("Edg/", "Edge"),
+    ("OPR/", "Opera"),
+    ("SamsungBrowser/", "Samsung Internet"),
+    ("Firefox/", "Firefox"),
+    ("FxiOS/", "Firefox"),
+    ("CriOS/", "Chrome"),
+    ("Chrome/", "Chrome"),
+    ("Safari/", "Safari"),
+    ("curl/", "curl"),
+    ("python-httpx/", "Python program"),
+)
+_SYSTEMS = (
+    ("iPhone", "iPhone"),
+    ("iPad", "iPad"),
+    ("Android", "Android"),
+    ("Windows", "Windows"),
+    ("CrOS", "ChromeOS"),
+    ("Mac OS X", "macOS"),
+    ("Linux", "Linux"),
+)
 
 
 def usd(amount_nano: int | None) -> str:
@@ -73,4 +95,21 @@ def short_id(text: str | None) -> Markup:
     return Markup('<code class="mr-id" title="{}">{}</code>').format(text, shown)
 
 
-FILTERS = {"usd": usd, "size": size, "when": when, "ms": ms, "count": count, "short_id": short_id}
+def browser(agent: str) -> str:
+    """Return a browser's name such as `Firefox on Linux`, from a user agent. It proves nothing."""
+    name = next((found for sign, found in _BROWSERS if sign in agent), "")
+    system = next((found for sign, found in _SYSTEMS if sign in agent), "")
+    if name and system:
+        return f"{name} on {system}"
+    return name or (f"Browser on {system}" if system else "Unknown browser")
+
+
+FILTERS = {
+    "usd": usd,
+    "size": size,
+    "when": when,
+    "ms": ms,
+    "count": count,
+    "short_id": short_id,
+    "browser": browser,
+}

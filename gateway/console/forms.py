@@ -1,12 +1,13 @@
 """Forms: size-limited, checked for their origin, validated by a model; errors appear beside their fields."""
 
+import asyncio
+import re
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Generic, TypeVar, get_origin
+from typing import Any, Generic, TypeVar, get_origin
 
-from fastapi import Request
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from accounting.errors import (
     AmountInvalid,
@@ -15,6 +16,7 @@ from accounting.errors import (
     LedgerError,
     LedgerUnavailable,
 )
+from gateway.admin.authority import Authority
 from gateway.console.access import Visitor
 from gateway.console.browser import COOKIE, read_fields
 from gateway.errors import FeatureUnsupported, RoleForbids, to_api_error
@@ -44,9 +46,8 @@ _SENTENCES = {
     "string_pattern_mismatch": "This value has unsupported characters or a wrong format.",
 }
 
-Once = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-"""The form's idempotency key: submitting twice has one effect."""
 _ONCE = "once"
+_KEY = re.compile("[0-9a-f]{32}")
 _REFUSALS = (
     RequestInvalid,
     Conflict,
@@ -64,23 +65,21 @@ M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 
-class Button(BaseModel):
-    """A form that is only a button with an idempotency key."""
-
-    once: Once
-
-
-class _Nothing(BaseModel):
-    """A form without fields."""
+class NoFields(BaseModel):
+    """A form that is only a button."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form(Generic[M]):
-    """A submitted form. `value` is None if `errors` has a message for a field; `given` is the submitted input."""
+    """A submitted form. `value` is None if `errors` has a message for a field; `given` is the submitted input.
+
+    `is_unsure` means that what was submitted may have been done: the form has kept its idempotency key to repeat it.
+    """
 
     value: M | None = None
     errors: dict[str, str] = field(default_factory=dict)
     given: dict[str, list[str]] = field(default_factory=dict)
+    is_unsure: bool = False
 
     @classmethod
     def showing(cls, **values: Any) -> "Form[M]":
@@ -109,13 +108,12 @@ class Form(Generic[M]):
         return str(value) in self.given.get(name, ())
 
 
-async def read_form(
-    request: Request, visitor: Visitor, model: type[M], bytes_max: int = FORM_BYTES_MAX
-) -> Form[M]:
-    """Return the request's form, checked by `model`, of at most `bytes_max` bytes.
+async def read_form(visitor: Visitor, model: type[M], bytes_max: int = FORM_BYTES_MAX) -> Form[M]:
+    """Return the form of the visitor's request, checked by `model`, of at most `bytes_max` bytes.
 
     Raises RoleForbids for a form of another session, BodyTooLarge, and RequestInvalid for a malformed form.
     """
+    request = visitor.request
     kind = request.headers.get("content-type", _URLENCODED).partition(";")[0].strip().lower()
     if kind != _URLENCODED:
         raise RequestInvalid(f"Send the form as {_URLENCODED}.", param="content-type")
@@ -127,9 +125,9 @@ async def read_form(
     return check(model, given)
 
 
-async def pressed(request: Request, visitor: Visitor) -> None:
+async def pressed(visitor: Visitor) -> None:
     """Check the form of a button without fields. Raises the errors of `read_form`."""
-    await read_form(request, visitor, _Nothing)
+    await read_form(visitor, NoFields)
 
 
 def fresh(**values: Any) -> Form[Any]:
@@ -147,16 +145,47 @@ async def submit(form: Form[M], work: Callable[[M], Awaitable[T]]) -> tuple[T | 
         return None, refused(form, error)
 
 
+async def submit_form(
+    visitor: Visitor, model: type[M], work: Callable[[M], Awaitable[T]]
+) -> tuple[T | None, Form[M]]:
+    """Return what `submit` returns for the form of the visitor's request. Raises as `read_form` does."""
+    return await submit(await read_form(visitor, model), work)
+
+
+async def submit_once(
+    visitor: Visitor, model: type[M], work: Callable[[M, str], Awaitable[T]]
+) -> tuple[T | None, Form[M]]:
+    """Return what `submit_form` returns. `work` also gets the form's idempotency key: submitting twice does it once."""
+    form = await read_form(visitor, model)
+    once = form.text(_ONCE)
+    if not _KEY.fullmatch(once):
+        form = form.refused("Reload the page.", _ONCE)
+    return await submit(form, lambda fields: work(fields, once))
+
+
+async def submit_to(
+    visitor: Visitor, model: type[M], work: Callable[[Authority, M], T]
+) -> tuple[T | None, Form[M]]:
+    """Return as `submit` does what a blocking function of the service layer makes of the request's form.
+
+    Raises as `read_form` does.
+    """
+    form, authority = await read_form(visitor, model), visitor.authority
+    return await submit(form, lambda fields: asyncio.to_thread(work, authority, fields))
+
+
 def refused(form: Form[M], error: Exception) -> Form[M]:
     """Return the form with the error as a sentence: beside the field that the error names, if the form has it.
 
-    The form keeps its idempotency key only if the outcome is unknown: submitting it again then repeats the request.
+    The form keeps its idempotency key only if the outcome is unknown.
     """
     name, text = _said(error)
     has_field = form.value is not None and name in type(form.value).model_fields
     found = form.refused(sentence(text.removeprefix(f"{name}: ") if name else text), name if has_field else WHOLE)
-    if _ONCE not in form.given or isinstance(error, Overloaded | LedgerUnavailable):
+    if _ONCE not in form.given:
         return found
+    if isinstance(error, Overloaded | LedgerUnavailable):
+        return replace(found, is_unsure=True)
     return replace(found, given=found.given | {_ONCE: [uuid.uuid4().hex]})
 
 
@@ -176,7 +205,7 @@ def check(model: type[M], given: dict[str, list[str]]) -> Form[M]:
     values: dict[str, Any] = {}
     for name, texts in given.items():
         filled = [text.strip() for text in texts if text.strip()]
-        if filled:
+        if filled and name != _ONCE:
             values[name] = filled if _is_many(model, name) else filled[0]
     try:
         return Form(model.model_validate(values), given=given)

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any
 
-from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -16,7 +16,7 @@ from gateway.console.feeds import Feed, LivePage, Points, Region
 from gateway.console.pace_limit import MeteredThreads, Pacing
 from runtime.errors import RateLimited
 
-__all__ = ["Feeds", "LivePage", "Points", "Region", "live_response"]
+__all__ = ["Feeds", "LivePage", "Points", "Region", "live_parts", "live_response"]
 
 STREAMS_MAX = 200
 STREAMS_PER_USER = 8
@@ -90,13 +90,30 @@ def _scope_of(visitor: Visitor) -> str:
     return f"user {caller.user_id} {caller.key_id}"
 
 
-async def live_response(request: Request, visitor: Visitor, live_page: LivePage) -> "LiveResponse":
+async def live_response(visitor: Visitor, live_page: LivePage) -> "LiveResponse":
     """Return the stream of a page's changes and of general notices. Raises RateLimited if too many are open."""
+    request = visitor.request
     console = request.app.state.console
     feeds: Feeds = console.feeds
     feeds.refuse_too_many(visitor.caller.user_id)
     shown_page: LivePage = console.first_sales.beside(live_page, visitor)
     return LiveResponse(feeds, visitor, shown_page, request.headers.get("last-event-id", ""))
+
+
+async def live_parts(
+    visitor: Visitor,
+    key: str,
+    every_s: float,
+    parts: Mapping[str, str],
+    values: Callable[[], Awaitable[Mapping[str, Any]]],
+) -> "LiveResponse":
+    """Return the stream of a page's live elements: `parts` has their ids with the templates that show `values`."""
+
+    async def render() -> list[Region | Points]:
+        found = await values()
+        return [Region(target_id, template, found) for target_id, template in parts.items()]
+
+    return await live_response(visitor, LivePage(key, render, every_s))
 
 
 class LiveResponse(StreamingResponse):

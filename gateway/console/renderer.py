@@ -40,7 +40,8 @@ _templates.globals |= {"static": url_of, "icon": icon, "blank": Form()}
 
 def render(template: str, **values: Any) -> str:
     """Render a template that needs no visitor."""
-    return _templates.get_template(template).render(values)
+    macros = _templates.get_template("macros.html").make_module({"csrf": values.get("csrf")})
+    return _templates.get_template(template).render(values, ui=macros)
 
 
 def page(template: str, visitor: Visitor | None, status: int = 200, **values: Any) -> HTMLResponse:

@@ -69,12 +69,12 @@ async def show(visitor: Viewer) -> Response:
 
 @router.get("/live")
 async def live(request: Request, visitor: Viewer) -> Response:
-    return await live_response(request, visitor, LivePage("example", ticking.render, every_s=0.02))
+    return await live_response(visitor, LivePage("example", ticking.render, every_s=0.02))
 
 
 @router.post("")
 async def create(request: Request, visitor: Manager) -> Response:
-    form = await read_form(request, visitor, FilterForm)
+    form = await read_form(visitor, FilterForm)
     if form.value is None:
         return page("example/page.html", visitor, 400, form=form, text=ticking.text)
     return go(visitor, "/console/models/llama", f"{form.value.name} <made>: {form.value!r}")
@@ -104,7 +104,6 @@ async def one(name: str, visitor: Viewer) -> Response:
 
 _PAGE = """
 {% extends "frame.html" %}
-{% import "macros.html" as ui with context %}
 {% block title %}Models{% endblock %}
 {% block actions %}
 {{ ui.confirm("drop", "Drop", "Drop it?", "/console/models/part", "It is gone then.") }}
@@ -124,7 +123,7 @@ _PAGE = """
 </form>
 {% endcall %}
 {% call(key) ui.tabs("which", [("a", "First"), ("b", "Second")]) %}<p>Panel {{ key }}</p>{% endcall %}
-{% call ui.table("Rows", ["Name", ("Size", "num"), ""], id="rows") %}
+{% call ui.table("Rows", ["Name", ("Size", "num"), ""]) %}
 <tr><td>{{ "abcdefghijklmnop"|short_id }}</td><td class="num">{{ 3221225472|size }}</td><td></td></tr>
 {% endcall %}
 {{ ui.badge("running", "good") }} {{ ui.copyable("text") }} {{ ui.code("a = 1") }}

@@ -6,10 +6,10 @@ Modules:
     layout        Layout of the picture's machines and links: rows that alternate direction, or one column
     machines      Machines, and the links between them, as tables show them
     models        Models as the console lists them: endpoints, state and price
-    month         The last thirty days as rows for charts and tables: tokens, money, local share, savings
+    month         The last thirty days as rows for charts and tables: tokens, money, local share, savings, by
+                  day
     now           The last minutes as chart rows: tokens per second of each lane, and time to first token
     picture       The cluster as a picture: machines as fill levels, links between stages, the bottleneck
-    regions       The picture's parts that change while a page is viewed
     savings       What local machines' tokens would have cost in the cloud, less their own cost, for known prices
     usage         Tokens and money by day, lane and model from the ledger, cached for a while; past days longer
 """

@@ -1,4 +1,4 @@
-"""The last thirty days as rows for charts and tables: tokens, money, local share, savings. Pure."""
+"""The last thirty days as rows for charts and tables: tokens, money, local share, savings, by day. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,12 +9,12 @@ from accounting.metering.usage import UsageTotal
 from accounting.money import Price
 from gateway.billing.usage_report import DAY_NS
 from gateway.console.figures.now import LANES, ChartRow
-from gateway.console.figures.savings import Saving, local_share, own_work, saving
+from gateway.console.figures.savings import OWN_LANES, Saving, local_share, saving
 from gateway.console.figures.usage import Row, day_start_s
 
 OTHERS = "others"
 # As many as a chart has colors, less one for the others.
-_MODELS_DRAWN = 5
+_DRAWN = 5
 _NS_PER_S = 10**9
 
 
@@ -53,6 +53,25 @@ class Month:
         return self.total.paid_nano + self.total.own_nano > 0
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Usage of one model or key on one UTC day; `charged_nano` is in nano-USD."""
+
+    day: str
+    name: str
+    tokens: int
+    charged_nano: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Daily:
+    """Two charts with one row per day: the names with most usage, then all others combined."""
+
+    names: tuple[str, ...]
+    tokens: list[ChartRow]
+    charged: list[ChartRow]
+
+
 def month(rows: Sequence[Row], prices: Mapping[str, Sequence[Price]], now_ns: int, days: int) -> Month:
     """Return the figures of `rows`, which cover the last `days` days, today included."""
     worked = [row for row in rows if row.lane != FROM_CACHE]
@@ -61,31 +80,74 @@ def month(rows: Sequence[Row], prices: Mapping[str, Sequence[Price]], now_ns: in
     models = sorted(
         (_spent(name, some, prices) for name, some in named.items()), key=lambda s: (-s.tokens, s.name)
     )
-    busy = [spent.name for spent in models if spent.tokens]
-    drawn = busy[:_MODELS_DRAWN]
-    names = (*drawn, OTHERS) if len(busy) > len(drawn) else tuple(drawn)
-    today = now_ns // DAY_NS
-    starts = [day * DAY_NS // _NS_PER_S for day in range(today - days + 1, today + 1)]
+    by_model = daily([Cell(row.day, row.model, _tokens(row.used)) for row in worked], now_ns, days)
+    by_lane = [Cell(row.day, row.lane, _tokens(row.used)) for row in worked]
     by_day = {day_start_s(day): some for day, some in _grouped(rows, lambda row: row.day).items()}
     return Month(
         _spent("", rows, prices),
         tuple(models),
         lanes,
-        _by_day(worked, starts, lanes, lambda row: row.lane),
-        names,
-        _by_day(worked, starts, names, lambda row: row.model if row.model in drawn else OTHERS),
-        [[start_s, *_money(by_day.get(start_s, []))] for start_s in starts],
+        _charts(by_lane, lanes, now_ns, days).tokens,
+        by_model.names,
+        by_model.tokens,
+        [[start_s, *_money(by_day.get(start_s, []))] for start_s in starts_of(now_ns, days)],
         sum(row.used.requests for row in rows if row.lane == FROM_CACHE),
     )
 
 
-def _by_day(
-    rows: Iterable[Row], starts: Sequence[int], names: Sequence[str], name_of: Callable[[Row], str]
+def daily(cells: Sequence[Cell], now_ns: int, days: int) -> Daily:
+    """Return charts for `cells`, which cover the last `days` days, today included; most expensive first."""
+    weight: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for cell in cells:
+        charged_nano, tokens = weight[cell.name]
+        weight[cell.name] = (charged_nano + cell.charged_nano, tokens + cell.tokens)
+    ranked = sorted(
+        (name for name in weight if any(weight[name])), key=lambda name: (*(-n for n in weight[name]), name)
+    )
+    drawn = ranked[:_DRAWN]
+    return _charts(cells, (*drawn, OTHERS) if len(ranked) > len(drawn) else tuple(drawn), now_ns, days)
+
+
+def _charts(cells: Iterable[Cell], names: tuple[str, ...], now_ns: int, days: int) -> Daily:
+    sums: dict[tuple[int, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for cell in cells:
+        place = day_start_s(cell.day), cell.name if cell.name in names else OTHERS
+        tokens, charged_nano = sums[place]
+        sums[place] = (tokens + cell.tokens, charged_nano + cell.charged_nano)
+    starts = starts_of(now_ns, days)
+    return Daily(
+        names,
+        [[start, *(sums[start, name][0] for name in names)] for start in starts],
+        [[start, *(sums[start, name][1] for name in names)] for start in starts],
+    )
+
+
+def against_cloud(
+    rows: Iterable[Row], prices: Mapping[str, Sequence[Price]], now_ns: int, days: int
 ) -> list[ChartRow]:
-    tokens: dict[tuple[int, str], int] = defaultdict(int)
+    """Return for each day the nano-USD paid to third parties, spent on local machines, and saved by them.
+
+    The three add up to the estimated cloud cost of work whose cloud price is known. A day on which local machines
+    cost more than the cloud shows no saving. None means that there was work without any known price.
+    """
+    by_day: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
-        tokens[day_start_s(row.day), name_of(row)] += _tokens(row.used)
-    return [[start_s, *(tokens[start_s, name] for name in names)] for start_s in starts]
+        by_day[day_start_s(row.day)].append(row)
+    drawn: list[ChartRow] = []
+    for start in starts_of(now_ns, days):
+        of_day = by_day.get(start, [])
+        saved = _saving(of_day, prices)
+        paid_nano = sum(row.used.cost_nano for row in of_day)
+        own_nano = sum(row.used.own_cost_nano for row in of_day)
+        is_unknown = saved.unpriced and not saved.is_known
+        drawn.append([start, paid_nano, own_nano, None if is_unknown else max(0, saved.saved_nano)])
+    return drawn
+
+
+def starts_of(now_ns: int, days: int) -> list[int]:
+    """Return the start of each day in seconds since the epoch, today last."""
+    today = now_ns // DAY_NS
+    return [day * DAY_NS // _NS_PER_S for day in range(today - days + 1, today + 1)]
 
 
 def _money(rows: Sequence[Row]) -> tuple[int, int]:
@@ -117,8 +179,12 @@ def _spent(name: str, rows: Sequence[Row], prices: Mapping[str, Sequence[Price]]
         sum(row.used.charge_nano for row in rows),
         sum(row.used.cost_nano for row in rows),
         sum(row.used.own_cost_nano for row in rows),
-        saving(own_work((row.lane, row.model, row.used) for row in rows), prices),
+        _saving(rows, prices),
     )
+
+
+def _saving(rows: Iterable[Row], prices: Mapping[str, Sequence[Price]]) -> Saving:
+    return saving([(row.model, row.used) for row in rows if row.lane in OWN_LANES], prices)
 
 
 def _tokens(used: UsageTotal) -> int:

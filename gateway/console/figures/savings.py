@@ -10,20 +10,8 @@ OWN_LANES = frozenset(("cluster", "pool"))
 PAID_LANES = frozenset(("cloud", "market"))
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Tokens of one model on local machines, and their cost to the owner in nano-USD."""
-
-    model: str
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int = 0
-    own_cost_nano: int = 0
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
+Work = tuple[str, UsageTotal]
+"""The usage of one model on local machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,45 +38,29 @@ def saving(work: Iterable[Work], prices: Mapping[str, Sequence[Price]]) -> Savin
     """Price each work item at the cheapest price of its model; skip models without a price on both sides."""
     cloud_nano = own_nano = priced = unpriced = 0
     nameless: set[str] = set()
-    for each in work:
-        known = prices.get(each.model)
+    for model, used in work:
+        known, tokens = prices.get(model), used.prompt_tokens + used.completion_tokens
         if not known:
-            unpriced += each.tokens
-            if each.tokens:
-                nameless.add(each.model)
+            unpriced += tokens
+            if tokens:
+                nameless.add(model)
             continue
-        cloud_nano += min(worth_nano(each, price) for price in known)
-        own_nano += each.own_cost_nano
-        priced += each.tokens
+        cloud_nano += min(worth_nano(used, price) for price in known)
+        own_nano += used.own_cost_nano
+        priced += tokens
     return Saving(cloud_nano, own_nano, priced, unpriced, tuple(sorted(nameless)))
 
 
-def worth_nano(work: Work, price: Price) -> int:
+def worth_nano(used: UsageTotal, price: Price) -> int:
     """Return nano-USD at the price of short prompts, rounded down so that savings are not overstated."""
     reasoning_nano = price.completion_nano if price.reasoning_nano is None else price.reasoning_nano
     total = (
-        (work.prompt_tokens - work.cached_tokens) * price.prompt_nano
-        + work.cached_tokens * price.cached_nano
-        + (work.completion_tokens - work.reasoning_tokens) * price.completion_nano
-        + work.reasoning_tokens * reasoning_nano
+        (used.prompt_tokens - used.cached_tokens) * price.prompt_nano
+        + used.cached_tokens * price.cached_nano
+        + (used.completion_tokens - used.reasoning_tokens) * price.completion_nano
+        + used.reasoning_tokens * reasoning_nano
     )
     return total // TOKENS_PER_PRICE
-
-
-def own_work(totals: Iterable[tuple[str, str, UsageTotal]]) -> list[Work]:
-    """Return the part of usage totals, each with lane and model, that ran on local machines."""
-    return [
-        Work(
-            model,
-            total.prompt_tokens,
-            total.cached_tokens,
-            total.completion_tokens,
-            total.reasoning_tokens,
-            total.own_cost_nano,
-        )
-        for lane, model, total in totals
-        if lane in OWN_LANES
-    ]
 
 
 def local_share(tokens_by_lane: Mapping[str, int]) -> float | None:

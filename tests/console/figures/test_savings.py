@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accounting.metering.usage import UsageTotal
 from accounting.money import Price, charge
 from gateway.console.figures.cloud_prices import CloudEquals
 from gateway.console.figures.savings import Work, local_share, saving, worth_nano
@@ -19,14 +20,23 @@ prices = st.builds(Price, *[st.integers(0, 10**11)] * 3, st.none() | st.integers
 @st.composite
 def works(draw: st.DrawFn, most: int = 10**6) -> Work:
     prompt, completion = draw(st.integers(0, most)), draw(st.integers(0, most))
-    return Work(
-        draw(st.sampled_from("abc")),
+    used = UsageTotal(
+        (),
+        1,
         prompt,
         draw(st.integers(0, prompt)),
         completion,
+        0,
+        0,
+        0,
         draw(st.integers(0, completion)),
-        draw(st.integers(0, 10**9)),
+        own_cost_nano=draw(st.integers(0, 10**9)),
     )
+    return draw(st.sampled_from("abc")), used
+
+
+def tokens_of(used: UsageTotal) -> int:
+    return used.prompt_tokens + used.completion_tokens
 
 
 @given(st.lists(works()), st.dictionaries(st.sampled_from("ab"), st.lists(prices, max_size=3)))
@@ -34,24 +44,29 @@ def test_what_is_saved_is_what_the_cheapest_would_cost_less_what_it_did_cost(
     work: list[Work], known: dict[str, list[Price]]
 ) -> None:
     found = saving(work, known)
-    priced = [each for each in work if known.get(each.model)]
-    assert found.own_nano == sum(each.own_cost_nano for each in priced)
+    priced = [(model, used) for model, used in work if known.get(model)]
+    assert found.own_nano == sum(used.own_cost_nano for _, used in priced)
     assert found.saved_nano + found.own_nano == found.cloud_nano
     for choice in range(3):
         # No choice of prices is cheaper than the one it was reckoned with.
-        assert found.cloud_nano <= sum(worth_nano(e, known[e.model][choice % len(known[e.model])]) for e in priced)
-    assert found.priced_tokens + found.unpriced_tokens == sum(each.tokens for each in work)
-    assert set(found.unpriced) == {each.model for each in work if each.tokens} - {e.model for e in priced}
+        assert found.cloud_nano <= sum(
+            worth_nano(used, known[model][choice % len(known[model])]) for model, used in priced
+        )
+    assert found.priced_tokens + found.unpriced_tokens == sum(tokens_of(used) for _, used in work)
+    assert set(found.unpriced) == {model for model, used in work if tokens_of(used)} - {
+        model for model, _ in priced
+    }
 
 
 @given(works(), prices)
 def test_a_requests_worth_is_what_it_would_be_charged_but_for_the_rounding(work: Work, price: Price) -> None:
-    charged = charge(price, work.prompt_tokens, work.cached_tokens, work.completion_tokens, work.reasoning_tokens)
-    assert charged - 1 <= worth_nano(work, price) <= charged
+    _, used = work
+    charged = charge(price, used.prompt_tokens, used.cached_tokens, used.completion_tokens, used.reasoning_tokens)
+    assert charged - 1 <= worth_nano(used, price) <= charged
 
 
 def test_nothing_is_said_where_nobody_named_a_price() -> None:
-    found = saving([Work("a", 10, 0, 5, 0, 999)], {"a": []})
+    found = saving([("a", UsageTotal((), 1, 10, 0, 5, 0, 0, 0, own_cost_nano=999))], {"a": []})
     assert (found.is_known, found.saved_nano, found.unpriced) == (False, 0, ("a",))
 
 

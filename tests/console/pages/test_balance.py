@@ -21,8 +21,8 @@ from accounting.payments.tables import stripe_event_table
 from accounting.rules.held import CloudBill, Payer
 from accounting.spending.credit_grants import CreditGrant, grants_of
 from gateway.billing.spool import Settlement
+from gateway.console.figures.month import Cell, daily
 from gateway.console.pages.balance import manual_credits
-from gateway.console.pages.balance.daily import Cell, daily
 from gateway.console.pages.balance.lines import ALL, LineFilter, codes_of, entry, read_lines
 from gateway.console.pages.balance.whose import Whose
 from gateway.quota import Quota
@@ -319,7 +319,7 @@ async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_bal
     assert [seq for seq, _, _ in whole] == sorted((seq for seq, _, _ in whole), reverse=True)
     for limit in (1, 2, 3):
         assert read(None, limit) == whole
-    assert len(read(None, 2, LineFilter(moves_only=True))) == len(whole) - 1
+    assert len(read(None, 2, LineFilter(moved=True))) == len(whole) - 1
     assert read(None, 2, LineFilter(kind="topups")) == []
 
 

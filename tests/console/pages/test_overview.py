@@ -12,7 +12,7 @@ import pytest
 from accounting.ledger.postings import Posting
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
-from gateway.console.pages.overview.live import charts
+from gateway.console.pages.overview.values import charts
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyTerms
 from gateway.settings import CloudModel, CloudSettings, CostsSettings, Settings

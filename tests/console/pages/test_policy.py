@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from gateway.console.pages.policy.history import changes_of
-from gateway.console.pages.policy.settings_shown import CACHING, LEAVING, ROUTING, SPENDING, shown
+from gateway.console.pages.policy.rules import CACHING, LEAVING, ROUTING, SPENDING, shown
 from gateway.settings import CacheSettings, PolicySettings, Settings
 from tests.clusters import DEMO_MODEL
 from tests.console.browsing import admin_key, assert_accessible, sign_in, visiting

@@ -11,19 +11,19 @@ from typing import Any
 
 import openai
 import pytest
-from fastapi import Request, Response
+from fastapi import Response
 from playwright.sync_api import Page, expect
 
 from accounting.rules import burst, grants
 from accounting.rules.held import CloudBill, Hold
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
+from gateway.console import sheets
 from gateway.console.access import Visitor
 from gateway.console.live import LivePage
 from gateway.console.navigation import PAGES
-from gateway.console.pages.requests import one, request_list, sheet
-from gateway.console.pages.requests.one import steps_of
-from gateway.console.pages.requests.said import TEXT_MAX, turns_of
+from gateway.console.pages.requests import one, request_list
+from gateway.console.pages.requests.one import TEXT_MAX, steps_of, turns_of
 from gateway.dialects.stored_responses.store import StoredResponse
 from gateway.identity.key_rows import KeyTerms
 from gateway.lanes.base import Offer
@@ -164,7 +164,7 @@ async def test_the_live_page_can_be_drawn_while_there_is_nothing(
     """It had failed there, and rested for half a minute while the first request came."""
     pages: list[LivePage] = []
 
-    async def keep(request: Request, visitor: Visitor, live_page: LivePage) -> Response:
+    async def keep(visitor: Visitor, live_page: LivePage) -> Response:
         pages.append(live_page)
         return Response()
 
@@ -201,9 +201,9 @@ async def test_rows_as_csv_compute_nothing_and_end(instance: Marketplace, monkey
         found = {row["request"]: row for row in csv.DictReader(StringIO(answer.text))}
         assert (found["req_ann"]["model"], found["req_ann2"]["error"]) == ("'=1+1", "'+full")
         assert (len(found), found["req_bob"]["charged_usd"]) == (4, "0.007")
-        monkeypatch.setattr(sheet, "_ROWS_AT_ONCE", 2)
+        monkeypatch.setattr(sheets, "_ROWS_AT_ONCE", 2)
         assert (await owner.get(f"{REQUESTS}/csv")).text == answer.text, "in several looks"
-        monkeypatch.setattr(sheet, "ROWS_MAX", 3)
+        monkeypatch.setattr(sheets, "ROWS_MAX", 3)
         assert len((await owner.get(f"{REQUESTS}/csv")).text.splitlines()) == 4
 
 

@@ -22,11 +22,10 @@ from gateway.app import create_app, open_services
 from gateway.billing.payments.factory import terms_of
 from gateway.console.filters import usd
 from gateway.console.pages.selling import first_sales, sellers_here
-from gateway.console.pages.selling.account import Mine, PayoutLine
+from gateway.console.pages.selling.accounts import PayoutLine, Standing, read_reply
 from gateway.console.pages.selling.agent import agent_view
 from gateway.console.pages.selling.maturity import by_day
 from gateway.console.pages.selling.records import AgentFiles
-from gateway.console.pages.selling.remote import read_reply
 from gateway.identity.audit import Filter
 from gateway.lanes.preemptible.agent import AgentWord
 from gateway.settings import PaymentsSettings, Settings
@@ -308,7 +307,7 @@ def test_a_marketplace_elsewhere_that_talks_nonsense_is_told_apart(earned: dict[
     mine: dict[str, Any] = {"account": "sam", "identities": [], "suspended": None, "probation": True}
     body = json.dumps(mine | {"earned": amounts, "lacking": lacking}).encode()
     with pytest.raises(Overloaded, match=r"Invalid answer from market\.example"):
-        read_reply(OutboundReply(200, body), Mine, "market.example")
+        read_reply(OutboundReply(200, body), Standing, "market.example")
     payout = {"id": "p", "amount": "1.00", "status": "paid", "attempt": 1, "reason": None}
     for wrong in ({"created": "yesterday"}, {"created": "2026-11-23T10:00:00"}, {"amount": "x", "created": at(1)}):
         with pytest.raises(Overloaded, match=r"Invalid answer from market\.example"):

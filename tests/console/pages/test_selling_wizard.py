@@ -8,7 +8,7 @@ import pytest
 
 from accounting.money import Price
 from gateway.admin.settings_file import SettingsFile, as_toml, with_section
-from gateway.console.pages.selling.price_suggestion import share_nano, suggested
+from gateway.console.pages.selling.wares_here import share_nano, suggested
 from gateway.identity.audit import Filter
 from market.settings.seller import SellingSettings
 from runtime.errors import Conflict

@@ -6,13 +6,11 @@ Modules:
                      was for
     budgets          Budgets: every limit that applies to the visitor, and for admins all that they manage, with
                      the usage
-    by_hand          Manual entries by operators, each posted once: goodwill paid by this gateway, and adjustments
     cost             Usage and cost by day, model and key; for the instance also compared with the cloud
-    daily            Rows per day for the cost charts: by model or key, and local cost compared with the cloud
     ledger           The state of the ledger: every rule it keeps, its signed blocks, and a verification on request
     lines            Lines of a statement: debit and credit of each, and the account's balance after it
-    manual_credits   Manual credits: given to a user or organization, promotional, or returned to a user; each form
-                     once
+    manual_credits   Manual entries of operators, each form once: credits given, promotional or returned, goodwill,
+                     adjustments
     payments         State of payments for operators: queued or failed webhooks, Stripe against the ledger, frozen
                      users
     statement        The statement: every transfer of an account, both sides, with the balance after it; in pages,
@@ -28,7 +26,6 @@ Modules:
 from gateway.console.pages.balance import (
     accounts,
     budgets,
-    by_hand,
     cost,
     ledger,
     manual_credits,
@@ -39,5 +36,5 @@ from gateway.console.pages.balance import (
 )
 
 router = accounts.router
-for part in (topping_up, statement, budgets, cost, users, manual_credits, by_hand, ledger, payments):
+for part in (topping_up, statement, budgets, cost, users, manual_credits, ledger, payments):
     router.include_router(part.router)

@@ -3,14 +3,14 @@
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin.balance import user_balance
 from gateway.admin.credit import IntoPool, fund_pool
 from gateway.billing.asked import id_of
 from gateway.console.access import Viewer, Visitor
-from gateway.console.forms import Form, Once, fresh, read_form, submit
-from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.forms import Form, fresh, submit_once
+from gateway.console.live import live_parts
 from gateway.console.pages.balance.behind import lines_of
 from gateway.console.pages.balance.lines import LineFilter
 from gateway.console.pages.balance.whose import PATH, Whose, whose_of
@@ -20,13 +20,10 @@ from runtime.errors import NotFound
 
 LINES_SHOWN = 8
 _EVERY_S = 5.0
+_PARTS = {f"balance-{part}": f"balance/{part}.html" for part in ("stats", "paying", "newest")}
 _PENDING_MAX = 100
 
 router = APIRouter(prefix=PATH)
-
-
-class IntoPoolForm(IntoPool):
-    once: Once
 
 
 @router.get("")
@@ -39,26 +36,20 @@ async def show(visitor: Viewer, user: Plain = "", organization: Plain = "") -> R
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Viewer, user: Plain = "") -> Response:
+async def live(visitor: Viewer, user: Plain = "") -> Response:
     whose = await whose_of(visitor, user, "")
-
-    async def render() -> list[Region | Points]:
-        values = await _values(visitor, whose)
-        return [
-            Region(f"balance-{part}", f"balance/{part}.html", values) for part in ("stats", "paying", "newest")
-        ]
-
     key = f"balance:{visitor.caller.user_id}:{visitor.caller.key_id}:{whose.user_id}"
-    return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
+    return await live_parts(visitor, key, _EVERY_S, _PARTS, lambda: _values(visitor, whose))
 
 
 @router.post("/pool")
-async def put_into_pool(request: Request, visitor: Viewer) -> Response:
+async def put_into_pool(visitor: Viewer) -> Response:
     """Move the visitor's own credits to the organization."""
-    form = await read_form(request, visitor, IntoPoolForm)
     access, caller = visitor.authority.ledger, visitor.caller
-    given, form = await submit(
-        form, lambda new: fund_pool(access, id_of("pool", caller.user_id, new.once), caller, new.amount)
+    given, form = await submit_once(
+        visitor,
+        IntoPool,
+        lambda new, once: fund_pool(access, id_of("pool", caller.user_id, once), caller, new.amount),
     )
     if given is None:
         return await _page(visitor, await whose_of(visitor, "", ""), form, 400)
@@ -74,7 +65,7 @@ async def _values(visitor: Visitor, whose: Whose) -> dict[str, Any]:
     ledger = visitor.services.ledger
     money = await user_balance(visitor.authority, whose.user_id)
     newest = await ledger.look(
-        lambda session: lines_of(session, visitor, whose, LineFilter(moves_only=True), None, LINES_SHOWN)
+        lambda session: lines_of(session, visitor, whose, LineFilter(moved=True), None, LINES_SHOWN)
     )
     pool_name = ""
     if money.pool:

@@ -1,7 +1,8 @@
 """References of statement lines: the requests that an entry settled, the top-up that a payment was for."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from sqlalchemy import Select, literal, select
@@ -19,39 +20,8 @@ _BEHIND_MAX = 3
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Seer:
-    """The requests that a visitor may see: all, or those of one user, or of one key only."""
-
-    user_id: str = ""
-    key_id: str = ""
-
-    @classmethod
-    def of(cls, visitor: Visitor) -> "Seer":
-        if visitor.is_manager:
-            # Only for statements that they may see; the requests' own pages check again.
-            return cls()
-        return cls(visitor.caller.user_id, visitor.caller.key_id)
-
-    def sees(self, user_id: str, key_id: str) -> bool:
-        return self.user_id in ("", user_id) and self.key_id in ("", key_id)
-
-
-@dataclass(slots=True)
-class _Behind:
-    """References found for the journal entries of a page."""
-
-    places: dict[int, list[Place]] = field(default_factory=dict)
-    more: dict[int, int] = field(default_factory=dict)
-
-    def add(self, event_seq: int, place: Place) -> None:
-        known = self.places.setdefault(event_seq, [])
-        if place in known:
-            return
-        if len(known) < _BEHIND_MAX:
-            known.append(place)
-        else:
-            self.more[event_seq] = self.more.get(event_seq, 0) + 1
+_Behind = dict[int, dict[Place, None]]
+"""The references found for each journal entry, in order and each once."""
 
 
 def lines_of(
@@ -59,25 +29,24 @@ def lines_of(
 ) -> Lines:
     """Return a page of a statement with its lines' references. Raises NotFound for an account of another owner."""
     found = read_lines(session, codes_of(session, whose, filters.account), filters, before_seq, limit)
-    return replace(found, lines=with_places(session, found.lines, Seer.of(visitor)))
+    behind: _Behind = defaultdict(dict)
+    _requests_behind(session, found.lines, visitor, behind)
+    _payments_behind(session, found.lines, behind)
+    return replace(found, lines=tuple(_with_places(one, tuple(behind[one.line.event_seq])) for one in found.lines))
 
 
-def with_places(session: Session, lines: Sequence[Line], seer: Seer) -> tuple[Line, ...]:
-    """Return the lines with the requests and payments that they refer to."""
-    found = _Behind()
-    _requests_behind(session, lines, seer, found)
-    _payments_behind(session, lines, found)
-    return tuple(
-        replace(
-            one,
-            behind=tuple(found.places.get(one.line.event_seq, ())),
-            more=found.more.get(one.line.event_seq, 0),
-        )
-        for one in lines
-    )
+def _with_places(line: Line, places: tuple[Place, ...]) -> Line:
+    return replace(line, behind=places[:_BEHIND_MAX], more=max(0, len(places) - _BEHIND_MAX))
 
 
-def _requests_behind(session: Session, lines: Sequence[Line], seer: Seer, found: _Behind) -> None:
+def _sees(visitor: Visitor, user_id: str, key_id: str) -> bool:
+    """Whether the visitor may see a request of this key, on a statement that they may see."""
+    caller = visitor.caller
+    # For admins the requests' own pages check again.
+    return visitor.is_manager or (caller.user_id == user_id and caller.key_id in ("", key_id))
+
+
+def _requests_behind(session: Session, lines: Sequence[Line], visitor: Visitor, found: _Behind) -> None:
     """Add the requests that the entry settled, and the request that it concerns."""
     kinds = (*KINDS["requests"][1], "usage_refund", "variance")
     events = {one.line.event_seq: one.line.ref for one in lines if one.line.kind in kinds}
@@ -89,12 +58,12 @@ def _requests_behind(session: Session, lines: Sequence[Line], seer: Seer, found:
     for some in _chunks(events):
         query = columns.where(used.event_seq.in_(some)).order_by(used.event_seq, used.request_id)
         for event_seq, request_id, user_id, key_id in session.execute(query):
-            if seer.sees(user_id, key_id):
-                found.add(event_seq, _request(request_id))
+            if _sees(visitor, user_id, key_id):
+                found[event_seq][_request(request_id)] = None
     for refs in _chunks(by_ref):
         for _, request_id, user_id, key_id in session.execute(columns.where(used.request_id.in_(refs))):
-            for event_seq in by_ref[request_id] if seer.sees(user_id, key_id) else ():
-                found.add(event_seq, _request(request_id))
+            for event_seq in by_ref[request_id] if _sees(visitor, user_id, key_id) else ():
+                found[event_seq][_request(request_id)] = None
 
 
 def _payments_behind(session: Session, lines: Sequence[Line], found: _Behind) -> None:
@@ -117,7 +86,7 @@ def _payments_behind(session: Session, lines: Sequence[Line], found: _Behind) ->
         for refs in _chunks(events):
             for ref, topup_id in look(refs):
                 for event_seq in events.get(ref, ()):
-                    found.add(event_seq, Place("top-up", f"/console/balance/topups/{topup_id}"))
+                    found[event_seq][Place("top-up", f"/console/balance/topups/{topup_id}")] = None
 
 
 def _pairs(session: Session, query: Select[Any]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from gateway.console.access import Viewer, Visitor
 from gateway.console.pages.keys.figures import limit_lines
-from gateway.console.pages.keys.limits import KINDS, place_of
+from gateway.console.pages.keys.limits import place_of
 from gateway.console.renderer import page
 from gateway.identity.quotas import scopes_of
 from gateway.pages import page_at
@@ -27,7 +27,6 @@ async def show(visitor: Viewer, start: Start = 0) -> Response:
     return page(
         "balance/budgets.html",
         visitor,
-        kinds=dict(KINDS),
         places=_places(visitor, values),
         tab="budgets",
         **values,

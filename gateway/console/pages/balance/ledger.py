@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from accounting.ledger.health import RULES
@@ -36,15 +36,15 @@ async def show(visitor: Operator, block: Block = None) -> Response:
 
 
 @router.post("/check")
-async def check_rules(request: Request, visitor: Operator) -> Response:
+async def check_rules(visitor: Operator) -> Response:
     """Check every rule now, including those that sum all entries; at most once a minute."""
-    await pressed(request, visitor)
+    await pressed(visitor)
     return await _page(visitor, await show_health(visitor.services, deep=True))
 
 
 @router.post("/verify")
-async def verify_blocks(request: Request, visitor: Operator) -> Response:
-    form = await read_form(request, visitor, VerifyForm)
+async def verify_blocks(visitor: Operator) -> Response:
+    form = await read_form(visitor, VerifyForm)
 
     verdict, form = await submit(
         form,

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from typing import Literal
 
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -11,6 +13,7 @@ from accounting import chart
 from accounting.ledger.balances import StatementLine, statement
 from accounting.spending.credit_grants import grants_of
 from accounting.tables import account_table, event_table, transfer_table
+from gateway.admin.fields import Text
 from gateway.billing.usage_report import DAY_NS
 from gateway.console.pages.balance.whose import Whose
 from runtime.errors import NotFound
@@ -48,6 +51,7 @@ WORDS = {
 }
 """Labels of kinds whose own name is unclear."""
 
+Kind = Literal["requests", "topups", "given", "pool", "refunds", "debts", "ended", "corrections"]
 ALL = "all"
 """Every account of the owner."""
 _MOVES = ("single", "post")
@@ -56,16 +60,29 @@ _LOOKS_MAX = 20
 _GRANTS_MAX = 100
 
 
-@dataclass(frozen=True, slots=True)
-class LineFilter:
-    """Selects lines: by account (`all`, `paid`, `owed`, a grant's id), by kind, from day `since` to `until`."""
+class LineFilter(BaseModel):
+    """Selects lines, as the statement's address and form do: `account` is `all`, `paid`, `owed` or a grant's id."""
 
-    account: str = ALL
-    kind: str = ""
+    model_config = ConfigDict(frozen=True)
+
+    account: Text = ALL
+    kind: Kind | None = None
     since: date | None = None
     until: date | None = None
-    moves_only: bool = False
+    moved: bool = False
     """Without lines that only hold or release."""
+
+    @field_validator("until")
+    @classmethod
+    def _comes_after(cls, until: date | None, others: ValidationInfo) -> date | None:
+        since = others.data.get("since")
+        if until is not None and since is not None and until < since:
+            raise ValueError("The end date is before the start date.")
+        return until
+
+    def said(self) -> dict[str, object]:
+        """Return the filters that differ from their defaults, for addresses."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -81,7 +98,7 @@ class LineFilter:
         return None if self.until is None else _begin_ns(self.until) + DAY_NS
 
     def passes(self, line: StatementLine) -> bool:
-        if (self.kinds and line.kind not in self.kinds) or (self.moves_only and line.phase not in _MOVES):
+        if (self.kinds and line.kind not in self.kinds) or (self.moved and line.phase not in _MOVES):
             return False
         return self.until_ns is None or line.created_ns < self.until_ns
 

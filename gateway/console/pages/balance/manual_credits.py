@@ -1,18 +1,20 @@
-"""Manual credits: given to a user or organization, promotional, or returned to a user; each form once."""
+"""Manual entries of operators, each form once: credits given, promotional or returned, goodwill, adjustments."""
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
-from pydantic import Field, model_validator
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field, model_validator
 
 from gateway.admin import credit
 from gateway.admin.credit import FromOwnPool, NewCredit, PromoForDays
-from gateway.admin.ledger_access import Booked
+from gateway.admin.ledger_access import Booked, LedgerAccess
+from gateway.admin.manual_entries import Correction, Goodwill, correct, give_goodwill
 from gateway.billing.asked import id_of
 from gateway.console.access import Operator, Visitor, refuse_weak_key
-from gateway.console.forms import Form, Once, fresh, read_form, submit
+from gateway.console.forms import Form, fresh, submit_once
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
@@ -22,12 +24,13 @@ router = APIRouter(prefix="/credits")
 
 _OFFERED_MAX = 500
 
+M = TypeVar("M", bound=BaseModel)
+
 
 class GiveForm(NewCredit):
     """`to` is `user:ID` or `organization:ID`, as limits name them."""
 
     to: Annotated[str, Field(max_length=200, pattern=r"^(user|organization):[^\x00]+$")]
-    once: Once
 
     @model_validator(mode="before")
     @classmethod
@@ -36,61 +39,43 @@ class GiveForm(NewCredit):
         return given | {kind: name} if kind in ("user", "organization") and name else given
 
 
-class GrantForm(PromoForDays):
-    once: Once
-
-
-class ReturnForm(FromOwnPool):
-    once: Once
-
-
 @router.get("")
 async def ask(visitor: Operator, to: Plain = "") -> Response:
     refuse_weak_key(visitor)
-    return await credits_page(visitor, to=to)
+    return await credits_page(visitor, to)
 
 
 @router.post("/give")
-async def give(request: Request, visitor: Operator) -> Response:
-    form = await read_form(request, visitor, GiveForm)
-    given, form = await submit(
-        form, lambda fields: credit.give(visitor.authority.ledger, _id("credit", visitor, fields.once), fields)
-    )
-    return _received(visitor, given) if given else await credits_page(visitor, give=form, status=400)
+async def give(visitor: Operator) -> Response:
+    return await _give(visitor, "give", GiveForm, "credit", credit.give)
 
 
 @router.post("/grant")
-async def grant(request: Request, visitor: Operator) -> Response:
-    form = await read_form(request, visitor, GrantForm)
-    given, form = await submit(
-        form,
-        lambda fields: credit.give_promo(visitor.authority.ledger, _id("promo", visitor, fields.once), fields),
-    )
-    return _received(visitor, given) if given else await credits_page(visitor, grant=form, status=400)
+async def grant(visitor: Operator) -> Response:
+    return await _give(visitor, "grant", PromoForDays, "promo", credit.give_promo)
 
 
 @router.post("/return")
-async def give_back(request: Request, visitor: Operator) -> Response:
-    form = await read_form(request, visitor, ReturnForm)
-    given, form = await submit(
-        form,
-        lambda fields: credit.return_from_pool(
-            visitor.authority.ledger, _id("pool-return", visitor, fields.once), fields
-        ),
-    )
+async def give_back(visitor: Operator) -> Response:
+    return await _give(visitor, "back", FromOwnPool, "pool-return", credit.return_from_pool, "returned to")
+
+
+async def _give(
+    visitor: Visitor,
+    name: str,
+    model: type[M],
+    what: str,
+    work: Callable[[LedgerAccess, str, M], Awaitable[Booked]],
+    verb: str = "",
+) -> Response:
+    """Post the entry of the form `name`, and show the credits of whom it concerns."""
+    ledger, actor = visitor.authority.ledger, visitor.actor.name
+    given, form = await submit_once(visitor, model, lambda new, once: work(ledger, id_of(what, actor, once), new))
     if given is None:
-        return await credits_page(visitor, back=form, status=400)
-    to, amount = given.facts["to"], given.facts["amount"]
-    return go(visitor, place_of(to), f"${amount} returned to {to.partition(':')[2]}.")
-
-
-def _id(what: str, visitor: Visitor, once: str) -> str:
-    return id_of(what, visitor.actor.name, once)
-
-
-def _received(visitor: Visitor, given: Booked) -> Response:
-    to, amount = given.facts["to"], given.facts["amount"]
-    return go(visitor, place_of(to), f"{to.partition(':')[2]} received ${amount}.")
+        return await credits_page(visitor, "", **{name: form})
+    to, amount = given.facts["to"], f"${given.facts['amount']}"
+    who = to.partition(":")[2]
+    return go(visitor, place_of(to), f"{amount} {verb} {who}." if verb else f"{who} received {amount}.")
 
 
 def place_of(target: str) -> str:
@@ -99,15 +84,15 @@ def place_of(target: str) -> str:
     return f"{PATH}?user={quote(name)}" if kind == "user" else f"{PATH}/statement?organization={quote(name)}"
 
 
-async def credits_page(visitor: Visitor, *, to: str = "", status: int = 200, **forms: Form[Any]) -> Response:
+async def credits_page(visitor: Visitor, to: str = "", **rejected: Form[Any]) -> Response:
     """Return the page with its five forms; rejected ones, given by their name, keep their input."""
-    kind, _, name = (forms["give"].text("to") if "give" in forms else to).partition(":")
+    kind, _, name = (rejected["give"].text("to") if "give" in rejected else to).partition(":")
     users, organizations = await asyncio.to_thread(_known, visitor, name if kind == "user" else "")
     user = name if kind == "user" else None
     return page(
         "balance/credits.html",
         visitor,
-        status,
+        400 if rejected else 200,
         **{
             "give": fresh(to=to or None),
             "grant": fresh(user=user, days=90),
@@ -115,7 +100,7 @@ async def credits_page(visitor: Visitor, *, to: str = "", status: int = 200, **f
             "good": fresh(user=user),
             "fix": fresh(debit=f"user:{user}:paid" if user else None),
         }
-        | forms,
+        | rejected,
         users=users,
         organizations=organizations,
         has_more=len(users) >= _OFFERED_MAX,
@@ -129,3 +114,27 @@ def _known(visitor: Visitor, chosen: str) -> tuple[list[User], list[Organization
     known = users.users()
     offered = known[:_OFFERED_MAX] + [user for user in known[_OFFERED_MAX:] if user.user_id == chosen]
     return offered, users.organizations()
+
+
+@router.post("/goodwill")
+async def make_good(visitor: Operator) -> Response:
+    """Give credits that do not expire, paid by this gateway."""
+    ledger, actor = visitor.authority.ledger, visitor.actor.name
+    given, form = await submit_once(
+        visitor, Goodwill, lambda new, once: give_goodwill(ledger, id_of("goodwill", actor, once), new)
+    )
+    if given is None:
+        return await credits_page(visitor, good=form)
+    return go(visitor, f"{PATH}/users", f"{form.text('user')} received ${form.text('amount')}.")
+
+
+@router.post("/correct")
+async def put_right(visitor: Operator) -> Response:
+    """Post a separate entry; existing entries are never changed."""
+    booked, form = await submit_once(
+        visitor, Correction, lambda fields, _: correct(visitor.authority.ledger, fields)
+    )
+    if booked is None:
+        return await credits_page(visitor, fix=form)
+    what = "was posted before" if booked.posted.replayed else "posted"
+    return go(visitor, f"{PATH}/credits", f"{form.text('incident')} {what} (entry {booked.posted.event_seq}).")

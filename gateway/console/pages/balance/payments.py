@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
 
 from accounting.chart import SUSPENSE
@@ -12,7 +12,7 @@ from gateway.admin import payments
 from gateway.admin.fields import Facts, Text
 from gateway.admin.payments import payments_of
 from gateway.console.access import Operator, Visitor, refuse_weak_key
-from gateway.console.forms import Button, Form, Once, fresh, read_form, submit
+from gateway.console.forms import Form, NoFields, fresh, pressed, submit_once
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go, page
 from gateway.identity.users import User
@@ -27,13 +27,11 @@ Message = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00]*$
 class FreezeForm(BaseModel):
     user: Text
     why: Text
-    once: Once
 
 
 class ThawForm(BaseModel):
     user: Text
     why: None = None
-    once: Once
 
 
 @router.get("")
@@ -43,11 +41,12 @@ async def show(visitor: Operator) -> Response:
 
 
 @router.post("/reconcile")
-async def reconcile(request: Request, visitor: Operator) -> Response:
+async def reconcile(visitor: Operator) -> Response:
     """Compare Stripe with the ledger now."""
     payments_service = payments_of(visitor.services)
-    form = await read_form(request, visitor, Button)
-    found, form = await submit(form, lambda _: payments_service.ask(payments_service.keeper.reconcile))
+    found, form = await submit_once(
+        visitor, NoFields, lambda *_: payments_service.ask(payments_service.keeper.reconcile)
+    )
     if found is None:
         return await _page(visitor, form, 400)
     count = found["unmatched_count"]
@@ -56,27 +55,27 @@ async def reconcile(request: Request, visitor: Operator) -> Response:
 
 
 @router.post("/messages/{message}/retry")
-async def retry(request: Request, visitor: Operator, message: Message) -> Response:
+async def retry(visitor: Operator, message: Message) -> Response:
     """Retry a Stripe webhook that failed too often. Raises NotFound."""
     payments_service = payments_of(visitor.services)
-    await read_form(request, visitor, Button)
+    await pressed(visitor)
     await payments.retry_now(payments_service, visitor.authority, message)
     return go(visitor, _PAYMENTS, f"{message} will be retried.")
 
 
 @router.post("/freeze")
-async def freeze(request: Request, visitor: Operator) -> Response:
+async def freeze(visitor: Operator) -> Response:
     """Stop a user from spending and buying until an admin unfreezes them."""
-    done, form = await _freeze(request, visitor, FreezeForm)
+    done, form = await _freeze(visitor, FreezeForm)
     if done is None:
         return await _page(visitor, form, 400)
     return go(visitor, f"{_PAYMENTS}#frozen", f"{done['user']} is frozen.")
 
 
 @router.post("/thaw")
-async def thaw(request: Request, visitor: Operator) -> Response:
+async def thaw(visitor: Operator) -> Response:
     """Let a user spend again, unless a dispute is open."""
-    done, form = await _freeze(request, visitor, ThawForm)
+    done, form = await _freeze(visitor, ThawForm)
     if done is None:
         return await _page(visitor, form, 400)
     still = done["frozen"]
@@ -87,13 +86,12 @@ async def thaw(request: Request, visitor: Operator) -> Response:
     )
 
 
-async def _freeze(
-    request: Request, visitor: Visitor, model: type[FreezeForm] | type[ThawForm]
-) -> tuple[Facts | None, Form[Any]]:
+async def _freeze(visitor: Visitor, model: type[FreezeForm] | type[ThawForm]) -> tuple[Facts | None, Form[Any]]:
     payments_service = payments_of(visitor.services)
-    form: Form[Any] = await read_form(request, visitor, model)
-    return await submit(
-        form, lambda fields: payments.freeze(payments_service, visitor.authority, fields.user, fields.why)
+    return await submit_once(
+        visitor,
+        model,
+        lambda fields, _: payments.freeze(payments_service, visitor.authority, fields.user, fields.why),
     )
 
 

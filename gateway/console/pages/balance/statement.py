@@ -1,25 +1,17 @@
 """The statement: every transfer of an account, both sides, with the balance after it; in pages, and as CSV."""
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from datetime import date
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ValidationInfo, field_validator
 
 from accounting.money import format_usd
-from gateway.admin.fields import Text
 from gateway.admin.statement import COLUMNS, row
-from gateway.billing.ledger_service import LedgerService
-from gateway.billing.sheets import as_csv
 from gateway.console.access import Viewer
 from gateway.console.forms import Form, check
 from gateway.console.pages.balance.behind import lines_of
 from gateway.console.pages.balance.lines import (
-    ALL,
     KINDS,
     Line,
     LineFilter,
@@ -30,54 +22,22 @@ from gateway.console.pages.balance.lines import (
 from gateway.console.pages.balance.whose import whose_of
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import page
+from gateway.console.sheets import Rows, streamed_sheet
 
-ROWS_MAX = 50_000
-"""Row limit of a CSV file."""
 PAGE_ROWS = 50
-_ROWS_AT_ONCE = 1_000
-_LOOKS_MAX = 500
-_LASTS_S = 300.0
 _MORE_COLUMNS = ("debit", "credit", "balance")
 
-Kind = Literal["requests", "topups", "given", "pool", "refunds", "debts", "ended", "corrections"]
 Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 
 router = APIRouter(prefix="/statement")
 
 
-class StatementFilters(BaseModel):
-    """The filters in the address, as the form names them."""
-
-    account: Text = ALL
-    kind: Kind | None = None
-    since: date | None = None
-    until: date | None = None
-    moved: bool = False
-
-    @field_validator("until")
-    @classmethod
-    def _comes_after(cls, until: date | None, others: ValidationInfo) -> date | None:
-        since = others.data.get("since")
-        if until is not None and since is not None and until < since:
-            raise ValueError("The end date is before the start date.")
-        return until
-
-    def filter(self) -> LineFilter:
-        return LineFilter(self.account, self.kind or "", self.since, self.until, self.moved)
-
-    def said(self) -> dict[str, object]:
-        """Return the filters that differ from their defaults, for addresses."""
-        return self.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+def _asked(request: Request) -> Form[LineFilter]:
+    given = {name: [value] for name, value in request.query_params.items() if name in LineFilter.model_fields}
+    return check(LineFilter, given)
 
 
-def _asked(request: Request) -> Form[StatementFilters]:
-    given = {
-        name: [value] for name, value in request.query_params.items() if name in StatementFilters.model_fields
-    }
-    return check(StatementFilters, given)
-
-
-Asked = Annotated[Form[StatementFilters], Depends(_asked)]
+Asked = Annotated[Form[LineFilter], Depends(_asked)]
 
 
 @router.get("")
@@ -92,9 +52,7 @@ async def show(
     if form.value is None:
         return page("balance/statement.html", visitor, 400, lines=(), older="", sheet="", is_newest=True, **values)
     filters = form.value
-    found = await ledger.look(
-        lambda session: lines_of(session, visitor, whose, filters.filter(), before, PAGE_ROWS)
-    )
+    found = await ledger.look(lambda session: lines_of(session, visitor, whose, filters, before, PAGE_ROWS))
     older = whose.query(**filters.said(), before=found.before) if found.before else ""
     return page(
         "balance/statement.html",
@@ -109,31 +67,16 @@ async def show(
 
 @router.get("/csv")
 async def download(visitor: Viewer, form: Asked, user: Plain = "", organization: Plain = "") -> Response:
-    """Download the newest `ROWS_MAX` lines at most, sent while they are read. Raises RequestInvalid, NotFound."""
-    whose, filters = await whose_of(visitor, user, organization), form.whole().filter()
+    """Download the newest lines, sent while they are read. Raises RequestInvalid, NotFound."""
+    whose, filters = await whose_of(visitor, user, organization), form.whole()
     codes = await visitor.services.ledger.look(lambda session: codes_of(session, whose, filters.account))
-    headers = {"content-disposition": 'attachment; filename="statement.csv"', "cache-control": "no-store"}
-    rows = _rows(visitor.services.ledger, codes, filters)
-    return StreamingResponse(rows, headers=headers, media_type="text/csv; charset=utf-8")
 
+    async def read(before: int | None, limit: int) -> tuple[Rows, int | None]:
+        look = partial(read_lines, codes=codes, filters=filters, before_seq=before, limit=limit)
+        found = await visitor.services.ledger.look(look)
+        return [_row(shown) for shown in found.lines], found.before
 
-async def _rows(ledger: LedgerService, codes: Sequence[str], filters: LineFilter) -> AsyncIterator[str]:
-    columns = (*COLUMNS, *_MORE_COLUMNS)
-    header = as_csv(columns, ())
-    yield header
-    left = ROWS_MAX
-    before: int | None = None
-    async with asyncio.timeout(_LASTS_S):
-        for _ in range(_LOOKS_MAX):
-            most = min(left, _ROWS_AT_ONCE)
-            found = await ledger.look(
-                partial(read_lines, codes=codes, filters=filters, before_seq=before, limit=most)
-            )
-            if found.lines:
-                yield as_csv(columns, [_row(shown) for shown in found.lines]).removeprefix(header)
-            left, before = left - len(found.lines), found.before
-            if before is None or not left:
-                return
+    return streamed_sheet("statement", (*COLUMNS, *_MORE_COLUMNS), read)
 
 
 def _row(shown: Line) -> Sequence[object]:

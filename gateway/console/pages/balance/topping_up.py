@@ -6,7 +6,7 @@ What talks to Stripe is imported only where payments exist: a gateway without th
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
 
 from accounting.money import UsdAmount, format_usd
@@ -16,8 +16,8 @@ from gateway.admin import payments
 from gateway.admin.credit import Amount
 from gateway.admin.payments import AutoTopup, NewTopup, PerDay, list_payments, payments_of, show_payment
 from gateway.console.access import Operator, Viewer, Visitor, refuse_weak_key
-from gateway.console.forms import Button, Form, Once, fresh, read_form, submit
-from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.forms import Form, fresh, pressed, submit_once
+from gateway.console.live import live_parts
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
@@ -36,19 +36,13 @@ router = APIRouter()
 TopupId = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
 
 
-class TopupForm(NewTopup):
-    once: Once
-
-
 class AutoForm(AutoTopup):
     per_day: PerDay
     per_month: UsdAmount
-    once: Once
 
 
 class RefundForm(BaseModel):
     amount: Amount
-    once: Once
 
 
 @router.get("/topups")
@@ -58,13 +52,12 @@ async def show(visitor: Viewer, user: Plain = "", before: Plain = "") -> Respons
 
 
 @router.post("/topups")
-async def open_one(request: Request, visitor: Viewer) -> Response:
+async def open_one(visitor: Viewer) -> Response:
     """Start a top-up and redirect to the page where it is paid."""
     payments_service = payments_of(visitor.services)
-    form = await read_form(request, visitor, TopupForm)
     user_id = visitor.caller.user_id
-    opened, form = await submit(
-        form, lambda fields: payments.open_topup(payments_service, user_id, fields.once, fields)
+    opened, form = await submit_once(
+        visitor, NewTopup, lambda fields, once: payments.open_topup(payments_service, user_id, once, fields)
     )
     if opened is None:
         return await _page(visitor, form, status=400)
@@ -74,21 +67,22 @@ async def open_one(request: Request, visitor: Viewer) -> Response:
 
 
 @router.post("/auto")
-async def set_auto(request: Request, visitor: Viewer) -> Response:
+async def set_auto(visitor: Viewer) -> Response:
     """Turn on automatic purchases with the saved method when credits fall below the threshold."""
     payments_service = payments_of(visitor.services)
-    form = await read_form(request, visitor, AutoForm)
     user_id = visitor.caller.user_id
-    done, form = await submit(form, lambda fields: payments.set_auto(payments_service, user_id, fields))
+    done, form = await submit_once(
+        visitor, AutoForm, lambda fields, _: payments.set_auto(payments_service, user_id, fields)
+    )
     if done is None:
         return await _page(visitor, auto_form=form, status=400)
     return go(visitor, f"{_TOPUPS}#auto", "Automatic top-up is on.")
 
 
 @router.post("/auto/off")
-async def end_auto(request: Request, visitor: Viewer) -> Response:
+async def end_auto(visitor: Viewer) -> Response:
     payments_service = payments_of(visitor.services)
-    await read_form(request, visitor, Button)
+    await pressed(visitor)
     await payments.set_auto(payments_service, visitor.caller.user_id, None)
     return go(visitor, f"{_TOPUPS}#auto", "Automatic top-up is off.")
 
@@ -99,13 +93,13 @@ async def show_one(visitor: Viewer, topup_id: TopupId) -> Response:
 
 
 @router.post("/topups/{topup_id}/refund")
-async def refund(request: Request, visitor: Operator, topup_id: TopupId) -> Response:
+async def refund(visitor: Operator, topup_id: TopupId) -> Response:
     """Refund bought credits to the card that paid for them."""
     payments_service = payments_of(visitor.services)
-    form = await read_form(request, visitor, RefundForm)
-    opened, form = await submit(
-        form,
-        lambda fields: payments.open_refund(payments_service, visitor.actor, fields.once, topup_id, fields.amount),
+    opened, form = await submit_once(
+        visitor,
+        RefundForm,
+        lambda fields, once: payments.open_refund(payments_service, visitor.actor, once, topup_id, fields.amount),
     )
     if opened is None:
         return await _one(visitor, topup_id, form, 400)
@@ -122,14 +116,10 @@ async def came_back(visitor: Viewer, session: Plain = "") -> Response:
 
 
 @router.get("/paid/live")
-async def come_back_live(request: Request, visitor: Viewer, session: Plain = "") -> Response:
+async def come_back_live(visitor: Viewer, session: Plain = "") -> Response:
     payments_of(visitor.services)
-
-    async def render() -> list[Region | Points]:
-        return [Region("paid-state", "balance/paid_state.html", await _newest(visitor, session))]
-
-    key = f"paid:{visitor.caller.user_id}:{session}"
-    return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
+    key, parts = f"paid:{visitor.caller.user_id}:{session}", {"paid-state": "balance/paid_state.html"}
+    return await live_parts(visitor, key, _EVERY_S, parts, lambda: _newest(visitor, session))
 
 
 @router.get("/cancelled")

@@ -17,7 +17,7 @@ from gateway.admin.users import list_organizations
 from gateway.console.access import Manager, Visitor, refuse_weak_key
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import page
-from gateway.identity.users import Organization, User
+from gateway.identity.users import User
 from gateway.pages import CURSOR_MAX, Cursor, page_of
 
 PAGE_ROWS = 50
@@ -39,13 +39,6 @@ class UserMoney:
     frozen_why: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PoolMoney:
-    organization: Organization
-    credits_nano: int
-    held_nano: int
-
-
 @router.get("")
 async def show(visitor: Manager, text: Plain = "", after: After = "") -> Response:
     """Show the list. Raises RequestInvalid, and RoleForbids for visitors who may not see other users' money."""
@@ -65,7 +58,9 @@ def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
             "users": _money_of(session, visitor, shown),
             "found": users.count(within, text),
             "next": place,
-            "pools": [_pool_of(session, pool) for pool in pools[:_POOLS_MAX]],
+            "pools": [
+                (pool, balance(session, chart.pool_paid(pool.organization_id))) for pool in pools[:_POOLS_MAX]
+            ],
         }
 
 
@@ -90,8 +85,3 @@ def _money_of(session: Session, visitor: Visitor, users: Sequence[User]) -> list
         )
         for user in users
     ]
-
-
-def _pool_of(session: Session, organization: Organization) -> PoolMoney:
-    found = balance(session, chart.pool_paid(organization.organization_id))
-    return PoolMoney(organization, found.posted_nano, found.held_nano)

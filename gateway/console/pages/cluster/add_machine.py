@@ -33,7 +33,7 @@ async def ask(request: Request, visitor: Operator) -> Response:
 @router.post("")
 async def make_command(request: Request, visitor: Operator) -> Response:
     """Create the command. The machine joins drained: no plan uses it before an admin has seen the preview."""
-    await pressed(request, visitor)
+    await pressed(visitor)
     since_ns = time.time_ns()
     cluster: Target = request.app.state.cluster
     made = await machines.create_token(visitor.authority, cluster, aside=True)
@@ -51,13 +51,13 @@ async def make_command(request: Request, visitor: Operator) -> Response:
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Operator, since_ns: Annotated[int, Query(ge=0, lt=2**63)]) -> Response:
+async def live(visitor: Operator, since_ns: Annotated[int, Query(ge=0, lt=2**63)]) -> Response:
     services = visitor.services
 
     async def render() -> list[Region | Points]:
         return [Region("newcomers", "cluster/newcomers.html", _newcomers(services, since_ns))]
 
-    return await live_response(request, visitor, LivePage(f"cluster:add:{since_ns}", render, 1.0))
+    return await live_response(visitor, LivePage(f"cluster:add:{since_ns}", render, 1.0))
 
 
 def _newcomers(services: Services, since_ns: int) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin import machines
 from gateway.admin.machines import NewName
 from gateway.console.access import Operator, Visitor
 from gateway.console.figures.machines import MachineRow, link_matrix
-from gateway.console.forms import Form, pressed, read_form, submit
+from gateway.console.forms import Form, pressed, submit_form
 from gateway.console.pages.cluster.state import cluster_state
 from gateway.console.renderer import go, page
 
@@ -21,11 +21,12 @@ async def show(visitor: Operator, node_id: str) -> Response:
 
 
 @router.post("/rename")
-async def rename(request: Request, visitor: Operator, node_id: str) -> Response:
+async def rename(visitor: Operator, node_id: str) -> Response:
     """Set the display name, whatever name the machine reports."""
-    form = await read_form(request, visitor, NewName)
     row = cluster_state(visitor.services).row(node_id)
-    done, form = await submit(form, lambda new: machines.rename_machine(visitor.authority, row.node_id, new.name))
+    done, form = await submit_form(
+        visitor, NewName, lambda new: machines.rename_machine(visitor.authority, row.node_id, new.name)
+    )
     if done is None:
         return _page(visitor, node_id, form, 400)
     return go(visitor, _path(row), f"{done['from']} renamed to {done['to']}.")
@@ -43,29 +44,29 @@ def _page(visitor: Visitor, node_id: str, form: Form[Any] | None = None, status:
 
 
 @router.post("/drain")
-async def drain(request: Request, visitor: Operator, node_id: str) -> Response:
-    row = await _machine_of(request, visitor, node_id)
+async def drain(visitor: Operator, node_id: str) -> Response:
+    row = await _machine_of(visitor, node_id)
     await machines.drain_machine(visitor.authority, row.node_id)
     return go(visitor, _path(row), f"{row.name} is draining; its work moves to other machines.")
 
 
 @router.post("/undrain")
-async def undrain(request: Request, visitor: Operator, node_id: str) -> Response:
-    row = await _machine_of(request, visitor, node_id)
+async def undrain(visitor: Operator, node_id: str) -> Response:
+    row = await _machine_of(visitor, node_id)
     await machines.drain_machine(visitor.authority, row.node_id, undo=True)
     return go(visitor, _path(row), f"{row.name} is enabled.")
 
 
 @router.post("/remove")
-async def remove(request: Request, visitor: Operator, node_id: str) -> Response:
-    row = await _machine_of(request, visitor, node_id)
+async def remove(visitor: Operator, node_id: str) -> Response:
+    row = await _machine_of(visitor, node_id)
     await machines.remove_machine(visitor.authority, row.node_id)
     return go(visitor, "/console/cluster", f"{row.name} was removed; its work continues on other machines.")
 
 
-async def _machine_of(request: Request, visitor: Visitor, node_id: str) -> MachineRow:
+async def _machine_of(visitor: Visitor, node_id: str) -> MachineRow:
     """Return the machine that a button acts on. Raises NotFound, and the errors of `pressed`."""
-    await pressed(request, visitor)
+    await pressed(visitor)
     return cluster_state(visitor.services).row(node_id)
 
 

@@ -2,49 +2,44 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin import machines
 from gateway.console.access import Operator
 from gateway.console.figures.machines import link_matrix
-from gateway.console.figures.regions import picture_regions
 from gateway.console.forms import pressed
-from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.cluster.state import cluster_state
+from gateway.console.live import live_parts
+from gateway.console.pages.cluster.state import PICTURE_PARTS, cluster_state
 from gateway.console.renderer import go, page
 from gateway.services import Services
 
 _EVENTS_SHOWN = 50
-_PARTS = ("lead", "figures", "plan", "machines", "links", "events")
+_PARTS = PICTURE_PARTS | {
+    f"cluster-{part}": f"cluster/{part}.html"
+    for part in ("lead", "figures", "plan", "machines", "links", "events")
+}
 
 router = APIRouter(prefix="/console/cluster")
 
 
 @router.get("")
 async def overview(visitor: Operator) -> Response:
-    return page("cluster/page.html", visitor, **_values(visitor.services))
+    return page("cluster/page.html", visitor, **await _values(visitor.services))
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Operator) -> Response:
-    services = visitor.services
-
-    async def render() -> list[Region | Points]:
-        values = _values(services)
-        parts = [Region(f"cluster-{part}", f"cluster/{part}.html", values) for part in _PARTS]
-        return [*picture_regions(values["cluster"]), *parts]
-
-    return await live_response(request, visitor, LivePage("cluster", render, 2.0))
+async def live(visitor: Operator) -> Response:
+    return await live_parts(visitor, "cluster", 2.0, _PARTS, lambda: _values(visitor.services))
 
 
 @router.post("/links")
-async def measure_links(request: Request, visitor: Operator) -> Response:
-    await pressed(request, visitor)
+async def measure_links(visitor: Operator) -> Response:
+    await pressed(visitor)
     await machines.measure_links(visitor.authority)
     return go(visitor, "/console/cluster#links", "Measuring all links. Results appear as they arrive.")
 
 
-def _values(services: Services) -> dict[str, Any]:
+async def _values(services: Services) -> dict[str, Any]:
     state = cluster_state(services)
     return {
         "topology": state.topology,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from cluster.control.topology import Topology
@@ -39,12 +39,12 @@ async def draft(
 
 
 @router.post("")
-async def apply(request: Request, visitor: Operator) -> Response:
+async def apply(visitor: Operator) -> Response:
     """Drain and include machines as shown; the controller then replans automatically.
 
     Raises NotFound, RequestInvalid.
     """
-    fields = (await read_form(request, visitor, Change)).whole()
+    fields = (await read_form(visitor, Change)).whole()
     state = cluster_state(visitor.services)
     rows = [(state.row(node_id), False) for node_id in fields.without]
     rows += [(state.row(node_id), True) for node_id in fields.including]

@@ -9,6 +9,9 @@ from gateway.console.figures.machines import MachineRow, machine_rows
 from gateway.services import Services
 from runtime.errors import NotFound
 
+PICTURE_PARTS = {"cluster-drawing": "cluster/drawing.html", "cluster-table": "cluster/as_table.html"}
+"""The live parts of pages that include `cluster/picture.html`; surrounding elements keep their state."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:

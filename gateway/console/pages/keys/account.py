@@ -3,15 +3,12 @@
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, model_validator
 
 from gateway.console.access import Viewer, Visitor
-from gateway.console.forms import Form, read_form, refused
-from gateway.console.pages.keys.browsers import shown_browser
-from gateway.console.pages.keys.fields import NoFields
+from gateway.console.forms import Form, pressed, read_form, refused
 from gateway.console.pages.keys.figures import limit_lines
-from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.errors import TooManyWrongKeys
 from gateway.identity.quotas import scopes_of
@@ -45,9 +42,9 @@ async def show_account(visitor: Viewer) -> Response:
 
 
 @router.post("/password")
-async def change_password(request: Request, visitor: Viewer) -> Response:
+async def change_password(visitor: Viewer) -> Response:
     """Change the password. The old one is required in case the screen was left unlocked. Other sessions end."""
-    form = await read_form(request, visitor, PasswordForm)
+    form = await read_form(visitor, PasswordForm)
     if form.value is None:
         return await _page(visitor, form, 400)
     gate, user_id = visitor.directory.password_gate, visitor.caller.user_id
@@ -64,9 +61,9 @@ async def change_password(request: Request, visitor: Viewer) -> Response:
 
 
 @router.post("/session")
-async def end_session(request: Request, visitor: Viewer) -> Response:
+async def end_session(visitor: Viewer) -> Response:
     """Sign one browser out. Raises NotFound for another user's session, or one that has ended."""
-    form = await read_form(request, visitor, SessionForm)
+    form = await read_form(visitor, SessionForm)
     if form.value is None:
         raise NotFound("Session not found.")
     sessions, user_id = visitor.directory.sessions, visitor.caller.user_id
@@ -76,8 +73,8 @@ async def end_session(request: Request, visitor: Viewer) -> Response:
 
 
 @router.post("/sessions")
-async def end_other_sessions(request: Request, visitor: Viewer) -> Response:
-    await read_form(request, visitor, NoFields)
+async def end_other_sessions(visitor: Viewer) -> Response:
+    await pressed(visitor)
     sessions = visitor.directory.sessions
 
     def close() -> int:
@@ -91,7 +88,7 @@ async def _page(visitor: Visitor, form: Form[PasswordForm], status: int = 200) -
     values = await asyncio.to_thread(_look, visitor)
     # The input is not sent back: the browser may store the page.
     blank: Form[PasswordForm] = Form(errors=form.errors)
-    return page("keys/account.html", visitor, status, form=blank, kinds=dict(KINDS), tab="account", **values)
+    return page("keys/account.html", visitor, status, form=blank, tab="account", **values)
 
 
 def _look(visitor: Visitor) -> dict[str, Any]:
@@ -102,6 +99,6 @@ def _look(visitor: Visitor) -> dict[str, Any]:
     return {
         "user": directory.users.user(caller.user_id),
         "password_changed_ns": directory.passwords.changed_ns(caller.user_id),
-        "sessions": [(one, shown_browser(one.browser)) for one in directory.sessions.of_user(caller.user_id)],
+        "sessions": directory.sessions.of_user(caller.user_id),
         "limits": limits,
     }

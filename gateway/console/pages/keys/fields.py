@@ -69,7 +69,3 @@ class LimitForm(NewLimit):
         values = dict(given)
         measure, _, span = str(values.pop("kind", "")).partition(" ")
         return values | {"measure": measure, "span": span or None}
-
-
-class NoFields(BaseModel):
-    """A form that is only a button."""

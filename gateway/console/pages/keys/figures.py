@@ -20,6 +20,19 @@ from gateway.quota import Quota
 
 KeyState = Literal["valid", "ends soon", "expired", "revoked", "user removed"]
 
+METRICS = {
+    "spend month": "USD per month",
+    "spend day": "USD per day",
+    "requests minute": "requests per minute",
+    "requests day": "requests per day",
+    "requests month": "requests per month",
+    "tokens minute": "tokens per minute",
+    "tokens day": "tokens per day",
+    "tokens month": "tokens per month",
+    "concurrency": "concurrent requests",
+}
+"""Labels of what limits measure, by measure and span; forms offer them in this order."""
+
 _NS_PER_S = 10**9
 _SOON_NS = 7 * 86_400 * _NS_PER_S
 
@@ -47,6 +60,15 @@ class LimitLine:
     quota: Quota
     used: int | None
     ends_ns: int | None
+
+    @property
+    def metric(self) -> str:
+        kind = f"{self.quota.measure} {self.quota.span or ''}".strip()
+        return METRICS.get(kind, kind)
+
+    @property
+    def scope_words(self) -> str:
+        return self.quota.scope.replace(":", " ", 1)
 
     @property
     def percent(self) -> int:

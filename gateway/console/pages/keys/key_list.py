@@ -1,14 +1,14 @@
 """Keys: their owners, usage this month, and usage of their limits; in pages, and live."""
 
 import asyncio
-from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from gateway.console.access import Viewer, Visitor
-from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.live import live_parts
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.pages.keys.figures import key_lines
 from gateway.console.renderer import page
@@ -29,22 +29,26 @@ Which = Literal["valid", "ended", "all"]
 _OPENS: dict[Which, bool | None] = {"valid": True, "ended": False, "all": None}
 
 
-@dataclass(frozen=True, slots=True)
-class KeyFilter:
+class KeyFilter(BaseModel):
     """Selects keys; every part narrows the selection. `before` is the cursor from the previous page."""
 
     which: Which = "valid"
-    text: str = ""
+    text: Annotated[Plain, StringConstraints(strip_whitespace=True)] = ""
     lane: LaneName | None = None
-    user: str | None = None
-    organization: str | None = None
+    user: Plain | None = None
+    organization: Plain | None = None
     privacy: Privacy | None = None
-    before: str = ""
+    before: Annotated[str, Field(max_length=CURSOR_MAX)] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if value}
 
     def query(self, **changed: object) -> str:
         """Return the query string, with `changed` values replaced."""
-        usual = asdict(KeyFilter())
-        found = {name: value for name, value in (asdict(self) | changed).items() if value != usual[name]}
+        update = {name: str(value) for name, value in changed.items()}
+        found = self.model_copy(update=update).model_dump(exclude_defaults=True)
         return f"?{urlencode(found)}" if found else ""
 
     def as_key_filter(self) -> key_queries.KeyFilter:
@@ -58,19 +62,11 @@ class KeyFilter:
         )
 
 
-def _filter(
-    which: Which = "valid",
-    text: Plain = "",
-    lane: LaneName | Literal[""] | None = None,
-    user: Plain | None = None,
-    organization: Plain | None = None,
-    privacy: Privacy | None = None,
-    before: Annotated[str, Query(max_length=CURSOR_MAX)] = "",
-) -> KeyFilter:
+def _filter(filters: Annotated[KeyFilter, Query()]) -> KeyFilter:
     """Return the filter. Raises RequestInvalid."""
-    if before:
-        Cursor.parse(before)
-    return KeyFilter(which, text.strip(), lane or None, user or None, organization or None, privacy, before)
+    if filters.before:
+        Cursor.parse(filters.before)
+    return filters
 
 
 Filters = Annotated[KeyFilter, Depends(_filter)]
@@ -78,17 +74,15 @@ Filters = Annotated[KeyFilter, Depends(_filter)]
 
 @router.get("")
 async def show_keys(visitor: Viewer, filters: Filters) -> Response:
-    return page("keys/list.html", visitor, filters=filters, tab="keys", **await _values(visitor, filters))
+    return page("keys/list.html", visitor, tab="keys", **await _values(visitor, filters))
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Viewer, filters: Filters) -> Response:
-    async def render() -> list[Region | Points]:
-        values = await _values(visitor, filters)
-        return [Region("key-table", "keys/table.html", values | {"filters": filters})]
-
+async def live(visitor: Viewer, filters: Filters) -> Response:
     key = f"keys:{visitor.caller.user_id}:{filters.query()}"
-    return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
+    return await live_parts(
+        visitor, key, _EVERY_S, {"key-table": "keys/table.html"}, lambda: _values(visitor, filters)
+    )
 
 
 async def _values(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:
@@ -103,6 +97,7 @@ def _look(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:
     with visitor.directory.read() as session:
         lines = key_lines(session, shown, names)
     return {
+        "filters": filters,
         "lines": lines,
         "is_manager": visitor.is_manager,
         "found": visitor.services.keys.count(*_bounds(visitor), filters.as_key_filter()),

@@ -1,29 +1,16 @@
 """Limits of keys, users, teams and organizations: set and removed."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin.limits import LimitName, remove_limit, set_limit
 from gateway.console.access import Manager, Visitor
 from gateway.console.browser import own_path
-from gateway.console.forms import Form
+from gateway.console.forms import Form, submit_to
 from gateway.console.pages.keys.fields import LimitForm, Plain
-from gateway.console.pages.keys.form_submission import submit
+from gateway.console.pages.keys.figures import METRICS
 from gateway.console.renderer import go, page
 
 router = APIRouter(prefix="/limits")
-
-KINDS = (
-    ("spend month", "USD per month"),
-    ("spend day", "USD per day"),
-    ("requests minute", "requests per minute"),
-    ("requests day", "requests per day"),
-    ("requests month", "requests per month"),
-    ("tokens minute", "tokens per minute"),
-    ("tokens day", "tokens per day"),
-    ("tokens month", "tokens per month"),
-    ("concurrency", "concurrent requests"),
-)
-"""The metrics that a form offers, with their labels."""
 
 
 @router.get("/new")
@@ -35,16 +22,16 @@ async def ask(visitor: Manager, scope: Plain = "", organization: Plain = "", tea
 
 
 @router.post("/new")
-async def set_one(request: Request, visitor: Manager, scope: Plain) -> Response:
-    _, form = await submit(request, visitor, LimitForm, set_limit)
+async def set_one(visitor: Manager, scope: Plain) -> Response:
+    _, form = await submit_to(visitor, LimitForm, set_limit)
     if form.value is None:
         return _page(visitor, scope, form, 400)
     return go(visitor, place_of(scope), "Limit set.")
 
 
 @router.post("/remove")
-async def remove_one(request: Request, visitor: Manager) -> Response:
-    _, form = await submit(request, visitor, LimitName, remove_limit)
+async def remove_one(visitor: Manager) -> Response:
+    _, form = await submit_to(visitor, LimitName, remove_limit)
     scope = form.text("scope")
     if form.value is None:
         return _page(visitor, scope, Form(errors=form.errors, given={"scope": [scope]}), 400)
@@ -63,5 +50,13 @@ def place_of(scope: str) -> str:
 def _page(visitor: Visitor, scope: str, form: Form[LimitForm], status: int = 200) -> Response:
     # A scope of another organization gives the same error as one that does not exist.
     visitor.authority.over(visitor.directory.quotas.organization_of(scope), scope.replace(":", " ", 1))
-    back = place_of(scope)
-    return page("keys/limit.html", visitor, status, form=form, scope=scope, kinds=KINDS, back=back, tab="keys")
+    return page(
+        "keys/limit.html",
+        visitor,
+        status,
+        form=form,
+        scope=scope,
+        kinds=METRICS.items(),
+        back=place_of(scope),
+        tab="keys",
+    )

@@ -1,41 +1,42 @@
-"""One key: its permissions and usage; changing, rotating and revoking it."""
+"""One key: creating it, with its secret shown once; its permissions and usage; changing, rotating and revoking it."""
 
 import asyncio
 from typing import Any, get_args
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin.authority import Authority
-from gateway.admin.keys import Rotation, change_key, revoke_key, revoke_own_key, rotate_key
+from gateway.admin.keys import Rotation, change_key, create_key, revoke_key, revoke_own_key, rotate_key
+from gateway.admin.limits import NewLimit, set_limit
 from gateway.console.access import Manager, Viewer, Visitor
-from gateway.console.forms import Form, read_form
-from gateway.console.pages.keys.fields import ChangedKeyForm, NoFields, RotationForm
+from gateway.console.forms import Form, NoFields, pressed, submit_to
+from gateway.console.pages.keys.fields import ChangedKeyForm, NewKeyForm, RotationForm
 from gateway.console.pages.keys.figures import KeyLine, key_lines, limit_lines
-from gateway.console.pages.keys.form_submission import submit
-from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyRow
-from gateway.identity.quotas import scopes_of
+from gateway.identity.quotas import parse_quota, scopes_of
 from gateway.parameters import Named
 from gateway.settings.base import LaneName
-from runtime.errors import NotFound
+from runtime.errors import NotFound, RequestInvalid, ServiceError
 
-router = APIRouter(prefix="/key/{key_id}")
+router = APIRouter()
+
+_KEY = "/key/{key_id}"
 
 _CHANGES_SHOWN = 8
+# With more users than this, the form has a text field instead of a list.
+USERS_OFFERED = 200
 
 
-@router.get("")
+@router.get(_KEY)
 async def show_key(visitor: Viewer, key_id: Named) -> Response:
     return await _page(visitor, key_id)
 
 
-@router.post("/change")
-async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
-    changed, form = await submit(
-        request, visitor, ChangedKeyForm, lambda by, fields: change_key(by, key_id, fields)
-    )
+@router.post(f"{_KEY}/change")
+async def change(visitor: Manager, key_id: Named) -> Response:
+    changed, form = await submit_to(visitor, ChangedKeyForm, lambda by, fields: change_key(by, key_id, fields))
     if changed is None:
         return await _page(visitor, key_id, form, 400)
     return go(
@@ -45,26 +46,26 @@ async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
     )
 
 
-@router.post("/rotate")
-async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
+@router.post(f"{_KEY}/rotate")
+async def rotate(visitor: Manager, key_id: Named) -> Response:
     def work(by: Authority, fields: RotationForm) -> dict[str, Any]:
         return rotate_key(by, key_id, Rotation(grace_s=fields.grace_hours * 3600)).facts()
 
-    made, form = await submit(request, visitor, RotationForm, work)
+    made, form = await submit_to(visitor, RotationForm, work)
     if made is None:
         return await _page(visitor, key_id, rotation=form, status=400)
     return shown_once(visitor, made, rotated=True)
 
 
-@router.post("/revoke")
-async def revoke(request: Request, visitor: Viewer, key_id: Named) -> Response:
+@router.post(f"{_KEY}/revoke")
+async def revoke(visitor: Viewer, key_id: Named) -> Response:
     """Revoke a key: admins any key they manage, other users their own. Raises NotFound, RoleForbids."""
     if visitor.may_administer:
-        _, form = await submit(request, visitor, NoFields, lambda by, _: revoke_key(by, key_id))
+        _, form = await submit_to(visitor, NoFields, lambda by, _: revoke_key(by, key_id))
         if form.value is None:
             return await _page(visitor, key_id, Form(errors=form.errors), 400)
     else:
-        await read_form(request, visitor, NoFields)
+        await pressed(visitor)
         await asyncio.to_thread(revoke_own_key, visitor.authority, visitor.caller, key_id)
     return go(visitor, "/console/keys", "Key revoked.")
 
@@ -100,7 +101,6 @@ async def _page(
         status,
         form=form or _as_it_is(row),
         rotation=rotation or Form(),
-        kinds=dict(KINDS),
         lanes=get_args(LaneName),
         tab="keys",
         **values,
@@ -151,3 +151,52 @@ def visible_key(visitor: Visitor, key_id: str) -> KeyRow:
             raise NotFound(f"Key {key_id} not found. It may belong to another organization.")
         visitor.authority.over(row.organization_id, f"key {key_id}")
     return row
+
+
+@router.get("/new")
+async def ask(visitor: Manager, user: str | None = None) -> Response:
+    lanes = visitor.services.settings.policy.lanes
+    form: Form[NewKeyForm] = Form.showing(
+        user=user or visitor.caller.user_id, lanes=lanes, privacy="public", priority=0
+    )
+    return await _new_page(visitor, form)
+
+
+@router.post("/new")
+async def make(visitor: Manager) -> Response:
+    made, form = await submit_to(visitor, NewKeyForm, _made)
+    if made is None:
+        return await _new_page(visitor, form, 400)
+    return shown_once(visitor, made, warning=made.pop("warning", ""))
+
+
+def _made(authority: Authority, fields: NewKeyForm) -> dict[str, Any]:
+    """Create the key, then its limit. An invalid amount is rejected before the key is created."""
+    if fields.spend is not None:
+        try:
+            parse_quota("key:", "spend", fields.spend, "month", None)
+        except RequestInvalid as error:
+            raise RequestInvalid(error.message.removeprefix("amount: "), param="spend") from None
+    made = create_key(authority, fields).facts()
+    if fields.spend is not None:
+        try:
+            scope = f"key:{made['key_id']}"
+            set_limit(authority, NewLimit(scope=scope, measure="spend", span="month", amount=fields.spend))
+        except ServiceError as error:
+            # The key exists, and its secret can be shown only now.
+            made["warning"] = f"The key has no monthly budget yet: {error.message}"
+    return made
+
+
+async def _new_page(visitor: Visitor, form: Form[NewKeyForm], status: int = 200) -> Response:
+    users, within = visitor.directory.users, visitor.authority.within(None)
+    return page(
+        "keys/new.html",
+        visitor,
+        status,
+        form=form,
+        users=await asyncio.to_thread(users.users, within, limit=USERS_OFFERED + 1),
+        offered=USERS_OFFERED,
+        lanes=get_args(LaneName),
+        tab="keys",
+    )

@@ -3,15 +3,13 @@
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.admin.users import NewOrganization, add_organization, list_organizations
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
-from gateway.console.forms import Form
+from gateway.console.forms import Form, submit_to
 from gateway.console.pages.keys.figures import limit_lines
-from gateway.console.pages.keys.form_submission import submit
-from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.parameters import Named
 
@@ -26,8 +24,8 @@ async def show_organizations(visitor: Manager) -> Response:
 
 
 @router.post("")
-async def add(request: Request, visitor: Operator) -> Response:
-    made, form = await submit(request, visitor, NewOrganization, add_organization)
+async def add(visitor: Operator) -> Response:
+    made, form = await submit_to(visitor, NewOrganization, add_organization)
     if made is None:
         return await _list(visitor, form, 400)
     return go(visitor, f"/console/keys/organizations/{made.organization_id}", f"{made.name} created.")
@@ -36,7 +34,7 @@ async def add(request: Request, visitor: Operator) -> Response:
 @router.get("/{organization_id}")
 async def show_organization(visitor: Manager, organization_id: Named) -> Response:
     values = await asyncio.to_thread(_look_at, visitor, organization_id)
-    return page("keys/organization.html", visitor, kinds=dict(KINDS), tab="organizations", **values)
+    return page("keys/organization.html", visitor, tab="organizations", **values)
 
 
 async def _list(visitor: Visitor, form: Form[NewOrganization], status: int = 200) -> Response:
@@ -68,6 +66,7 @@ def _look_at(visitor: Visitor, organization_id: str) -> dict[str, Any]:
         "organization": organization,
         "limits": own,
         "of_teams": of_teams,
+        "team_names": {line.quota.scope: line.quota.scope.partition("/")[2] for line in of_teams},
         "users": directory.users.users(organization.organization_id, limit=_USERS_SHOWN),
         "users_count": directory.users.count(organization.organization_id),
         "may_set": visitor.may_administer and visitor.is_operator,

@@ -19,12 +19,9 @@ from gateway.admin.users import (
 )
 from gateway.console.access import Manager, Operator, Visitor
 from gateway.console.browser import root_of
-from gateway.console.forms import Form
-from gateway.console.pages.keys.browsers import shown_browser
-from gateway.console.pages.keys.fields import NoFields, Plain
+from gateway.console.forms import Form, NoFields, submit_to
+from gateway.console.pages.keys.fields import Plain
 from gateway.console.pages.keys.figures import key_lines, limit_lines
-from gateway.console.pages.keys.form_submission import submit
-from gateway.console.pages.keys.limits import KINDS
 from gateway.console.renderer import go, page
 from gateway.identity.passwords import LINK_LASTS_S, address_of
 from gateway.pages import CURSOR_MAX, Cursor, page_of
@@ -46,8 +43,8 @@ async def show_users(
 
 
 @router.post("")
-async def add(request: Request, visitor: Manager) -> Response:
-    made, form = await submit(request, visitor, NewUser, add_user)
+async def add(visitor: Manager) -> Response:
+    made, form = await submit_to(visitor, NewUser, add_user)
     if made is None:
         return await _list(visitor, form, 400)
     return go(visitor, f"/console/keys/users/{made.user_id}", f"{made.name} added.")
@@ -59,24 +56,24 @@ async def show_user(visitor: Manager, user: Named) -> Response:
 
 
 @router.post("/{user}/role")
-async def change_role(request: Request, visitor: Manager, user: Named) -> Response:
-    changed, form = await submit(request, visitor, NewRole, lambda by, fields: set_role(by, user, fields))
+async def change_role(visitor: Manager, user: Named) -> Response:
+    changed, form = await submit_to(visitor, NewRole, lambda by, fields: set_role(by, user, fields))
     if changed is None:
         return await _one(visitor, user, form, 400)
     return go(visitor, f"/console/keys/users/{user}", f"{user} is now a {changed.role}.")
 
 
 @router.post("/{user}/remove")
-async def remove(request: Request, visitor: Manager, user: Named) -> Response:
-    _, form = await submit(request, visitor, NoFields, lambda by, _: remove_user(by, user))
+async def remove(visitor: Manager, user: Named) -> Response:
+    _, form = await submit_to(visitor, NoFields, lambda by, _: remove_user(by, user))
     if form.value is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return go(visitor, "/console/keys/users", f"{user} was removed. Keys and sessions revoked.")
 
 
 @router.post("/{user}/sessions")
-async def end_sessions(request: Request, visitor: Manager, user: Named) -> Response:
-    ended, form = await submit(request, visitor, NoFields, lambda by, _: close_sessions(by, user))
+async def end_sessions(visitor: Manager, user: Named) -> Response:
+    ended, form = await submit_to(visitor, NoFields, lambda by, _: close_sessions(by, user))
     if ended is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return go(visitor, f"/console/keys/users/{user}", f"{user} was signed out everywhere.")
@@ -84,7 +81,7 @@ async def end_sessions(request: Request, visitor: Manager, user: Named) -> Respo
 
 @router.post("/{user}/password")
 async def make_link(request: Request, visitor: Operator, user: Named) -> Response:
-    link, form = await submit(request, visitor, NoFields, lambda by, _: new_password_link(by, user))
+    link, form = await submit_to(visitor, NoFields, lambda by, _: new_password_link(by, user))
     if link is None:
         return await _one(visitor, user, Form(errors=form.errors), 400)
     return await _one(visitor, user, link=address_of(link, root_of(request)))
@@ -123,7 +120,6 @@ async def _one(
         form=form or Form.showing(role=user.role),
         link=link,
         link_minutes=LINK_LASTS_S // 60,
-        kinds=dict(KINDS),
         tab="users",
         **values,
     )
@@ -140,7 +136,7 @@ def _look_at(visitor: Visitor, user_id: str) -> dict[str, Any]:
         "lines": lines,
         "keys_count": len(keys),
         "limits": limits,
-        "sessions": [(one, shown_browser(one.browser)) for one in directory.sessions.of_user(user_id)],
+        "sessions": directory.sessions.of_user(user_id),
         "password_changed_ns": directory.passwords.changed_ns(user_id),
         "may_set": visitor.may_administer,
     }

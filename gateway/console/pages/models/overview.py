@@ -1,16 +1,16 @@
-"""Every model that callers may name: its endpoints, state, size and price; and the page of one model."""
+"""Every model that callers may name; the page of one model; and the hardware fit of further ones."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from gateway.admin.cluster_model import loading_refusal
-from gateway.console.access import Viewer, Visitor
+from cluster.models.layer_cost import PRECISIONS
+from gateway.admin.cluster_model import ModelQuestion, advise, loading_refusal
+from gateway.console.access import Operator, Viewer, Visitor
 from gateway.console.figures.models import precision_of
-from gateway.console.forms import Form
+from gateway.console.forms import Form, check, submit
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.models.set_terms import terms_of
-from gateway.console.pages.models.state import backends_of, cluster_model, rows_of
+from gateway.console.pages.models.state import backends_of, rows_of, terms_of
 from gateway.console.renderer import page, pages_of
 from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
 from runtime.errors import NotFound
@@ -28,14 +28,14 @@ async def show(visitor: Viewer) -> Response:
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Viewer) -> Response:
+async def live(visitor: Viewer) -> Response:
     async def render() -> list[Region | Points]:
         values = _values(visitor)
         parts = ("rows", "cluster", "servers") if visitor.is_operator else ("rows",)
         return [Region(f"models-{part}", f"models/{part}.html", values) for part in parts]
 
     scope = "instance" if visitor.is_operator else visitor.caller.key_id or visitor.caller.user_id
-    return await live_response(request, visitor, LivePage(f"models:{scope}", render, 2.0))
+    return await live_response(visitor, LivePage(f"models:{scope}", render, 2.0))
 
 
 @router.get("/of")
@@ -67,14 +67,28 @@ def _values(visitor: Visitor) -> dict[str, Any]:
     values: dict[str, Any] = {"rows": rows_of(visitor), "is_operator": visitor.is_operator}
     if visitor.is_operator:
         values |= {
-            "model": cluster_model(services),
-            "cluster_status": services.controller.status,
-            "asked_for": services.controller.model_name,
+            "controller": services.controller,
             "may_load": not loading_refusal(services),
-            "reading": services.controller.reading,
-            "embeddings": services.controller.embeddings.model_name,
-            "embeddings_status": services.controller.embeddings.readiness.status,
             "backends": [backend.as_data() for backend in backends_of(services)],
             "aliases": services.model_terms.every_alias(),
         }
     return values
+
+
+@router.get("/fit")
+async def fit(request: Request, visitor: Operator) -> Response:
+    query = request.query_params
+    given = {name: query.getlist(name)[:1] for name in ModelQuestion.model_fields if name in query}
+    form: Form[ModelQuestion] = check(ModelQuestion, given) if given else Form()
+    found, form = await submit(form, lambda question: advise(visitor.services, question))
+    status = 400 if form.errors else 200
+    return page("models/fit.html", visitor, status, form=form, advice=found, **_choices(visitor))
+
+
+def _choices(visitor: Operator) -> dict[str, Any]:
+    cloud = visitor.services.settings.cloud.models
+    return {
+        "precisions": [("", "Highest precision that fits"), *PRECISIONS],
+        "providers": [("", "the same model, if offered"), *cloud],
+        "may_load": not loading_refusal(visitor.services),
+    }

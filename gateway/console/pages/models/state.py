@@ -1,32 +1,19 @@
 """Data for the pages of the models, as far as the visitor may see it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
+from accounting.money import format_usd
 from gateway.admin.catalogue import catalogue
 from gateway.console.access import Visitor
 from gateway.console.figures.models import ModelRow, model_rows
+from gateway.console.forms import Form
 from gateway.identity.caller import Caller
 from gateway.lanes.pool.backend import Backend
 from gateway.lanes.pool.lane import PoolLane
 from gateway.lanes.pool.members import Pool
 from gateway.lanes.pool.residence import can_be_told
 from gateway.services import Services
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterModel:
-    """The model that local machines hold together; sizes at the precision in use."""
-
-    name: str
-    family: str
-    layers: int
-    precision: str | None
-    context_tokens: int | None
-    weights_bytes: int | None
-    stored_bytes: int
-    digest: str
-    status: str
-    reason: str
 
 
 def rows_of(visitor: Visitor) -> list[ModelRow]:
@@ -56,23 +43,23 @@ def backends_of(services: Services) -> list[Backend]:
     return pool.backends() if pool else []
 
 
-def cluster_model(services: Services) -> ClusterModel | None:
-    """Return the cluster's model, or None before the cluster has read one."""
-    controller = services.controller
-    model, deployment = controller.model, controller.deployment
-    if model is None:
-        return None
-    precision = deployment.plan.precision if deployment else None
-    status, reason = controller.status
-    return ClusterModel(
-        name=model.name,
-        family=model.card.family,
-        layers=model.card.layers,
-        precision=precision,
-        context_tokens=controller.context_tokens,
-        weights_bytes=model.card.total_bytes(precision) if precision else None,
-        stored_bytes=sum(entry.size_bytes for entry in model.manifest.tensors.values()),
-        digest=model.manifest.digest,
-        status=status,
-        reason=reason,
-    )
+async def terms_of(visitor: Visitor, row: ModelRow) -> dict[str, Any]:
+    """Return the values for the forms of a model's page."""
+    services = visitor.services
+    offer = next((each for each in row.offers if each.lane == "cloud"), None)
+    priced = offer.price if offer else None
+    names = [
+        each for each in services.model_terms.every_alias() if row.name == each.alias or row.name in each.models
+    ]
+    own = next((each for each in names if each.alias == row.name), None)
+    return {
+        "has_price": offer is not None,
+        "listed": priced.source if priced else "",
+        "own_price": next((each for each in services.model_terms.now.prices if each.model == row.name), None),
+        "price": Form.showing(
+            prompt_usd_per_mtok=format_usd(priced.price.prompt_nano) if priced else "",
+            completion_usd_per_mtok=format_usd(priced.price.completion_nano) if priced else "",
+        ),
+        "names": names,
+        "alias": Form.showing(alias=own.alias if own else "", models=", ".join(own.models) if own else row.name),
+    }

@@ -1,29 +1,32 @@
 """Overview: current activity, the last thirty days, and alerts.
 
 Modules:
-    live    The live overview: regions as they change, and the newest points of its charts
-    scope   The scope of a visitor's overview: all requests, their organization's, or their own
-    values  Values that the overview shows at one moment, read from the services
+    values  Values that the overview shows at one moment, read from the services: once, and live
 """
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from gateway.console.access import Operator, Viewer, Visitor
 from gateway.console.figures.usage import UsageFigures
 from gateway.console.forms import read_form
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.overview.live import Span, Whose, charts, common_regions, own_regions, points
-from gateway.console.pages.overview.scope import scope_of
 from gateway.console.pages.overview.values import (
+    Span,
+    Whose,
     can_pause,
+    charts,
     common,
+    common_regions,
     credit_of,
     overview,
+    own_regions,
     part_within,
     personal,
+    points,
+    scope_of,
     users,
 )
 from gateway.console.renderer import go, page
@@ -58,7 +61,7 @@ async def show(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Re
 
 
 @router.get("/overview/live")
-async def live(request: Request, visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
+async def live(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
     """Stream the overview. It includes credits, so each user has a stream; shared parts are rendered once."""
     services, usage, shared = visitor.services, _usage(visitor), _shared(visitor)
     scope = scope_of(visitor)
@@ -86,27 +89,27 @@ async def live(request: Request, visitor: Viewer, span: Span = "quarter", whose:
         return [*own_regions(values | personal(values, credit)), *regions, *drawn]
 
     name = f"overview:{scope.name}:{visitor.caller.user_id}:{span}:{whose}"
-    return await live_response(request, visitor, LivePage(name, render, every_s))
+    return await live_response(visitor, LivePage(name, render, every_s))
 
 
 @router.post("/overview/pause")
-async def pause(request: Request, visitor: Operator) -> Response:
+async def pause(visitor: Operator) -> Response:
     """Stop buying on a lane, or stop selling."""
-    name = await _named(request, visitor)
+    name = await _named(visitor)
     await visitor.services.pauses.pause(name, visitor.actor)
     return go(visitor, _PATH, f"{_WORDS[name]} is paused until you resume it.")
 
 
 @router.post("/overview/resume")
-async def resume(request: Request, visitor: Operator) -> Response:
-    name = await _named(request, visitor)
+async def resume(visitor: Operator) -> Response:
+    name = await _named(visitor)
     await visitor.services.pauses.resume(name, visitor.actor)
     return go(visitor, _PATH, f"{_WORDS[name]} is resumed.")
 
 
-async def _named(request: Request, visitor: Visitor) -> Pausable:
+async def _named(visitor: Visitor) -> Pausable:
     """Return the name of the switch. Raises RequestInvalid, RoleForbids."""
-    form = await read_form(request, visitor, Switch)
+    form = await read_form(visitor, Switch)
     if form.value is None:
         raise RequestInvalid(f"name: {form.errors.get('name', 'choose what to pause or resume')}", param="name")
     return form.value.name

@@ -1,14 +1,18 @@
-"""Values that the overview shows at one moment, read from the services."""
+"""Values that the overview shows at one moment, read from the services: once, and live."""
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
 
 from accounting.rules.held import Payer
 from accounting.spending.funding_sources import credits_of
 from gateway.admin.authority import scope_of as part_of
+from gateway.billing.request_filter import RequestFilter
 from gateway.billing.request_log import RequestEntry
 from gateway.console.access import Visitor
 from gateway.console.figures import alerts
@@ -16,8 +20,10 @@ from gateway.console.figures.alerts import Alert
 from gateway.console.figures.cloud_prices import CloudEquals
 from gateway.console.figures.layout import Sketch, sketch
 from gateway.console.figures.month import Month, charged, month
+from gateway.console.figures.now import LANES, TOGETHER, ChartRow, first_tokens, throughput
 from gateway.console.figures.usage import DAYS, UsageFigures
-from gateway.console.pages.overview.scope import Scope, scope_of
+from gateway.console.live import Points, Region
+from gateway.console.pages.cluster.state import PICTURE_PARTS
 from gateway.console.pages.requests.wanted import as_shown
 from gateway.identity.key_queries import names_of
 from gateway.lanes.pool.lane import PoolLane
@@ -34,6 +40,42 @@ _WEEK_AS_OF_S = 60.0
 _PACE_S = 900
 # A caller with few requests may have made the last one long ago, behind many others.
 _STRETCHES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """`name` is the scope as limits name it, None for all.
+
+    `has_machines` adds the state and load of the machines, which contain no requests and no money.
+    """
+
+    kind: Literal["instance", "organization", "user"]
+    name: str | None
+    filters: RequestFilter
+    has_machines: bool = False
+
+    @property
+    def is_instance(self) -> bool:
+        return self.kind == "instance"
+
+
+def scope_of(visitor: Visitor) -> Scope:
+    """Return the scope: an operator sees the instance, an admin their organization, other users themselves.
+
+    A session opened with a key sees only that key's requests, unless the key has admin access. An operator's
+    session with such a key also sees the machines and their load.
+    """
+    caller = visitor.caller
+    if visitor.is_operator and visitor.may_administer:
+        return Scope("instance", None, RequestFilter(), has_machines=True)
+    if visitor.may_administer:
+        organization_id = caller.organization_id
+        filters = RequestFilter(organization_id=organization_id)
+        return Scope("organization", f"organization:{organization_id}", filters)
+    if caller.key_id:
+        own = RequestFilter(key_id=caller.key_id)
+        return Scope("user", f"key:{caller.key_id}", own, has_machines=visitor.is_operator)
+    return Scope("user", f"user:{caller.user_id}", RequestFilter(user_id=caller.user_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +137,7 @@ async def common(services: Services, usage: UsageFigures, scope: Scope, part: st
         "spent": spent,
         "days": DAYS,
         "models": spent.by_model[:MODELS_SHOWN],
-        "keys": await _keys(services, usage, part),
+        "keys": (await key_uses(services, usage, part))[:MODELS_SHOWN],
         "requests": await asyncio.to_thread(_requests, services, scope),
     }
 
@@ -177,21 +219,25 @@ async def _of_ledger(services: Services) -> list[Alert]:
     )
 
 
-async def _keys(services: Services, usage: UsageFigures, name: str | None) -> list[KeyUse]:
-    used = (await usage.keys(name))[:MODELS_SHOWN]
-    key_ids = [total.group[0] for total in used]
-    names = await services.ledger.look(lambda session: names_of(session, key_ids))
+async def key_uses(services: Services, usage: UsageFigures, part: str | None) -> list[KeyUse]:
+    """Return the usage of each key in these days, most tokens first. Raises DatabaseFailing."""
+    used = await usage.keys(part)
+    names = await services.ledger.look(lambda session: names_of(session, [total.group[0] for total in used]))
     return [
         KeyUse(
             total.group[0],
-            # Sessions of the console have no key.
-            names.get(total.group[0], total.group[0]) or "console",
+            key_name(total.group[0], names),
             total.requests,
             total.prompt_tokens + total.completion_tokens,
             total.charge_nano,
         )
         for total in used
     ]
+
+
+def key_name(key_id: str, names: Mapping[str, str]) -> str:
+    """Return the key's name. Sessions of the console have no key."""
+    return names.get(key_id, key_id) or "console"
 
 
 def _requests(services: Services, scope: Scope) -> list[RequestEntry]:
@@ -221,3 +267,62 @@ def can_pause(services: Services) -> dict[Pausable, bool]:
         "selling": services.preemptible_jobs.agent is not None,
     }
     return {name: name in paused for name, is_there in there.items() if is_there or name in paused}
+
+
+SpanName = Literal["quarter", "hour", "day"]
+Span = Annotated[SpanName, Query(description="Time range of the charts.")]
+Whose = Annotated[str, Query(max_length=200, description="Scope of the thirty days: user:ann, organization:lab.")]
+SPANS: dict[SpanName, tuple[int, str]] = {
+    "quarter": (900, "15 minutes"),
+    "hour": (3600, "1 hour"),
+    "day": (86_400, "1 day"),
+}
+
+# An answer's tokens are counted when it ends, so earlier slots are sent again.
+_TOLD_AGAIN = 60
+_COMMON = ("pace", "requests", "models", "keys")
+# These contain credits.
+_OWN = ("alerts", "stats")
+
+
+def charts(services: Services, span: SpanName, rows_max: int | None = None) -> dict[str, Any]:
+    """Return series and rows of the instance's two charts: all rows, or the last `rows_max`."""
+    seconds, _ = SPANS[span]
+    step_s = services.history.step_s(seconds)
+    # Slots before the start are unknown, not zero.
+    since = (services.history.since_s - step_s) // step_s
+    slots = [slot for slot in services.history.last(seconds) if slot.number > since]
+    if rows_max is not None:
+        slots = slots[-rows_max:]
+    bounds = services.metrics.first_token_seconds.bounds
+    lanes = [lane for lane in LANES if lane in services.lanes]
+    return {
+        "lanes": lanes,
+        "throughput": throughput(slots, step_s, lanes, is_under_way=services.admission.in_flight > 0),
+        "first_tokens": first_tokens(slots, step_s, bounds),
+        "keeps_s": seconds,
+        "span": span,
+        "spans": [(name, words) for name, (_, words) in SPANS.items()],
+    }
+
+
+def common_regions(values: dict[str, Any]) -> list[Region]:
+    """Return the regions that are the same for all viewers of this scope."""
+    parts = {f"overview-{part}": f"overview/{part}.html" for part in _COMMON}
+    if values["cluster"] is not None:
+        parts |= PICTURE_PARTS
+    return [Region(target_id, template, values) for target_id, template in parts.items()]
+
+
+def own_regions(values: dict[str, Any]) -> list[Region]:
+    return [Region(f"overview-{part}", f"overview/{part}.html", values) for part in _OWN]
+
+
+def points(services: Services, span: SpanName) -> list[Points]:
+    # The first rows have too few rows before them.
+    drawn = charts(services, span, _TOLD_AGAIN + TOGETHER)
+    named: tuple[tuple[str, list[ChartRow]], ...] = (
+        ("throughput", drawn["throughput"]),
+        ("first-tokens", drawn["first_tokens"]),
+    )
+    return [Points(name, rows[-_TOLD_AGAIN:]) for name, rows in named]

@@ -19,7 +19,7 @@ router = APIRouter(prefix=PATH)
 @router.post("/code")
 async def show(request: Request, visitor: Viewer) -> Response:
     """Show the code. Raises RoleForbids, BodyTooLarge."""
-    form = await read_form(request, visitor, Draft, FORM_BYTES_MAX)
+    form = await read_form(visitor, Draft, FORM_BYTES_MAX)
     if form.value is None:
         return Response(as_json(wrong_fields(form.errors)), 400, media_type="application/json")
     base_url, body = f"{root_of(request)}/v1", form.value.as_request()

@@ -1,12 +1,14 @@
-"""The playground page: available models and lanes, with fields filled in from the query string."""
+"""The playground page, with fields filled in from the query string; and the figures of an answer after its end."""
 
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, Field
 
+from accounting.ledger.postings import FROM_CACHE
 from gateway.admin.catalogue import Entry, catalogue
+from gateway.billing.request_log import RequestEntry
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, check
 from gateway.console.pages.playground.question import (
@@ -16,10 +18,10 @@ from gateway.console.pages.playground.question import (
     TURNS_MAX,
     Question,
 )
-from gateway.console.pages.requests.one import find_visible
-from gateway.console.pages.requests.said import stored_turns
-from gateway.console.renderer import page
+from gateway.console.pages.requests.one import find_visible, stored_turns, tokens_per_s
+from gateway.console.renderer import page, pages_of, partial
 from gateway.settings.base import LaneName
+from runtime.errors import NotFound
 
 _LANES: tuple[LaneName, ...] = ("cluster", "pool", "cloud", "market")
 _FIELDS_MAX = 20
@@ -110,3 +112,36 @@ def _filled(prefill: Prefill, models: list[str], lanes: list[LaneName]) -> tuple
         lane = None
     values: dict[str, Any] = {"model": model or (models[0] if models else None), "lane": lane}
     return Form.showing(**values, prompt=prefill.prompt, system=prefill.system), notices
+
+
+PATIENCE_S = 6.0
+"""Requests are posted in batches, about every half second."""
+_LOOK_EVERY_S = 0.15
+
+RequestId = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
+
+
+@router.get("/answers/{request_id}")
+async def show_figures(visitor: Viewer, request_id: RequestId) -> Response:
+    """Wait briefly for the row. Raises NotFound, also for other users' requests."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + PATIENCE_S
+    while (entry := await asyncio.to_thread(find_visible, visitor, request_id)) is None:
+        if loop.time() >= until_s:
+            raise NotFound("Request not found. It may not be in the log yet, or it is not yours.")
+        await asyncio.sleep(_LOOK_EVERY_S)
+    has_requests = any(shown.path == "/console/requests" for shown in pages_of(visitor.request))
+    return partial(
+        "playground/facts.html",
+        visitor,
+        entry=entry,
+        tokens_per_s=_speed(entry),
+        has_requests=has_requests,
+    )
+
+
+def _speed(entry: RequestEntry) -> float | None:
+    """Return tokens per second after the first token, or over all its time. None for cached answers."""
+    if entry.lane == FROM_CACHE or not entry.completion_tokens or not entry.duration_ms:
+        return None
+    return tokens_per_s(entry) or 1000 * entry.completion_tokens / entry.duration_ms

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway.console.access import Viewer, Visitor
@@ -38,9 +38,9 @@ router = APIRouter(prefix=PATH)
 
 
 @router.post("/ask")
-async def ask(request: Request, visitor: Viewer) -> Response:
+async def ask(visitor: Viewer) -> Response:
     """Answer as OpenAI's clients get it, and errors with a remedy. Raises RoleForbids, BodyTooLarge."""
-    form = await read_form(request, visitor, Question, FORM_BYTES_MAX)
+    form = await read_form(visitor, Question, FORM_BYTES_MAX)
     if form.value is None:
         return Response(as_json(wrong_fields(form.errors)), 400, media_type="application/json")
     # The gateway's edge has given this exchange an id and sends it in the response headers.

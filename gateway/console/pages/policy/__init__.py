@@ -2,8 +2,8 @@
 
 Modules:
     history         The audit log: who changed what, newest first, with old and new values
-    rules           Policy in force: lane access, third-party processing, spending limits, and the response cache
-    settings_shown  Settings that restrict requests, with their current values and their own descriptions
+    rules           Policy in force: lane access, third-party processing, spending limits, and the settings that
+                    restrict requests
     simulator       Routing simulator: where a request would go now and why, by the live router; nothing is sent or
                     charged
 """

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, field_validator
 
 from gateway.admin.authority import Authority
@@ -72,8 +72,8 @@ async def ask(visitor: Operator) -> Response:
 
 
 @router.post("")
-async def try_request(request: Request, visitor: Operator) -> Response:
-    form = await read_form(request, visitor, TrialForm)
+async def try_request(visitor: Operator) -> Response:
+    form = await read_form(visitor, TrialForm)
     if form.value is None:
         return await _page(visitor, form, status=400)
     question = RouteQuestion(request=form.value.as_request(), key=form.value.key)

@@ -1,20 +1,22 @@
-"""One request: its timeline, the routing decision, and its ledger entry."""
+"""One request: its timeline, the routing decision, its ledger entry, and its text if it is stored."""
 
 import asyncio
+import json
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from accounting.tables import event_table, usage_table
 from gateway.billing.request_log import ROWS_MAX, RequestEntry, RequestLog
 from gateway.console.access import Viewer, Visitor
 from gateway.console.browser import is_htmx
-from gateway.console.pages.requests.said import stored_turns
 from gateway.console.pages.requests.wanted import as_shown, visible_to
 from gateway.console.renderer import page, pages_of, partial
+from gateway.dialects.responses.answer import response_id
+from gateway.dialects.stored_responses.store import StoredResponse, owner_of
 from gateway.identity.key_queries import names_of
 from gateway.pages import Cursor
 from runtime.errors import NotFound
@@ -42,21 +44,15 @@ _INTERRUPTED = "Send the request again. Only the delivered part of the answer wa
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """The request's ledger data; entries are by number, None if there is none.
+    """The request's row of usage, and its journal entries by number, None if there is none.
 
     Credits are held for each request, or for many of a user's requests in a `lease`, which is named then.
     """
 
-    event_seq: int | None
+    usage: Row[Any]
     event_kind: str
     hold_seq: int | None
     lease: str
-    cached_tokens: int
-    cost_nano: int
-    price_id: str | None
-    department: str
-    user_id: str
-    count_source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,22 +176,71 @@ def _booked(session: Session, entry: RequestEntry) -> Booked | None:
     if usage is None:
         return None
     event = event_table.c
-    kind, ref = session.execute(
-        select(event.kind, event.ref).where(event.seq == usage.event_seq)
-    ).one_or_none() or (
-        "",
-        "",
-    )
+    query = select(event.kind, event.ref).where(event.seq == usage.event_seq)
+    kind, ref = session.execute(query).one_or_none() or ("", "")
     hold_seq = session.scalar(select(event.seq).where(event.idem_key == f"hold:{entry.request_id}"))
-    return Booked(
-        usage.event_seq,
-        kind,
-        hold_seq,
-        ref if kind == "lease" else "",
-        usage.cached_tokens,
-        usage.cost_nano,
-        usage.price_id,
-        usage.department,
-        usage.user_id,
-        usage.count_source,
-    )
+    return Booked(usage, kind, hold_seq, ref if kind == "lease" else "")
+
+
+TEXT_MAX = 20_000
+"""Characters shown of one turn."""
+TURNS_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A message of one side; `left_out` counts the characters not shown."""
+
+    who: str
+    text: str
+    left_out: int = 0
+
+
+async def stored_turns(visitor: Visitor, request_id: str) -> list[Turn] | None:
+    """Return the turns; None if nothing is stored or it belongs to another user: not even admins can read it."""
+    try:
+        found = await visitor.services.responses.find(
+            owner_of(visitor.caller), response_id(request_id.removeprefix("req_"))
+        )
+    except NotFound:
+        return None
+    return turns_of(found)
+
+
+def turns_of(stored: StoredResponse) -> list[Turn]:
+    """Return the items sent, then those received; only the newest if there are many."""
+    items = [*json.loads(stored.input), *json.loads(stored.answer).get("output", ())]
+    return [_turn(item) for item in items[-TURNS_MAX:]]
+
+
+def _turn(item: dict[str, Any]) -> Turn:
+    kind = item.get("type", "message")
+    who, text = (str(item.get("role", "user")), _text(item.get("content"))) if kind == "message" else _other(item)
+    return Turn(who, text[:TEXT_MAX], max(0, len(text) - TEXT_MAX))
+
+
+def _other(item: dict[str, Any]) -> tuple[str, str]:
+    """Return who and text of tool calls, tool output and reasoning."""
+    match item.get("type"):
+        case "function_call":
+            return "calls a tool", f"{item.get('name', '')}({item.get('arguments', '')})"
+        case "function_call_output":
+            return "tool", _text(item.get("output"))
+        case "reasoning":
+            return "reasoning", _text(item.get("summary") or item.get("content"))
+        case kind:
+            return str(kind).replace("_", " "), ""
+
+
+def _text(content: object) -> str:
+    """Return the text; parts that are not text are named."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(_part(part) for part in content if isinstance(part, dict))
+
+
+def _part(part: dict[str, Any]) -> str:
+    text = part.get("text", part.get("refusal"))
+    return text if isinstance(text, str) else f"[{part.get('type', 'unknown')}]"

@@ -1,19 +1,21 @@
-"""The request log, newest first: filtered by the query string, in pages, and live on the newest page."""
+"""The request log, newest first: filtered by the query string, in pages, live on the newest page, as CSV."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from accounting.money import format_usd
 from gateway.billing.request_filter import RequestFilter
-from gateway.billing.request_log import RequestPage
+from gateway.billing.request_log import RequestEntry, RequestPage
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.keys.key_list import rows_of
-from gateway.console.pages.requests.sheet import ROWS_MAX
 from gateway.console.pages.requests.wanted import LANES, FilterForm, as_shown, read_filters, visible_to
 from gateway.console.renderer import page
+from gateway.console.sheets import ROWS_MAX, Rows, streamed_sheet
 from gateway.identity.key_queries import names_of
 from gateway.pages import Cursor
 from runtime.errors import RequestInvalid
@@ -53,7 +55,7 @@ async def live(request: Request, visitor: Viewer) -> Response:
         values = found | {"filters": filters, "is_first": True, "form": None}
         return [Region("request-rows", "requests/rows.html", values)]
 
-    return await live_response(request, visitor, LivePage(f"requests:{filters.query()}", render, _EVERY_S))
+    return await live_response(visitor, LivePage(f"requests:{filters.query()}", render, _EVERY_S))
 
 
 async def _page(
@@ -96,3 +98,60 @@ def _keys(visitor: Visitor, chosen: str) -> list[tuple[str, str]]:
 def _cursor(text: str) -> Cursor | None:
     """Return the cursor. Raises RequestInvalid."""
     return Cursor.parse(text) if text else None
+
+
+_COLUMNS = (
+    "time",
+    "request",
+    "key",
+    "model",
+    "answered_by",
+    "kind",
+    "lane",
+    "backend",
+    "status",
+    "outcome",
+    "prompt_tokens",
+    "completion_tokens",
+    "first_token_ms",
+    "duration_ms",
+    "charged_usd",
+    "event",
+    "reason",
+    "error",
+)
+
+
+@router.get("/csv")
+async def download(request: Request, visitor: Viewer) -> Response:
+    """Download the newest rows, sent while they are read. Raises RequestInvalid, RoleForbids."""
+    log, filters = visitor.services.request_log, read_filters(request).whole().within(visible_to(visitor))
+
+    async def read(before: Cursor | None, limit: int) -> tuple[Rows, Cursor | None]:
+        rows, before = await asyncio.to_thread(log.page, filters, limit, before)
+        return [_row(as_shown(row, to_operator=visitor.is_operator)) for row in rows], before
+
+    return streamed_sheet("requests", _COLUMNS, read)
+
+
+def _row(entry: RequestEntry) -> list[object]:
+    return [
+        datetime.fromtimestamp(entry.started_ns / 1e9, UTC).isoformat(timespec="milliseconds"),
+        entry.request_id,
+        entry.key_id,
+        entry.model,
+        entry.served_model or entry.model,
+        entry.kind,
+        entry.lane,
+        entry.backend,
+        entry.status,
+        entry.outcome,
+        entry.prompt_tokens,
+        entry.completion_tokens,
+        entry.ttft_ms,
+        entry.duration_ms,
+        format_usd(entry.charge_nano),
+        entry.event_seq,
+        entry.reason,
+        entry.error,
+    ]

@@ -1,39 +1,28 @@
-"""The marketplace's records about selling: allocations, disputes, and a seller's history."""
+"""The marketplace's records about selling: allocations, disputes, and a seller's history; and submitting a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import Select, func, or_, select
 
+from gateway.admin.marketplace import bring
+from gateway.admin.marketplace_requests import DisputedText, NewDispute
 from market.errors import MarketError
 from market.marketplace.dispute_history import conduct_of
-from market.marketplace.dispute_state import LaneStanding, standings
+from market.marketplace.dispute_state import LaneStanding, claim_of, disputed_lane, signed_counts, standings
 from market.marketplace.disputes import ANSWER_NS
 from market.marketplace.marketplace import Marketplace
+from market.marketplace.settlements import found as allocation_found
 from market.marketplace.tables import AllocationRow, DisputeRow, allocation_table, dispute_table
-from market.protocol.audits.conduct import Conduct
+from market.protocol.audits.conduct import Conduct, fee_nano
 from market.protocol.audits.findings import AuditFinding
+
+R = TypeVar("R")
 
 SHOWN_MAX = 50
 _LANES_LOOKED_AT = 20
 _allocation, _dispute = allocation_table.c, dispute_table.c
-
-
-@dataclass(frozen=True, slots=True)
-class Trade:
-    """One allocation for display; names are empty for everyone but operators."""
-
-    digest: str
-    seller: str
-    buyer: str
-    limit_nano: int
-    drawn_nano: int
-    drawn_ns: int
-    jobs: int
-    created_ns: int
-    expires_ns: int
-    is_open: bool
-    next_check_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,41 +65,30 @@ class Record:
 
 
 def trades(
-    marketplace: Marketplace, seller: str | None = None, *, is_open: bool | None = None, with_names: bool = False
-) -> list[Trade]:
-    """Return the newest allocations. `with_names` is for operators: sellers do not see who buys."""
+    marketplace: Marketplace, seller: str | None = None, *, is_open: bool | None = None
+) -> list[AllocationRow]:
+    """Return the newest allocations. They name the buyer, whom sellers do not see."""
     now_ns = marketplace.context.clock_ns()
     query = select(AllocationRow).order_by(_allocation.created_ns.desc()).limit(SHOWN_MAX)
     if seller is not None:
         query = query.where(_allocation.seller_user_id == seller)
     if is_open is not None:
         query = query.where(_allocation.expires_ns > now_ns if is_open else _allocation.expires_ns <= now_ns)
-    with marketplace.context.read() as session:
-        return [_trade(row, now_ns, with_names=with_names) for row in session.scalars(query)]
+    return rows_of(marketplace, query)
 
 
-def _trade(row: AllocationRow, now_ns: int, *, with_names: bool) -> Trade:
-    return Trade(
-        row.digest,
-        row.seller_user_id if with_names else "",
-        row.buyer_user_id if with_names else "",
-        row.limit_nano,
-        row.drawn_nano,
-        row.drawn_ns,
-        row.jobs,
-        row.created_ns,
-        row.expires_ns,
-        row.expires_ns > now_ns,
-        row.next_check_ns,
-    )
-
-
-def first_drawn(marketplace: Marketplace, seller: str) -> Trade | None:
-    """Return the oldest allocation that paid the seller, None before the first sale. No names."""
+def first_drawn(marketplace: Marketplace, seller: str) -> AllocationRow | None:
+    """Return the oldest allocation that paid the seller, None before the first sale."""
     query = select(AllocationRow).where(_allocation.seller_user_id == seller, _allocation.drawn_nano > 0)
+    return next(iter(rows_of(marketplace, query.order_by(_allocation.created_ns).limit(1))), None)
+
+
+def rows_of(marketplace: Marketplace, query: Select[R]) -> list[R]:
+    """Return the query's rows, detached from their session."""
     with marketplace.context.read() as session:
-        row = session.scalar(query.order_by(_allocation.created_ns).limit(1))
-        return _trade(row, marketplace.context.clock_ns(), with_names=False) if row is not None else None
+        rows = session.scalars(query).all()
+        session.expunge_all()
+    return list(rows)
 
 
 def dispute_views(marketplace: Marketplace, user_id: str | None = None) -> list[DisputeView]:
@@ -120,16 +98,13 @@ def dispute_views(marketplace: Marketplace, user_id: str | None = None) -> list[
     if user_id is not None:
         query = query.where(or_(_dispute.seller_user_id == user_id, _dispute.buyer_user_id == user_id))
     query = query.order_by((_dispute.status == "decided"), _dispute.opened_ns.desc()).limit(SHOWN_MAX)
-    with marketplace.context.read() as session:
-        rows = session.scalars(query).all()
-        session.expunge_all()
     return [
         DisputeView(
             row,
             "" if user_id is None else "seller" if row.seller_user_id == user_id else "buyer",
             row.status == "open" and row.opened_ns + ANSWER_NS <= now_ns,
         )
-        for row in rows
+        for row in rows_of(marketplace, query)
     ]
 
 
@@ -190,3 +165,30 @@ def findings_about(marketplace: Marketplace, identities: Sequence[str]) -> list[
         for each in findings.entries
         if each.seller in sellers and each.seller != auditor
     ]
+
+
+async def bring_text(
+    marketplace: Marketplace, user_id: str, raw: str, lane: int, content: str, reasoning: str
+) -> DisputeRow:
+    """Submit a text as `POST /market/v1/disputes` does, with its errors; `raw` is the allocation's record."""
+    text = DisputedText(content=content.replace("\r\n", "\n"), reasoning=reasoning.replace("\r\n", "\n"))
+    return await bring(marketplace, user_id, NewDispute(allocation=raw, lane=lane, texts={0: text}))
+
+
+def facts_of_lane(marketplace: Marketplace, user_id: str, allocation: str, lane: int) -> dict[str, Any]:
+    """Return the sub-channel's state and both sides' counts. Raises NotRegistered."""
+    known = {standing.lane: (standing, row) for standing, row in marketplace.disputes.of(user_id, allocation)}
+    standing: LaneStanding | None
+    standing, row = known.get(lane, (None, None))
+    if standing is None or standing.standing != "disputed":
+        return {"standing": standing, "row": row, "claim": None, "signed": None, "fee_nano": 0}
+    with marketplace.context.read() as session:
+        about = disputed_lane(marketplace.context, allocation_found(session, allocation), lane)
+    claim, signed = claim_of(about), signed_counts(about)
+    return {
+        "standing": standing,
+        "row": row,
+        "claim": claim.receipt,
+        "signed": signed.receipt if signed else None,
+        "fee_nano": fee_nano(standing.nano),
+    }

@@ -1,21 +1,26 @@
 """Earnings: pending, available, paid out; their dates; the statement; the payout account; payouts."""
 
-import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.terms import NANO_PER_CENT
 from gateway.admin.statement import COLUMNS, row
 from gateway.console.access import Visitor
-from gateway.console.forms import Button, Form, Once, read_form, submit
-from gateway.console.pages.selling.access import PATH, Seller, marketplace_of
-from gateway.console.pages.selling.account import Account, Bounds, Conditions, Connect, PayoutLine, Standing
-from gateway.console.pages.selling.accounts import account_of
-from gateway.console.pages.selling.agents_settings import settings_now
+from gateway.console.forms import Form, NoFields, fresh, submit_once
+from gateway.console.pages.selling.access import PATH, Seller, marketplace_of, settings_now
+from gateway.console.pages.selling.accounts import (
+    Account,
+    Bounds,
+    Conditions,
+    Connect,
+    PayoutLine,
+    Standing,
+    account_of,
+)
 from gateway.console.renderer import go, page
 from gateway.errors import FeatureUnsupported, RoleForbids
 from gateway.parameters import sheet
@@ -33,10 +38,7 @@ Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 
 
 class NewPayout(BaseModel):
-    """`once` is the form's idempotency key: submitting twice creates one payout."""
-
     amount: UsdAmount
-    once: Once
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +61,20 @@ async def show(visitor: Seller) -> Response:
 
 
 @router.post("/payout")
-async def pay_out(request: Request, visitor: Seller) -> Response:
+async def pay_out(visitor: Seller) -> Response:
     """Pay out part of the available earnings."""
-    account, form = await _account(visitor), await read_form(request, visitor, NewPayout)
-    once = form.text("once") if form.value else ""
-    made, form = await submit(form, lambda fields: account.pay_out(fields.amount, fields.once))
+    account = await _account(visitor)
+    made, form = await submit_once(visitor, NewPayout, lambda fields, once: account.pay_out(fields.amount, once))
     if made is None:
-        # If the payout may exist already, the form has kept its key: repeating it must use the same.
-        return await _page(visitor, form, 400, once=once if once == form.text("once") else "")
-    return go(visitor, EARNINGS, f"Payout of ${made.amount}: {made.status}.")
+        return await _page(visitor, form, 400)
+    return go(visitor, EARNINGS, f"Payout of ${format_usd(made.amount_nano)}: {made.status}.")
 
 
 @router.post("/onboard")
-async def onboard(request: Request, visitor: Seller) -> Response:
+async def onboard(visitor: Seller) -> Response:
     """Open a Stripe page where the seller enters their identity and bank account."""
-    account, form = await _account(visitor), await read_form(request, visitor, Button)
-    url, form = await submit(form, lambda fields: account.onboard(fields.once))
+    account = await _account(visitor)
+    url, form = await submit_once(visitor, NoFields, lambda _, once: account.onboard(once))
     if url is None:
         return await _page(visitor, link_form=form, status=400)
     return await _page(visitor, link=url)
@@ -143,24 +143,21 @@ async def _page(
     form: Form[NewPayout] | None = None,
     status: int = 200,
     *,
-    link_form: Form[Button] | None = None,
+    link_form: Form[NoFields] | None = None,
     link: str = "",
-    once: str = "",
 ) -> Response:
     account = account_of(visitor, await settings_now(visitor))
     found = await _sheet(visitor, account) if account else Sheet()
-    payable_nano = found.standing.payable_nano if found.standing else 0
+    payable_nano = found.standing.earned.payable if found.standing else 0
     return page(
         "selling/earnings.html",
         visitor,
         status,
         tab="earnings",
         account=account,
-        form=form or Form(),
-        link_form=link_form or Form(),
+        form=form or fresh(),
+        link_form=link_form or fresh(),
         link=link,
-        is_unsure=bool(once),
-        once=once or uuid.uuid4().hex,
         sheet=found,
         payable_text=format_usd(payable_nano // NANO_PER_CENT * NANO_PER_CENT),
     )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from gateway.admin.fields import Text
@@ -40,9 +40,9 @@ async def show(visitor: Operator, seller: OptionalText = None) -> Response:
 
 
 @router.post("/sellers/{user}/suspend")
-async def suspend(request: Request, visitor: Operator, user: Named) -> Response:
+async def suspend(visitor: Operator, user: Named) -> Response:
     """Suspend a seller: no new allocations, and pending earnings stay pending until reinstatement."""
-    marketplace, form = marketplace_of(visitor, _REMEDY), await read_form(request, visitor, Why)
+    marketplace, form = marketplace_of(visitor, _REMEDY), await read_form(visitor, Why)
     from gateway.admin import marketplace as admin
 
     done, form = await submit(form, lambda fields: admin.suspend(marketplace, visitor.authority, user, fields.why))
@@ -52,9 +52,9 @@ async def suspend(request: Request, visitor: Operator, user: Named) -> Response:
 
 
 @router.post("/sellers/{user}/reinstate")
-async def reinstate(request: Request, visitor: Operator, user: Named) -> Response:
+async def reinstate(visitor: Operator, user: Named) -> Response:
     marketplace = marketplace_of(visitor, _REMEDY)
-    await pressed(request, visitor)
+    await pressed(visitor)
     from gateway.admin import marketplace as admin
 
     await admin.suspend(marketplace, visitor.authority, user, None)
@@ -62,9 +62,9 @@ async def reinstate(request: Request, visitor: Operator, user: Named) -> Respons
 
 
 @router.post("/sellers/{user}/forfeit")
-async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
+async def forfeit(visitor: Operator, user: Named) -> Response:
     """Return the seller's pending earnings to the buyers, permanently."""
-    marketplace, form = marketplace_of(visitor, _REMEDY), await read_form(request, visitor, Forfeit)
+    marketplace, form = marketplace_of(visitor, _REMEDY), await read_form(visitor, Forfeit)
     from gateway.admin import marketplace as admin
 
     if form.value is not None and form.value.name.strip() != user:
@@ -77,13 +77,13 @@ async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
 
 
 @router.post("/disputes/{dispute}/decide")
-async def decide(request: Request, visitor: Operator, dispute: Named) -> Response:
+async def decide(visitor: Operator, dispute: Named) -> Response:
     """Retry deciding an overdue dispute without an answer; the rule decides, not the operator.
 
     Raises NotFound if the dispute is not overdue.
     """
     marketplace = marketplace_of(visitor, _REMEDY)
-    await pressed(request, visitor)
+    await pressed(visitor)
     from gateway.console.pages.selling.desks import dispute_views
 
     overdue = {
@@ -131,9 +131,10 @@ def _look(marketplace: "Marketplace", seller: str | None) -> dict[str, Any]:
     from gateway.console.pages.selling.sellers_here import reserves_of, sellers_of, sums, withheld_of
 
     return {
+        "now_ns": marketplace.context.clock_ns(),
         "sellers": sellers_of(marketplace, seller),
         "day_written": day_written,
-        "trades": trades(marketplace, seller, with_names=True),
+        "trades": trades(marketplace, seller),
         "disputes": dispute_views(marketplace),
         "sums": sums(marketplace),
         "withheld": withheld_of(marketplace),

@@ -6,26 +6,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import pressed
-from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.selling.access import PATH, Seller, idle_now, price
-from gateway.console.pages.selling.account import Account, Standing
-from gateway.console.pages.selling.accounts import account_of
+from gateway.console.live import live_parts
+from gateway.console.pages.selling.access import (
+    PATH,
+    Seller,
+    command_of,
+    idle_now,
+    price,
+    settings_now,
+    settings_problem,
+)
+from gateway.console.pages.selling.accounts import account_of, standing_of
 from gateway.console.pages.selling.agent import AgentView, agent_view
-from gateway.console.pages.selling.agents_settings import command_of, settings_now, settings_problem
 from gateway.console.renderer import go, page
 from market.settings.seller import SellingSettings
 from runtime.data_folder import DataFolder
-from runtime.errors import ServiceError
 
 if TYPE_CHECKING:
     from gateway.console.pages.selling.records import AgentFiles, Listed, Sold
 
 _EVERY_S = 3.0
 _STARTED_EVERY_S = 1.0
+_SELLER_PARTS = {"selling-trades": "selling/trades.html"}
+_PARTS = {f"selling-{part}": f"selling/{part}.html" for part in ("agent", "listings", "sold", "trades")}
 
 _THROUGH_TUNNEL = "Buyers can reach the agent: it reached itself from outside"
 _WAYS = {
@@ -48,7 +55,7 @@ class Check:
 @router.get("")
 async def show(visitor: Seller) -> Response:
     account = account_of(visitor, await settings_now(visitor))
-    standing, problem = await _standing(account)
+    standing, problem = await standing_of(account)
     return page(
         "selling/page.html",
         visitor,
@@ -61,13 +68,10 @@ async def show(visitor: Seller) -> Response:
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Seller) -> Response:
-    async def render() -> list[Region | Points]:
-        return _regions(await _values(visitor), is_operator=visitor.is_operator)
-
+async def live(visitor: Seller) -> Response:
     # Each seller, operators included, has their own allocations.
-    key = f"selling:{visitor.caller.user_id}"
-    return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
+    key, parts = f"selling:{visitor.caller.user_id}", _PARTS if visitor.is_operator else _SELLER_PARTS
+    return await live_parts(visitor, key, _EVERY_S, parts, lambda: _values(visitor))
 
 
 @router.get("/started")
@@ -77,34 +81,23 @@ async def started(visitor: Operator) -> Response:
 
 
 @router.get("/started/live")
-async def started_live(request: Request, visitor: Operator) -> Response:
-    async def render() -> list[Region | Points]:
-        return [Region("selling-checks", "selling/checks.html", await _values(visitor))]
-
-    return await live_response(request, visitor, LivePage("selling started", render, _STARTED_EVERY_S))
+async def started_live(visitor: Operator) -> Response:
+    parts = {"selling-checks": "selling/checks.html"}
+    return await live_parts(visitor, "selling started", _STARTED_EVERY_S, parts, lambda: _values(visitor))
 
 
 @router.post("/pause")
-async def pause(request: Request, visitor: Operator) -> Response:
-    await pressed(request, visitor)
+async def pause(visitor: Operator) -> Response:
+    await pressed(visitor)
     await visitor.services.pauses.pause("selling", visitor.actor)
     return go(visitor, PATH, "Selling is paused until you resume it.")
 
 
 @router.post("/resume")
-async def resume(request: Request, visitor: Operator) -> Response:
-    await pressed(request, visitor)
+async def resume(visitor: Operator) -> Response:
+    await pressed(visitor)
     await visitor.services.pauses.resume("selling", visitor.actor)
     return go(visitor, PATH, "Selling is resumed.")
-
-
-async def _standing(account: Account | None) -> tuple[Standing | None, str]:
-    if account is None:
-        return None, ""
-    try:
-        return await account.standing(), ""
-    except ServiceError as error:
-        return None, error.message
 
 
 async def _values(visitor: Visitor) -> dict[str, Any]:
@@ -201,15 +194,3 @@ def differs(listings: Sequence["Listed"], settings: SellingSettings) -> list[str
         if model is None or (model.prompt_usd_per_mtok, model.completion_usd_per_mtok) != prices:
             found.append(each.listing.id)
     return found
-
-
-def _regions(values: dict[str, Any], *, is_operator: bool) -> list[Region | Points]:
-    trade = Region("selling-trades", "selling/trades.html", values)
-    if not is_operator:
-        return [trade]
-    return [
-        Region("selling-agent", "selling/agent.html", values),
-        Region("selling-listings", "selling/listings.html", values),
-        Region("selling-sold", "selling/sold.html", values),
-        trade,
-    ]

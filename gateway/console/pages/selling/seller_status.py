@@ -2,22 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from gateway.console.access import Visitor
-from gateway.console.forms import Form, read_form, submit
-from gateway.console.pages.selling.access import PATH, Seller, marketplace_of
-from gateway.console.pages.selling.accounts import account_of
-from gateway.console.pages.selling.agents_settings import settings_now
+from gateway.console.forms import Form, submit_form
+from gateway.console.pages.selling.access import PATH, Seller, marketplace_of, settings_now
+from gateway.console.pages.selling.accounts import account_of, standing_of
 from gateway.console.renderer import go, page
 from market.protocol.channels.terms import LANES_MAX
 from market.protocol.listings.listing import Tier
 from runtime.data_folder import DataFolder
-from runtime.errors import NotFound, ServiceError
+from runtime.errors import NotFound
 
 if TYPE_CHECKING:
     from gateway.console.pages.selling.records import AgentFiles
@@ -52,26 +50,11 @@ class Brought(BaseModel):
     reasoning: Annotated[str, Field(max_length=_TEXT_MAX)] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """One auditor's finding about one listing of this seller."""
-
-    auditor: str
-    is_marketplace: bool
-    finding: "AuditFinding"
-    means: str
-
-
 @router.get("")
 async def show(visitor: Seller) -> Response:
     settings = await settings_now(visitor)
     account, marketplace = account_of(visitor, settings), visitor.services.marketplace
-    problem, standing = "", None
-    if account is not None:
-        try:
-            standing = await account.standing()
-        except ServiceError as error:
-            problem = error.message
+    standing, problem = await standing_of(account)
     values: dict[str, Any] = {"record": None, "disputes": None, "lanes": []}
     if marketplace is not None and (account is None or account.is_here):
         values = await marketplace.ask(_of_marketplace, marketplace, visitor.caller.user_id)
@@ -83,6 +66,7 @@ async def show(visitor: Seller) -> Response:
         standing=standing,
         problem=problem,
         looked=await _looked(visitor, standing.identities if standing else ()),
+        speaker=marketplace.context.speaker.id if marketplace is not None else "",
         tiers=LOOKED_AT,
         shows_denied=settings.shows_denied_prompts,
         **values,
@@ -95,23 +79,20 @@ async def show_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
 
 
 @router.post("/dispute")
-async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: Lane) -> Response:
+async def open_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
     """Submit the text through the marketplace's own route; the first to do so opens the dispute, at a fee.
 
     Raises NotFound if the visitor has no such allocation.
     """
     marketplace = marketplace_of(visitor, _REMEDY)
-    from gateway.console.pages.selling.desks import allocation_raw
-    from gateway.console.pages.selling.dispute_data import bring_text
+    from gateway.console.pages.selling.desks import allocation_raw, bring_text
 
     raw = await marketplace.ask(allocation_raw, marketplace, allocation, visitor.caller.user_id)
     if raw is None:
         raise NotFound("Allocation not found.")
-    form = await read_form(request, visitor, Brought)
-
     user_id = visitor.caller.user_id
-    done, form = await submit(
-        form, lambda new: bring_text(marketplace, user_id, raw, lane, new.content, new.reasoning)
+    done, form = await submit_form(
+        visitor, Brought, lambda new: bring_text(marketplace, user_id, raw, lane, new.content, new.reasoning)
     )
     if done is None:
         return await _dispute_page(visitor, allocation, lane, form, 400)
@@ -130,20 +111,15 @@ def _of_marketplace(marketplace: "Marketplace", user_id: str) -> dict[str, Any]:
     }
 
 
-async def _looked(visitor: Visitor, identities: Sequence[str]) -> list[Looked]:
-    """Return findings from the marketplace's own records, else from the agent's."""
+async def _looked(visitor: Visitor, identities: Sequence[str]) -> "list[tuple[str, AuditFinding]]":
+    """Return findings with their auditors from the marketplace's own records, else from the agent's."""
     from gateway.console.pages.selling.desks import findings_about
     from gateway.console.pages.selling.records import AgentFiles
 
-    marketplace = visitor.services.marketplace
-    if marketplace is not None:
-        found = await marketplace.ask(findings_about, marketplace, identities)
-        speaker = marketplace.context.speaker.id
-    else:
-        files = AgentFiles(DataFolder(visitor.services.settings.data_dir).market)
-        found = await asyncio.to_thread(_agent_findings, files) if visitor.is_operator else []
-        speaker = ""
-    return [Looked(auditor, auditor == speaker, each, LOOKED_AT[each.tier]) for auditor, each in found]
+    if visitor.services.marketplace is not None:
+        return await visitor.services.marketplace.ask(findings_about, visitor.services.marketplace, identities)
+    files = AgentFiles(DataFolder(visitor.services.settings.data_dir).market)
+    return await asyncio.to_thread(_agent_findings, files) if visitor.is_operator else []
 
 
 def _agent_findings(files: "AgentFiles") -> "list[tuple[str, AuditFinding]]":
@@ -162,7 +138,7 @@ async def _dispute_page(
     visitor: Visitor, allocation: str, lane: int, form: Form[Brought] | None = None, status: int = 200
 ) -> Response:
     marketplace = marketplace_of(visitor, _REMEDY)
-    from gateway.console.pages.selling.dispute_data import facts_of_lane
+    from gateway.console.pages.selling.desks import facts_of_lane
 
     values = await marketplace.ask(facts_of_lane, marketplace, visitor.caller.user_id, allocation, lane)
     return page(

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.ledger.balances import available
 from accounting.tables import account_table
-from gateway.console.pages.selling.desks import SHOWN_MAX
+from gateway.console.pages.selling.desks import SHOWN_MAX, rows_of
 from market.marketplace.marketplace import Marketplace
 from market.marketplace.probation import Probation
 from market.marketplace.tables import (
@@ -32,10 +32,7 @@ _allocation, _dispute = allocation_table.c, dispute_table.c
 class SellerLine:
     """One seller of the marketplace, with account balances in nano-USD."""
 
-    user_id: str
-    registered_ns: int
-    suspended_reason: str | None
-    forfeited_ns: int | None
+    row: Seller
     identities: tuple[str, ...]
     jobs: int
     buyers: int
@@ -51,9 +48,8 @@ def sellers_of(marketplace: Marketplace, only: str | None = None) -> list[Seller
     query = select(Seller).order_by(seller_table.c.registered_ns.desc()).limit(SHOWN_MAX)
     if only is not None:
         query = query.where(seller_table.c.user_id == only)
+    rows = rows_of(marketplace, query)
     with marketplace.context.read() as session:
-        rows = session.scalars(query).all()
-        session.expunge_all()
         user_ids = [row.user_id for row in rows]
         of_them = select(identity_table.c.user_id, identity_table.c.identity)
         identities = session.execute(of_them.where(identity_table.c.user_id.in_(user_ids))).all()
@@ -61,10 +57,7 @@ def sellers_of(marketplace: Marketplace, only: str | None = None) -> list[Seller
         amounts = available(session, [code for row in rows for code in _codes(row.user_id)])
     return [
         SellerLine(
-            row.user_id,
-            row.registered_ns,
-            row.suspended_reason,
-            row.forfeited_ns,
+            row,
             tuple(sorted(identity for user_id, identity in identities if user_id == row.user_id)),
             *trade.get(row.user_id, (0, 0)),
             marketplace.earnings.probation_of(row.user_id),
@@ -105,20 +98,13 @@ def sums(marketplace: Marketplace) -> dict[str, int]:
 
 def withheld_of(marketplace: Marketplace) -> list[Withheld]:
     """Return sales that were due while the buyer's payments were disputed."""
-    with marketplace.context.read() as session:
-        query = select(Withheld).order_by(withheld_table.c.transfer_seq.desc()).limit(SHOWN_MAX)
-        rows = session.scalars(query).all()
-        session.expunge_all()
-    return list(rows)
+    return rows_of(marketplace, select(Withheld).order_by(withheld_table.c.transfer_seq.desc()).limit(SHOWN_MAX))
 
 
 def reserves_of(marketplace: Marketplace) -> list[Maturity]:
     """Return matured earnings of which a part is in reserve."""
-    with marketplace.context.read() as session:
-        query = select(Maturity).where(maturity_table.c.status == "booked", maturity_table.c.reserve_bps > 0)
-        rows = session.scalars(query.order_by(maturity_table.c.created_ns).limit(SHOWN_MAX)).all()
-        session.expunge_all()
-    return list(rows)
+    query = select(Maturity).where(maturity_table.c.status == "booked", maturity_table.c.reserve_bps > 0)
+    return rows_of(marketplace, query.order_by(maturity_table.c.created_ns).limit(SHOWN_MAX))
 
 
 def _trade(session: Session, user_ids: Sequence[str]) -> dict[str, tuple[int, int]]:

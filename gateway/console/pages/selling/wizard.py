@@ -27,18 +27,20 @@ from gateway.admin.settings_file import SECRETS, as_toml
 from gateway.advice.service import own_cost
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, check, read_form, sentence
-from gateway.console.pages.selling.access import PATH, price
+from gateway.console.pages.selling.access import PATH, command_of, file_of, price, settings_now
 from gateway.console.pages.selling.accounts import account_of
-from gateway.console.pages.selling.agents_settings import command_of, file_of, settings_now
-from gateway.console.pages.selling.price_suggestion import (
+from gateway.console.pages.selling.steps import DAYS, STEPS, TITLES, StepName, Written, shown
+from gateway.console.pages.selling.wares_here import (
     SalesPace,
     cheapest,
+    cloud_prices_of,
+    models_here,
+    pace_now,
     power_nano_per_mtok,
+    preview,
     share_nano,
     suggested,
 )
-from gateway.console.pages.selling.steps import DAYS, STEPS, TITLES, StepName, Written, shown
-from gateway.console.pages.selling.wares_here import cloud_prices_of, models_here, pace_now, preview
 from gateway.console.renderer import go, page
 from gateway.settings import FILE_NAME
 from runtime.errors import NotFound, RequestInvalid, ServiceError
@@ -68,9 +70,9 @@ async def step(request: Request, visitor: Operator, step: str) -> Response:
 
 
 @router.post("/write")
-async def write(request: Request, visitor: Operator) -> Response:
+async def write(visitor: Operator) -> Response:
     """Save the section to millrace.toml, which the agent reads when it starts."""
-    form = await read_form(request, visitor, Written)
+    form = await read_form(visitor, Written)
     given = {name: values for name, values in form.given.items() if name not in SECRETS}
     answers, forms, wrong = _answers(given)
     if answers is None:
@@ -93,12 +95,12 @@ async def write(request: Request, visitor: Operator) -> Response:
 
 
 @router.post("/unlist")
-async def unlist(request: Request, visitor: Operator) -> Response:
+async def unlist(visitor: Operator) -> Response:
     """Remove one model from millrace.toml; a running agent sells it until it is restarted.
 
     Raises RequestInvalid if no model is named or the file is invalid, and NotFound if the file lacks the model.
     """
-    form = await read_form(request, visitor, ListedModel)
+    form = await read_form(visitor, ListedModel)
     if form.value is None:
         raise RequestInvalid("model: name the model to remove", param="model")
     await remove_listing(visitor.authority, form.value.model)
@@ -240,7 +242,7 @@ async def _check(
         form_of_way: Form[Any] = Form(errors=errors, given=given)
         return await _show(visitor, "way", {"way": form_of_way}, given, 400)
     fee_bps, is_fee_known = await _fee(visitor)
-    found = await preview(visitor, settings, answers.what.model) if settings else None
+    lacks = await preview(visitor, settings, answers.what.model) if settings else None
     return page(
         "selling/check.html",
         visitor,
@@ -251,7 +253,7 @@ async def _check(
         form=form or Form(errors=errors),
         carried=[(field, value) for field, some in given.items() for value in some if value],
         answers=answers,
-        preview=found,
+        lacks=lacks,
         price=price,
         content=as_toml(section, is_masked=True),
         path=str(file_of(visitor).path),
