@@ -99,16 +99,13 @@ def with_authority(
     return lambda work: _command(work, shown, run)
 
 
-def with_ledger(shown: Shown = "", *, make: bool = False) -> Callable[[Work], Command]:
-    """Make a command of an asynchronous function that takes access to the ledger; the rest is as in `with_settings`.
-
-    With `make` a missing ledger is created.
-    """
+def with_ledger(shown: Shown = "") -> Callable[[Work], Command]:
+    """Make a command of an asynchronous function that takes access to the ledger; the rest is as in `with_settings`."""
 
     def run(settings: Settings, act: Work) -> Any:
         from gateway.cli.store import run_on_ledger
 
-        return run_on_ledger(settings, act, make=make)
+        return run_on_ledger(settings, act)
 
     return lambda work: _command(work, shown, run)
 
@@ -125,8 +122,8 @@ class Group(typer.Typer):
     def with_authority(self, name: str, shown: Shown = "", **tables: bool) -> Callable[[Work], Command]:
         return lambda work: self.command(name)(with_authority(shown, **tables)(work))
 
-    def with_ledger(self, name: str, shown: Shown = "", *, make: bool = False) -> Callable[[Work], Command]:
-        return lambda work: self.command(name)(with_ledger(shown, make=make)(work))
+    def with_ledger(self, name: str, shown: Shown = "") -> Callable[[Work], Command]:
+        return lambda work: self.command(name)(with_ledger(shown)(work))
 
 
 def settings_from(data_dir: Path | None, **sections: dict[str, Any]) -> Settings:
